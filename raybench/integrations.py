@@ -35,7 +35,7 @@ class _Clock:
     def step(self, samples: int) -> None:
         self.steps, self.samples = self.steps + 1, self.samples + samples
         if self.steps == 1:
-            self.first_s = self.run.on_clock()
+            self.first_s = self.run.elapsed_training()
 
     def pause(self) -> None:
         if self.interval is not None:
@@ -55,9 +55,9 @@ class _Clock:
             there = ", ".join(found) or "nothing"
             raise UserError(f"No {self.metric} at a validation ({there} is there); set metric=.")
         if self.is_first and self.steps > 1:
-            found_s = self.run.on_clock()
+            found_s = self.run.elapsed_training()
             even_s = (found_s - self.first_s) * self.steps / (self.steps - 1)
-            self.run.took(min(even_s, found_s))
+            self.run.override_training_time(min(even_s, found_s))
         samples, self.samples, self.steps, self.is_first = self.samples, 0, 0, False
         return self.run.report(float(found[self.metric]), samples=samples)
 

@@ -9,7 +9,7 @@ from raybench.spec.objective import Objective, search_score
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import World, find_backend
+from raybench.training.base import DistributedContext, find_backend
 from raybench.training.run import run
 
 T_MAX = 10.0
@@ -69,7 +69,7 @@ def spec_of(config: Config, seed: int = 0) -> RunSpec:
     )
 
 
-def train(spec: RunSpec, world: World) -> Iterator[Evaluation]:
+def train(spec: RunSpec, world: DistributedContext) -> Iterator[Evaluation]:
     """Train on one worker of a group; the same on every side."""
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     trainer = find_backend("torch").Trainer(spec, workload, dataset, world)

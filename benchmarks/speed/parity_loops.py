@@ -7,7 +7,7 @@ Samples by second and by CPU second: other programs on the machine spare the lat
 On a GPU, and without `user`, where the last word says so (`make gpu`): 1,024 samples a step, as
 of 64 the host starts operations for 3 ms that an H200 is through with in 0.8 ms.
 
-*raybench*: the backend's own Trainer. *plain*: an expert's loop (`PlainLoop` of parity_torch.py
+*raybench*: the backend's own BaseTrainer. *plain*: an expert's loop (`PlainLoop` of parity_torch.py
 and parity_tensorflow.py), in torch also in its *default layout*. *user*: what most people write,
 a DataLoader over a TensorDataset with torch's default Adam, or Keras's `fit`. The turns rotate.
 """
@@ -25,7 +25,7 @@ from parity_groups import compared, spec_of, write_task
 from raybench.data.dataset import Dataset
 from raybench.models.find import load_workload_dataset
 from raybench.spec.run import RunSpec
-from raybench.training.base import Trainer, find_backend
+from raybench.training.base import BaseTrainer, find_backend
 from raybench.training.steps import take_until, training_steps, warm_up_step
 
 Side = Callable[[int], object]
@@ -53,7 +53,7 @@ class Own:
         gpus = int(device != "cpu")
         spec = spec.model_copy(update={"gpus_per_worker": gpus})
         world = backend.join(rank=0, num_workers=1, device=device, num_threads=1, num_gpus=gpus)
-        self.trainer: Trainer = backend.Trainer(spec, workload, self.dataset, world)
+        self.trainer: BaseTrainer = backend.Trainer(spec, workload, self.dataset, world)
         self.trainer.warm_up(warm_up_step(spec, self.dataset, world))
         self._steps = training_steps(spec, self.dataset, world)
 

@@ -38,8 +38,7 @@ from raybench.spec.run import Placement
 from raybench.spec.text import redact_text
 from raybench.stats.clock import AWAY, Ledger
 from raybench.stats.record import Evaluation
-from raybench.training import loop_signals
-from raybench.training.base import Trainer, World, find_backend
+from raybench.training.base import BaseTrainer, DistributedContext, find_backend
 from raybench.training.command import run_command
 from raybench.training.machine import cores_near
 from raybench.training.memory import give_back
@@ -47,6 +46,7 @@ from raybench.training.own import OwnTrainer, PlainWorld
 from raybench.training.ranks import Position
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import Checkpoints, RefusedStateError
+from raybench.training.settings import signal_handlers_ignored
 
 PREFIX = "raybench-"
 DATA = "data"
@@ -131,7 +131,7 @@ OUT_OF_MEMORY = re.compile(
 
 def serve(config: dict[str, Any]) -> None:
     """Ask the pool for commands and carry them out; runs on every rank of the group."""
-    with loop_signals.left_out():
+    with signal_handlers_ignored():
         _serve(config)
 
 
@@ -207,7 +207,9 @@ def _compare(pool: Any, group: int, position: Position) -> str | None:
 class _Run:
     """One run on this worker, from its first command to its last."""
 
-    def __init__(self, command: Start, world: World, data: Path, pool: Any, group: int) -> None:
+    def __init__(
+        self, command: Start, world: DistributedContext, data: Path, pool: Any, group: int
+    ) -> None:
         resume = command.resume.state if command.resume else None
         self._ledger = Ledger("setup", earlier=resume.ledger if resume else None)
         pin(command.cores)
@@ -216,7 +218,7 @@ class _Run:
         workload, self._dataset = load_workload_dataset(
             spec.workload, spec.dataset, spec.model, spec.data, shared=data
         )
-        self._trainer: Trainer | OwnTrainer
+        self._trainer: BaseTrainer | OwnTrainer
         if isinstance(workload, OwnLoop):
             loop = workload.function or run_command
             self._trainer = OwnTrainer(
@@ -288,7 +290,7 @@ class _Run:
         )
 
 
-def join_group(placement: Placement, search_path: str) -> World:
+def join_group(placement: Placement, search_path: str) -> DistributedContext:
     """Return this worker's place in its group; called inside a Ray Train worker."""
     import ray.train
 
@@ -317,7 +319,7 @@ def join_group(placement: Placement, search_path: str) -> World:
     )
 
 
-def try_exchange(world: World) -> None:
+def try_exchange(world: DistributedContext) -> None:
     """Exchange 4 KB with the other workers; UserError if that does not end.
 
     The first exchange builds the connections (NCCL, gloo): where it hangs, so would every run, and
@@ -363,19 +365,19 @@ def pin(cores: tuple[int, ...]) -> None:
             continue  # the thread ended between the listing and the call
 
 
-def _measure(command: protocol.Measure, world: World) -> protocol.MeasuredSums:
+def _measure(command: protocol.Measure, world: DistributedContext) -> protocol.MeasuredSums:
     seconds = {size: world.time_all_reduce(size, command.rounds) for size in command.sizes}
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     return protocol.MeasuredSums(seconds=seconds, through=world.through, interface=interface)
 
 
-def _own_cores(world: World) -> set[int]:
+def _own_cores(world: DistributedContext) -> set[int]:
     """Return the cores that this worker may use: of a GPU's those next to it, where it has any."""
     near = {core for index in world.gpus for core in cores_near(index)}
     return ALL_CORES & near or ALL_CORES
 
 
-def _introduce(world: World) -> protocol.Ready:
+def _introduce(world: DistributedContext) -> protocol.Ready:
     context = ray.get_runtime_context()
     return protocol.Ready(
         host=socket.gethostname(),

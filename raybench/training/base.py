@@ -1,6 +1,6 @@
-"""Backends: what one offers to the shared run loop, and the way from a framework's name to it.
+"""Interface of a framework backend, and the import of a backend by the name of its framework.
 
-The framework is imported there, at the last moment.
+The framework is imported as late as possible.
 """
 
 import importlib
@@ -17,82 +17,88 @@ from raybench.spec.metric import Metric
 from raybench.training.memory import BYTES_OF_A_PARAMETER, Memory, fitting_batch
 
 WARM_UP_STEPS = 2
-"""Warm-up steps of each shape: the first traces, allocates and picks kernels, the second runs as
-later ones."""
-LEAST_SCALE = 2.0**-24
-"""Least loss scale in fp16: a run whose gradients overflow below it, 40 steps after the first
-scale, has diverged. Far below it gradients would vanish, and a step of zeros would pass for one."""
+"""Warm-up steps of each shape: the first one traces, allocates and picks kernels; the second one
+runs like later steps."""
+MIN_SCALE = 2.0**-24
+"""Smallest loss scale in fp16: a run whose gradients overflow below it, 40 steps after the first
+scale, has diverged. Far below it gradients vanish, and a step of zeros would look valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One optimizer step of one worker: which samples, at which learning rate."""
+    """Samples and learning rate of one optimizer step of one worker."""
 
     indices: NDArray[np.int64]
-    """(passes, samples): positions in the training split; a row is one forward and backward. With
-    several replicas in the process each has an equal part of the columns, in their order."""
+    """(passes, samples): positions in the training split; a row is one forward and backward pass.
+    Several replicas in the process each take an equal part of the columns, in order."""
     weights: NDArray[np.float32]
-    """(passes, samples): weight of a sample's loss. 1 / samples of all workers together, so
-    that the workers' gradients *sum* to the global batch's; times `Split.weights` where the data
-    have weights and nothing is mixed (`reading.Samples.mixed`); 0 for padding."""
+    """(passes, samples): weight of a sample's loss: 1 / samples of all workers, so that the
+    workers' gradients *sum* to that of the global batch; times `Split.weights` if the data have
+    weights and samples are not mixed (`reading.Samples.mixed`); 0 for padding."""
     shares: NDArray[np.float32]
-    """(passes, replicas of this process): samples of a pass, without padding, over those of all
-    workers in the step. What a model adds to the loss of a whole pass counts so much of it."""
+    """(passes, replicas of this process): samples of a pass without padding, divided by the samples
+    of all workers in the step. Scales what a model adds to the loss of a whole pass."""
     rounds: NDArray[np.int64] | None = None
-    """(passes, samples), where it is asked for: how often the sample stood in training before, by
-    the order of training: epoch x repeat + its copy in the epoch. With seed and index it keys
-    augmentation."""
+    """(passes, samples), for augmentation only: epoch x repeat + copy in the epoch, the number of
+    earlier uses of the sample. Augmentation is keyed by it, seed and index."""
     learning_rate: float
     num_samples: int
-    """Samples of this worker, the padding left out: a weight of the data may be 0 too."""
+    """Samples of this worker without padding; the data may have weights of 0 too."""
     is_frozen: bool = False
-    """Whether the head alone is trained (`frozen_epochs`)."""
+    """Whether only the head is trained (`frozen_epochs`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over one worker's samples."""
+    """Sums over the evaluated samples of one worker."""
 
     loss: float
     value: float
-    """Sum of what the run's metric averages: right answers, squared errors, ..."""
+    """Sum of the values that the run's metric averages: correct answers, squared errors, ..."""
     squares: float
-    """Sum of the squares of the same."""
+    """Sum of the squares of these values."""
     samples: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepLog:
-    """Records of one worker of the steps of a `Trainer.train`, one number a step each."""
+    """Records of the steps of one `BaseTrainer.train` call on one worker, one number per step."""
 
     seconds: list[float]
-    """Seconds of each step, from the end of the one before (or the call) to its own end,
-    synchronised; NaN: not known."""
+    """Seconds of each step, from the end of the previous one (or the call) to its own end,
+    synchronized; NaN if unknown."""
     part_squares: list[float]
-    """Squared norm of what this worker has given to the exchange: its summed gradient over the
-    samples of all workers. Both are empty where nothing is exchanged."""
+    """Squared norm of the gradients that this worker sends: summed over its samples, divided by the
+    samples of all workers. Both lists are empty if nothing is exchanged."""
     whole_squares: list[float]
-    """Squared norm of what it has got: the parts' sum."""
+    """Squared norm of the gradients that it receives: the sum of all workers."""
 
 
-class World(Protocol):
-    """The workers of a group, seen from one of them."""
+class DistributedContext(Protocol):
+    """The workers of a group, as seen by one of them."""
 
     rank: int
     num_workers: int
     device: str
     """Name of this worker's device, for the records."""
     gpus: tuple[int, ...]
-    """GPUs that the worker trains on, numbered among those that the process sees."""
+    """GPUs that the worker trains on, as indices into those visible to the process."""
 
     @property
     def through(self) -> str:
-        """Library that carries sums over workers: `gloo`, `ring`, `nccl`; of several workers
-        only."""
+        """Library that sums over workers: `gloo`, `ring` or `nccl`; only with several workers."""
         ...
 
     def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
-        """Return the seconds of each of some sums over all workers of so many bytes (float32)."""
+        """Time all-reduces over all workers.
+
+        Args:
+            num_bytes: Size of each sum in bytes (float32).
+            rounds: Number of sums.
+
+        Returns:
+            Seconds of each sum on this worker.
+        """
         add_up, seconds = self._adder(num_bytes // 4), []
         for _ in range(rounds):
             self.gather([0.0])
@@ -102,7 +108,8 @@ class World(Protocol):
         return seconds
 
     def _adder(self, num_values: int) -> Callable[[], float]:
-        """Return what adds up so many numbers of all workers, and waits for it."""
+        """Return a function that sums `num_values` numbers over all workers and waits for the
+        result."""
         ...
 
     def gather(self, values: list[float]) -> list[list[float]]:
@@ -110,24 +117,24 @@ class World(Protocol):
         ...
 
 
-class Trainer(Protocol):
-    """One model in training on one worker; each backend has its class of that name."""
+class BaseTrainer(Protocol):
+    """A model in training on one worker; each backend has a subclass `Trainer`."""
 
     module: Any
     """The framework's `model`."""
     metric: Metric
-    """Metric by which the run is judged."""
+    """Metric of the objective."""
     num_parameters: int
     batch_statistics: bool
-    """Whether a layer normalises over the samples of one worker's batch."""
+    """Whether a layer normalizes over the batch of one worker."""
 
     def warm_up(self, *steps: Step) -> None:
-        """Run training and evaluation code on throw-away data, in the shape of each step, then
-        restore every state.
+        """Run training and evaluation on throw-away data in the shape of each step, then restore
+        all state.
 
-        Evaluations get as many samples in a forward pass as take no more memory than training.
+        Sets the evaluation batch size to the largest one that takes no more memory than training.
         """
-        self._freeze(steps[0].is_frozen)  # of a run that goes on where the backbone is let go
+        self._freeze(steps[0].is_frozen)  # a continued run may start after the frozen epochs
         num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
         real, few = self._splits, max(2, self._spec.batch_size_per_worker)
         with self._restored():
@@ -143,10 +150,10 @@ class Trainer(Protocol):
             self._freeze(steps[0].is_frozen)
 
     def _evaluation_bytes(self, few: int) -> tuple[int | None, int]:
-        """Return the bytes that are taken before an evaluation (None: not known), and those that
-        `few` samples take in a forward pass."""
-        # What the first leaves is no sample's: traces, work space. A GPU picks kernels for each
-        # size; in the process's own memory TensorFlow keeps what was freed, of one sample here.
+        """Return the bytes in use before an evaluation (None if unknown), and the bytes that a
+        forward pass of `few` samples adds."""
+        # The first evaluation leaves traces and work space, which belong to no sample. A GPU picks
+        # kernels for each size; TensorFlow keeps memory freed on a CPU, here that of one sample.
         first = few if self._world.gpus else 1
         self.evaluate("validation", slice(0, first))
         before = self._memory.begin()
@@ -157,64 +164,67 @@ class Trainer(Protocol):
         return before, (peak - before) * few // max(1, samples - first % few)
 
     def _fit_evaluation(self, few: int, before: int | None, taken: int) -> None:
-        """Set the samples of a forward pass of an evaluation after training, on all ranks alike;
-        the rest as `_evaluation_bytes` has it."""
+        """Set the evaluation batch size after training, to the same number on all ranks; `before`
+        and `taken` are the results of `_evaluation_bytes`."""
         trained = 0 if before is None else (self._memory.peak() or before) - before
         room = trained - BYTES_OF_A_PARAMETER * self.num_parameters
         fitting = fitting_batch(few, self._evaluation_batch, taken, room)
         self._evaluation_batch = int(min(self._world.gather([float(fitting)]))[0])
 
     def train(self, steps: list[Step]) -> float:
-        """Take optimizer steps; return this worker's weighted loss, summed over steps.
+        """Take optimizer steps.
 
-        Ends with the device synchronised.
+        Ends with the device synchronized.
+
+        Returns:
+            Weighted loss of this worker, summed over the steps.
         """
         ...
 
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Sums of loss and metric over rows of the `validation` or `test` split."""
+        """Return sums of loss and metric over rows of the `validation` or `test` split."""
         ...
 
     _splits: dict[str, Any]
-    """The splits as the worker takes them, by their names."""
+    """Splits by name, as batches for this worker."""
     _evaluation_batch: int
-    """Most samples of a forward pass of an evaluation."""
+    """Largest batch size of an evaluation."""
     _memory: Memory
-    """Memory of this worker's tensors."""
+    """Memory in use by this worker's tensors."""
     _world: Any
     _freeze: Any
-    """Freezes the backbone (True) or lets it go, on all ranks at the same step."""
+    """Freezes the backbone (True) or unfreezes it, on all ranks at the same step."""
     _restored: Any
-    """Puts model, optimizer and random states back after what is done inside."""
+    """Context that restores model, optimizer and random states when it exits."""
     _recorder: Any
-    """Step recorder; None without `record_steps`."""
+    """Step recorder; None unless `record_steps` is set."""
     _earlier_input_s: float = 0.0
-    """Seconds of input in the run that this one continues."""
+    """Input seconds of the run that this one continues."""
 
     def input_seconds(self) -> float:
-        """Seconds that training has waited for data so far."""
+        """Return the seconds that training has waited for data so far."""
         waited: float = self._splits["train"].waited_seconds()
         return self._earlier_input_s + waited
 
     def step_log(self) -> StepLog:
-        """Records of the steps of the last `train`; for `record_steps` alone."""
+        """Return the records of the last `train` call; only with `record_steps`."""
         log: StepLog = self._recorder.log()
         return log
 
     def memory_peak_bytes(self) -> int | None:
-        """The most memory since this trainer was made, in bytes; of several GPUs that of the
-        fullest."""
-        return self._memory.most()
+        """Return the peak memory since this trainer was made, in bytes; with several GPUs that of
+        the fullest one."""
+        return self._memory.highest()
 
     def skipped_steps(self) -> int:
-        """Steps of this run that were not taken, because a gradient of fp16 was not finite."""
+        """Return the number of steps skipped because an fp16 gradient was not finite."""
         number: int = self._loss_scale.num_skipped
         return number
 
     def has_finite_gradients(self) -> bool:
-        """Whether a step may still be taken: the loss scale of fp16 is at least `LEAST_SCALE`."""
+        """Return whether training can continue: the fp16 loss scale is at least `MIN_SCALE`."""
         value: float = self._loss_scale.value
-        return value >= LEAST_SCALE
+        return value >= MIN_SCALE
 
     _spec: Any
     _loss_scale: Any
@@ -229,28 +239,26 @@ class Trainer(Protocol):
         return weights
 
     def load(self, weights: bytes) -> None:
-        """Take weights that `save` returned."""
+        """Load weights that `save` returned."""
         self.module.load_weights(self._model, weights)
         self._averaging.forget()
 
-    def predict(self, inputs: Any) -> NDArray[Any]:
-        """Return the model's outputs for arrays as a dataset has them."""
-        found: NDArray[Any] = self.module.predict(self._model, inputs)
-        return found
-
     def state(self) -> bytes:
-        """Return all that training goes on from: model, optimizer, random states of all ranks.
+        """Return the state from which training continues: model, optimizer, random states of all
+        ranks.
 
-        For every rank at once, since they hand rank 0 their random states; what it returns
-        serves all of them, the others return nothing. Holds tensors, numbers and names alone.
+        Called on all ranks at once, which send rank 0 their random states; ranks other than 0
+        return nothing. Holds only tensors, numbers and names.
         """
         ...
 
     def restore(self, state: bytes) -> None:
-        """Take what `state` returned on rank 0; before `warm_up` or after it.
+        """Continue from the state that `state` returned on rank 0; call before or after `warm_up`.
 
-        UserError if the workload builds another model by now, or `state` is not of this kind;
-        nothing that it holds is run.
+        No code in the state is run.
+
+        Raises:
+            UserError: The workload builds another model now, or `state` was not written by `state`.
         """
         ...
 
@@ -265,15 +273,17 @@ PACKAGES = {"torch": "raybench.training.torch", "tensorflow": "raybench.training
 
 
 def find_backend(framework: str) -> Any:
-    """Import a backend's loop, which holds `Trainer(spec, workload, dataset, world)` and `join`.
+    """Import the `loop` module of a backend, with `Trainer(spec, workload, dataset, world)` and
+    `join`.
 
-    A framework that is not installed raises UserError.
+    Raises:
+        UserError: The framework is not installed.
     """
     return find_part(framework, "loop")
 
 
 def find_part(framework: str, name: str) -> Any:
-    """Import a module of a backend, such as `model`; UserError as `find_backend`."""
+    """Import a module of a backend, such as `model`; raises UserError like `find_backend`."""
     try:
         return importlib.import_module(f"{PACKAGES[framework]}.{name}")
     except ModuleNotFoundError as error:

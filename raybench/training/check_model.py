@@ -1,7 +1,7 @@
-"""A user's own model tried before anything starts: in a process for each framework, side by side.
+"""Trial of a user's model before a study starts, in a process per framework, in parallel.
 
-`python -m raybench.training.check_model` is such a process: a request with its arrays on stdin, the
-answer as JSON on stdout.
+`python -m raybench.training.check_model` is such a process: it reads a request with arrays from
+stdin and prints the answer as JSON.
 """
 
 import contextlib
@@ -31,24 +31,33 @@ from raybench.training.own import pack_arrays, unpack_arrays
 from raybench.training.probe import Probed, check_start, needs_check, start_warnings
 
 SAMPLES = 8
-"""Training samples that a model is tried on: enough to normalise over, few enough to be quick."""
+"""Training samples of a trial: enough for batch normalization, few enough to be fast."""
 TIMEOUT_S = 300.0
-"""Seconds after which a model that has not answered is taken for one that never will."""
+"""Timeout of a trial in seconds."""
 
 
 def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSpec] = ()) -> Probed:
-    """Try the user's own model in each framework; return what is known of it, all warnings in one.
+    """Try the user's model in each framework.
 
-    It is built, and a small batch of the real data goes through model, loss and back. What
-    cannot be trained is a UserError, with the traceback in its `details`. Shipped workloads and
-    those given by layers are known to be whole and cost nothing. `others`: the same with other
-    settings of the model, or with another start (weights, what is frozen), which is tried without a
-    batch.
+    Builds it and takes a small batch of the real data through model, loss and backward pass.
+    Shipped workloads and those given by layers are known to work and are not tried.
+
+    Args:
+        spec: The run spec.
+        frameworks: Frameworks to try.
+        others: Specs with other settings of the model, or with another start (weights, frozen
+            epochs), which is checked without a batch.
+
+    Returns:
+        The warnings of all frameworks.
+
+    Raises:
+        UserError: The model cannot be trained; `details` holds the traceback.
     """
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     if isinstance(workload, OwnLoop):
         return Probed([])
-    for other in others:  # a name or a value that its constructor does not take
+    for other in others:  # checks the settings that its constructor takes
         if other.model != spec.model:
             find_workload(spec.workload, DataShape.of(dataset), other.model)
     if isinstance(workload, LayerWorkload) and not any(map(needs_check, (spec, *others))):
@@ -68,17 +77,13 @@ def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSp
         try:
             requests = [request | {"framework": one} for one in frameworks]
             answers = list(pool.map(_answer, requests, processes))
-        finally:  # of a Ctrl-C too, which would else wait for them
+        finally:  # after Ctrl-C too, which would otherwise wait for them
             for process in processes:
                 process.kill()
-    for answer in answers:
-        if "error" in answer:
-            raise UserError(answer["error"], details=answer.get("details"))
     own = [one for start in (spec, *others) for one in start_warnings(workload, start)]
     return Probed(
-        list(dict.fromkeys(own))
-        + [warning for answer in answers for warning in answer["warnings"]],
-        any(answer["batch_statistics"] for answer in answers),
+        list(dict.fromkeys(own)) + [warning for answer in answers for warning in answer.warnings],
+        any(answer.batch_statistics for answer in answers),
     )
 
 
@@ -99,24 +104,26 @@ def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":
     )
 
 
-def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> dict[str, Any]:
-    """Send the request and wait for the answer."""
+def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> Probed:
+    """Send the request and return its answer; raise UserError if the model cannot be trained."""
     workload, framework = request["spec"]["workload"], request["framework"]
     what = f"Workload {workload}: the trial of its model in {framework}"
     details = ""
     try:
         answer, errors = process.communicate(pack_arrays(request), timeout=TIMEOUT_S)
         if process.returncode == 0 and answer:
-            return json.loads(answer)  # type: ignore[no-any-return]
+            content = json.loads(answer)
+            if "error" in content:
+                raise UserError(content["error"], details=content["details"])
+            return Probed(**content)
         code, details = process.returncode, errors.decode(errors="replace")
         end = f"ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
     except subprocess.TimeoutExpired:
         end = f"took longer than {TIMEOUT_S:g} s; make it smaller or faster"
-    if (
-        request["spec"]["gpus_per_worker"] and not nvml_sees().names
-    ):  # it may be too large for cores
-        return {"warnings": [f"{what}, without a GPU, {end}."], "batch_statistics": False}
-    return {"error": f"{what} {end}.", "details": details}
+    # Without a GPU on this machine, the model may just be too large for its CPUs.
+    if request["spec"]["gpus_per_worker"] and not nvml_sees().names:
+        return Probed([f"{what}, without a GPU, {end}."])
+    raise UserError(f"{what} {end}.", details=details)
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +152,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
             try:
                 probed: Probed = trial.run(*sample)
             except UserError as error:
-                if not trial.is_for_gpus_alone(error):
+                if not trial.needs_gpu(error):
                     raise
                 probed = trial.untried("has no GPU")
             warnings += probed.warnings
@@ -159,12 +166,12 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer on what was stdout; what the user's code prints goes to stderr instead."""
+    """Answer on the original stdout; output of user code goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     request = unpack_arrays(sys.stdin.buffer.read())
     print(json.dumps(answer_request(request)), file=answers, flush=True)
-    os._exit(0)  # the frameworks' own ends take long, and there is nothing left to do
+    os._exit(0)  # skips the slow shutdown of the frameworks
 
 
 if __name__ == "__main__":

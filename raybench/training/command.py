@@ -1,10 +1,9 @@
-"""A command as a training loop of the user's own: started, read line by line, killed with all its
-children.
+"""Commands as user training loops: started, read line by line, and killed with all their children.
 
-A line of JSON on its stdout is a report: `{"accuracy": 0.91, "samples": 50000, "train_s": 12.3}`.
-The last two are since the line before, and optional: without `samples` a line counts as one sample,
-without `train_s` all time since the line before is training (before the first line since the
-command began, start-up included). A `train_s` counts as said, whenever its line arrives.
+A line of JSON on stdout is a report: `{"accuracy": 0.91, "samples": 50000, "train_s": 12.3}`.
+`samples` and `train_s` are optional and count since the previous line: without `samples` a line
+counts as one sample, without `train_s` all time since the previous line (for the first line since
+the start of the command) is training. A given `train_s` is valid whenever its line arrives.
 """
 
 import contextlib
@@ -33,36 +32,37 @@ from raybench.spec.text import clean, shorten
 from raybench.training.own import Run
 
 GRACE_S = 10.0
-"""Seconds that a command may take to end after SIGTERM, before it and its children are killed."""
+"""Seconds between SIGTERM and SIGKILL for a command and its children."""
 GUARD = 'read _; kill -TERM "-$0"; sleep 10; kill -KILL "-$0"'
-"""Ends the command's process group when the worker that started it is gone, with its pipe."""
+"""Shell script that ends the command's process group when the worker, and with it the pipe, is
+gone."""
 OPTIONAL_KEYS = ("samples", "train_s", "test")
-"""Keys that a line may have beside the metric."""
+"""Keys that a line may have besides the metric."""
 UNTIMED = (
     "the command does not say train_s, so all time between its lines counts as training, start-up "
     "and evaluation too; let it print the seconds it has trained since the line before"
 )
 SILENCE_S, TOGETHER_S = 1.0, 1e-3
-"""Lines that follow one another within `TOGETHER_S`, after a gap of `SILENCE_S`, were written into
-a buffer, or from a history: when they arrive says nothing of when they were trained."""
+"""Lines that arrive within `TOGETHER_S` of each other after a gap of `SILENCE_S` come from a buffer
+or a history: their arrival does not tell when they were trained."""
 PARTS = ("val", "valid", "validation", "dev", "eval", "metric", "metrics")
-"""Prefixes of libraries to the name of a metric on the validation set."""
+"""Prefixes that libraries put before the name of a validation metric."""
 EXCESS, EXCESS_S = 1.1, 0.5
-"""Rounding: excess of the sum of all `train_s` over the seconds that the command has run."""
+"""Factor and seconds by which the sum of all `train_s` may exceed the run time of the command."""
 MAX_SAMPLES = 1e15
-LEAST_S = 1e-6
-"""Seconds of a line that says 0, or comes with the line before."""
+MIN_TRAIN_S = 1e-6
+"""Training seconds of a line that says 0 or arrives with the previous line."""
 CHUNK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4000
-MOST_KEYS = 12
-"""Keys of a line that a sentence names."""
-MOST_SHOWN = 200
-"""Characters of the last line of an error."""
+MAX_KEYS = 12
+"""Keys of a line named in a sentence."""
+MAX_SHOWN = 200
+"""Characters of an error's last line in a sentence."""
 
 
 def values_of(spec: RunSpec, learning_rate: float) -> dict[str, Any]:
-    """Return what may stand in a command, by name."""
+    """Return the values of the placeholders of a command, by name."""
     content = flat(spec.model_dump(mode="json", exclude={"workload", "dataset", "objective"}))
     return content | {"global_batch_size": spec.global_batch_size, "learning_rate": learning_rate}
 
@@ -81,11 +81,11 @@ def run_command(run: Run) -> None:
                 report = reports.next()
             if report is None:
                 break
-            run.took(timing.train_s(report))
+            run.override_training_time(timing.train_s(report))
             run.note = UNTIMED if timing.is_untimed else None
-            told = report.told
-            samples = told.get("samples", 1)
-            if run.report(told[metric], samples=samples, test=told.get("test")):
+            values = report.values
+            samples = values.get("samples", 1)
+            if run.report(values[metric], samples=samples, test=values.get("test")):
                 return
         _require_success(process.wait(), errors)
         reports.require_metric()
@@ -93,35 +93,37 @@ def run_command(run: Run) -> None:
 
 @dataclass(frozen=True)
 class _Report:
-    """One line that reports the metric."""
+    """A line that reports the metric."""
 
-    told: dict[str, Any]
+    values: dict[str, Any]
+    """Metric and optional keys by name."""
     at_s: float
-    """Moment at which it arrived, on `time.perf_counter`."""
+    """Arrival of the line, on `time.perf_counter`."""
 
 
 class _Timing:
-    """Training seconds of each line of a command, in order."""
+    """Training seconds of the lines of a command, in order."""
 
     def __init__(self, began_s: float) -> None:
         self.is_untimed = False
-        """Whether a line so far has not said `train_s`."""
+        """Whether a line so far had no `train_s`."""
         self._began_s = self._before_s = began_s
         self._sum_s = self._silence_s = 0.0
         self._num_together = 0
 
     def train_s(self, report: _Report) -> float:
-        """Return the training seconds of a line: those it says, or all since the line before.
+        """Return the training seconds of a line: its `train_s`, or the time since the previous
+        line.
 
         Raises:
-            UserError: it says no seconds and cannot be timed, or all lines so far say more
-                seconds than the command has run.
+            UserError: It has no `train_s` and cannot be timed, or all `train_s` so far exceed the
+                run time of the command.
         """
         gap_s, self._before_s = report.at_s - self._before_s, report.at_s
         is_together = gap_s < TOGETHER_S
         self._num_together = self._num_together + 1 if is_together else 0
         self._silence_s = self._silence_s if is_together else gap_s
-        train_s: float | None = report.told.get("train_s")
+        train_s: float | None = report.values.get("train_s")
         if train_s is None:
             self.is_untimed = True
             # Two in a row: a line may have had to wait for a core until the next one came.
@@ -131,7 +133,7 @@ class _Timing:
                     "and do not say train_s, so they cannot be timed; print train_s, the seconds "
                     "trained since the line before, or flush each line when it is printed."
                 )
-            return max(gap_s, LEAST_S)
+            return max(gap_s, MIN_TRAIN_S)
         self._sum_s += train_s
         ran_s = report.at_s - self._began_s
         if self._sum_s > EXCESS * ran_s + EXCESS_S:
@@ -140,14 +142,14 @@ class _Timing:
                 f"{ran_s:.4g} s; print the seconds trained since the line before, not since the "
                 "beginning, nor of several processes, nor in milliseconds."
             )
-        return max(train_s, LEAST_S)
+        return max(train_s, MIN_TRAIN_S)
 
 
 class _Reports:
-    """The reports of a command, read in a thread of its own.
+    """The reports of a command, read in a separate thread.
 
-    The thread stamps what it reads: the search may be slow to ask for the next report. All that
-    the command prints is passed on to this process's stdout.
+    The thread records arrival times, as the search may be slow to ask for the next report. All
+    output of the command is passed on to the stdout of this process.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", spec: RunSpec, began_s: float) -> None:
@@ -155,21 +157,20 @@ class _Reports:
         pattern = spec.objective.metric_pattern
         self._pattern = re.compile(pattern) if pattern else None
         self._other_keys: list[str] = []
-        """Keys of the first line of JSON, as long as no line has had the metric."""
+        """Keys of the first line of JSON, while no line has had the metric."""
         self._num_found = 0
         self._found: queue.Queue[_Report | BaseException | None] = queue.Queue()
         _in_thread(self._read, process.stdout)
 
     def next(self) -> _Report | None:
-        """Return the next report; None where there is no more. UserError for a line that is
-        wrong."""
+        """Return the next report, or None at the end; raise UserError for an invalid line."""
         found = self._found.get()
         if isinstance(found, BaseException):
             raise found
         return found
 
     def require_metric(self) -> None:
-        """Raise UserError where the command has ended and no line had the metric."""
+        """Raise UserError if the command has ended without reporting the metric."""
         if not self._num_found:
             raise UserError(self._lack())
 
@@ -181,7 +182,7 @@ class _Reports:
                 f"for it ({self._pattern.pattern}); mend the pattern."
             )
         if self._other_keys:
-            keys = ", ".join(clean(key) for key in self._other_keys[:MOST_KEYS])
+            keys = ", ".join(clean(key) for key in self._other_keys[:MAX_KEYS])
             return (
                 f"{UNREPORTED} {metric}, {OTHER_KEYS} {keys}; name one of these with "
                 "objective.metric (and objective.direction), or find the number with "
@@ -195,36 +196,36 @@ class _Reports:
     def _read(self, stdout: IO[bytes]) -> None:
         try:
             for line, at_s in _lines(stdout):
-                if (told := self._told(line)) is not None:
+                if (values := self._parse(line)) is not None:
                     self._num_found += 1
-                    self._found.put(_Report(told, at_s))
+                    self._found.put(_Report(values, at_s))
             self._found.put(None)
         except BaseException as error:  # noqa: BLE001 (raised where the next is waited for)
             self._found.put(error)
 
-    def _told(self, line: str) -> dict[str, Any] | None:
-        """Return what a line reports, the metric by its name; None of one that reports nothing."""
-        told = self._matched(line) if self._pattern else _json(line)
-        if told is None:
+    def _parse(self, line: str) -> dict[str, Any] | None:
+        """Return the values that a line reports, or None if it reports nothing."""
+        values = self._matched(line) if self._pattern else _json(line)
+        if values is None:
             return None
-        value = told.get(self._metric, math.nan)
+        value = values.get(self._metric, math.nan)
         if isinstance(value, list | dict):
-            return None  # settings, or a whole history
-        if self._metric not in told:
-            self._note_keys(told)
+            return None  # settings, or a history of values
+        if self._metric not in values:
+            self._note_keys(values)
             return None
-        told[self._metric] = math.nan if value is None else value  # JSON has no NaN
-        told = {key: one for key, one in told.items() if one is not None}
+        values[self._metric] = math.nan if value is None else value  # JSON has no NaN
+        values = {key: one for key, one in values.items() if one is not None}
         for key in (self._metric, *OPTIONAL_KEYS):
-            if key in told and not _is_number(told[key]):
-                raise self._wrong(line, f"{key} is no number (found {told[key]!r})")
-        if (train_s := told.get("train_s")) is not None and not 0 <= train_s < math.inf:
+            if key in values and not _is_number(values[key]):
+                raise self._wrong(line, f"{key} is no number (found {values[key]!r})")
+        if (train_s := values.get("train_s")) is not None and not 0 <= train_s < math.inf:
             raise self._wrong(
                 line, "train_s must be 0 or more, the seconds trained since the line before"
             )
-        if not 1 <= told.get("samples", 1) <= MAX_SAMPLES:
+        if not 1 <= values.get("samples", 1) <= MAX_SAMPLES:
             raise self._wrong(line, "samples must be 1 or more, those since the line before")
-        return told
+        return values
 
     def _matched(self, line: str) -> dict[str, Any] | None:
         assert self._pattern is not None
@@ -232,23 +233,23 @@ class _Reports:
             return None
         texts = {key: text for key, text in found.groupdict().items() if key in OPTIONAL_KEYS}
         try:
-            told = {key: float(text) for key, text in texts.items() if text}
-            return {self._metric: float(found[1])} | told
+            values = {key: float(text) for key, text in texts.items() if text}
+            return {self._metric: float(found[1])} | values
         except (TypeError, ValueError):
             return None
 
-    def _note_keys(self, told: dict[str, Any]) -> None:
+    def _note_keys(self, values: dict[str, Any]) -> None:
         """Keep the keys of the first line without the metric.
 
         Raises:
-            UserError: this is the second such line, no line has had the metric, and one of the
-                keys is the metric by another name: waiting for more lines would not help.
+            UserError: This is the second such line, no line has had the metric, and one of the keys
+                is the metric under another name, so that waiting would not help.
         """
         if self._num_found:
             return
-        if self._other_keys and any(_is_called(key, self._metric) for key in told):
+        if self._other_keys and any(_is_called(key, self._metric) for key in values):
             raise UserError(self._lack())
-        self._other_keys = self._other_keys or list(told)
+        self._other_keys = self._other_keys or list(values)
 
     def _wrong(self, line: str, what: str) -> UserError:
         return UserError(f"the command's line {shorten(clean(line), 80)}: {what}.")
@@ -269,14 +270,14 @@ def _is_number(value: object) -> bool:
 
 
 def _is_called(key: str, metric: str) -> bool:
-    """Whether a key is a name that libraries give the metric: `val/acc`, `Accuracy`."""
+    """Return whether a key is a library's name for the metric: `val/acc`, `Accuracy`."""
     words = re.findall("[a-z0-9]+", re.sub("([a-z])([A-Z])", r"\1_\2", key).lower())
     stem = "_".join(word for word in words if word not in PARTS)
     return {"acc": "accuracy"}.get(stem, stem) == metric.lower()
 
 
 def _lines(stdout: IO[bytes]) -> Iterator[tuple[str, float]]:
-    """Yield the lines of a pipe, each with the time at which its end arrived."""
+    """Yield the lines of a pipe, each with the arrival time of its end."""
     rest = b""
     for chunk in _chunks(stdout):
         at_s = time.perf_counter()
@@ -290,15 +291,15 @@ def _lines(stdout: IO[bytes]) -> Iterator[tuple[str, float]]:
 
 
 class _Tail:
-    """Passes a command's stderr on, and keeps its end."""
+    """Passes the stderr of a command on and keeps its end."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._kept = b""
         self._thread = _in_thread(self._read, process.stderr)
 
     def text(self) -> str:
-        """Return the end of what was written, once no more comes."""
-        self._thread.join(GRACE_S)  # a child that goes on may hold the pipe
+        """Return the end of the output, once it is complete."""
+        self._thread.join(GRACE_S)  # a child that is still running may hold the pipe
         return self._kept.decode(errors="replace")
 
     def _read(self, stderr: IO[bytes]) -> None:
@@ -308,14 +309,14 @@ class _Tail:
 
 
 def _chunks(pipe: IO[bytes]) -> Iterator[bytes]:
-    """Yield what is in a pipe whenever there is something, until it ends; then it is closed."""
+    """Yield the content of a pipe as it arrives; close the pipe at its end."""
     with pipe:
         while chunk := os.read(pipe.fileno(), CHUNK_BYTES):
             yield chunk
 
 
 def _pass_on(content: bytes, descriptor: int) -> None:
-    """Write to this process's own stdout (1) or stderr (2)."""
+    """Write to the stdout (1) or stderr (2) of this process."""
     while content:
         content = content[os.write(descriptor, content) :]
 
@@ -328,9 +329,9 @@ def _in_thread(work: Callable[[Any], None], pipe: IO[bytes] | None) -> threading
 
 @contextlib.contextmanager
 def _started(words: list[str], spec: RunSpec) -> "Iterator[subprocess.Popen[bytes]]":
-    """Have the command running in a process group of its own, which ends with the context."""
+    """Run a command in its own process group, which ends with the context."""
     environment = os.environ | {
-        # As in a shell in which this environment is active: its python, torchrun, accelerate.
+        # The PATH of an active environment: its python, torchrun, accelerate.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(spec.cpus_per_worker),
@@ -362,7 +363,7 @@ def _started(words: list[str], spec: RunSpec) -> "Iterator[subprocess.Popen[byte
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a command with all its children, also those with a process group of their own."""
+    """Kill a command with all its children, including those in other process groups."""
     family = list[psutil.Process]()
     with contextlib.suppress(psutil.Error):
         family = psutil.Process(process.pid).children(recursive=True)
@@ -380,12 +381,12 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _require_success(code: int, errors: _Tail) -> None:
-    """Raise UserError with the last line of stderr where a command has failed."""
+    """Raise UserError with the last line of stderr if a command failed."""
     if code == 0:
         return
     text = errors.text()
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "no line on stderr")
     how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
     raise UserError(
-        f"the command ended with {how} ({shorten(last.strip(), MOST_SHOWN)}).", details=text
+        f"the command ended with {how} ({shorten(last.strip(), MAX_SHOWN)}).", details=text
     )

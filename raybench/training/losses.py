@@ -1,4 +1,4 @@
-"""Losses and metrics of each sample, in the operations of a framework."""
+"""Losses and metrics of each sample, in the operations of any framework."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
@@ -17,20 +17,21 @@ from raybench.spec.run import RunSpec
 Tensor = Any
 """A tensor of either framework."""
 BEST = 5
-"""Answers of which one must be right for `correct_of_5`."""
+"""Number of answers of which one must be correct for `correct_of_5`."""
 
 
-class Losses:
-    """The loss and the metric of a run; a framework's own has the operations.
+class BaseLosses:
+    """Base class of a run's loss and metric; subclasses `Losses` provide the operations of a
+    framework.
 
-    `_mean` is over the outputs of each sample (N,), `_mean_of_counted` over the tokens of each that
-    count, 0 where none does. The others are in the labels' shape: `_errors` outputs - labels, where
-    (N, 1) outputs are (N,) beside such, the `_cross_entropy` of each label, and `_hits`, whether
-    its output is among the `most` largest.
+    `_mean` averages the outputs of each sample to (N,); `_mean_of_counted` averages the tokens of
+    each sample that count, 0 if none does. The others return the shape of the labels: `_errors`
+    outputs - labels, with (N, 1) outputs as (N,); `_cross_entropy` that of each label; `_hits`
+    whether the label is among the `most` largest outputs.
     """
 
     PREFIX: ClassVar[str]
-    """Prefix of the names of a workload's hooks."""
+    """Prefix of the names of a workload's hooks: `torch` or `keras`."""
     _floats: Any
     _mean: Any
     _mean_of_counted: Any
@@ -41,43 +42,52 @@ class Losses:
     def __init__(
         self, workload: Workload, metric: Metric, *, scale: Tensor = 1.0, smoothing: float = 0.0
     ) -> None:
-        """`scale` of the labels brings errors into their own unit; `smoothing` is the share of a
-        label that is spread over all classes, in cross entropies of training."""
+        """Create losses for a workload.
+
+        Args:
+            workload: Workload with the task, the number of classes and the hooks.
+            metric: Metric of the run.
+            scale: Factor that converts errors to the unit of the labels.
+            smoothing: Label smoothing, the share of a label spread over all classes in training.
+        """
         self._workload, self._scale, self._smoothing = workload, scale, smoothing
         self.metric = metric
         """Metric that `values` are averaged for."""
-        self._of_model: Hook | None = None
+        self._model_loss: Hook | None = None
 
     @classmethod
-    def of(
+    def for_run(
         cls,
         spec: RunSpec,
         workload: Workload,
         dataset: Dataset,
         on_device: Callable[[Any], Tensor] = lambda scale: scale,
     ) -> Self:
-        """Return that of a run."""
+        """Return the losses of a run; `on_device` moves the label scale to the device."""
         refuse_label_smoothing(spec, workload)
         metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         scale = 1.0 if dataset.label_scale is None else dataset.label_scale
         return cls(workload, metric, scale=on_device(scale), smoothing=spec.label_smoothing)
 
-    def take(self, of_model: Hook | None) -> None:
-        """Use the loss that the model brings with it; for workloads without one of their own.
+    def use_model_loss(self, model_loss: Hook | None) -> None:
+        """Use the loss of the model, for workloads without their own.
 
         Raises:
             UserError: `label_smoothing` is set, which such a loss does not use.
         """
-        if of_model is not None:
-            self._of_model = of_model
+        if model_loss is not None:
+            self._model_loss = model_loss
             if self._smoothing:
                 raise no_label_smoothing(self._smoothing, self._workload)
 
     def training_losses(self, outputs: Tensor, labels: Tensor, mixed: Any) -> Tensor:
-        """Return the loss of each training sample (N,), float32; its weight is not in it.
+        """Return the unweighted loss of each training sample, (N,) float32.
 
-        `mixed`: labels of the samples that others are mixed with, and what the loss by the own
-        label and that by the other's count (N,); nothing where none are mixed.
+        Args:
+            outputs: Outputs of the model.
+            labels: Labels of the samples.
+            mixed: Labels of the samples that these are mixed with, and the weights (N,) of the loss
+                by the own label and by the other label; empty if nothing is mixed.
         """
         losses = self.losses(outputs, labels, self._smoothing)
         if not mixed:
@@ -91,10 +101,10 @@ class Losses:
         return losses, self.values(outputs, labels, losses)
 
     def hook(self, name: str) -> Any:
-        """Return the workload's own function of that name for this framework, in place of a loss
-        that of its model; None without."""
+        """Return the workload's hook of that name for this framework, or the model's loss for
+        `loss`; None if there is none."""
         own = getattr(self._workload, f"{self.PREFIX}_{name}")
-        return self._of_model if own is None and name == "loss" else own
+        return self._model_loss if own is None and name == "loss" else own
 
     def losses(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the loss of each sample (N,), float32."""
@@ -107,7 +117,7 @@ class Losses:
         return self._floats(self._of_samples(losses, labels))
 
     def values(self, outputs: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
-        """Return what the metric averages, of each sample (N,), float32."""
+        """Return the value of each sample that the metric averages, (N,) float32."""
         kind, own, correct = self.metric.per_sample, self.hook("metric"), self.hook("correct")
         if kind == "own":
             if own is None:
@@ -127,7 +137,7 @@ class Losses:
         return self._floats(values)
 
     def _of_samples(self, values: Tensor, labels: Tensor) -> Tensor:
-        """Return (N,) of what is of samples already, or of the tokens of each."""
+        """Return (N,) values of samples; values of tokens are averaged per sample."""
         return values if len(labels.shape) == 1 else self._mean_of_counted(values, labels)
 
 

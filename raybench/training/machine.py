@@ -1,9 +1,9 @@
-"""Facts of this machine: cores, memory, disk, versions, GPUs as the driver (NVML), torch and
-TensorFlow each see them.
+"""Facts about this machine: CPU cores, memory, disk, versions, and GPUs as seen by the driver
+(NVML), torch and TensorFlow.
 
-NVML wakes no GPU and takes no memory there. A framework does both, and a broken one ends its
-process, so what it sees is asked of it in one of its own, which takes seconds: `python -m
-raybench.training.machine torch`, JSON on stdout.
+NVML neither wakes a GPU nor uses its memory. A framework does both, and a broken one ends its
+process, so it is queried in its own process, which takes seconds: `python -m
+raybench.training.machine torch` prints JSON.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ from raybench.training.base import PACKAGES as FRAMEWORKS
 from raybench.training.base import find_part
 
 ASK_TIMEOUT_S = 120.0
-"""A framework is imported and has its GPUs counted in less, on a cold disk too."""
+"""Timeout of a query in seconds; importing a framework from a cold disk takes less."""
 WORD_BITS = 64
-"""Cores in each number of the driver's masks of them."""
+"""CPU cores per word of the driver's affinity masks."""
 USED_SHARE = 0.25
-"""Share of a GPU's time or memory, used by others, from which on it is reported."""
+"""Share of a GPU's time or memory in use by others from which it is reported."""
 LACKING = {
     "torch": "install the torch wheel for the driver's CUDA version (pytorch.org)",
     "tensorflow": (
@@ -44,30 +44,30 @@ LACKING = {
     ),
     "python": "install NVIDIA's driver",
 }
-"""Advice where a framework sees none of the GPUs that there are."""
+"""Advice for a framework that sees none of the GPUs."""
 
 
 @dataclass(frozen=True)
 class GpusSeen:
-    """GPUs as one of the three sees them."""
+    """GPUs as seen by the driver or a framework."""
 
     names: tuple[str, ...] = ()
-    """Model of each, in the order of the machine's bus."""
+    """Model of each GPU, in PCI bus order."""
     memory_bytes: tuple[int, ...] = ()
-    """Whole memory of each; of a framework that does not tell it empty."""
+    """Total memory of each GPU in bytes; empty if a framework does not report it."""
     free_bytes: tuple[int, ...] = ()
-    """Bytes of it that are free; NVML's alone."""
+    """Free memory of each GPU in bytes; from NVML only."""
     busy_percent: tuple[int, ...] = ()
-    """Percent of the last second or less in which each GPU was busy; from NVML alone."""
+    """Utilization of each GPU over the last second or less, in percent; from NVML only."""
     versions: dict[str, str] = field(default_factory=dict)
-    """`driver`, `cuda` (that the driver can run, or that the framework is built for), `cudnn`,
-    `nccl` and the framework's own; what is not known is left out."""
+    """Known versions of `driver`, `cuda` (supported by the driver, or used by the framework build),
+    `cudnn`, `nccl` and the framework itself."""
     problem: str = ""
-    """Why nothing is known; empty where it is."""
+    """Reason if nothing is known, otherwise empty."""
 
 
 def nvml_sees() -> GpusSeen:
-    """Return all GPUs of this machine, whatever CUDA_VISIBLE_DEVICES says."""
+    """Return all GPUs of this machine, regardless of CUDA_VISIBLE_DEVICES."""
     nvml, problem = _nvml()
     if nvml is None:
         return GpusSeen(problem=problem)
@@ -87,8 +87,10 @@ def nvml_sees() -> GpusSeen:
 
 
 def framework_sees(framework: str) -> GpusSeen:
-    """Return the GPUs that a framework sees with this process's environment; takes seconds. Those
-    of `python`, which is none, are the driver's."""
+    """Return the GPUs that a framework sees in the environment of this process; takes seconds.
+
+    For `python`, those of the driver.
+    """
     if framework == "python":
         return nvml_sees()
     environment = os.environ | {
@@ -112,7 +114,7 @@ def framework_sees(framework: str) -> GpusSeen:
 def require_gpus(
     framework: str, number: int, seen: int, problem: str = "", *, host: str = ""
 ) -> None:
-    """Raise UserError where a framework sees fewer GPUs than its process was given."""
+    """Raise UserError if a framework sees fewer GPUs than its process was assigned."""
     if seen >= number:
         return
     where = f" on host {host}" if host else ""
@@ -130,7 +132,7 @@ def require_gpus(
 
 
 def require_replicas(number: int, gpus: int) -> None:
-    """Raise UserError where a process of several replicas sees fewer GPUs than these."""
+    """Raise UserError if a process sees fewer GPUs than it has replicas."""
     if number > gpus:
         raise UserError(
             f"strategy single_process: {number} replicas need as many GPUs, and their process sees "
@@ -139,34 +141,34 @@ def require_replicas(number: int, gpus: int) -> None:
 
 
 class GpuLoad:
-    """The utilisation of a GPU that this process sees; asked from one moment to another.
+    """Utilization of a GPU visible to this process, between two moments.
 
-    The driver samples by itself, several times a second, and keeps the last of them: asking
-    costs less than a millisecond, and nothing while the GPU works.
+    The driver samples several times per second and keeps the last samples: a query takes less than
+    a millisecond and does not disturb the GPU.
     """
 
     def __init__(self, index: int = 0) -> None:
-        """`index` counts the GPUs that the process sees."""
+        """Select a GPU by its index among those visible to the process."""
         self._nvml, _ = _nvml()
         self._handle = _visible_gpu(self._nvml, index)
         self._seen = 0
-        """Time of the last sample that was read, in NVML's microseconds."""
+        """Time stamp of the last sample read, in microseconds."""
 
     def begin(self) -> None:
-        """Leave out what was sampled up to now."""
+        """Discard the samples so far."""
         self._samples()
 
     def share(self) -> float | None:
-        """Return the mean share of time that the GPU was at work since `begin` or `share`.
+        """Return the mean utilization (0 to 1) since `begin` or `share`.
 
-        None where there is no NVML, or where nothing was sampled in so short a time. Of a long
-        time it is the end of it, as the driver keeps some seconds.
+        None without NVML or without samples. The driver keeps a few seconds: a longer interval is
+        represented by its end.
         """
         samples = self._samples()
         return sum(samples) / len(samples) / 100 if samples else None
 
     def _samples(self) -> list[int]:
-        """Return the samples that were not read yet, in percent."""
+        """Return the new samples, in percent."""
         if self._handle is None:
             return []
         nvml = self._nvml
@@ -174,7 +176,7 @@ class GpuLoad:
             _, samples = nvml.nvmlDeviceGetSamples(
                 self._handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, self._seen
             )
-        except nvml.NVMLError:  # none since then, or a GPU (a part of one) that is not sampled
+        except nvml.NVMLError:  # no new samples, or a GPU (partition) that is not sampled
             return []
         new = [one for one in samples if one.timeStamp > self._seen]
         if new:
@@ -183,14 +185,14 @@ class GpuLoad:
 
 
 def gpu_memory_bytes(index: int = 0) -> int:
-    """Return the whole memory of a GPU that this process sees; 0 where it is not known."""
+    """Return the total memory of a visible GPU in bytes; 0 if unknown."""
     nvml, _ = _nvml()
     handle = _visible_gpu(nvml, index)
     return 0 if handle is None else _memory(nvml, handle)[0]
 
 
 def cores_near(index: int) -> set[int]:
-    """Return the cores next to a GPU of this process; none where the driver does not tell."""
+    """Return the CPU cores near a visible GPU; empty if the driver does not report them."""
     nvml, _ = _nvml()
     handle = _visible_gpu(nvml, index)
     if handle is None:
@@ -208,7 +210,7 @@ def cores_near(index: int) -> set[int]:
 
 
 def _nvml() -> tuple[Any, str]:
-    """Return `pynvml`, ready for use, or None and why."""
+    """Return the initialized `pynvml`, or None and the reason."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ModuleNotFoundError:
@@ -221,8 +223,8 @@ def _nvml() -> tuple[Any, str]:
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Return the whole memory of a GPU and what is free of it; 0 where the driver does not tell,
-    as of a GPU that shares the host's."""
+    """Return total and free memory of a GPU in bytes; 0 if not reported, as for a GPU that shares
+    the memory of the host."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError:
@@ -231,7 +233,7 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
 
 
 def _busy_percent(nvml: Any, handle: Any) -> int:
-    """Return how busy a GPU is; 0 where the driver does not tell, as of a part of one (MIG)."""
+    """Return the utilization of a GPU in percent; 0 if not reported, as for a partition (MIG)."""
     try:
         return int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except nvml.NVMLError:
@@ -239,10 +241,10 @@ def _busy_percent(nvml: Any, handle: Any) -> int:
 
 
 def _visible_gpu(nvml: Any, index: int) -> Any:
-    """Return NVML's handle of a GPU that is visible to this process; None without.
+    """Return NVML's handle of a GPU visible to this process, or None.
 
-    NVML counts along the bus, CUDA the fastest first unless CUDA_DEVICE_ORDER is PCI_BUS_ID, as
-    it is in our workers.
+    NVML uses PCI bus order; CUDA puts the fastest GPU first unless CUDA_DEVICE_ORDER is PCI_BUS_ID,
+    which raybench sets for its workers.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [one.strip() for one in visible.split(",")] if visible is not None else []
@@ -257,30 +259,27 @@ def _visible_gpu(nvml: Any, index: int) -> Any:
         return None
 
 
-if __name__ == "__main__":
-    print(json.dumps(asdict(find_part(sys.argv[1], "world").gpus_seen())))
-
-
 Facts = dict[str, Any]
-"""Facts of a host, as plain data: `raybench doctor --json` prints it."""
+"""Facts about a host, as plain data that `raybench doctor --json` prints."""
 DISTRIBUTIONS = ("raybench", "ray", "torch", "tensorflow", "keras", "numpy")
 SAME_EVERYWHERE = ("python", "ray", "raybench")
-"""Packages of which all hosts of a cluster need the same version: Ray refuses others, or runs
-break."""
+"""Packages that need the same version on all hosts: Ray refuses others, or runs fail."""
 PROBE_BYTES = 64 * 2**20
-"""Written to the disk once."""
+"""Bytes written to measure the disk."""
 SHARED = Path("/dev/shm")
-LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = 2 * GIB, 2 * GIB
-"""One worker and its data; results, checkpoints and Ray's own logs."""
-MOST_SKEW_S = 1.0
-"""Between clocks: records of several hosts carry the time of day."""
+MIN_MEMORY_BYTES, MIN_DISK_BYTES = 2 * GIB, 2 * GIB
+"""Free memory and disk below which a host is reported: one worker and its data; results,
+checkpoints and Ray's logs."""
+MAX_SKEW_S = 1.0
+"""Largest clock difference in seconds that is not reported; records carry the time of day."""
 
 
 def machine_facts(*, is_quick: bool = False) -> Facts:
-    """Return the facts of this host; `disk_bytes_per_s` of its temporary folder, flushed.
+    """Return the facts about this host; `disk_bytes_per_s` is the flushed write speed of its
+    temporary folder.
 
-    With `is_quick` nothing that takes seconds: not the disk's speed, nor, where the driver has no
-    GPUs, what the frameworks see.
+    With `is_quick`, skips slow queries: the disk speed and, if the driver has no GPUs, the GPUs
+    that the frameworks see.
     """
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
     driver, seen = nvml_sees(), {name: GpusSeen() for name in installed}
@@ -304,9 +303,9 @@ def machine_facts(*, is_quick: bool = False) -> Facts:
 
 
 def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
-    """Return what will not work on a host, each a sentence with what mends it.
+    """Return the problems of a host, one sentence with a fix each.
 
-    `ray_gpus`: how many Ray has there; None without Ray.
+    `ray_gpus` is the number of GPUs that Ray has there; None without Ray.
     """
     gpus, there, said = facts["gpus"], _visible_gpus(facts), []
     if ray_gpus is not None and int(ray_gpus) != there and not gpus["nvml"]["problem"]:
@@ -331,8 +330,8 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
     if wanted and gpus["nvml"]["problem"]:
         said.append(f"the state of GPUs is not known: {gpus['nvml']['problem']}.")
     for key, least, what in (
-        ("free_memory_bytes", LEAST_MEMORY_BYTES, "of memory is free; end other programs"),
-        ("free_disk_bytes", LEAST_DISK_BYTES, "is free below the temporary folder; make room"),
+        ("free_memory_bytes", MIN_MEMORY_BYTES, "of memory is free; end other programs"),
+        ("free_disk_bytes", MIN_DISK_BYTES, "is free below the temporary folder; make room"),
     ):
         if facts[key] < least:
             said.append(f"{facts[key] / GIB:.1f} GiB {what} ({least / GIB:.0f} GiB are needed).")
@@ -340,8 +339,7 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
 
 
 def notes_of(facts: Facts) -> list[str]:
-    """Return what somebody has chosen on a host and may have forgotten, each a sentence, and which
-    of its GPUs others use."""
+    """Return notes about a host: GPUs in use by others, or hidden by CUDA_VISIBLE_DEVICES."""
     number = len(facts["gpus"]["nvml"]["names"])
     used = used_gpus(GpusSeen(**facts["gpus"]["nvml"]))
     said = [f"host {facts['host']}: {used}"] if used else []
@@ -355,8 +353,8 @@ def notes_of(facts: Facts) -> list[str]:
 
 
 def used_gpus(driver: GpusSeen) -> str | None:
-    """Return the sentence on GPUs that other processes use, before any of ours is there; None where
-    they use little."""
+    """Return a sentence about GPUs in use by other processes, or None; call before a worker uses
+    any."""
     taken = [
         (total - free) / total if total else 0.0
         for total, free in zip(driver.memory_bytes, driver.free_bytes, strict=True)
@@ -375,19 +373,20 @@ def used_gpus(driver: GpusSeen) -> str | None:
 
 
 def _visible_gpus(facts: Facts) -> int:
-    """Return how many of the driver's GPUs CUDA_VISIBLE_DEVICES leaves."""
+    """Return the number of the driver's GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
     return num_visible(len(facts["gpus"]["nvml"]["names"]), facts["visible"])
 
 
 def num_visible(number: int, visible: str | None) -> int:
-    """Return how many of `number` GPUs a value of CUDA_VISIBLE_DEVICES leaves; None is not set."""
+    """Return the number of GPUs that a value of CUDA_VISIBLE_DEVICES leaves visible; None means
+    unset."""
     if visible is None:
         return number
     return min(number, sum(one.strip() not in ("", "-1") for one in visible.split(",")))
 
 
 def problems_between(hosts: list[Facts]) -> list[str]:
-    """Return what does not fit together between hosts: versions and clocks."""
+    """Return differences of versions and clocks between hosts, one sentence each."""
     said = []
     for name in (*SAME_EVERYWHERE, "torch", "tensorflow"):
         by_version: dict[str, list[str]] = {}
@@ -397,7 +396,7 @@ def problems_between(hosts: list[Facts]) -> list[str]:
             each = "; ".join(f"{version} on {', '.join(on)}" for version, on in by_version.items())
             said.append(f"{name} differs between hosts ({each}): install one version on all.")
     for facts in hosts:
-        if abs(skew := facts.get("clock_skew_s") or 0.0) > MOST_SKEW_S:
+        if abs(skew := facts.get("clock_skew_s") or 0.0) > MAX_SKEW_S:
             said.append(
                 f"host {facts['host']}: its clock is {skew:+.1f} s from this one's; run an NTP "
                 "client there (records carry the time of day)."
@@ -406,7 +405,8 @@ def problems_between(hosts: list[Facts]) -> list[str]:
 
 
 def _too_new(own: dict[str, str], driver: dict[str, str]) -> str:
-    """Return the words on a framework that is built for a later CUDA than the driver runs."""
+    """Return a remark if a framework is built for a later CUDA than the driver supports, otherwise
+    ""."""
     if "cuda" not in own or "cuda" not in driver:
         return ""
     if int(own["cuda"].partition(".")[0]) <= int(driver["cuda"].partition(".")[0]):
@@ -430,3 +430,7 @@ def _disk_bytes_per_s() -> float:
         file.flush()
         os.fsync(file.fileno())
         return PROBE_BYTES / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(find_part(sys.argv[1], "world").gpus_seen())))

@@ -1,9 +1,9 @@
-"""The optimizers by name, for both frameworks: their equations, and the settings that each reads.
+"""Equations and settings of the optimizers, for both frameworks.
 
-w is a weight, g its gradient, lr the rate, wd the weight decay, t the steps so far. Biases and norm
-parameters (ndim <= 1) get neither weight decay nor trust ratio: adapted, a bias that starts at 0
-would hardly ever leave it. m, v, m_hat and v_hat are Adam's. Classes of torch and Keras are used
-where they compute this: of Adam, RAdam and SGD torch's.
+w is a weight, g its gradient, lr the learning rate, wd the weight decay, t the number of steps.
+Biases and norm parameters (ndim <= 1) get neither weight decay nor trust ratio: with a ratio, a
+bias that starts at 0 would hardly change. m, v, m_hat and v_hat are those of Adam. Classes of torch
+and Keras are used where they compute these equations: torch's Adam, RAdam and SGD.
 
 `adam`, `adamw` (Kingma, Ba 2014, arXiv:1412.6980, Algorithm 1; decoupled decay: 1711.05101)
 
@@ -21,16 +21,16 @@ keras.optimizers.Adam adds epsilon to sqrt(v), which makes it 32 times larger at
         r_t^2 = (rho_t - 4)(rho_t - 2) rho_inf / ((rho_inf - 4)(rho_inf - 2) rho_t)
     otherwise:  w <- w - lr m_hat
 
-The threshold 5 (the paper says 4) and the place of epsilon are those of the authors' code and of
-torch.optim.RAdam, which is taken.
+The threshold 5 (4 in the paper) and the place of epsilon are those of the authors' code and of
+torch.optim.RAdam.
 
 `lars` (You, Gitman, Ginsburg 2017, arXiv:1708.03888)
 
     ratio = trust_coefficient |w| / (|g| + wd |w|), 1 where |w| or the denominator is 0
     b <- momentum b + ratio (g + wd w);  w <- w - lr b
 
-The paper (Algorithm 1) puts lr inside the buffer. The two agree under a constant rate; ours scales
-the whole buffer by the present rate, as torch.optim.SGD does, so a drop of the rate acts at once.
+The paper (Algorithm 1) puts lr inside the buffer. The two agree under a constant rate; here the
+current rate scales the whole buffer, as in torch.optim.SGD, so a drop of the rate acts at once.
 
 `lamb` (You et al. 2019, arXiv:1904.00962, Algorithm 2), norms not clamped
 
@@ -50,13 +50,13 @@ carry the old one. Its weight decay is decoupled.
 `muon` (Jordan et al. 2024, kellerjordan.github.io/posts/muon; scale: arXiv:2502.16982, equation 4)
 
     b <- momentum b + (1 - momentum) g
-    o = orthogonalised((1 - momentum) g + momentum b)
+    o = orthogonalize((1 - momentum) g + momentum b)
     w <- (1 - lr wd) w - lr 0.2 sqrt(max(rows, columns)) o
 
-That is for the matrices between inputs and head, convolutions flattened. All others, embeddings,
-the head, biases and norm parameters, take AdamW's steps. By the scale an update of a matrix is as
-large as one of AdamW, so that one rate and one weight decay serve both. torch.optim.Muon takes
-matrices alone, and keras.optimizers.Muon leaves convolutions to Adam.
+This applies to the matrices between inputs and head, with convolutions flattened. All other
+parameters (embeddings, the head, biases, norms) take AdamW steps. The scale makes the update of a
+matrix as large as one of AdamW, so that one rate and one weight decay serve both. torch.optim.Muon
+takes only matrices, and keras.optimizers.Muon leaves convolutions to Adam.
 """
 
 from collections.abc import Callable
@@ -69,8 +69,8 @@ from raybench.spec.run import RunSpec
 
 
 def settings_of(spec: RunSpec) -> dict[str, Any]:
-    """Return what `build_optimizer` takes beside the optimizer's name: the settings that it reads,
-    and those of all."""
+    """Return the arguments of `build_optimizer` besides name and model: the settings that the
+    optimizer reads, learning rate, weight decay and options."""
     own = {name: getattr(spec, name) for name in DEFAULTS.get(spec.optimizer, ())}
     found = {name: value for name, value in own.items() if value is not None}
     found |= {name: getattr(spec, name) for name in ("learning_rate", "weight_decay")}
@@ -78,11 +78,18 @@ def settings_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def construct(name: str, package: str, base: type, *first: Any, **given: Any) -> Any:
-    """Return an optimizer of a library's class: `torch:SGD`, whose module is `package` where the
-    name has none.
+    """Return an optimizer of a library's class, such as `torch:SGD`.
 
-    `first` is what it takes before its settings; `given` are rate, weight decay and options.
-    UserError for a class that there is not or is none of `base`, and for what it does not take.
+    Args:
+        name: Class, with its module unless that is `package`.
+        package: Module of the library's optimizers.
+        base: Class from which optimizers derive.
+        *first: Positional arguments before the settings.
+        **given: `learning_rate`, `weight_decay` and `options` of the run.
+
+    Raises:
+        UserError: There is no such class, it is not a subclass of `base`, or it does not accept the
+            settings.
     """
     path, what = name.partition(":")[2], f"optimizer {name}"
     module_name, _, class_name = path.rpartition(".")
@@ -111,20 +118,21 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
         return found(*first, **{rate: given["learning_rate"]}, **options)
 
 
-DROWN = 1e20
-"""An epsilon beside which sqrt(v_hat) is nothing: with as large a rate it leaves lr m_hat."""
+HUGE_EPSILON = 1e20
+"""An epsilon so large that sqrt(v_hat) vanishes beside it; with an equally large rate it leaves lr
+m_hat."""
 NO_MATRICES = ("embed", "position", "depthwise")
-"""Words in the names of layers and weights that are tables, or filters of one channel each."""
+"""Words in the names of layers and weights that are tables, or depthwise filters."""
 NUM_STEPS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Newton-Schulz coefficients of Jordan et al. 2024: they raise small singular values fastest, and
-leave all between 0.7 and 1.2, which serves as well as 1."""
+"""Newton-Schulz coefficients of Jordan et al. 2024: they raise small singular values fastest and
+leave all between 0.7 and 1.2, which is as good as 1."""
 SMALLEST_NORM = 1e-7
 WIDE = 2
-"""Columns a row above which the steps are taken with the rows' products: of 9 (filters of 3 x 3) in
-0.4 of the time."""
-RMS = 0.2
-"""Root mean square of an update of AdamW, which Muon's of matrices are given too."""
+"""Ratio of columns to rows above which the steps use the products of the rows: 0.4 of the time at a
+ratio of 9 (3 x 3 filters)."""
+ADAMW_RMS = 0.2
+"""Root mean square of an AdamW update, to which Muon scales its own."""
 Matrix = Any
 """A matrix of either framework."""
 
@@ -132,11 +140,14 @@ Matrix = Any
 def newton_schulz(
     matrix: Matrix, products_of: Callable[[Matrix], Matrix], polynomial: Callable[[Matrix], Matrix]
 ) -> Matrix:
-    """Return a matrix of no more rows than columns and of norm 1 with its singular values near 1.
+    """Return a matrix with its singular values near 1.
 
-    `products_of` multiplies a matrix with its transpose; `polynomial` is that of the products by
-    which a step multiplies. Of a wide one each step changes the products alone, in a way that needs
-    no columns.
+    For a wide matrix, each step changes only the products of its rows, which need no columns.
+
+    Args:
+        matrix: Matrix of norm 1 with at most as many rows as columns.
+        products_of: Multiplies a matrix with its transpose.
+        polynomial: Polynomial of the products by which a step multiplies.
     """
     if matrix.shape[1] <= WIDE * matrix.shape[0]:
         for _ in range(NUM_STEPS):

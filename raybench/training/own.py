@@ -1,9 +1,9 @@
-"""A training loop of the user's own as a run: what it is given (`Run`), and how a worker runs it.
+"""User training loops: the `Run` object that a loop receives, and the worker that runs it.
 
-The user's function has a thread of its own. At every `Run.report` it hands an evaluation over and
-waits until the driver says whether it goes on, so that `evaluations` is what `training.run.run` is
-of a Workload: the same ledger, stop rule, records and checkpoints. A command is such a function
-too (`training.command`).
+The user's function runs in its own thread. At every `Run.report` it hands over an evaluation and
+waits until the driver decides whether to continue, so that `OwnTrainer.evaluations` behaves like
+`training.run.run`: same ledger, stop rule, records and checkpoints. A command is run by such a
+function too (`training.command`).
 """
 
 import contextlib
@@ -37,95 +37,101 @@ from raybench.spec.text import shorten
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
-from raybench.training import loop_signals
-from raybench.training.base import World, find_part
+from raybench.training.base import DistributedContext, find_part
 from raybench.training.memory import give_back
 from raybench.training.ranks import Call, Position, mismatch
-from raybench.training.saved import not_ours
-from raybench.training.settings import settings_kept
+from raybench.training.saved import foreign_state_error
+from raybench.training.settings import settings_kept, signals_note
 
-LEAST_S, TIMES = 60.0, 3.0
-"""A loop that trains for so many times `max_train_seconds` without a report, `LEAST_S` at the
-least, has forgotten to."""
+UNREPORTED_S, UNREPORTED_BUDGETS = 60.0, 3.0
+"""Longest training without a report: the larger of seconds and multiples of `max_train_seconds`."""
 GRACE_S = 60.0
 """Seconds that a function may take to return after it was told to stop."""
 LOOK_S = 1.0
-MAX_WHY = 200
-"""Characters of a framework's error in a sentence."""
+"""Seconds between two looks at a loop that has not reported."""
+MAX_REASON = 200
+"""Characters of a framework's error shown in a sentence."""
 LEFT_BYTES = 2 * GIB
-"""Bytes that all runs together may leave in memory: more is a leak, and workers are replaced."""
+"""Bytes that all runs together may leave in memory; more is a leak, and workers are replaced."""
 
 
 class Stopped(BaseException):
-    """Raised in a function that trains or reports after `Run.report` has told it to stop."""
+    """Raised in a function that trains or reports after `Run.report` told it to stop."""
 
 
 class Run:
-    """One training as a loop of your own sees it: what to train with, and whom to report to.
+    """A run, as passed to your training loop: the settings to train with and where to report.
 
-    `--train train.py:train` calls `train(run)` once for every run, on every worker. The random
-    numbers of Python, numpy and the framework are seeded with `seed` before.
+    `--train train.py:train` calls `train(run)` once per run, on every worker. Python, numpy and the
+    framework are seeded with `seed` before the call.
     """
 
     def __init__(
-        self, spec: RunSpec, world: World, ledger: Ledger, *, resume: RunState | None = None
+        self,
+        spec: RunSpec,
+        world: DistributedContext,
+        ledger: Ledger,
+        *,
+        resume: RunState | None = None,
     ) -> None:
-        """`resume`: the run so far, where it is continued."""
+        """Create a run; `resume` holds its evaluations so far if it is continued."""
         self.spec = spec
         """All keys of the run spec."""
         self.model: dict[str, Any] = dict(spec.model)
-        """Your own settings: what stands under `model`."""
+        """Your own settings: the keys under `model`."""
         self.learning_rate = scaled_rate(spec)
-        """After `learning_rate_scaling`."""
+        """Learning rate after `learning_rate_scaling`."""
         self.batch_size_per_worker = spec.batch_size_per_worker
         self.global_batch_size = spec.global_batch_size
-        """Samples of an optimizer step, of all workers: times `accumulate`, too."""
+        """Samples per optimizer step over all workers, gradient accumulation included."""
         self.optimizer: str = spec.optimizer
         self.seed = spec.seed
         self.rank = world.rank
-        """0 of `num_workers` is the first."""
+        """Rank of this worker, from 0 to `num_workers` - 1."""
         self.num_workers = spec.num_workers
         self.device = str(getattr(world, "torch_device", world.device))
         """Device of this worker: `cpu`, `cuda:0`."""
         self.strategy: Any = getattr(world, "strategy", None)
-        """TensorFlow's `tf.distribute.Strategy` of all workers; None of others."""
+        """The `tf.distribute.Strategy` of all workers in TensorFlow, otherwise None."""
         earlier = resume.evaluations if resume else ()
         self._world, self._ledger = world, ledger
-        self._part = (
-            Part() if spec.framework == "python" else find_part(spec.framework, "own").Part()
+        own = (
+            LoopAdapter if spec.framework == "python" else find_part(spec.framework, "own").Adapter
         )
+        self._adapter: LoopAdapter = own(world)
         self._metric = spec.objective.judged_by
         self._rule = StopRule(
             spec.objective,
             values=[one.value for one in earlier],
             train_seconds=[one.train_s for one in earlier],
         )
-        self._samples = resume.samples if resume else 0
-        self._index = resume.index if resume else 0
-        self._train_s = resume.train_s if resume else 0.0
-        """Training seconds up to the last report."""
+        self._last: Evaluation | None = earlier[-1] if earlier else None
+        """The last report."""
         self._epoch: int | None = None
-        """Epochs that `epochs` has begun; None where it is not used."""
+        """Epochs that `epochs` has begun; None if it is not used."""
         self._state: bytes | None = None
         self._is_fresh = False
-        """Whether `_state` is that of the next report."""
+        """Whether `_state` belongs to the next report."""
         self._test: float | None = None
         self.note: str | None = None
-        """Remark on how it ran, in a sentence."""
-        self._told: queue.Queue[Evaluation | BaseException | None] = queue.Queue()
-        """Reports that the loop hands over; None once it has returned."""
-        self._goes_on: queue.Queue[bool] = queue.Queue()
+        """Remark on the run for the user, one sentence."""
+        self._reports: queue.Queue[Evaluation | BaseException | None] = queue.Queue()
+        """Evaluations and errors handed over by the loop; None once it has returned."""
+        self._stops: queue.Queue[bool] = queue.Queue()
+        """Answers to the reports: whether to stop."""
         self._is_stopped = False
         self._num_calls = 0
-        """Calls so far at which all ranks meet."""
+        """Synchronizing calls so far."""
         self._waits_at: Call | None = None
-        self._num_exchanges = self._part.num_exchanges() or 0
-        """Collectives of the loop's own up to the last call at which all ranks met: point-to-point
-        messages may have made them differ between ranks."""
+        self._num_exchanges = self._adapter.num_exchanges() or 0
+        """Collectives of the loop up to the last synchronizing call: point-to-point messages may
+        have made them differ between ranks."""
 
     def epochs(self) -> Iterator[int]:
-        """Yield 0, 1, ... up to the run spec's `epochs`, from where a continued run is; ends early
-        once `report` has said stop."""
+        """Yield the epochs 0, 1, ... up to the run spec's `epochs`.
+
+        A continued run starts at its next epoch. Ends early once `report` returned True.
+        """
         for epoch in range(self._epoch or 0, math.ceil(self.spec.epochs)):
             if self._is_stopped:
                 return
@@ -134,8 +140,11 @@ class Run:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Put what is done inside on the clock, on all workers alike; any number of times between
-        two reports. All else (evaluation, set-up, what compiles a first step) is another phase."""
+        """Count the enclosed time as training time, on all workers alike.
+
+        May be entered any number of times between two reports. All other time (evaluation, set-up,
+        compilation of a first step) is not training time.
+        """
         self._refuse_stopped()
         self._meet(Call.TRAINING)
         self._ledger.enter("train")
@@ -153,12 +162,23 @@ class Run:
         test: float | None = None,
         **metric: float,
     ) -> bool:
-        """Report an evaluation: `report(accuracy=0.91, samples=50_000)`; return whether to stop.
+        """Report an evaluation: `report(accuracy=0.91, samples=50_000)`.
 
-        `value`, or under its name the objective's metric, on the validation set: of several workers
-        the mean of what they report, where one may report none. `samples`: what all workers have
-        trained since the last report, together. `test`: the same metric on the test set, for the
-        record alone. A value that is not finite ends the run as failed (`nan`).
+        With several workers the reported values are averaged; a worker may report None. A value
+        that is not finite ends the run as failed (`nan`).
+
+        Args:
+            value: The objective's metric on the validation set.
+            samples: Training samples of all workers together since the last report.
+            test: The same metric on the test set, for the record only.
+            **metric: The objective's metric by its name, instead of `value`.
+
+        Returns:
+            Whether to stop training.
+
+        Raises:
+            UserError: The value is not one number, a share is not in [0, 1], `samples` is less than
+                1, the metric has another name, or nothing was trained since the last report.
         """
         self._refuse_stopped()
         given = self._value(value, metric)
@@ -167,7 +187,7 @@ class Run:
                 f"run.report: samples={samples}; name the training samples of all workers since "
                 "the last report, 1 or more."
             )
-        self._part.synchronise(self._world)
+        self._adapter.synchronize()
         self._ledger.enter("report")
         own = [math.nan if given is None else given, float(given is None), float(samples)]
         seconds = self._ledger.snapshot()
@@ -177,8 +197,8 @@ class Run:
             [row[0] for row in rows if not row[1]], round(max(row[2] for row in rows)), ledger
         )
         self._test = self._test if test is None else float(test)
-        self._told.put(evaluation)
-        self._is_stopped = self._goes_on.get()
+        self._reports.put(evaluation)
+        self._is_stopped = self._stops.get()
         self._is_fresh = False
         self._ledger.enter("setup")
         return self._is_stopped
@@ -186,24 +206,24 @@ class Run:
     def _evaluation(
         self, values: list[float], samples: int, ledger: Mapping[str, float]
     ) -> Evaluation:
-        """Return the next point of the curve, from numbers that all ranks share."""
+        """Return the next evaluation, from numbers that all ranks share."""
         if not values:
             raise UserError(f"run.report: no worker has named the {self._metric.name}.")
         value = values[0] if len(set(values)) == 1 else sum(values) / len(values)
-        train_s, index = ledger["train"], self._index
-        if train_s <= self._train_s:
+        last, train_s = self._last, ledger["train"]
+        interval = train_s - (last.train_s if last else 0.0)
+        if interval <= 0:
             raise UserError(
                 "run.report: nothing was on the clock since the last report; train in `with "
                 "run.training():`."
             )
-        interval, self._train_s = train_s - self._train_s, train_s
-        self._samples, self._index = self._samples + samples, index + 1
+        index = last.index + 1 if last else 0
         failed = not math.isfinite(value)
         stop = self._rule.update(value=value, train_s=train_s, finished=False)
-        return Evaluation(
+        self._last = Evaluation(
             index=index,
             epoch=float(self._epoch or index + 1),
-            samples=self._samples,
+            samples=samples + (last.samples if last else 0),
             train_s=train_s,
             train_loss=math.nan,
             value=value,
@@ -215,49 +235,53 @@ class Run:
             stop=None if failed else stop,
             failure="nan" if failed else None,
         )
+        return self._last
 
     def prepare(self, model: Any) -> Any:
-        """Return a model of PyTorch on the run's device, of several workers in
-        DistributedDataParallel; any other as it is."""
-        return self._part.prepare(model, self._world)
+        """Move a PyTorch model to the run's device and, with several workers, wrap it in
+        DistributedDataParallel; other models are returned unchanged."""
+        return self._adapter.prepare(model)
 
     def save(self, state: Any) -> None:
-        """Hand over what the run can be continued from; before the report that it belongs to.
+        """Save the state from which the run can be continued; call before the report it belongs to.
 
-        Bytes, or numbers, text, tensors, arrays and lists and dicts of them; a model of PyTorch or
-        Keras stands for its weights. That of rank 0 counts. It is kept every `checkpoint_every_s`,
-        at a report, and the last one is what `raybench train` leaves in its folder.
+        Only the state of rank 0 is kept, every `checkpoint_every_s` at a report; `raybench train`
+        leaves the last one in its folder.
+
+        Args:
+            state: Bytes, or numbers, text, tensors, arrays, and lists and dicts of them; a PyTorch
+                or Keras model stands for its weights.
         """
         if self.rank:
             return
         before = self._ledger.phase
         self._ledger.enter("checkpoint")
-        kind, content = ("bytes", state) if isinstance(state, bytes) else self._part.pack(state)
-        self._state = None  # its memory is taken by the new one
+        kind, content = ("bytes", state) if isinstance(state, bytes) else self._adapter.pack(state)
+        self._state = None  # frees its memory for the new one
         self._state = json.dumps({"kind": kind, "epoch": self._epoch}).encode() + b"\n" + content
         self._is_fresh = True
         self._ledger.enter(before)
 
     def resume(self) -> Any:
-        """Return what `save` was given where the run is continued; None at its beginning."""
+        """Return the saved state of a continued run; None for a new run."""
         if self._state is None:
             return None
         kind, content = state_of(self._state)
-        return content if kind == "bytes" else self._part.unpack(content)
+        return content if kind == "bytes" else self._adapter.unpack(content)
 
-    def on_clock(self) -> float:
-        """Return the seconds on this worker's clock since the last report."""
-        return self._ledger.seconds("train") - self._train_s
+    def elapsed_training(self) -> float:
+        """Return the training seconds of this worker since the last report."""
+        return self._ledger.seconds("train") - (self._last.train_s if self._last else 0.0)
 
-    def took(self, train_s: float, rest: str = "eval") -> None:
-        """Set the training seconds since the last report, which somebody else has measured.
+    def override_training_time(self, train_s: float) -> None:
+        """Set the training seconds since the last report, if they were measured elsewhere.
 
-        What was on the clock beyond them is of the phase `rest`. What lacks, as where a command
-        trains on while its lines wait, comes from the phases that ran meanwhile: from waiting for
-        the driver (whose own account counts that as `report`), then evaluation, then set-up.
+        Surplus seconds become evaluation. Missing seconds, as of a command that trains while its
+        lines wait, are taken from the phases that ran meanwhile: from waiting for the driver (which
+        counts as `report` there), then evaluation, then set-up.
         """
-        lack_s = train_s - self.on_clock()
-        self._ledger.move(max(-lack_s, 0.0), "train", rest)
+        lack_s = train_s - self.elapsed_training()
+        self._ledger.move(max(-lack_s, 0.0), "train", "eval")
         waited_s = self._ledger.seconds("report") + self._ledger.seconds(AWAY)
         for phase, most_s in (
             ("report", waited_s),
@@ -293,22 +317,24 @@ class Run:
             raise Stopped
 
     def _meet(self, call: Call, *values: float) -> list[list[float]]:
-        """Wait for all ranks at a call; return the values of each. UserError if another rank is at
-        another call: all rows have one length, so that the ranks meet and can tell."""
-        self._part.synchronise(self._world)
+        """Wait for all ranks at a call and return the values of each.
+
+        All rows have one length, so that ranks at different calls meet and raise UserError.
+        """
+        self._adapter.synchronize()
         rest = [0.0] * (_NUM_VALUES - len(values))
         self._num_calls, self._waits_at = self._num_calls + 1, call
         try:
-            rows = self._part.gather(self._world, [float(call), *values, *rest])
+            rows = self._adapter.gather([float(call), *values, *rest])
         except Exception as error:  # any of a framework's: another rank is lost, or elsewhere
-            why = shorten(" ".join(f"{type(error).__name__}: {error}".split()), MAX_WHY)
+            why = shorten(" ".join(f"{type(error).__name__}: {error}".split()), MAX_REASON)
             raise UserError(
                 f"{self.spec.workload}: rank {self.rank} waited at {call.words} for the others, "
                 f"which take part in another exchange or are lost; give all ranks as many batches "
                 f"and the same calls ({why}).",
                 details=traceback.format_exc(),
             ) from error
-        self._num_exchanges, self._waits_at = self._part.num_exchanges() or 0, None
+        self._num_exchanges, self._waits_at = self._adapter.num_exchanges() or 0, None
         if (sentence := mismatch([Call(round(row[0])) for row in rows])) is not None:
             raise UserError(f"{self.spec.workload}: {sentence}.")
         return [row[1:] for row in rows]
@@ -325,7 +351,7 @@ def _number(name: str, value: Any) -> float:
         if not is_truth and not isinstance(value, str | bytes):
             return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):
-        pass  # an array, or nothing like a number: said below
+        pass  # an array, or not a number at all: raised below
     raise UserError(
         f"run.report: {name} must be one number (found a {type(value).__name__}: "
         f"{shorten(' '.join(repr(value).split()), 40)})."
@@ -334,23 +360,23 @@ def _number(name: str, value: Any) -> float:
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES)
 _NUM_VALUES = 3 + len(_NAMES)
-"""Values of `Run.report`, the call that hands over the most."""
+"""Values of `Run.report`, the call that exchanges the most."""
 
 
 def state_of(saved: bytes) -> tuple[str, bytes]:
-    """Return the kind of what `Run.save` was given (`bytes`, `torch` or `arrays`) and its bytes."""
+    """Return the kind (`bytes`, `torch` or `arrays`) and the content of a state of `Run.save`."""
     head, _, content = saved.partition(b"\n")
     return str(json.loads(head)["kind"]), content
 
 
 STATE_FILES = {"bytes": "state.bin", "torch": "state.pt", "arrays": "state.npz"}
-"""Files in which `raybench train` leaves the state of a loop, by its kind."""
+"""Names of the files in which `raybench train` leaves the state of a loop, by kind."""
 _first_bytes: list[int] = []
-"""Memory of this process after its first run."""
+"""Resident memory of this process after its first run."""
 
 
 class OwnTrainer:
-    """A worker's side of a run whose loop is the user's own, in place of a `Trainer`."""
+    """Worker side of a run with a user training loop; takes the place of a `BaseTrainer`."""
 
     num_parameters = None
     batch_statistics = False
@@ -359,98 +385,108 @@ class OwnTrainer:
         self,
         spec: RunSpec,
         loop: Callable[[Run], object],
-        world: World,
+        world: DistributedContext,
         ledger: Ledger,
         *,
         resume: RunState | None = None,
         compare: Callable[[Position], str | None] = lambda position: None,
     ) -> None:
-        """`compare` is given this rank's position now and then, and returns a sentence where the
-        ranks can never meet again (`ranks.parting` of all positions)."""
+        """Prepare to run `loop`.
+
+        Args:
+            spec: The run spec.
+            loop: Function to call with a `Run`, in its own thread.
+            world: The workers of the group.
+            ledger: Seconds of every phase of this worker.
+            resume: Evaluations so far, if the run is continued.
+            compare: Called with this rank's position now and then; returns a sentence if the ranks
+                can never meet again (`ranks.parting` of all positions).
+        """
         self._loop, self._spec, self._ledger = loop, spec, ledger
         self._compare = compare
         self._name = "the command" if is_command(spec.workload) else spec.workload
         self._whose = f" on rank {world.rank}" if spec.num_workers > 1 else ""
         self._left: str | None = None
-        """End of the function without an error; None before."""
+        """How the function ended without an error; None before."""
         self.run = Run(spec, world, ledger, resume=resume)
         self._exchanges: tuple[int | None, float] = None, time.monotonic()
-        """Collectives that the loop has begun, and when that number was last seen to change."""
-        self._last = resume.evaluations[-1] if resume else None
+        """Collectives that the loop has begun, and when that number last changed."""
         self._thread = threading.Thread(target=self._call, name=self._name, daemon=True)
 
     def evaluations(self) -> Iterator[Evaluation]:
-        """Yield at every report; the last has `stop` or `failure`, and comes again where the
-        function returns by itself. UserError for what goes wrong in it."""
+        """Yield at every report; the last evaluation has `stop` or `failure`.
+
+        If the function returns by itself, its last report is yielded again with `stop`. Raises
+        UserError if the function fails.
+        """
         self._thread.start()
         while True:
-            told = self._next()
-            if isinstance(told, BaseException):
-                raise told
-            if told is None:
-                if self._last is None:
+            reported = self._next()
+            if isinstance(reported, BaseException):
+                raise reported
+            if reported is None:
+                if self.run._last is None:
                     metric = self._spec.objective.judged_by.name
                     raise UserError(
                         f"{self._name} ended{self._whose} and has not reported its {metric}."
                     )
-                told = replace(self._last, stop="epochs")
-            self._last = told
-            yield told
-            if told.stop or told.failure:
+                reported = replace(self.run._last, stop="epochs")
+            yield reported
+            if reported.stop or reported.failure:
                 return
-            self.run._goes_on.put(False)
+            self.run._stops.put(False)
 
     def finish(self) -> float | None:
-        """Let the function return; give the metric on the test set, where it has reported one.
+        """Stop the function; return the metric on the test set if it reported one.
 
-        UserError where it does not return, or fails, although it was told to stop.
+        Raises UserError if the function fails or does not return.
         """
         if self._thread.ident is None:
             return None
-        self.run._goes_on.put(True)
+        self.run._stops.put(True)
         self._thread.join(GRACE_S)
         if self._thread.is_alive():
             raise UserError(
                 f"{self._name} has gone on for {GRACE_S:.0f} s after run.report had said stop; "
                 "return where it is True."
             )
-        while not self.run._told.empty():
-            if isinstance(told := self.run._told.get(), BaseException):
-                raise told
+        while not self.run._reports.empty():
+            if isinstance(reported := self.run._reports.get(), BaseException):
+                raise reported
         return self.run._test
 
     def note(self) -> str | None:
-        """Return what there is to say of how it ran, in a sentence; None: nothing."""
-        return self.run.note or loop_signals.note()
+        """Return a remark on the run for the user, or None."""
+        return self.run.note or signals_note()
 
     def state(self) -> bytes | None:
-        """Return what `Run.save` was given last; None without, b"" on all ranks but the first."""
+        """Return the state that belongs to the last report, or None; b"" on ranks other than 0."""
         if self.run.rank:
             return b""
         return self.run._state if self.run._is_fresh else None
 
     def restore(self, state: bytes) -> None:
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
         try:
             head = json.loads(state.partition(b"\n")[0])
             self.run._epoch, self.run._state = head["epoch"], state
             self.run.resume()
         except (ValueError, KeyError, TypeError) as error:
-            raise not_ours(error) from None
+            raise foreign_state_error(error) from None
 
     def save(self) -> bytes:
-        """Return what `Run.save` was given last; nothing where it never was."""
+        """Return the last state of `Run.save`; empty if it was never called."""
         return self.run._state or b""
 
     def input_seconds(self) -> float:
-        """Return 0: what waits for data is not known of a loop of the user's own."""
+        """Return 0: the time that a user's loop waits for data is unknown."""
         return 0.0
 
     def close(self) -> None:
-        """Release what the framework holds; UserError where runs leave more and more memory."""
+        """Release the framework's memory; raise UserError if runs leave more and more of it."""
         self.finish()
-        gc.collect()  # first: what is still referred to in circles stays in a GPU's cache
-        self.run._part.end()
+        gc.collect()  # first: objects in reference cycles would stay in a GPU's cache
+        self.run._adapter.end()
         give_back()
         used = psutil.Process().memory_info().rss
         _first_bytes[:] = _first_bytes or [used]
@@ -461,29 +497,30 @@ class OwnTrainer:
             )
 
     def _next(self) -> Evaluation | BaseException | None:
-        most_s = max(LEAST_S, TIMES * self._spec.objective.max_train_seconds)
+        """Return the next report, an error, or None once the function has returned."""
+        budget_s = UNREPORTED_BUDGETS * self._spec.objective.max_train_seconds
         while True:
             with contextlib.suppress(queue.Empty):
-                told = self.run._told.get(timeout=LOOK_S)
-                if told is None:
+                reported = self.run._reports.get(timeout=LOOK_S)
+                if reported is None:
                     self._parting()  # others may wait for this rank: they learn that it has left
-                return told
+                return reported
             if (sentence := self._parting()) is not None:
                 stack = "".join(self._stack().format())
                 return UserError(f"{self._name}: {sentence}.", details=stack)
-            trained_s = self._ledger.seconds("train") - self.run._train_s
-            if trained_s > most_s:
+            trained_s = self.run.elapsed_training()
+            if trained_s > max(UNREPORTED_S, budget_s):
                 return UserError(
                     f"{self._name} has trained for {trained_s:.0f} s without a report{self._whose},"
                     f" and max_train_seconds is {self._spec.objective.max_train_seconds:g}."
                 )
 
     def _parting(self) -> str | None:
-        """Compare this rank's position with the others'."""
+        """Compare this rank's position with the others'; return a sentence if they cannot meet."""
         run = self.run
         if run.num_workers == 1:
             return None
-        number, now = run._part.num_exchanges(), time.monotonic()
+        number, now = run._adapter.num_exchanges(), time.monotonic()
         number = None if number is None else number - run._num_exchanges
         if number != self._exchanges[0]:
             self._exchanges = number, now
@@ -501,17 +538,17 @@ class OwnTrainer:
         )
 
     def _stack(self) -> traceback.StackSummary:
-        """Return what the loop is doing; nothing once it has ended."""
+        """Return the stack of the loop's thread; empty once it has ended."""
         return traceback.extract_stack(sys._current_frames().get(self._thread.ident or 0))
 
     def _call(self) -> None:
-        """Run the user's function; in its own thread."""
-        told: BaseException | None = None
+        """Call the user's function; runs in its own thread."""
+        outcome: BaseException | None = None
         try:
             with users_code(f"{self._name} failed{self._whose}"), settings_kept():
                 random.seed(self._spec.seed)
-                np.random.seed(self._spec.seed)  # noqa: NPY002 (what a user's loop may draw from)
-                self.run._part.begin(self.run._world, self._spec.seed)
+                np.random.seed(self._spec.seed)  # noqa: NPY002 (a user's loop may draw from it)
+                self.run._adapter.begin(self._spec.seed)
                 try:
                     self._loop(self.run)
                     self._left = "returned"
@@ -520,14 +557,14 @@ class OwnTrainer:
                         raise
                     self._left = f"sys.exit({'' if ended.code is None else ended.code})"
         except Stopped:
-            self._left = "returned"  # it did not look at what report returned
+            self._left = "returned"  # the loop ignored what report returned
         except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is raised)
-            told = error
-        self.run._told.put(told)
+            outcome = error
+        self.run._reports.put(outcome)
 
 
-class PlainWorld(World):
-    """The place of a worker of framework `python`, which has no others to talk to."""
+class PlainWorld(DistributedContext):
+    """Context of the one worker of framework `python`."""
 
     rank, num_workers, through = 0, 1, "none"
     gpus: tuple[int, ...] = ()
@@ -543,15 +580,20 @@ class PlainWorld(World):
         return [values]
 
 
-class Part:
-    """Functions that a loop needs of its framework: of `python` nothing; torch and tensorflow have
-    their own, in a module of this name."""
+class LoopAdapter:
+    """Framework functions that a user's loop needs; here those of `python`.
 
-    def begin(self, world: Any, seed: int) -> None:
-        """Seed a run, in the thread of the loop; Python and numpy are."""
+    The modules torch/own.py and tensorflow/own.py each have a subclass `Adapter`.
+    """
 
-    def synchronise(self, world: Any) -> None:
-        """Wait for the devices of whatever library the loop has imported: calls of JAX and of
+    def __init__(self, world: Any) -> None:
+        self._world = world
+
+    def begin(self, seed: int) -> None:
+        """Seed the framework, in the thread of the loop; Python and numpy are seeded already."""
+
+    def synchronize(self) -> None:
+        """Wait for the devices of any library that the loop has imported: calls of JAX and of
         PyTorch on GPUs return before their work is done."""
         if (jax := sys.modules.get("jax")) is not None:
             jax.effects_barrier()
@@ -559,28 +601,28 @@ class Part:
         if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()
 
-    def gather(self, world: Any, values: list[float]) -> list[list[float]]:
-        """Return every rank's values, in rank order, apart from what the loop itself exchanges."""
-        rows: list[list[float]] = world.gather(values)
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return every rank's values, separately from the loop's own exchanges."""
+        rows: list[list[float]] = self._world.gather(values)
         return rows
 
     def num_exchanges(self) -> int | None:
         """Return the number of collectives that the loop has begun so far; None if unknown."""
         return None
 
-    def prepare(self, model: Any, world: Any) -> Any:
+    def prepare(self, model: Any) -> Any:
         """Return a model as `Run.prepare` does."""
         return model
 
     def end(self) -> None:
-        """Release what the framework holds of a run."""
+        """Release the framework's memory of a run."""
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Return a kind and the bytes of plain data and arrays; UserError for anything else."""
+        """Return kind and bytes of plain data and arrays; raise UserError for other objects."""
         return "arrays", pack_arrays(state)
 
     def unpack(self, content: bytes) -> Any:
-        """Return what `pack` was given."""
+        """Return the state that `pack` was given."""
         return unpack_arrays(content)
 
 
@@ -588,9 +630,9 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def pack_arrays(state: Any) -> bytes:
-    """Return plain data and whatever numpy takes for an array as an `.npz` file, without pickle.
+    """Return plain data and arrays as the bytes of an `.npz` file, without pickle.
 
-    UserError for anything else.
+    Raises UserError for objects that numpy does not convert to an array of numbers or text.
     """
     arrays: list[Any] = []
 
@@ -603,7 +645,7 @@ def pack_arrays(state: Any) -> bytes:
             return [plain(one) for one in value]
         arrays.append(np.asarray(value))
         if arrays[-1].dtype.hasobject:
-            raise not_savable(value)
+            raise unsavable_error(value)
         return {"array": len(arrays) - 1}
 
     buffer, tree = io.BytesIO(), json.dumps(plain(state))
@@ -613,12 +655,12 @@ def pack_arrays(state: Any) -> bytes:
 
 
 def unpack_arrays(content: bytes) -> Any:
-    """Return what `pack_arrays` was given; tuples as lists."""
+    """Return the data that `pack_arrays` was given, with tuples as lists."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise not_ours(error) from None
+        raise foreign_state_error(error) from None
 
     def whole(value: Any) -> Any:
         if isinstance(value, list):
@@ -632,8 +674,8 @@ def unpack_arrays(content: bytes) -> Any:
     return whole(json.loads(str(arrays["tree"])))
 
 
-def not_savable(value: object) -> UserError:
-    """Return the error of what `Run.save` cannot keep."""
+def unsavable_error(value: object) -> UserError:
+    """Return the error for an object that `Run.save` cannot keep."""
     return UserError(
         f"run.save: a {type(value).__name__} cannot be kept; hand over numbers, text, arrays or "
         "tensors, and lists and dicts of them, or bytes of your own making."

@@ -1,5 +1,5 @@
-"""Common parts of both frameworks' probes of a user's model: the checks of its numbers, and
-that several workers build the same one."""
+"""Trial of a user's model on a few samples, for both frameworks, and the check that all workers
+build the same model."""
 
 import json
 import re
@@ -19,63 +19,70 @@ from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.optimizer import framework_of, is_librarys
 from raybench.spec.run import RunSpec
-from raybench.training.base import World, find_part
+from raybench.training.base import DistributedContext, find_part
 
 Array = npt.NDArray[Any]
-ALONE = 1e-2
-"""Share of the largest output that rounding may change between a large and a small batch."""
+BATCH_TOLERANCE = 1e-2
+"""Relative difference of outputs that rounding may cause between a large and a small batch."""
 
 NEEDS_GPU = re.compile(r"(?i)cuda|nvidia|cudnn|nccl|triton|active drivers|\b[cg]pus?\b")
-"""Words of errors that a model raises since this machine has no GPU."""
+"""Words in the errors of a model that needs a GPU."""
 TRIAL_BYTES = 16
-"""Memory that a trial on cores takes for each parameter: weights, gradients, and as much again."""
+"""Bytes per parameter that a trial on CPUs takes: weights, gradients, and as much again."""
 
 
 class Probed(NamedTuple):
-    """Facts of a model that was tried."""
+    """Result of a trial."""
 
     warnings: list[str]
-    """Sentences."""
     batch_statistics: bool = False
-    """Whether a layer normalises over one worker's batch; False of what was not tried."""
+    """Whether a layer normalizes over the batch of one worker; False if the model was not tried."""
 
 
-class Trial:
-    """A user's model tried in a framework; each framework's own has the calls."""
+class BaseTrial:
+    """Base class of the trial of a user's model; each backend has a subclass `Trial`."""
 
     framework: ClassVar[str]
     model_words: ClassVar[str]
-    """Name of its models."""
+    """Name of the models in sentences."""
     module: Any
     """The framework's `model`."""
     builder: ClassVar[str]
-    """The workload's method, which returns `model_type`; `type_words` is its name."""
+    """Method of the workload that returns a `model_type`, which sentences call `type_words`."""
     model_type: ClassVar[Any]
     type_words: ClassVar[str]
 
     _has_gpu: Any
     _check_model: Any
-    """Raises UserError for a model that cannot be trained as it is; takes its own loss."""
+    """Raises UserError for a model that cannot be trained; uses the loss that the model brings."""
     _tensors: Any
-    """Returns model, inputs and labels as training has them."""
+    """Returns model, inputs and labels as in training."""
     _forward: Any
     _refused_kind: Any
-    """Returns what outputs are that are no tensor of numbers; else None."""
+    """Returns the kind of outputs that are not a floating point tensor; None for valid ones."""
     _gradients: Any
     _array: Any
 
     def __init__(
         self, workload: Workload, metric: Metric, *, gpu: bool, smoothing: float = 0.0
     ) -> None:
-        """`gpu`: tried there, on cores where this machine has none. `smoothing` of labels."""
+        """Prepare a trial.
+
+        Args:
+            workload: Workload that builds the model.
+            metric: Metric of the run.
+            gpu: Whether to use a GPU; without one on this machine the trial runs on the CPU.
+            smoothing: Label smoothing of the run.
+        """
         self.workload, self._metric, self._gpu = workload, metric, gpu
         self.losses = self.module.Losses(workload, metric, smoothing=smoothing)
         self._lacks_gpu, self._model = False, None
 
     def run(self, inputs: Batch, labels: Array) -> Probed:
-        """Build the model, take a batch through it, loss and metric, and back.
+        """Build the model and take a batch through it, the loss, the metric and the backward pass.
 
-        UserError for what cannot train.
+        Raises:
+            UserError: The model cannot be trained.
         """
         self._lacks_gpu = self._gpu and not self._has_gpu()
         self._gpu = self._gpu and not self._lacks_gpu
@@ -101,19 +108,20 @@ class Trial:
             gradients = self._gradients(model, batch, answers, losses)
         warnings = self._model_warnings(model)
         warnings += self._check_gradients(gradients)
-        warnings += self._check_alone(array(alone), array(whole))
+        warnings += self._check_independence(array(alone), array(whole))
         if judge.hook("loss") is None:
             warnings += self._softmax_warning(array(outputs))
         return Probed(warnings, self.module.batch_statistics(model))
 
-    def is_for_gpus_alone(self, error: UserError) -> bool:
-        """Whether a model that is meant for GPUs has failed since this machine has none."""
+    def needs_gpu(self, error: UserError) -> bool:
+        """Return whether a trial failed because the model needs a GPU that this machine lacks."""
         cause = error.__cause__
         named = cause is not None and NEEDS_GPU.search(f"{type(cause).__name__}: {cause}")
         return self._lacks_gpu and bool(named)
 
     def untried(self, why: str) -> Probed:
-        """Return what is known of a model that this machine cannot try, as it `has no GPU`."""
+        """Return the result for a model that this machine cannot try; `why` completes "this machine
+        ..."."""
         sentence = (
             f"Workload {self.workload.name}: its {self.model_words} model was not tried, as this "
             f"machine {why}; the first runs say whether it trains."
@@ -122,7 +130,7 @@ class Trial:
         return Probed([sentence], is_built and self.module.batch_statistics(self._model))
 
     def _is_large(self, model: Any) -> bool:
-        """Whether weights, gradients and activations may be more than there is memory for."""
+        """Return whether the trial may need more memory than is available."""
         num_parameters: int = self.module.num_parameters(model)
         return TRIAL_BYTES * num_parameters > available_bytes()
 
@@ -133,7 +141,7 @@ class Trial:
         return UserError(f"Workload {self.workload.name}: {what}")
 
     def _build(self) -> Any:
-        """Return a model with parameters, all of known sizes."""
+        """Return a model with trainable parameters, all of known sizes."""
         with self._users_code(f"{self.builder} failed"):
             model = self.module.build_model(self.workload, seed=0)
         if not isinstance(model, self.model_type):
@@ -147,7 +155,7 @@ class Trial:
         return model
 
     def _model_warnings(self, model: Any) -> list[str]:
-        """Return sentences on what of a model is not used."""
+        """Return warnings about parts of the model that training does not use."""
         del model
         return []
 
@@ -162,11 +170,12 @@ class Trial:
         return outputs
 
     def _check_outputs(self, outputs: Array, labels: Array) -> None:
-        """Raise UserError for outputs of a wrong shape (where no hooks take them) or not finite."""
+        """Raise UserError for outputs that are not finite or, without hooks for them, of a wrong
+        shape."""
         wanted = self._wanted_shapes(labels)
         if self._is_default() and outputs.shape not in wanted:
             raise self._error(
-                f"its model returns outputs of shape {outputs.shape} for {self._what_of(labels)}; "
+                f"its model returns outputs of shape {outputs.shape} for {self._describe(labels)}; "
                 f"end it so that they are {wanted[0]}."
             )
         if not np.isfinite(outputs).all():
@@ -176,18 +185,18 @@ class Trial:
             )
 
     def _is_default(self) -> bool:
-        """Whether raybench's own loss or metric takes the outputs."""
+        """Return whether a loss or metric of raybench takes the outputs."""
         judge, measured = self.losses, self._metric.per_sample
         has_hook = measured in ("own", "loss") or (measured == "correct" and judge.hook("correct"))
         return judge.hook("loss") is None or not has_hook
 
     def _wanted_shapes(self, labels: Array) -> list[tuple[int, ...]]:
-        """Return the shapes that outputs may have, that to be advised first."""
+        """Return the shapes that outputs may have, the recommended one first."""
         if self.workload.task == "regression":
             return [labels.shape, *([(len(labels), 1)] if labels.ndim == 1 else [])]
         return [(*labels.shape, self.workload.num_classes)]
 
-    def _what_of(self, labels: Array) -> str:
+    def _describe(self, labels: Array) -> str:
         if self.workload.task == "regression":
             return f"{len(labels)} samples with labels of shape {labels.shape}"
         classes = self.workload.num_classes
@@ -196,12 +205,12 @@ class Trial:
             return f"{len(labels)} samples of {tokens} tokens out of {classes}"
         return f"{len(labels)} samples of {classes} classes"
 
-    def _check_alone(self, few: Array, all_of_them: Array) -> list[str]:
-        """Return a warning if a sample's outputs in an evaluation depend on those beside it."""
+    def _check_independence(self, few: Array, all_of_them: Array) -> list[str]:
+        """Return a warning if a sample's outputs in evaluation depend on the rest of the batch."""
         if few.shape[1:] != all_of_them.shape[1:] or not len(few):
             return []
         size = max(float(np.abs(all_of_them).max()), 1e-6)
-        if np.abs(few - all_of_them[: len(few)]).max() <= ALONE * size:
+        if np.abs(few - all_of_them[: len(few)]).max() <= BATCH_TOLERANCE * size:
             return []
         return [
             f"Workload {self.workload.name}: in an evaluation its model's outputs for a sample "
@@ -210,7 +219,7 @@ class Trial:
         ]
 
     def _check_per_sample(self, what: str, values: Array, num_samples: int) -> None:
-        """Raise UserError for losses or answers that are not one finite number for each sample."""
+        """Raise UserError for losses or metric values that are not one finite number per sample."""
         if values.shape != (num_samples,):
             raise self._error(
                 f"{what} returns shape {values.shape} for {num_samples} samples; return one number "
@@ -220,8 +229,8 @@ class Trial:
             raise self._error(f"{what} returns NaN or infinite values before any training.")
 
     def _check_gradients(self, gradients: dict[str, Array | None]) -> list[str]:
-        """Return a warning for parameters that get no gradient; UserError if none does, or of
-        NaN."""
+        """Return a warning for parameters without a gradient; raise UserError if all lack one or
+        one is not finite."""
         unused = [name for name, gradient in gradients.items() if gradient is None]
         if len(unused) == len(gradients):
             raise self._error(
@@ -257,20 +266,23 @@ class Trial:
 
 
 DIFFERENT = "Workers build different models: "
-"""Beginning of the sentence, by which it is found in what a run has failed with."""
+"""Start of the error message, by which the fault of a run is recognized."""
 Shapes = Sequence[tuple[str, Sequence[int]]]
-"""Name and shape of each parameter of a model, in its order."""
+"""Name and shape of each parameter of a model, in order."""
 
 
-def may_differ(spec: RunSpec, workload: Workload) -> bool:
-    """Whether workers of a run build a model each that is the user's own code."""
+def builds_user_models(spec: RunSpec, workload: Workload) -> bool:
+    """Return whether several workers of a run each build a model by user code."""
     is_known = isinstance(workload, LayerWorkload | NamedWorkload)
     return spec.num_workers > spec.replicas_per_process and not is_known
 
 
-def check_workers(workload: Workload, own: Shapes, world: World) -> None:
-    """Raise UserError, on all ranks alike, where one of them has built another model: gradients
-    could not be summed. Names may differ: Keras counts the layers of a process."""
+def check_workers(workload: Workload, own: Shapes, world: DistributedContext) -> None:
+    """Raise UserError on all ranks if one of them has built a model of other shapes, whose
+    gradients could not be summed.
+
+    Names may differ: Keras counts the layers of a process.
+    """
     shapes = json.dumps([shape for _, shape in own]).encode()
     if len({row[0] for row in world.gather([float(zlib.crc32(shapes))])}) > 1:
         raise UserError(
@@ -280,7 +292,7 @@ def check_workers(workload: Workload, own: Shapes, world: World) -> None:
 
 
 def needs_check(spec: RunSpec) -> bool:
-    """Whether a framework must be asked to tell that a run can begin as a spec says."""
+    """Return whether the framework must check that a run can start."""
     return _begins_otherwise(spec) or is_librarys(spec.optimizer)
 
 
@@ -289,8 +301,14 @@ def _begins_otherwise(spec: RunSpec) -> bool:
 
 
 def check_start(framework: str, workload: Workload, spec: RunSpec) -> list[str]:
-    """Return sentences of weights that were drawn anew, and others on how a model begins; UserError
-    for weights, a head, images, batch normalisation and an optimizer that cannot be."""
+    """Check in the framework that a run can start.
+
+    Returns:
+        Warnings about reinitialized weights and the start of the model.
+
+    Raises:
+        UserError: Weights, head, image size, batch normalization or optimizer do not fit the model.
+    """
     if framework_of(spec.optimizer) == framework:
         find_part(framework, "optim").check_optimizer(spec)
     is_own = not isinstance(workload, LayerWorkload | NamedWorkload)
@@ -306,8 +324,8 @@ def check_start(framework: str, workload: Workload, spec: RunSpec) -> list[str]:
 
 
 def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:
-    """Return sentences where images are small for a model by name, and where a backbone is frozen
-    that nobody has trained."""
+    """Return warnings about small images for a model by name, and a frozen backbone of random
+    weights."""
     if not isinstance(workload, NamedWorkload):
         return []
     warnings = size_warnings(workload)
@@ -320,8 +338,11 @@ def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:
     ]
 
 
-def no_head(workload: Workload, names: list[str], what: str) -> UserError:
-    """Return the error of a model whose parts (`what`: parameters, layers) have these names."""
+def head_error(workload: Workload, names: list[str], what: str) -> UserError:
+    """Return the error for a `head` that does not select some of a model's parts.
+
+    `what` names the parts (parameters, layers), `names` are theirs.
+    """
     shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
     return UserError(
         f"frozen_epochs: workload {workload.name}: its attribute head ({workload.head}) must be "

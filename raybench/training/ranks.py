@@ -1,8 +1,7 @@
-"""Positions of the ranks in a training loop of the user's own, and whether the ranks can still
-meet.
+"""Positions of the ranks in a user's training loop, and whether the ranks can still synchronize.
 
-A rank that waits for the others says nothing by itself. Each worker looks at its loop from a
-second thread (`own.OwnTrainer`) and compares what it sees with the other ranks.
+A rank that waits for the others cannot report it. Each worker watches its loop from a second thread
+(`own.OwnTrainer`) and compares its position with those of the other ranks.
 """
 
 import enum
@@ -14,7 +13,7 @@ STUCK_S = 5.0
 
 
 class Call(enum.IntEnum):
-    """Calls of `Run` at which all ranks meet."""
+    """Calls of `Run` that synchronize all ranks."""
 
     TRAINING = 1
     TRAINED = 2
@@ -22,7 +21,7 @@ class Call(enum.IntEnum):
 
     @property
     def words(self) -> str:
-        """The call as a sentence names it."""
+        """The call as named in sentences."""
         return WORDS[self]
 
 
@@ -39,16 +38,16 @@ class Position:
 
     rank: int
     num_calls: int
-    """Calls at which all ranks meet that this rank has come to; the one where it waits included."""
+    """Synchronizing calls that this rank has reached, including the one where it waits."""
     waits_at: Call | None = None
-    """Line at which it waits for the other ranks; None while it runs."""
+    """Call at which it waits for the other ranks; None while it runs."""
     is_training: bool = False
     """Whether it is inside `run.training()`."""
     left: str | None = None
-    """End of its loop; None while it is in the loop."""
+    """How it left the loop; None while it is in the loop."""
     num_exchanges: int | None = None
-    """Collectives of the loop's own that this rank has begun since the last call at which all
-    ranks met, such as DDP's; None if unknown."""
+    """Collectives of the loop, such as DDP's, that this rank has begun since the last synchronizing
+    call; None if unknown."""
     still_s: float = 0.0
     """Seconds since `num_exchanges` last changed."""
     place: str = ""
@@ -56,7 +55,7 @@ class Position:
 
     @property
     def words(self) -> str:
-        """The position as a sentence names it."""
+        """The position as described in sentences."""
         where = f" ({self.place})" if self.place else ""
         if self.left is not None:
             return f"rank {self.rank} has left the loop ({self.left})"
@@ -67,12 +66,12 @@ class Position:
 
     @property
     def num_met(self) -> int:
-        """Calls at which this rank has met the others."""
+        """Synchronizing calls that this rank has completed."""
         return self.num_calls - (self.waits_at is not None)
 
     def lacks(self, other: "Position") -> bool:
-        """Whether `other` waits in an exchange that this rank has not begun."""
-        if self.num_met != other.num_met:  # a position of before the last call
+        """Return whether `other` waits in an exchange that this rank has not begun."""
+        if self.num_met != other.num_met:  # one position is older than the last call
             return False
         if self.num_exchanges is None or other.num_exchanges is None:
             return False
@@ -80,11 +79,11 @@ class Position:
 
 
 def parting(positions: Collection[Position]) -> str | None:
-    """Return a sentence if some ranks can never meet again, or None.
+    """Return a sentence if some ranks can never synchronize again, otherwise None.
 
-    Slowness is no reason: rank 0 may evaluate for an hour while the others wait. A reason is what
-    cannot end well, however old the positions are: a rank that waits for one that has left, and an
-    exchange that lacks a rank that waits for the others.
+    Slowness is not enough: rank 0 may evaluate for an hour while the others wait. Reported are
+    states that cannot resolve, however old the positions are: a rank that waits for one that has
+    left, and an exchange that lacks a rank waiting at a call.
     """
     for one in positions:
         for other in positions:
@@ -107,7 +106,8 @@ def parting(positions: Collection[Position]) -> str | None:
 
 
 def mismatch(calls: Sequence[Call]) -> str | None:
-    """Return a sentence if the ranks have met at different calls; `calls` are by rank."""
+    """Return a sentence if the ranks, in order, have synchronized at different calls, otherwise
+    None."""
     if len(set(calls)) == 1:
         return None
     first = calls[0]

@@ -1,6 +1,4 @@
-"""Samples of a split read by rows, augmented where asked for, and prepared ahead by threads;
-for any backend.
-"""
+"""Reading, augmentation and prefetching of the samples of a split, for any backend."""
 
 import importlib
 from collections import deque
@@ -26,13 +24,13 @@ Made = TypeVar("Made")
 
 
 class Prefetch:
-    """Makes batches, `depth` of them while earlier ones are trained on; with 0 when asked for.
+    """Makes batches, `depth` of them ahead of training; with 0, on request.
 
-    One thread makes them one after another, so what reads the data needs no locks; or `readers`
-    threads make as many at a time, and they still come in their order. Threads, not processes:
-    numpy works on large arrays without the interpreter's lock. They begin with the first batch of
-    an interval and are done at its end: nothing is prepared off the training clock, and where a run
-    stops, is saved or continued, no batch is under way.
+    `readers` threads make batches at a time, which come in order; one thread needs no locks in the
+    code that reads the data. Threads, not processes: numpy releases the interpreter lock on large
+    arrays. They start with the first batch of an interval and finish at its end: nothing is
+    prepared off the training clock, and no batch is in progress where a run stops, is saved or
+    continued.
     """
 
     def __init__(self, depth: int, readers: int = 1) -> None:
@@ -40,7 +38,7 @@ class Prefetch:
         self._pool = ThreadPoolExecutor(max(1, readers), "raybench-prefetch") if depth else None
 
     def each(self, make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-        """Yield `make(item)` of all items; what one raises is raised where its batch would be."""
+        """Yield `make(item)` for all items; an error of one is raised in its place."""
         if self._pool is None:
             yield from map(make, items)
             return
@@ -52,36 +50,36 @@ class Prefetch:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        finally:  # where training ended with an error
+        finally:  # training ended with an error
             for batch in waiting:
                 batch.cancel()
 
     def close(self) -> None:
-        """End the threads, after the batches that they are making."""
+        """Stop the threads after their current batches."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
 
 AHEAD = 2
-"""Batches that are augmented ahead, at least."""
+"""Smallest number of batches that are augmented ahead."""
 Read = Callable[[Rows], Batch]
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples read of some rows."""
+    """Samples of some rows."""
 
     inputs: Batch
     labels: Array
     mixed: tuple[Array, Array, Array] | None = None
-    """Labels of the samples that these are mixed with, and what the loss by a sample's own label
-    counts and that by the other's: their shares, each times the weight of its own sample."""
+    """Labels of the samples that these are mixed with, and the weights of the loss by the own label
+    and by the other label: their mixing shares, each times the weight of its sample."""
 
 
 class Reader:
-    """Reads samples of a split, and changes them; any number of threads may ask it.
+    """Reads and augments samples of a split; safe to use from any number of threads.
 
-    Samples on demand are read by one of them at a time (`OnDemand`).
+    `OnDemand` samples are read by one thread at a time.
     """
 
     def __init__(
@@ -91,13 +89,14 @@ class Reader:
         self._read, self._augmenter = read or split.read, augmenter
 
     def prefetch(self, number: int) -> Prefetch:
-        """Return what prepares so many batches ahead, by as many threads where that helps: where
-        they do more than to read one after the other."""
+        """Return a `Prefetch` of `number` batches, with as many threads if they do more than read
+        samples one after another."""
         depth = max(number, AHEAD) if self._augmenter else number
         return Prefetch(depth, number if self._augmenter or not self.split.is_on_demand else 1)
 
     def read(self, rows: Rows, rounds: Rows | None = None) -> Samples:
-        """Return the samples at `rows`, in that order; `rounds` of them is for augmentation."""
+        """Return the samples at `rows`, in that order; `rounds` (see `Step.rounds`) keys
+        augmentation."""
         inputs, labels = self._read(rows), self.split.labels[rows]
         if self._augmenter is None:
             return Samples(inputs, labels)
@@ -114,14 +113,14 @@ class Reader:
         return Samples(changed.inputs, labels, (others, own, rest))
 
 
-class BatchesInMemory:
-    """Inputs and labels that are on the device: a batch is an index. A framework's has the rest."""
+class BaseInMemoryBatches:
+    """Inputs and labels on the device, from which a batch is indexed; backends have a subclass."""
 
     _noise_like: Any
-    """Returns random pixels or numbers in the shape of an array of inputs."""
+    """Returns random pixels or numbers in the shape of an input array."""
 
     def __init__(self, inputs: Any, labels: Any, *, mixed: bool = False) -> None:
-        """`mixed`: each sample with itself, to warm up what mixes them."""
+        """`mixed`: mix each sample with itself, to warm up training on mixed samples."""
         self._inputs, self._labels, self._is_mixed = inputs, labels, mixed
         self._waited_s = 0.0
 
@@ -132,28 +131,29 @@ class BatchesInMemory:
             yield self._cut(inputs, labels, slice(start, start + size))
 
     def noise(self, num_rows: int) -> Self:
-        """Return random inputs with the first labels: throw-away data of the same kind."""
+        """Return random inputs with the first labels, as throw-away data of the same kind."""
         inputs, labels = self._cut(self._inputs, self._labels, slice(num_rows))
         return type(self)(each(inputs, self._noise_like), labels, mixed=self._is_mixed)
 
     def waited_seconds(self) -> float:
-        """Seconds that training has waited for batches so far; waits for the device."""
+        """Return the seconds that training has waited for batches; waits for the device."""
         return self._waited_s
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     def _cut(self, inputs: Any, labels: Any, rows: slice) -> tuple[Any, Any]:
         return each(inputs, lambda one: one[rows]), labels[rows]
 
 
-class BatchesOnDemand:
-    """Inputs that are read on demand, `prefetch` batches ahead. A framework's has the rest."""
+class BaseOnDemandBatches:
+    """Inputs that are read on demand, `prefetch` batches ahead; backends have a subclass."""
 
     in_memory: Any
     _sent: Any
-    """Returns an array as a tensor that the device, by `_on_device`, takes."""
+    """Converts an array to a tensor for `_on_device`."""
     _on_device: Any
+    """Moves a tensor to the device."""
 
     def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:
         """`mixed`: whether the reader mixes samples."""
@@ -169,8 +169,10 @@ class BatchesOnDemand:
             yield each(inputs, self._on_device), self._on_device(labels)
 
     def noise(self, num_rows: int) -> Any:
-        """Return random inputs with the first labels, in memory; of whole numbers the first sample
-        alone is read, as any others might be beyond a vocabulary."""
+        """Return random inputs with the first labels, in memory.
+
+        Integer inputs repeat the first sample, as random ones might exceed a vocabulary.
+        """
         split = self._reader.split
         labels = split.labels[:num_rows].copy()
 
@@ -184,11 +186,11 @@ class BatchesOnDemand:
         return there.noise(num_rows)
 
     def waited_seconds(self) -> float:
-        """Seconds that training has waited for batches so far; waits for the device."""
+        """Return the seconds that training has waited for batches; waits for the device."""
         return self._waited_s
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._prefetch.close()
 
     def _read(self, rows: Rows) -> tuple[Any, Any]:
@@ -197,7 +199,7 @@ class BatchesOnDemand:
 
 
 def training_reader(spec: RunSpec, split: Split) -> Reader | None:
-    """Return what reads and augments the training samples; None where nothing is augmented."""
+    """Return a reader that augments the training samples, or None without augmentation."""
     if not spec.augment:
         return None
     read = _one_at_a_time(split.read) if split.is_on_demand else split.read
@@ -216,10 +218,10 @@ def _one_at_a_time(read: Read) -> Read:
 
 
 def mixes(spec: RunSpec) -> bool:
-    """Whether training samples come mixed with others."""
+    """Return whether training samples are mixed with others."""
     return any(isinstance(one, Mixup) for one in spec.augment)
 
 
 def rounds_of(step: Step) -> "np.ndarray | list[None]":
-    """Return the rounds of each pass of a step, or None for each where it has none."""
+    """Return the rounds of each pass of a step, or None for each pass without augmentation."""
     return [None] * len(step.indices) if step.rounds is None else step.rounds

@@ -1,4 +1,4 @@
-"""One run on one worker: steps, evaluations, ledger and stop rule, for any backend."""
+"""The training run on one worker: steps, evaluations, ledger and stop rule, for any backend."""
 
 import math
 from collections.abc import Iterator
@@ -14,15 +14,16 @@ from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
 from raybench.stats.step_times import NoiseSums, StepTimes, bytes_exchanged, terms_of_parts
-from raybench.training.base import Step, Trainer, World
+from raybench.training.base import BaseTrainer, DistributedContext, Step
 from raybench.training.machine import GpuLoad
 from raybench.training.steps import take_until, training_steps, warm_up_steps
 
 
-def mean_of_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
-    """Return the mean of what `metric` averages, if each answer were the mean of the labels.
+def baseline_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
+    """Return the mean of the values that `metric` averages if every answer were the mean label of
+    the split.
 
-    That is of the labels of this split, each output's own; NaN of metrics that need it not.
+    NaN for metrics that do not need it.
     """
     if metric.per_sample not in ("squared_error", "absolute_error"):
         return math.nan
@@ -33,62 +34,67 @@ def mean_of_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
 
 
 def value_error(
-    metric: Metric, total: float, squares: float, samples: float, of_mean: float
+    metric: Metric, total: float, squares: float, samples: float, baseline: float
 ) -> float | None:
-    """Return the standard error of a metric by the sampling of its rows, in its own unit.
+    """Return the standard error of a metric due to the sampling of its rows, in its own unit.
 
-    Of sums over them, by the delta method: half of how much `finish` changes over two standard
-    errors of the mean. None of a share, whose error is binomial, and where it is not finite.
+    By the delta method: half the change of `finish` over two standard errors of the mean. None for
+    a share, whose error is binomial, and if the error is not finite.
     """
     if metric.is_share:
         return None
     mean = total / samples
     error = math.sqrt(max(squares / samples - mean**2, 0.0) / samples)
-    low, high = (metric.finish(mean + step, of_mean) for step in (-error, error))
+    low, high = (metric.finish(mean + step, baseline) for step in (-error, error))
     found = abs(high - low) / 2
     return found if math.isfinite(found) else None
 
 
 PILOT_STEPS = 50
-"""Steps up to which the first interval is looked at, the first time after one: how long they take
-is not known before."""
+"""Steps within the first interval after which its speed is checked; the first check comes after one
+step, as the duration is unknown before."""
 PILOT_SHARE = 8
-"""No more is trained until the next look than such a part of what the budget has room for, unless
-that is less than has been trained already."""
-EARLY, LATE = 0.98, 1.02
-"""Shares of the budget at which the last evaluation within it is aimed, or the first one after it,
-since speeds vary a little."""
-FAR = 1.5
-"""Times the budget up to which an evaluation may come late."""
+"""Share of the remaining budget (1 / 8) that may be trained until the next check, unless more than
+that has been trained already."""
+EARLY_SHARE, LATE_SHARE = 0.98, 1.02
+"""Shares of the budget at which the last evaluation within it, or the first one after it, is
+scheduled; speeds vary a little."""
+MAX_LATENESS = 1.5
+"""Multiple of the budget up to which an evaluation may be late."""
 
 
 def run(
     spec: RunSpec,
     dataset: Dataset,
-    trainer: Trainer,
-    world: World,
+    trainer: BaseTrainer,
+    world: DistributedContext,
     ledger: Ledger,
     *,
     resume: RunState | None = None,
 ) -> Iterator[Evaluation]:
-    """Train, and yield at every evaluation; the last one carries `stop` or `failure`.
+    """Train, and yield every evaluation; the last one carries `stop` or `failure`.
 
-    Every rank runs this in step: what is yielded, and therefore every decision on it, is
-    computed from numbers that all ranks share. The caller ends a run early by closing the
-    generator on all ranks after the same evaluation.
-
-    `resume` continues a run: the next evaluation is the one after it. The caller has given the
-    trainer its `Trainer.restore`, and begun the ledger at the seconds of `resume.ledger`.
+    All ranks run this in step: every decision is computed from numbers that all ranks share. The
+    caller ends a run early by closing the generator on all ranks after the same evaluation.
 
     With `best_at_budget` the trainer ends with the weights of the last evaluation within the
-    budget, which `best_value` is of, also where another one comes after it.
+    budget, the one of `best_value`, even if a later evaluation follows.
+
+    Args:
+        spec: The run spec.
+        dataset: Data to train and evaluate on.
+        trainer: Model in training.
+        world: The workers of the group.
+        ledger: Seconds of every phase of this worker; starts at `resume.ledger` in a continued run.
+        resume: State after the last evaluation of a continued run; the caller has called
+            `BaseTrainer.restore`.
     """
     earlier = resume.evaluations if resume else ()
     samples, index, train_seconds = 0, 0, 0.0
     if resume:
         samples, index, train_seconds = resume.samples, resume.index, resume.train_s
     steps = training_steps(spec, dataset, world, samples)
-    metric, of_mean = trainer.metric, mean_of_mean(trainer.metric, dataset, dataset.validation)
+    metric, baseline = trainer.metric, baseline_mean(trainer.metric, dataset, dataset.validation)
     judged = {"metric": metric.name, "direction": metric.direction}
     rule = StopRule(
         spec.objective.model_copy(update=judged),
@@ -98,7 +104,7 @@ def run(
     recording = Recording(spec, trainer, world) if spec.record_steps else None
     eval_interval = spec.eval_every_samples or dataset.num_train_samples
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
-    parts = _parts(world.gather(_row(ledger, trainer)))  # all are here then
+    parts = _parts(world.gather(_row(ledger, trainer)))  # a barrier
     ledger.enter("compile")
     trainer.warm_up(*warm_up_steps(spec, dataset, world, samples))
     pilot = 0 if resume or recording else spec.global_batch_size
@@ -112,7 +118,8 @@ def run(
             goal = _cut(goal, samples, train_seconds, spec)
         if recording:
             recording.begin()
-        # Ranks hear "go on" at different moments: none of them trains, or is timed, before all do.
+        # Ranks are told to continue at different moments: the barrier keeps any from training, or
+        # being timed, before all are told.
         _wait_for_all(world)
         ledger.enter("train")
         chunk, seen = take_until(steps, min(goal, pilot) if pilot else goal - samples)
@@ -147,7 +154,7 @@ def run(
         snapshot = merge_ranks([dict(zip(_NAMES, row, strict=True)) for row in ledgers])
         before, parts = parts, _parts(ledgers)
         train_loss = float(sums[0]) / len(chunk)
-        value = metric.finish(float(sums[1] / sums[3]), of_mean)
+        value = metric.finish(float(sums[1] / sums[3]), baseline)
         interval = snapshot["train"] - train_seconds
         train_seconds = snapshot["train"]
         stop = rule.update(value=value, train_s=train_seconds, finished=samples >= samples_total)
@@ -176,7 +183,7 @@ def run(
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
             failure="nan" if failed else None,
-            value_error=value_error(metric, sums[1], sums[2], sums[3], of_mean),
+            value_error=value_error(metric, sums[1], sums[2], sums[3], baseline),
             rank_s=None if spec.exchange_gradients else tuple(float(one[-1]) for one in rows),
             rank_parts=tuple(map(tuple, (parts - before).tolist())) if has_ranks else None,
             input_s=snapshot["input"] if recording else None,
@@ -189,57 +196,59 @@ def run(
 
 
 def _cut(goal: int, samples: int, train_seconds: float, spec: RunSpec) -> int:
-    """Return where the next evaluation comes: sooner than at `goal` where a run would train for
-    much longer than it may until then."""
+    """Return the samples at the next evaluation: fewer than `goal` if training until then would
+    exceed the budget by far."""
     fitting = max(_within_budget(samples, train_seconds, spec), samples + 1)
-    is_late = spec.objective.kind == BUDGET or goal > FAR * fitting
+    is_late = spec.objective.kind == BUDGET or goal > MAX_LATENESS * fitting
     return min(goal, fitting) if is_late else goal
 
 
 def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
     """Return the samples that can be trained on within the budget, at the speed so far.
 
-    What is reached after the budget does not count, so the last evaluation comes just before
-    it; where a target is sought the run ends with the first one after it. From numbers that all
-    ranks share.
+    With `best_at_budget` results after the budget do not count, so the last evaluation comes just
+    before it; with a target the run ends with the first evaluation after it. Computed from numbers
+    that all ranks share.
     """
-    share = EARLY if spec.objective.kind == BUDGET else LATE
+    share = EARLY_SHARE if spec.objective.kind == BUDGET else LATE_SHARE
     budget = share * spec.objective.max_train_seconds
     return int(min(samples * budget / max(train_seconds, 1e-9), 2.0**62))
 
 
-def evaluate_split(dataset: Dataset, trainer: Trainer, world: World, part: str) -> float:
+def evaluate_split(
+    dataset: Dataset, trainer: BaseTrainer, world: DistributedContext, part: str
+) -> float:
     """Return the metric on a whole split, sharded over the workers and reduced exactly."""
     split = dataset.test if part == "test" else dataset.validation
     totals = trainer.evaluate(part, _rows(len(split), world))
     sums = np.sum(world.gather([totals.value, float(totals.samples)]), axis=0)
-    of_mean = mean_of_mean(trainer.metric, dataset, split)
-    return trainer.metric.finish(float(sums[0] / sums[1]), of_mean)
+    baseline = baseline_mean(trainer.metric, dataset, split)
+    return trainer.metric.finish(float(sums[0] / sums[1]), baseline)
 
 
-def _rows(num_samples: int, world: World) -> slice:
+def _rows(num_samples: int, world: DistributedContext) -> slice:
     return shard(num_samples, rank=world.rank, num_workers=world.num_workers)
 
 
-def _wait_for_all(world: World) -> None:
+def _wait_for_all(world: DistributedContext) -> None:
     world.gather([0.0])
 
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES, "input")
 
 
-def _row(ledger: Ledger, trainer: Trainer) -> list[float]:
+def _row(ledger: Ledger, trainer: BaseTrainer) -> list[float]:
     snapshot = ledger.snapshot() | {"input": trainer.input_seconds()}
     return [snapshot[name] for name in _NAMES]
 
 
 def _parts(rows: list[list[float]]) -> np.ndarray:
-    """Return a row for each rank: what `Evaluation.rank_parts` is the difference of."""
+    """Return a row per rank with the quantities whose differences are `Evaluation.rank_parts`."""
     return np.array(rows)[:, [_NAMES.index(name) for name in (*CPU_NAMES, "input")]]
 
 
 class Recorded(TypedDict, total=False):
-    """Fields that it adds to an Evaluation, under the same names."""
+    """Fields that `Recording` adds to an Evaluation."""
 
     steps: StepTimes | None
     evenness: float | None
@@ -250,21 +259,21 @@ class Recorded(TypedDict, total=False):
 
 
 class Recording:
-    """Asks each worker what it has recorded, and makes one answer of it that all ranks share."""
+    """Combines the records of all workers into one result that all ranks share."""
 
-    def __init__(self, spec: RunSpec, trainer: Trainer, world: World) -> None:
+    def __init__(self, spec: RunSpec, trainer: BaseTrainer, world: DistributedContext) -> None:
         self._trainer, self._world = trainer, world
         self._global_batch = spec.global_batch_size
         self._gpus = [GpuLoad(index) for index in world.gpus]
         self._bytes = bytes_exchanged(spec, trainer.num_parameters)
 
     def begin(self) -> None:
-        """Begin recording the GPU load; call before `Trainer.train`, off the training clock."""
+        """Start recording the GPU load; call before `BaseTrainer.train`, off the training clock."""
         for gpu in self._gpus:
             gpu.begin()
 
     def end(self, steps: list[Step]) -> Recorded:
-        """Return what the last `train` has recorded of its steps; a barrier for all ranks."""
+        """Return the records of the steps of the last `train` call; a barrier for all ranks."""
         known = [share for gpu in self._gpus if (share := gpu.share()) is not None]
         share = sum(known) / len(known) if known else None
         memory = self._trainer.memory_peak_bytes()
@@ -274,7 +283,7 @@ class Recording:
         rows = np.array(self._world.gather(row))
         shares, memories = (column[~np.isnan(column)] for column in rows[:, :2].T)
         seconds, counts, parts = np.split(rows[:, 2:], [num, 2 * num], axis=1)
-        slowest = seconds.max(axis=0)  # NaN where it is one on any rank
+        slowest = seconds.max(axis=0)  # NaN if NaN on any rank
         is_whole = counts.sum(axis=0) == self._global_batch
         return Recorded(
             steps=StepTimes.of(slowest[is_whole].tolist(), slowest[~is_whole].tolist()),
@@ -287,20 +296,22 @@ class Recording:
 
 
 def evenness(seconds: np.ndarray) -> float | None:
-    """Return the fastest worker's seconds over the slowest's; a row of steps for each of them.
+    """Return the seconds of the fastest worker divided by those of the slowest; rows are workers,
+    columns are steps.
 
-    Steps whose time is not known everywhere are left out; None of one worker, or no step.
+    Steps without a time on some worker are left out; None for one worker or no step.
     """
     known = seconds[:, ~np.isnan(seconds).any(axis=0)].sum(axis=1)
     return float(known.min() / known.max()) if len(known) > 1 and known.max() > 0 else None
 
 
 def _noise(parts: np.ndarray, wholes: list[float], counts: np.ndarray) -> NoiseSums | None:
-    """Return the sums over steps (the columns) of what ranks (the rows) gave; None without."""
+    """Return the sums over steps (columns) of the terms of all ranks (rows); None if there are
+    none."""
     terms = [
         terms_of_parts(part.tolist(), whole, [int(one) for one in count])
         for part, whole, count in zip(parts.T, wholes, counts.T, strict=bool(wholes))
-        if math.isfinite(whole)  # else a step that fp16 did not take
+        if math.isfinite(whole)  # otherwise a step that fp16 skipped
     ]
     return NoiseSums.of([one for one in terms if one is not None])
 

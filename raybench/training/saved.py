@@ -1,7 +1,6 @@
-"""Saved parts of a run: its state, from which it can be continued, and the trained model, loaded
-back; what is saved checked against the model.
+"""Saved parts of a run: checkpoints, from which it can be continued, and the trained model.
 
-When a run is saved is decided by all ranks alike.
+All ranks decide alike when a run is saved.
 """
 
 from collections.abc import Mapping
@@ -22,20 +21,20 @@ from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import World, find_part
+from raybench.training.base import DistributedContext, find_part
 
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
-"""File of a run's weights, in the framework's own format."""
+"""Names of the files of a run's weights, in the format of the framework."""
 DATA_FILE = "model.json"
-"""Facts of the data that are needed to use them (`ModelData`)."""
+"""Name of the file with the facts about the data that the model needs (`ModelData`)."""
 
 
 class RefusedStateError(UserError):
-    """A checkpoint is whole, and of this spec, but not of the model that is built now."""
+    """A checkpoint is intact and belongs to the spec, but not to the model that is built now."""
 
 
 class Trained:
-    """A saved model with what it must know of its data: `load_model(...).raybench`."""
+    """A saved model and facts about its data: `load_model(...).raybench`."""
 
     def __init__(self, model: Any, data: ModelData, framework: str) -> None:
         self.data = data
@@ -43,7 +42,7 @@ class Trained:
         self._model, self._predict = model, find_part(framework, "model").predict
 
     def outputs(self, samples: Any, *, batch_size: int = 256) -> Array:
-        """Return its outputs for samples as `ModelData.inputs` takes them, (N, ...) float32."""
+        """Return the outputs (N, ...) float32 for samples that `ModelData.inputs` accepts."""
         inputs = self.data.inputs(samples)
         found = []
         for start in range(0, max(1, len(parts(inputs)[0])), batch_size):
@@ -52,15 +51,23 @@ class Trained:
         return np.concatenate(found)
 
     def predict(self, samples: Any, *, batch_size: int = 256) -> Array:
-        """Return what the model says of new samples, as `ModelData.answers`."""
+        """Return predictions for new samples, see `ModelData.answers`."""
         return self.data.answers(self.outputs(samples, batch_size=batch_size))
 
 
 def load_model(folder: Path, spec: RunSpec) -> Any:
-    """Build the model of a run and load its weights: an `nn.Module` or a `keras.Model`.
+    """Build the model of a run and load its weights.
 
-    It takes images as the workload's model does; its attribute `raybench`, a `Trained`, takes
-    samples as the user has them. UserError where no weights were saved.
+    Args:
+        folder: Folder of the run.
+        spec: The run spec.
+
+    Returns:
+        An `nn.Module` or `keras.Model` that takes the same inputs as the workload's model. Its
+        attribute `raybench`, a `Trained`, takes samples in the form of the dataset.
+
+    Raises:
+        UserError: No weights were saved, or the run has a user training loop.
     """
     if is_own_loop(spec.workload):
         raise UserError(
@@ -81,7 +88,7 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
 
 
 def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -> None:
-    """Raise RefusedStateError if saved shapes, by name, are not those of the model built now."""
+    """Raise RefusedStateError if saved shapes, by name, differ from those of the built model."""
     for name in (*saved, *built):
         if saved.get(name) != built.get(name):
             raise RefusedStateError(
@@ -91,8 +98,8 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
             )
 
 
-def not_ours(error: Exception) -> RefusedStateError:
-    """Return the error of a state that no `Trainer.state` has written, such as one with code."""
+def foreign_state_error(error: Exception) -> RefusedStateError:
+    """Return the error for a state that raybench has not written, such as one with code."""
     kind = type(error).__name__
     return RefusedStateError(
         f"the checkpoint's weights are not what raybench writes, tensors and numbers ({kind}), and "
@@ -102,61 +109,57 @@ def not_ours(error: Exception) -> RefusedStateError:
 
 
 class HasState(Protocol):
-    """The trained object: a `Trainer`, or a loop of the user's own."""
+    """Anything with a state: a `BaseTrainer` or an `OwnTrainer`."""
 
     def state(self) -> bytes | None:
-        """Return what it goes on from, on rank 0; None where it has kept nothing."""
+        """Return the state on rank 0; None if there is none."""
         ...
 
 
 class Snapshot(NamedTuple):
-    """A checkpoint in the memory of the worker that has taken it."""
+    """A checkpoint in the memory of rank 0."""
 
     state: RunState
     weights: bytes
-    """Result of `Trainer.state`."""
+    """Result of `BaseTrainer.state`."""
 
 
 class Checkpoints:
-    """Follows one run's evaluations on each rank and saves its state when enough is at stake."""
+    """Follows the evaluations of a run on each rank and saves its state at intervals."""
 
-    def __init__(self, spec: RunSpec, world: World, *, resume: RunState | None = None) -> None:
+    def __init__(
+        self, spec: RunSpec, world: DistributedContext, *, resume: RunState | None = None
+    ) -> None:
         self._spec, self._world = spec, world
         self._curve = list(resume.evaluations) if resume else []
         self._saved_s = _work(resume.ledger) if resume else 0.0
 
     def after(self, evaluation: Evaluation, trainer: HasState, ledger: Ledger) -> Snapshot | None:
-        """Save the run after an evaluation, if it goes on and `checkpoint_every_s` have passed.
+        """Save the run after an evaluation if it continues and `checkpoint_every_s` have passed.
 
-        To be called after each evaluation on every rank: the answer of rank 0 alone is not None.
-        The seconds are those of the phase `checkpoint`, in which the ledger is left.
+        Call after each evaluation on every rank; only rank 0 returns a snapshot. The time counts as
+        phase `checkpoint`, in which the ledger is left.
         """
         self._curve.append(evaluation)
         every, now = self._spec.checkpoint_every_s, _work(evaluation.ledger)
         is_over = evaluation.stop is not None or evaluation.failure is not None
         if is_over or not every or now - self._saved_s < every:
             return None
-        return self.now(trainer, ledger)
-
-    def now(self, trainer: HasState, ledger: Ledger) -> Snapshot | None:
-        """Save the run after its last evaluation, as in `after`: never of workers that exchange no
-        gradients, as each has weights of its own."""
-        if not self._spec.checkpoint_every_s or not self._spec.exchange_gradients:
+        if not self._spec.exchange_gradients:  # each worker has its own weights
             return None
         ledger.enter("checkpoint")
         weights = trainer.state()
         if weights is None:
             return None
-        self._saved_s = _work(self._curve[-1].ledger)
+        self._saved_s = now
         if self._world.rank:
             return None
-        # With the seconds of saving it: they are spent, whoever goes on from here.
-        last = self._curve[-1]
-        spent = last.ledger | {"checkpoint": ledger.seconds("checkpoint")}
-        curve = [*self._curve[:-1], replace(last, ledger=spent)]
+        # Includes the seconds of saving: they are spent, whoever continues the run.
+        spent = evaluation.ledger | {"checkpoint": ledger.seconds("checkpoint")}
+        curve = [*self._curve[:-1], replace(evaluation, ledger=spent)]
         return Snapshot(RunState.after(self._spec, curve), weights)
 
 
 def _work(ledger: Mapping[str, float]) -> float:
-    """Seconds that would have to be spent again: the same on all ranks, in a merged ledger."""
+    """Return the seconds that a restart would repeat, the same on all ranks in a merged ledger."""
     return ledger["train"] + ledger["eval"]

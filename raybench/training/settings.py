@@ -1,10 +1,14 @@
-"""Settings of a worker's process that a training loop may change: set back when its run ends."""
+"""Process state that a training loop may change: settings, restored when its run ends, and signal
+handlers, which are ignored.
+"""
 
 import contextlib
 import gc
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,11 +16,11 @@ from typing import Any
 from raybench.training.base import find_part
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]
-"""Reads a setting of the process, and sets it."""
+"""Getter and setter of a setting of the process."""
 
 
 def attribute(owner: Any, name: str) -> Setting:
-    """Return the setting that an attribute is."""
+    """Return an attribute of an object as a setting."""
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
@@ -41,18 +45,16 @@ PROCESS_SETTINGS: tuple[Setting, ...] = (
         lambda method: multiprocessing.set_start_method(method or None, force=True),
     ),
 )
-"""Settings of the process that a loop may change and that the next trial runs in. Random states are
-not among them: each run is seeded."""
-LOADED = {"torch": "torch", "tensorflow": "tensorflow"}
-"""Frameworks whose settings are kept too, each with the module that a loop has imported then."""
+"""Settings that a loop may change and that the next trial inherits. Random states are not among
+them: each run is seeded."""
 
 
 @contextlib.contextmanager
 def settings_kept() -> Iterator[None]:
-    """Set back, when a run ends, what it has changed of its process: workers stay alive."""
+    """Restore the settings of the process, and of imported frameworks, when a run ends."""
     settings = list(PROCESS_SETTINGS)
-    for framework, module in LOADED.items():
-        if module in sys.modules:
+    for framework in ("torch", "tensorflow"):
+        if framework in sys.modules:
             settings += find_part(framework, "own").SETTINGS
     before = [_read(setting) for setting in settings]
     with warnings.catch_warnings():
@@ -65,8 +67,48 @@ def settings_kept() -> Iterator[None]:
 
 
 def _read(setting: Setting) -> Any:
-    """Return a setting's value; None where it has none, or its library refuses to tell it."""
+    """Return a setting's value; None if it has none or its library refuses to read it."""
     try:
         return setting[0]()
     except (AttributeError, OSError, RuntimeError):
         return None
+
+
+_ignored_signals: dict[str, None] = {}
+"""Names of the signals whose handlers were ignored since the last `signals_note`."""
+
+
+@contextlib.contextmanager
+def signal_handlers_ignored() -> Iterator[None]:
+    """Make `signal.signal` do nothing outside the main thread, where it would raise.
+
+    Loops for preemptible machines set handlers; they run in a thread that no signal reaches, and
+    raybench stops runs at their reports. Enter before the loop's module is imported, which may
+    import the function by name.
+    """
+    original = signal.signal
+
+    def set_handler(number: int, handler: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            return original(number, handler)
+        name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
+        _ignored_signals[name] = None
+        return signal.getsignal(number)
+
+    signal.signal = set_handler  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        signal.signal = original
+
+
+def signals_note() -> str | None:
+    """Return a sentence for the user if a loop has set signal handlers since the last call."""
+    names = ", ".join(_ignored_signals)
+    _ignored_signals.clear()
+    if not names:
+        return None
+    return (
+        f"the loop sets a handler of {names}, which is left out: loops run beside the main thread, "
+        "where no signal arrives; hand what a run is continued from to run.save"
+    )

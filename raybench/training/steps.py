@@ -1,4 +1,4 @@
-"""A run's steps: which samples each worker takes, with which weights, at which rate."""
+"""The steps of a run: samples of each worker, their weights and the learning rate."""
 
 import math
 from collections.abc import Iterator
@@ -9,23 +9,23 @@ import numpy as np
 from raybench.data.dataset import Array, Dataset, Indices, batches, epoch_order, worker_share
 from raybench.spec.run import RunSpec
 from raybench.spec.schedule import build_schedule
-from raybench.training.base import Step, World
+from raybench.training.base import DistributedContext, Step
 from raybench.training.reading import mixes
 
 
 def training_steps(
-    spec: RunSpec, dataset: Dataset, world: World, samples: int = 0
+    spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> Iterator[tuple[Step, int]]:
-    """Yield this worker's steps without end, each with the samples of all workers in it.
+    """Yield this worker's steps without end, each with the number of samples of all workers in it.
 
-    They begin after `samples` of all workers, at the end of a step.
+    Starts after `samples` samples of all workers, at the end of a step.
     """
     schedule = build_schedule(spec, dataset.num_train_samples)
     num_rows = len(dataset.train)
     frozen = frozen_samples(spec, dataset.num_train_samples)
-    # A mixed sample has a part of the other's weight too, which comes with its labels.
-    of_samples = None if mixes(spec) else dataset.train.weights
-    least = _least(spec)
+    # A mixed sample also has part of the other sample's weight, which comes with its labels.
+    sample_weights = None if mixes(spec) else dataset.train.weights
+    least = _min_batch(spec)
     epoch, first = divmod(samples, dataset.num_train_samples)
     while True:
         order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch)
@@ -38,7 +38,7 @@ def training_steps(
                 batch,
                 world,
                 schedule(float(samples)),
-                of_samples=of_samples,
+                sample_weights=sample_weights,
                 rounds=None if rounds is None else rounds[part],
                 is_frozen=samples < frozen,
             )
@@ -47,30 +47,37 @@ def training_steps(
         epoch, first = epoch + 1, 0
 
 
-def _least(spec: RunSpec) -> int:
-    """Batch normalisation fails on one sample: what leaves a worker less than two is no step."""
+def _min_batch(spec: RunSpec) -> int:
+    """Return the smallest global batch: batch normalization fails on a worker with one sample."""
     return 2 * spec.num_workers if spec.batch_size_per_worker > 1 else 1
 
 
 def make_step(
     spec: RunSpec,
     batch: Indices,
-    world: World,
+    world: DistributedContext,
     learning_rate: float,
     *,
-    of_samples: Array | None = None,
+    sample_weights: Array | None = None,
     rounds: Indices | None = None,
     is_frozen: bool = False,
 ) -> Step:
-    """Cut this worker's share of a global batch into passes of the per-worker batch size; of a
-    batch that has an epoch's remainder too, into one or two samples more each.
+    """Cut this worker's share of a global batch into passes of the per-worker batch size.
 
-    A share that does not fill its passes is padded with weight 0 (at most one sample a
-    pass), and an empty share becomes one sample of weight 0, so that every rank takes part
-    in every gradient exchange. Replicas in one process have the shares of as many workers, all
-    padded to one size and side by side in a pass, those of the first replica first.
+    If the batch includes the remainder of an epoch, passes are one or two samples larger. A share
+    that does not fill its passes is padded with weight 0 (at most one sample per pass), and an
+    empty share becomes one sample of weight 0, so that every rank takes part in every gradient
+    exchange. Replicas in one process have the shares of as many workers, padded to one size and
+    side by side in a pass, the first replica first.
 
-    `of_samples` are the training split's own weights, `rounds` those of the samples of the batch.
+    Args:
+        spec: The run spec.
+        batch: (samples,) positions of the global batch in the training split.
+        world: The workers of the group.
+        learning_rate: Learning rate of the step.
+        sample_weights: Weights of all samples of the training split.
+        rounds: (samples,) rounds of the batch, see `Step.rounds`.
+        is_frozen: Whether only the head is trained.
     """
     shares = _shares(spec, batch, world)
     longest = max(map(len, shares))
@@ -78,13 +85,13 @@ def make_step(
     width = max(1, math.ceil(longest / passes))
 
     def laid_out(of_batch: np.ndarray) -> np.ndarray:
-        """Return (passes, samples of all replicas), 0 where a share does not fill them."""
+        """Return (passes, samples of all replicas), padded with 0."""
         rows = np.zeros((len(shares), passes * width), of_batch.dtype)
         for row, share in zip(rows, _shares(spec, of_batch, world), strict=True):
             row[: len(share)] = share
         return rows.reshape(len(rows), passes, -1).swapaxes(0, 1).reshape(passes, -1)
 
-    weights = np.ones(len(batch), np.float32) if of_samples is None else of_samples[batch]
+    weights = np.ones(len(batch), np.float32) if sample_weights is None else sample_weights[batch]
     each = laid_out(np.full(len(batch), 1 / len(batch), np.float32))
     return Step(
         indices=laid_out(batch),
@@ -97,22 +104,25 @@ def make_step(
     )
 
 
-def _shares(spec: RunSpec, of_batch: np.ndarray, world: World) -> list[np.ndarray]:
-    """Return what each replica of this process has of a batch."""
+def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> list[np.ndarray]:
+    """Return the share of each replica of this process in a batch."""
     replicas = spec.replicas_per_process
     first, every = world.rank * replicas, world.num_workers * replicas
     return [worker_share(of_batch, rank=first + one, num_workers=every) for one in range(replicas)]
 
 
-def warm_up_steps(spec: RunSpec, dataset: Dataset, world: World, samples: int = 0) -> list[Step]:
-    """Return a full-size step and, where GPUs train, one of an epoch's last batch if that differs;
-    each once more where it is frozen and later ones are not.
+def warm_up_steps(
+    spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
+) -> list[Step]:
+    """Return a full-size step and, on GPUs, one of the size of the last batch of an epoch if that
+    differs; also unfrozen copies if they start frozen.
 
-    A GPU picks its kernels anew for every shape (cuDNN's search). Cores need no second step, and
-    their warm-up stays as it is.
+    A GPU picks its kernels for every shape (cuDNN benchmarking); a CPU needs only one.
     """
     found = [warm_up_step(spec, dataset, world, samples)]
-    *_, last = batches(dataset.num_train_samples, size=spec.global_batch_size, least=_least(spec))
+    *_, last = batches(
+        dataset.num_train_samples, size=spec.global_batch_size, least=_min_batch(spec)
+    )
     num_last = last.stop - last.start
     if spec.gpus_per_worker and num_last != min(spec.global_batch_size, dataset.num_train_samples):
         found.append(warm_up_step(spec, dataset, world, samples, num_samples=num_last))
@@ -124,15 +134,15 @@ def warm_up_steps(spec: RunSpec, dataset: Dataset, world: World, samples: int = 
 def warm_up_step(
     spec: RunSpec,
     dataset: Dataset,
-    world: World,
+    world: DistributedContext,
     samples: int = 0,
     *,
     num_samples: int | None = None,
 ) -> Step:
-    """Return a step over the first rows, full-size unless `num_samples` says of how many; warm-up
-    uses its shape, not its data.
+    """Return a step over the first rows, full-size unless `num_samples` is given; warm-up uses only
+    its shape.
 
-    It is frozen where that after `samples` of all workers is.
+    It is frozen if the step after `samples` samples of all workers is.
     """
     size = min(num_samples or spec.global_batch_size, dataset.num_train_samples)
     batch = np.arange(size) % len(dataset.train)
@@ -142,7 +152,7 @@ def warm_up_step(
 
 
 def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:
-    """Take whole steps until at least `wanted` samples are in them."""
+    """Return whole steps with at least `wanted` samples in all, and the number of samples."""
     chunk: list[Step] = []
     seen = 0
     while seen < wanted:
@@ -153,7 +163,7 @@ def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Ste
 
 
 def frozen_samples(spec: RunSpec, samples_per_epoch: int) -> float:
-    """Return the training samples in which the backbone is frozen; infinite for `all`."""
+    """Return the number of training samples with a frozen backbone; infinite for `all`."""
     if spec.frozen_epochs == "all":
         return math.inf
     return spec.frozen_epochs * samples_per_epoch

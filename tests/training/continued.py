@@ -10,7 +10,7 @@ from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Trainer, World
+from raybench.training.base import BaseTrainer, DistributedContext
 from raybench.training.run import run
 from raybench.training.saved import Checkpoints
 
@@ -36,7 +36,9 @@ def spec_of(framework: str, optimizer: str, **changes: object) -> RunSpec:
     return small_spec(framework, **(content | changes))
 
 
-def whole(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluation], Trainer]:
+def whole(
+    spec: RunSpec, world: DistributedContext, folder: Path
+) -> tuple[list[Evaluation], BaseTrainer]:
     """Train to the end; save after every evaluation, each in a folder of its own."""
     trainer, dataset, _ = new_trainer(spec, world=world)
     checkpoints, ledger = Checkpoints(spec, world), Ledger("setup")
@@ -54,7 +56,9 @@ def whole(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluation], 
     return curve, trainer
 
 
-def continued(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluation], Trainer]:
+def continued(
+    spec: RunSpec, world: DistributedContext, folder: Path
+) -> tuple[list[Evaluation], BaseTrainer]:
     """Continue from a folder to the end; return what of the curve was still to come."""
     checkpoint = latest_checkpoint(folder, spec)
     assert checkpoint is not None
@@ -65,7 +69,7 @@ def continued(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluatio
     return curve, trainer
 
 
-def all_of(trainer: Trainer, framework: str) -> list[np.ndarray]:
+def all_of(trainer: BaseTrainer, framework: str) -> list[np.ndarray]:
     """Everything the model holds: weights, running averages, random streams."""
     model = trainer._model  # type: ignore[attr-defined]
     if framework == "torch":
@@ -74,13 +78,13 @@ def all_of(trainer: Trainer, framework: str) -> list[np.ndarray]:
 
 
 def facts(curve: list[Evaluation]) -> np.ndarray:
-    """What must be equal of the curve's points, bit by bit."""
+    """Values of the curve that must be equal bit by bit."""
     return np.array(
         [[p.index, p.samples, p.epoch, p.value, p.train_loss, p.learning_rate] for p in curve]
     )
 
 
-def work(framework: str, tasks: Any, world: World, folder: Path) -> None:
+def work(framework: str, tasks: Any, world: DistributedContext, folder: Path) -> None:
     """Do tasks, [name, spec, from] each, as a worker of a group: `from` is -1 for a whole run and
     else the evaluation after which it is continued."""
     for name, content, at in tasks:

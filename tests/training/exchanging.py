@@ -23,7 +23,7 @@ from raybench.data.dataset import worker_share
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
-from raybench.training.base import Step, Trainer, World
+from raybench.training.base import BaseTrainer, DistributedContext, Step
 from raybench.training.run import run
 
 RATE = 3e-3
@@ -74,14 +74,14 @@ def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
     )
 
 
-def trained(spec: RunSpec, world: World) -> tuple[list[dict[str, Any]], Trainer]:
+def trained(spec: RunSpec, world: DistributedContext) -> tuple[list[dict[str, Any]], BaseTrainer]:
     """Run a spec to its end; return the lines of its evaluations and the trainer."""
     trainer, dataset, _ = new_trainer(spec, world=world)
     curve = run(spec, dataset, trainer, world, Ledger("setup"))
     return [evaluation.line("0000") for evaluation in curve], trainer
 
 
-def single_steps(framework: str, world: World) -> dict[str, list[float]]:
+def single_steps(framework: str, world: DistributedContext) -> dict[str, list[float]]:
     """Take each of STEPS from the initial weights; return what was logged."""
     trainer, _, _ = new_trainer(spec_of(framework, "recorded"), world=world)
     initial, logs = trainer.save(), {}
@@ -94,7 +94,7 @@ def single_steps(framework: str, world: World) -> dict[str, list[float]]:
     return logs
 
 
-def collectives_a_step(framework: str, trainer: Any, world: World) -> int:
+def collectives_a_step(framework: str, trainer: Any, world: DistributedContext) -> int:
     """Return how many collectives a step of a trainer that has trained asks for."""
     if framework == "tensorflow":
         graph = trainer._train_steps[False].get_concrete_function().graph.as_graph_def()
@@ -109,14 +109,14 @@ def collectives_a_step(framework: str, trainer: Any, world: World) -> int:
     return len(calls)
 
 
-def steps_without_the_other(trainer: Trainer, world: World) -> int:
+def steps_without_the_other(trainer: BaseTrainer, world: DistributedContext) -> int:
     """Train without exchange, rank 0 three steps more than rank 1: any collective would hang."""
     steps = [part_of_batch(16, world.rank, world.num_workers)] * (1 if world.rank else 4)
     trainer.train(steps)
     return len(steps)
 
 
-def different_models(framework: str, world: World) -> str:
+def different_models(framework: str, world: DistributedContext) -> str:
     """Build a model of other shapes on each rank; return what is said."""
 
     width = 7 + world.rank
@@ -140,7 +140,7 @@ def different_models(framework: str, world: World) -> str:
     return ""
 
 
-def work(framework: str, given: Any, world: World, folder: Path) -> None:
+def work(framework: str, given: Any, world: DistributedContext, folder: Path) -> None:
     continued.work(framework, given["continued"], world, folder)
     headed.work(given["headed"], world, folder)
     if framework == "tensorflow":  # torch's are in test_worker_equality

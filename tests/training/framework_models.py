@@ -1,4 +1,4 @@
-"""What tests of both frameworks' models share: the modules, and arrays in and out of them."""
+"""Helpers for tests of the models of both frameworks: modules, and arrays in and out."""
 
 from types import ModuleType
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from raybench.training.base import World, find_backend
+from raybench.training.base import DistributedContext, find_backend
 
 LIMIT_S = 850.0
 
@@ -58,7 +58,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def serve(work: Callable[[str, Any, World, Path], None]) -> NoReturn:
+def serve(work: Callable[[str, Any, DistributedContext, Path], None]) -> NoReturn:
     """Do the work of a script as one worker: `FRAMEWORK JSON RANK FOLDER PORT [PORT2 ...]`.
 
     `work` is given the framework, what JSON holds, the worker's place, and where to save.
@@ -68,7 +68,7 @@ def serve(work: Callable[[str, Any, World, Path], None]) -> NoReturn:
     leave(framework, int(rank), Path(folder))
 
 
-def join(framework: str, rank: int, ports: list[str]) -> World:
+def join(framework: str, rank: int, ports: list[str]) -> DistributedContext:
     """Meet the others on this machine; `ports` are those of all workers, by rank."""
     if framework == "torch":
         import torch.distributed

@@ -9,7 +9,7 @@ import numpy as np
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training.base import World, find_backend
+from raybench.training.base import DistributedContext, find_backend
 from raybench.training.steps import make_step, take_until, training_steps
 
 SHAPE, CLASSES, FILTERS = (6, 6, 3), 3, 4
@@ -92,7 +92,7 @@ class Headed(Workload):
 
 
 def seen(trainer: Any) -> np.ndarray:
-    """What the model has in `seen`."""
+    """Return the counter `seen` of the model."""
     model = trainer._model
     holder = model if hasattr(model, "state_dict") else model.get_layer("seen")
     return np.array(holder.seen.numpy())
@@ -120,14 +120,14 @@ PARTIAL = 7
 """Samples of a last batch: shares of 4 and 3."""
 
 
-def work(specs: Any, world: World, folder: Path) -> None:
+def work(specs: Any, world: DistributedContext, folder: Path) -> None:
     """Train the network by each spec as a worker of a group; save its weights."""
     for index, content in enumerate(specs):
         found = outcome(RunSpec.model_validate(content), world)
         np.savez(folder / f"headed{index}-{world.rank}.npz", **found)
 
 
-def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
+def outcome(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
     """Two epochs and a partial batch."""
     trainer = find_backend(spec.framework).Trainer(spec, Headed(), PICTURES, world)
     chunk, _ = take_until(training_steps(spec, PICTURES, world), 2 * len(PICTURES.train))

@@ -15,7 +15,15 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Step, StepLog, Totals, Trainer, World, find_backend, find_part
+from raybench.training.base import (
+    BaseTrainer,
+    DistributedContext,
+    Step,
+    StepLog,
+    Totals,
+    find_backend,
+    find_part,
+)
 from raybench.training.memory import Room
 from raybench.training.run import run
 
@@ -36,7 +44,7 @@ def zeros(size: int, *, repeat: int = 1) -> Dataset:
 
 
 class NoTraining:
-    """A trainer that does nothing, and of which each test changes what it is about."""
+    """A trainer that does nothing; tests override parts of it."""
 
     metric, num_parameters, batch_statistics = ACCURACY, 1, False
 
@@ -63,7 +71,7 @@ class NoTraining:
 
 
 class Place:
-    """Where a worker stands among others that are not there, and that nothing is asked of."""
+    """A worker among others that are not there; nothing may be exchanged."""
 
     def __init__(self, rank: int = 0, num_workers: int = 1) -> None:
         self.rank, self.num_workers, self.device = rank, num_workers, "cpu"
@@ -99,7 +107,7 @@ T = TypeVar("T")
 
 
 def on_ranks(number: int, work: Callable[[ThreadWorld], T]) -> list[T]:
-    """What the work returns on each rank, each in a thread of its own."""
+    """Return the results of the work on each rank, each in its own thread."""
     with ThreadPoolExecutor(number) as pool:
         return list(pool.map(work, thread_worlds(number)))
 
@@ -114,7 +122,7 @@ class Clock:
         return self.now
 
 
-def alone(framework: str) -> World:
+def alone(framework: str) -> DistributedContext:
     """The place of a worker without others."""
     return find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
 
@@ -124,9 +132,9 @@ def new_trainer(
     *,
     workload: Workload | None = None,
     dataset: Dataset | None = None,
-    world: World | None = None,
-) -> tuple[Trainer, Dataset, World]:
-    """What trains a spec, by its own workload and data, alone, unless others are given."""
+    world: DistributedContext | None = None,
+) -> tuple[BaseTrainer, Dataset, DistributedContext]:
+    """Return a trainer of a spec, with its own workload and data unless others are given."""
     if workload is None or dataset is None:
         own = load_workload_dataset(spec.workload, spec.dataset)
         workload, dataset = workload or own[0], dataset or own[1]
@@ -136,15 +144,15 @@ def new_trainer(
 
 def train(
     spec: RunSpec, ledger: Ledger | None = None, **given: Any
-) -> tuple[list[Evaluation], Trainer]:
+) -> tuple[list[Evaluation], BaseTrainer]:
     """Run a spec to its end; return its curve and the trainer, which still holds the model."""
     trainer, dataset, world = new_trainer(spec, **given)
     return list(run(spec, dataset, trainer, world, ledger or Ledger("setup"))), trainer
 
 
 def augmented_batches(spec: RunSpec, split: Split, steps: list[Step]) -> list[list[np.ndarray]]:
-    """What the training split gives for each pass: inputs, labels, and with `mixup` the labels of
-    the others and what the loss by the own label and by the other's count."""
+    """Return the batches of the training split: inputs, labels, and with `mixup` the other labels
+    and the weights of both."""
     world = alone(spec.framework)
     given, mixed = ((world.torch_device,), 3) if spec.framework == "torch" else ((), 2)
     make = find_part(spec.framework, "batches").training_batches

@@ -1,8 +1,8 @@
-"""All replicas of a run in one process, as a script, on logical devices of the CPU: these must be
-made before TensorFlow is used, so a process that has trained otherwise cannot have them.
+"""Script: all replicas of a run in one process, on logical devices of the CPU. These must be
+created before TensorFlow is used, so it runs separately.
 
-python one_process.py SPECS_JSON FOLDER: trains each spec as one_worker.py does, and, where it takes
-checkpoints, whole and continued as continued.py does. Ends by itself.
+python one_process.py SPECS_JSON FOLDER: trains each spec as in one_worker.py or, with checkpoints,
+whole and continued as in continued.py.
 """
 
 import json
@@ -14,7 +14,7 @@ from continued import MIDDLE, all_of, continued, facts, whole
 from one_worker import outcome
 
 from raybench.spec.run import RunSpec
-from raybench.training.base import World, find_backend
+from raybench.training.base import DistributedContext, find_backend
 
 NUM_REPLICAS = 2
 
@@ -32,7 +32,7 @@ def main() -> None:
             np.savez(folder / f"{index}.npz", **outcome(spec, world))
 
 
-def save_continued(spec: RunSpec, world: World, folder: Path) -> None:
+def save_continued(spec: RunSpec, world: DistributedContext, folder: Path) -> None:
     """Save what a whole run and its second half hold, every replica's copies, and what was told."""
     curve, trainer = whole(spec, world, folder / "whole")
     rest, again = continued(spec, world, folder / "whole" / str(MIDDLE))

@@ -10,11 +10,11 @@ from local import new_trainer
 from optim_reference import IN_GROUPS, gradients, initial_weights, rates
 
 from raybench.spec.run import RunSpec
-from raybench.training.base import World
+from raybench.training.base import DistributedContext
 from raybench.training.steps import take_until, training_steps
 
 
-def work(framework: str, specs: Any, world: World, folder: Path) -> None:
+def work(framework: str, specs: Any, world: DistributedContext, folder: Path) -> None:
     for index, content in enumerate(specs):
         found = outcome(RunSpec.model_validate(content), world)
         np.savez(folder / f"{index}-{world.rank}.npz", **found)
@@ -22,7 +22,7 @@ def work(framework: str, specs: Any, world: World, folder: Path) -> None:
         np.savez(folder / f"paper-{world.rank}.npz", **keras_weights_of_the_paper(world))
 
 
-def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
+def outcome(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
     """Train for two and a half epochs: weights, sums over all workers, number of steps."""
     trainer, dataset, _ = new_trainer(spec, world=world)
     chunk, _ = take_until(training_steps(spec, dataset, world), round(2.5 * len(dataset.train)))
@@ -48,7 +48,7 @@ def model_weights(model: Any, framework: str) -> list[np.ndarray]:
     return [variable.value.numpy() for variable in model.trainable_variables]
 
 
-def keras_weights_of_the_paper(world: World) -> dict[str, np.ndarray]:
+def keras_weights_of_the_paper(world: DistributedContext) -> dict[str, np.ndarray]:
     """Steps of every optimizer on the problem of optim_reference.py, by both workers."""
     return {
         f"{name}{index}": weights

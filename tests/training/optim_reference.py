@@ -15,7 +15,7 @@ Arrays = list[np.ndarray]
 NUM_STEPS = 40
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 EPSILON = {"lamb": 1e-6}
-"""Of the others 1e-8."""
+"""The others have 1e-8."""
 RATES = {
     "adam": 1e-2,
     "radam": 1e-2,
@@ -34,7 +34,7 @@ CHANGED = [
     ("lars", {"momentum": 0.0}),
     *(("sgd", {"momentum": momentum, "nesterov": True}) for momentum in (0.9, 0.0)),
 ]
-"""Names with settings that are not the usual ones."""
+"""Names with settings other than the defaults."""
 
 
 def initial_weights() -> Arrays:
@@ -81,7 +81,7 @@ class Reference:
     beta2: float | None = None
     trust_coefficient: float = 0.001
     outputs_last: bool = False
-    """Where a convolution has its outputs: last in Keras, first in torch. Muon alone asks."""
+    """Axis of the outputs of a convolution: last in Keras, first in torch; for Muon only."""
     num_steps: int = 0
     first: Arrays = field(init=False)
     second: Arrays = field(init=False)

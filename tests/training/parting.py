@@ -14,7 +14,7 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
 from raybench.training import own, ranks
-from raybench.training.base import World
+from raybench.training.base import DistributedContext
 from raybench.training.own import OwnTrainer, Run
 from raybench.training.ranks import Position, parting
 
@@ -72,7 +72,7 @@ def own_collective(run: Run) -> None:
 LOOPS = {one.__name__: one for one in (uneven, clock, own_collective)}
 
 
-def work(framework: Any, case: str, world: World, folder: Path) -> None:
+def work(framework: Any, case: str, world: DistributedContext, folder: Path) -> None:
     """Run the case's loop; write what is said of it."""
     own.LOOK_S, ranks.STUCK_S = 0.1, 0.3
     spec = RunSpec(

@@ -16,7 +16,7 @@ from raybench.models.layers import Dense, GlobalAveragePool, initial_weights
 from raybench.models.shipped import ShippedWorkload
 from raybench.spec.dataset_spec import Augmentation
 from raybench.spec.run import RunSpec
-from raybench.training.base import Step, Trainer
+from raybench.training.base import BaseTrainer, Step
 from raybench.training.steps import take_until, training_steps
 
 ROWS, REPEAT, EPOCHS = 26, 2, 2
@@ -52,7 +52,7 @@ def spec_of(framework: str, num_workers: int) -> RunSpec:
     )
 
 
-def samples_of(trainer: Trainer, spec: RunSpec, dataset: Dataset) -> tuple[list[tuple], float]:
+def samples_of(trainer: BaseTrainer, spec: RunSpec, dataset: Dataset) -> tuple[list[tuple], float]:
     """Train as each worker in turn; return what is seen in the order of training, and the loss.
 
     (row, round, hash of the image, label, label that it is mixed with) of each sample.

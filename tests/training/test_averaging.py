@@ -1,5 +1,4 @@
-"""What is evaluated and saved in place of the weights in training; clipped gradients; smoothed
-labels: the same in both frameworks, against numpy."""
+"""Averaged weights, clipped gradients and smoothed labels, in both frameworks against numpy."""
 
 import numpy as np
 import pytest
@@ -48,7 +47,7 @@ def test_the_moving_average_is_evaluated_and_saved(framework: str) -> None:
 
 
 def test_the_gradient_of_a_step_is_clipped(framework: str) -> None:
-    """Of all passes together: without momentum a step of rate 1 is as long as the gradient."""
+    """The norm of all passes: without momentum, a step of rate 1 is as long as the gradient."""
     settings = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 1.0}
     moves = []
     for more in ({}, {"clip_norm": 0.01}, {"clip_norm": 1e6}):

@@ -1,4 +1,4 @@
-"""The trial of a user's model in processes of its own, one for each framework."""
+"""Trials of a user's model, in a process per framework."""
 
 import importlib.util
 import subprocess
@@ -170,7 +170,7 @@ def test_a_model_that_never_answers(monkeypatch):
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    """As on a cluster's head, whose workers have GPUs."""
+    """A machine without GPUs, like the head of a cluster."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(check_model, "nvml_sees", lambda: GpusSeen(()))
 

@@ -69,7 +69,7 @@ def test_a_model_that_was_changed_is_refused(framework: str, tmp_path: Path) -> 
 
 
 class Payload:
-    """What a hostile file would hold: code that runs when it is unpickled."""
+    """Content of a hostile file: code that runs when it is unpickled."""
 
     ran = False
 

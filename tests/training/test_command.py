@@ -57,6 +57,17 @@ def script(tmp_path: Path) -> Any:
     return write
 
 
+def line(**values: Any) -> str:
+    """Code that prints a line of JSON."""
+    return f"time.sleep(0.1)\nprint({json.dumps({'accuracy': 0.5} | values)!r}, flush=True)\n"
+
+
+def lines(*values: dict[str, Any], then_s: float = 0) -> str:
+    """Code that prints lines of JSON at once."""
+    text = "\n".join(map(json.dumps, values))
+    return f"time.sleep(0.3)\nprint({text!r}, flush=True)\ntime.sleep({then_s})\n"
+
+
 def test_placeholders_stand_for_keys_of_the_run() -> None:
     workload = "$ train --lr {learning_rate} --hidden={model.hidden_units} '{model.name}' {{a}}"
     spec = RunSpec(workload=workload, model={"hidden_units": 64, "name": "a b"}, num_workers=2)
@@ -97,7 +108,7 @@ def test_lines_of_json_are_evaluations(script: Any, capfd: pytest.CaptureFixture
 
 @pytest.mark.parametrize("prints", ["at once", "at the end", "one by one at the end"])
 def test_seconds_count_as_said_whenever_their_lines_come(prints: str, script: Any) -> None:
-    """Also while the search takes its time between two lines."""
+    """Also if the search is busy between two lines."""
     path = script(
         "lines = []\n"
         "for epoch in range(6):\n"
@@ -143,94 +154,17 @@ def test_without_seconds_the_time_between_lines_counts(script: Any) -> None:
     assert "does not say train_s" in (trainer.note() or "")
 
 
-def test_lines_that_come_together_and_say_no_seconds_are_refused(
-    script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "SILENCE_S", 0.2)
-    line = '{"accuracy": 0.5}'
-    path = script(f"time.sleep(0.3)\nprint('\\n'.join([{line!r}] * 9))\n")
-    with pytest.raises(UserError, match=r"print train_s, .*or flush each line"):
-        list(trainer_of(path).evaluations())
-
-
-@pytest.mark.parametrize(
-    "said", ["0.1 * (epoch + 1)", "100"], ids=["since the beginning", "milliseconds"]
-)
-def test_more_seconds_than_have_passed_are_refused(
-    said: str, script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "EXCESS_S", 0.0)
-    path = script(
-        "for epoch in range(20):\n"
-        "    time.sleep(0.1)\n"
-        f"    print(json.dumps({{'accuracy': 0.5, 'train_s': {said}}}), flush=True)\n"
-    )
-    with pytest.raises(UserError, match=r"train_s add up to .* since the line before, not since"):
-        list(trainer_of(path).evaluations())
-
-
-@pytest.mark.parametrize(
-    ("told", "sentence"),
-    [
-        ({"train_s": -0.1}, "train_s must be 0 or more"),
-        ({"train_s": "0.1"}, "train_s is no number"),
-        ({"train_s": float("nan")}, "train_s must be 0 or more"),
-        ({"samples": 0}, "samples must be 1 or more"),
-        ({"samples": float("nan")}, "samples must be 1 or more"),
-        ({"accuracy": True}, "accuracy is no number"),
-        ({"accuracy": "0.5"}, "accuracy is no number"),
-    ],
-)
-def test_lines_with_values_of_another_kind_are_refused(
-    told: dict[str, Any], sentence: str, script: Any
-) -> None:
-    line = json.dumps({"accuracy": 0.5} | told)
-    with pytest.raises(UserError, match=sentence):
-        list(trainer_of(script(f"time.sleep(0.1)\nprint({line!r})\n")).evaluations())
-
-
-@pytest.mark.parametrize(
-    ("lines", "named"),
-    [
-        ([{"epoch": 0, "val/acc": 0.5, "Accuracy": 0.5}] * 2, "epoch, val/acc, Accuracy"),
-        ([{"step": 1, "loss": 0.5}, {"step": 2, "f1": 0.5}], "step, loss"),
-    ],
-)
-def test_keys_of_lines_without_the_metric_are_named(
-    lines: list[dict[str, Any]], named: str, script: Any
-) -> None:
-    """At the second line where one of them is the metric by another name, else at the end."""
-    is_at_once = "Accuracy" in named
-    text = "\n".join(map(json.dumps, lines))
-    path = script(f"print({text!r}, flush=True)\ntime.sleep({600 if is_at_once else 0})\n")
-    with pytest.raises(UserError, match=f"reports no accuracy, its lines of JSON have {named};"):
-        list(trainer_of(path).evaluations())
-
-
-def test_a_line_of_settings_and_one_of_another_part_may_come_first(script: Any) -> None:
-    lines = [
-        {"accuracy": [0.1, 0.2], "epochs": 3},
-        {"train_accuracy": 0.3, "val_acc": 0.4},
-        {"accuracy": 0.4, "train_s": 0.0},
-        {"accuracy": 0.5, "train_s": 0.01},
+def test_lines_of_settings_and_without_the_metric_are_skipped(script: Any) -> None:
+    body = [
+        line(accuracy=[0.1, 0.2], epochs=3),
+        "print(json.dumps({'train_accuracy': 0.3, 'val_acc': 0.4}))\n",
+        line(accuracy=0.4, train_s=0.0),
+        "print(json.dumps({'loss': 1.0}))\n",
+        line(accuracy=0.5, train_s=0.01),
     ]
-    text = "\n".join(map(json.dumps, lines))
-    curve = list(
-        trainer_of(script(f"time.sleep(0.1)\nprint({text!r}, flush=True)\n")).evaluations()
-    )
-    assert [one.value for one in curve[:2]] == [0.4, 0.5]
+    curve = list(trainer_of(script("".join(body))).evaluations())
+    assert [one.value for one in curve] == [0.4, 0.5, 0.5]
     assert curve[1].train_s == pytest.approx(0.01, rel=0.01)
-
-
-def test_lines_without_the_metric_are_passed_over_where_others_have_it(script: Any) -> None:
-    path = script(
-        "for step in range(3):\n"
-        "    print(json.dumps({'loss': 1.0 / (1 + step)}))\n"
-        "    time.sleep(0.02)\n"
-        "    print(json.dumps({'accuracy': 0.5}))\n"
-        "print(json.dumps({'accuracy': [0.5, 0.5, 0.5], 'val_acc': 0.5}))\n"
-    )
-    assert len(list(trainer_of(path).evaluations())) == 4
 
 
 def test_a_target_that_the_first_line_has_reached_ends_the_command(script: Any) -> None:
@@ -243,7 +177,7 @@ def test_a_target_that_the_first_line_has_reached_ends_the_command(script: Any) 
 def test_it_is_killed_with_its_children_where_the_run_stops(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those with a process group of their own, and that ignore SIGTERM."""
+    """Includes children with their own process group, and that ignore SIGTERM."""
     monkeypatch.setattr(command, "GRACE_S", 0.3)
     path = script(
         "import signal\n"
@@ -293,10 +227,34 @@ def test_it_ends_with_the_worker_that_started_it(script: Any, tmp_path: Path) ->
         ("sys.exit(3)", r"the command ended with exit code 3 \(no line on stderr\)"),
         ("raise ValueError('bad rate')", r"exit code 1 \(ValueError: bad rate\)"),
         ("os.kill(os.getpid(), 9)", r"the command ended with SIGKILL"),
-        ("print(json.dumps({'accuracy': 91}))", "report 0.91, not 91"),
+        (line(accuracy=91), "report 0.91, not 91"),
+        (line(accuracy=True), "accuracy is no number"),
+        (line(accuracy="0.5"), "accuracy is no number"),
+        (line(samples=0), "samples must be 1 or more"),
+        (line(samples=float("nan")), "samples must be 1 or more"),
+        (line(train_s=-0.1), "train_s must be 0 or more"),
+        (line(train_s="0.1"), "train_s is no number"),
+        (line(train_s=float("nan")), "train_s must be 0 or more"),
+        # More seconds than have passed: since the beginning, and milliseconds.
+        ("".join(line(train_s=0.1 * n) for n in range(20)), "add up to .* the line before, not si"),
+        (20 * line(train_s=100), r"train_s add up to .* since the line before, not since"),
+        (lines(*[{"accuracy": 0.5}] * 9), r"print train_s, .*or flush each line"),
+        # At the second line if it has the metric by another name, else at the end.
+        (
+            lines(*[{"epoch": 0, "val/acc": 0.5, "Accuracy": 0.5}] * 2, then_s=600),
+            "reports no accuracy, its lines of JSON have epoch, val/acc, Accuracy;",
+        ),
+        (
+            lines({"step": 1, "loss": 1}, {"f1": 0.5}),
+            "its lines of JSON have step, loss;",
+        ),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(body: str, sentence: str, script: Any) -> None:
+def test_what_goes_wrong_is_one_sentence(
+    body: str, sentence: str, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "SILENCE_S", 0.2)
+    monkeypatch.setattr(command, "EXCESS_S", 0.0)
     with pytest.raises(UserError, match=sentence) as raised:
         list(trainer_of(script(body)).evaluations())
     assert "\n" not in str(raised.value)

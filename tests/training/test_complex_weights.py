@@ -69,7 +69,7 @@ def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
     with trainer._averaging.in_place():
         found = [one.detach().clone() for one in model.parameters()]
     trainer.close()
-    as_real = find_part("torch", "kernels").as_real
+    as_real = find_part("torch", "optim").as_real
     return [as_real(one).numpy() for one in found]
 
 
@@ -90,7 +90,7 @@ def test_a_norm_of_complex_gradients_is_that_of_the_pairs(optimizer: str) -> Non
 
 
 def test_a_complex_bias_is_neither_decayed_nor_scaled() -> None:
-    """As other vectors: its pairs are no matrix."""
+    """A complex vector is no matrix, though its pairs are."""
     weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
     model = nn.Module()
     model.bias = weight

@@ -1,5 +1,5 @@
-"""The run loop without a framework. Continued: rule, budget, clock, order; and when it saves. On
-several ranks, each a thread: what stands on their clock, and the times of their steps."""
+"""The run loop without a framework: continued runs, checkpoints, and several ranks as threads, with
+their clocks and step times."""
 
 import itertools
 import time
@@ -97,7 +97,7 @@ OBJECTIVES = [
     ("objective", "slow_after"), [(one, 99) for one in OBJECTIVES] + [(OBJECTIVES[2], 4)]
 )
 def test_every_point_of_a_curve_is_one_to_go_on_from(objective: Objective, slow_after: int) -> None:
-    """Of a machine that slows down too, so that the last interval ends after the budget."""
+    """Includes a machine that slows down, so that the last interval ends after the budget."""
     spec = spec_of(objective)
     accuracies = [0.2, 0.95, 0.3, 0.91, 0.92, 0.93, 0.94, 0.5, 0.6, 0.7, 0.1]
     curve, rates, weights = follow(spec, accuracies, [], slow_after)

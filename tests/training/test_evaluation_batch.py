@@ -1,4 +1,4 @@
-"""An evaluation takes no more memory than training, and as many samples at once as that allows."""
+"""Evaluations take no more memory than training, and as many samples at once as that allows."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from local import alone, new_trainer, small_spec
 from raybench.data.dataset import Dataset, Split
 from raybench.models.base import Workload
 from raybench.training import memory
-from raybench.training.base import Trainer
+from raybench.training.base import BaseTrainer
 from raybench.training.memory import fitting_batch
 from raybench.training.steps import warm_up_step
 
@@ -76,7 +76,7 @@ class Narrow(Wide):
     width = 4
 
 
-def warmed_up(framework: str, workload: Workload) -> Trainer:
+def warmed_up(framework: str, workload: Workload) -> BaseTrainer:
     backend(framework)
     spec = small_spec(framework, batch_size_per_worker=2)
     trainer, dataset, _ = new_trainer(spec, workload=workload, dataset=DATA)
@@ -88,8 +88,8 @@ def warmed_up(framework: str, workload: Workload) -> Trainer:
 def test_evaluations_take_fewer_samples_of_a_wide_model(
     framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the same totals. In a process of its own for TensorFlow, which keeps what it has freed:
-    where a large model was trained before, no peak is seen."""
+    """The totals stay equal. TensorFlow needs a separate process: it keeps freed memory, so that no
+    peak shows after a large model."""
     if framework == "tensorflow" and "RAYBENCH_FRESH" not in os.environ:
         test = f"{__file__}::{test_evaluations_take_fewer_samples_of_a_wide_model.__name__}"
         command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]

@@ -11,13 +11,13 @@ from raybench.models.shipped import mnist_small
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
-from raybench.training.base import Step, World, find_backend
+from raybench.training.base import DistributedContext, Step, find_backend
 from raybench.training.run import run
 from raybench.training.steps import training_steps
 
 HEADED: dict[str, Any] = {"workload": Headed(), "dataset": PICTURES}
 Curve = list[tuple[float, dict[str, np.ndarray]]]
-"""Of each evaluation the training loss, and the weights."""
+"""Training loss and weights of each evaluation."""
 
 
 def spec_of(framework: str, frozen_epochs: object = 1.0) -> RunSpec:
@@ -57,7 +57,7 @@ def test_both_frameworks_go_the_same_way(curves: dict[str, Curve]) -> None:
 
 @pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.all), 3])
 def test_a_continued_run_goes_the_same_way(framework: str, after: int) -> None:
-    """From within the frozen epoch, and from its end: moments, statistics and what is frozen."""
+    """Continued within the frozen epoch, and at its end."""
     spec = spec_of(framework)
     whole, _, world = new_trainer(spec, **HEADED)
     whole.train(steps(spec, 0, after, world))
@@ -93,6 +93,6 @@ def changed(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[
     return {name for name, one in before.items() if (one != after[name]).any()}
 
 
-def steps(spec: RunSpec, first: int, last: int, world: World) -> list[Step]:
+def steps(spec: RunSpec, first: int, last: int, world: DistributedContext) -> list[Step]:
     found = training_steps(spec, PICTURES, world, 8 * first)
     return [next(found)[0] for _ in range(last - first)]

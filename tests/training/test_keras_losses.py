@@ -1,5 +1,5 @@
-"""What a Keras model brings with it is trained as `model.fit` trains it, or refused: penalties,
-`add_loss`, a compiled loss, a step of its own, random layers of every kind."""
+"""Penalties, `add_loss`, compiled losses, training steps and random layers of a Keras model are
+trained like in `model.fit`, or refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -108,13 +108,6 @@ def probed(workload: Workload, **settings: Any) -> list[str]:
     return found
 
 
-def test_a_compiled_loss_is_trained() -> None:
-    workload = Compiled()
-    check_equal(trained(workload), fitted(workload, workload.loss))
-    (warning,) = probed(workload)
-    assert "optimizer" in warning
-
-
 def own_function() -> Callable[[Any, Any], Any]:
     def errors(labels: Any, outputs: Any) -> Any:
         import keras
@@ -125,25 +118,6 @@ def own_function() -> Callable[[Any, Any], Any]:
     return errors
 
 
-@pytest.mark.parametrize("loss", [own_function, from_logits])
-def test_a_compiled_function_or_object_is_trained(loss: Callable[[], Any]) -> None:
-    class Own(Compiled):
-        end = None
-
-    Own.loss = staticmethod(loss)
-    check_equal(trained(Own()), fitted(Own(), loss()))
-    assert len(probed(Own())) == 1
-
-
-def test_what_it_is_compiled_with_is_not_looked_at_where_there_is_a_keras_loss() -> None:
-    class Own(Compiled):
-        loss = "none_of_keras"
-        keras_loss = staticmethod(lambda outputs, labels: own_function()(labels, outputs))
-
-    trained(Own())
-    assert len(probed(Own())) == 1
-
-
 def summed() -> Any:
     import keras
 
@@ -152,6 +126,33 @@ def summed() -> Any:
 
 def scalar() -> Callable[[Any, Any], Any]:
     return lambda labels, outputs: own_function()(labels, outputs)[0]
+
+
+def hook(outputs: Any, labels: Any) -> Any:
+    return own_function()(labels, outputs)
+
+
+def of(**changes: Any) -> Workload:
+    """A workload whose model is compiled in another way."""
+    return type("Own", (Compiled,), changes)()
+
+
+@pytest.mark.parametrize(
+    ("changes", "loss"),
+    [
+        ({}, lambda: Compiled.loss),
+        ({"loss": staticmethod(own_function), "end": None}, own_function),
+        ({"loss": staticmethod(from_logits), "end": None}, from_logits),
+        # A keras_loss replaces the compiled loss, which may be any.
+        ({"loss": "none_of_keras", "keras_loss": staticmethod(hook)}, own_function),
+        ({"loss": staticmethod(summed), "keras_loss": staticmethod(hook)}, own_function),
+    ],
+)
+def test_a_compiled_loss_is_trained(changes: dict[str, Any], loss: Callable[[], Any]) -> None:
+    workload = of(**changes)
+    check_equal(trained(workload), fitted(workload, loss()))
+    (warning,) = probed(workload)
+    assert "optimizer" in warning
 
 
 @pytest.mark.parametrize(
@@ -169,21 +170,7 @@ def test_a_compiled_loss_that_is_no_mean_over_samples_is_refused(
     changes: dict[str, Any], word: str
 ) -> None:
     with pytest.raises(UserError, match=word):
-        probed(type("Own", (Compiled,), changes)())
-
-
-def test_a_loss_hook_stands_above_the_compiled_one() -> None:
-    class Hooked(Compiled):
-        loss = staticmethod(summed)
-
-        def keras_loss(self, outputs: Any, labels: Any) -> Any:
-            return own_function()(labels, outputs)
-
-    class Bare(Hooked):
-        loss = staticmethod(own_function)
-
-    check_equal(trained(Hooked()), trained(Bare()))
-    assert len(probed(Hooked())) == 1
+        probed(of(**changes))
 
 
 def test_no_label_smoothing_of_a_compiled_loss() -> None:
@@ -216,16 +203,13 @@ def test_a_training_step_of_its_own_is_refused(name: str) -> None:
         probed(workload)
     assert "keras_loss" in str(caught.value)
     assert "raybench.integrations.Keras" in str(caught.value)
-    workload.keras_loss = lambda outputs, labels: own_function()(labels, outputs)
+    workload.keras_loss = hook
     (warning,) = probed(workload)
     assert name in warning
 
 
 def test_a_metric_of_its_own_is_a_warning() -> None:
-    class Measured(Compiled):
-        more = {"metrics": ["accuracy"]}
-
-    (warning,) = probed(Measured())
+    (warning,) = probed(of(more={"metrics": ["accuracy"]}))
     assert "compiled metrics" in warning
     (warning,) = probed(of_class(test_step=lambda self, data: {}))
     assert "test_step" in warning

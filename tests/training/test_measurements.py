@@ -1,4 +1,4 @@
-"""What is asked of the machine: memory from the operating system, load from the driver."""
+"""Measurements of the machine: memory from the operating system, load from the driver."""
 
 import ctypes
 import os
@@ -31,7 +31,7 @@ def test_the_peak_of_memory_is_since_it_was_forgotten() -> None:
     block = np.ones(size, np.uint8)
     with_block = memory.peak_bytes()
     del block
-    memory.forget_peak()
+    memory.reset_peak()
     after = memory.peak_bytes()
     assert with_block
     assert after

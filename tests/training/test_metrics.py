@@ -78,7 +78,7 @@ def test_of_vectors_in_their_own_unit(framework: str, name: str, judge) -> None:
 )
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 def test_one_number_may_come_as_a_column(framework: str, name: str, judge, shape) -> None:
-    """Never (N, N) differences of a column and a row."""
+    """A column and a row never become (N, N) differences."""
     labels, guesses = NUMBERS[:, 0], GUESSES[:, :1]
     found = value_of(framework, METRICS[name], "regression", guesses.reshape(shape), labels)
     expected = np.mean((labels - guesses[:, 0]) ** 2) if judge is None else judge(labels, guesses)

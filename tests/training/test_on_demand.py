@@ -1,4 +1,4 @@
-"""Splits that are read on demand: the same run as in memory, and what it waits for on the clock."""
+"""Splits that are read on demand: runs equal those in memory, and waiting is on the clock."""
 
 import threading
 import time
@@ -27,8 +27,8 @@ TRAIN_LOSS = 4
 
 
 def assert_same_curve(curve: list[Evaluation], other: list[Evaluation]) -> None:
-    """All is equal bit by bit, but for a mean of losses that TensorFlow adds up in float32 where a
-    call of it takes many steps."""
+    """Compare curves bit by bit, except for mean losses, which TensorFlow sums in float32 over the
+    steps of a call."""
     one, two = facts(curve), facts(other)
     np.testing.assert_allclose(one[:, TRAIN_LOSS], two[:, TRAIN_LOSS], rtol=1e-6)
     np.testing.assert_array_equal(*(np.delete(all_, TRAIN_LOSS, axis=1) for all_ in (one, two)))

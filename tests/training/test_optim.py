@@ -113,7 +113,7 @@ def of_path(request, monkeypatch):
 @EACH
 @pytest.mark.parametrize(("weight_decay", "scale"), [(0.05, 1.0), (0.0, 1e-7)])
 def test_follows_the_paper(framework, name, path, weight_decay, scale):
-    """Of gradients as small as epsilon too, whose place in the formula decides the step then."""
+    """Includes gradients as small as epsilon, whose place in the formula then decides the step."""
     mine = new(framework, name, weight_decay=weight_decay)
     run(mine, name, scale=scale)
     assert_follows(mine, framework, name, weight_decay=weight_decay, scale=scale)

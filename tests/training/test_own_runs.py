@@ -1,5 +1,5 @@
-"""A training loop of the user's own: its clock, reports, stop, checkpoints, and what goes wrong in
-it, on one worker and on two, without Ray and (but for a few) without a framework."""
+"""User training loops: clock, reports, stop, checkpoints and errors, on one worker and on two,
+without Ray and mostly without a framework."""
 
 import math
 import random
@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,18 @@ from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.stats.record import Evaluation
-from raybench.training import loop_signals, own
-from raybench.training.own import OwnTrainer, PlainWorld, Run, pack_arrays, state_of, unpack_arrays
+from raybench.training import own
+from raybench.training.own import (
+    LoopAdapter,
+    OwnTrainer,
+    PlainWorld,
+    Run,
+    pack_arrays,
+    state_of,
+    unpack_arrays,
+)
 from raybench.training.saved import Checkpoints, RefusedStateError
+from raybench.training.settings import signal_handlers_ignored
 
 Loop = Callable[[Run], object]
 
@@ -73,14 +83,14 @@ def reporting(*values: float, seconds: float = 1.0, clock: Clock | None = None) 
 def test_seconds_that_somebody_else_has_measured_count(
     told_s: float, train_s: float, setup_s: float
 ) -> None:
-    """What it trained while the driver was busy is in another phase, at most what that holds."""
+    """Training while the driver was busy is taken from other phases, at most their length."""
     clock = Clock()
 
     def loop(run: Run) -> None:
         clock.now += 3.0
         with run.training():
             clock.now += 1.0
-        run.took(told_s)
+        run.override_training_time(told_s)
         run.report(0.5, samples=100)
 
     point, _ = Worker(loop, clock=clock).to_the_end()
@@ -114,41 +124,47 @@ def test_only_training_is_on_the_clock() -> None:
 
 
 def test_it_stops_at_the_target_and_keeps_the_time_to_it() -> None:
-    clock, told = Clock(), []
+    clock, stops = Clock(), []
 
     def loop(run: Run) -> None:
         for value in (0.5, 0.95, 0.97):
             with run.training():
                 clock.now += 1.0
-            told.append(run.report(accuracy=value, samples=10, test=value - 0.1))
-            if told[-1]:
+            stops.append(run.report(accuracy=value, samples=10, test=value - 0.1))
+            if stops[-1]:
                 return
 
     worker = Worker(loop, clock=clock)
     curve = list(worker.trainer.evaluations())
     assert [point.stop for point in curve] == [None, "target"]
     assert curve[-1].time_to_target_s == 2.0
-    assert worker.trainer.finish() == pytest.approx(0.85), "that on the test set"
-    assert told == [False, True]
+    assert worker.trainer.finish() == pytest.approx(0.85), "the metric on the test set"
+    assert stops == [False, True]
 
 
-def test_the_budget_and_nan_end_it() -> None:
+LOSS = Objective(metric="loss", direction="min", target=0.01, max_train_seconds=9.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds", "changes", "ends"),
+    [
+        ((0.1, 0.2, 0.3), 600.0, {}, ("max_train_seconds", None)),
+        ((0.1, math.nan, 0.3), 1.0, {"objective": LOSS}, (None, "nan")),
+    ],
+)
+def test_the_budget_and_nan_end_it(
+    values: tuple[float, ...], seconds: float, changes: dict[str, Any], ends: tuple[Any, Any]
+) -> None:
     clock = Clock()
-    late = Worker(reporting(0.1, 0.2, 0.3, seconds=600.0, clock=clock), clock=clock)
-    assert [point.stop for point in late.to_the_end()] == [None, "max_train_seconds"]
-    clock = Clock()
-    broken = Worker(
-        reporting(0.1, math.nan, 0.3, clock=clock),
-        clock=clock,
-        objective=Objective(metric="loss", direction="min", target=0.01, max_train_seconds=9.0),
-    )
-    *_, last = broken.to_the_end()
-    assert (last.failure, last.stop, last.index) == ("nan", None, 1)
+    worker = Worker(reporting(*values, seconds=seconds, clock=clock), clock=clock, **changes)
+    first, last = worker.to_the_end()
+    assert (first.stop, first.failure) == (None, None)
+    assert (last.stop, last.failure, last.index) == (*ends, 1)
 
 
 @pytest.mark.parametrize(("looks", "uses_epochs"), [(False, True), (True, False), (False, False)])
 def test_a_loop_that_the_search_stops_ends(looks: bool, uses_epochs: bool) -> None:
-    """Also one that does not look at what `report` returns."""
+    """A loop that ignores the result of `report` ends too."""
 
     def loop(run: Run) -> None:
         for _ in run.epochs() if uses_epochs else iter(int, 1):
@@ -161,21 +177,6 @@ def test_a_loop_that_the_search_stops_ends(looks: bool, uses_epochs: bool) -> No
     next(worker.trainer.evaluations())
     worker.trainer.close()
     assert not worker.trainer._thread.is_alive()
-
-
-def test_one_that_neither_returns_nor_asks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "GRACE_S", 0.05)
-    free = threading.Event()
-
-    def loop(run: Run) -> None:
-        reporting(0.5)(run)
-        free.wait(60)
-
-    worker = Worker(loop)
-    next(worker.trainer.evaluations())
-    with pytest.raises(UserError, match=r"train.py:train has gone on for 0 s after run.report"):
-        worker.trainer.finish()
-    free.set()
 
 
 def fails(run: Run) -> None:
@@ -197,10 +198,10 @@ def fails(run: Run) -> None:
             lambda run: run.report(accuracy=91, samples=1),
             "accuracy=91 is no share; report 0.91, not 91",
         ),
-        (lambda run: run.report(accuracy=True, samples=1), "accuracy must be one number"),
-        (lambda run: run.report(np.bool_(1), samples=1), "accuracy must be one number"),
-        (lambda run: run.report("0.9", samples=1), "accuracy must be one number"),
-        (lambda run: run.report(np.ones(2), samples=1), "accuracy must be one number"),
+        *(
+            (partial(Run.report, value=value, samples=1), "accuracy must be one number")
+            for value in (True, np.bool_(1), "0.9", np.ones(2))
+        ),
         (lambda run: run.report(samples=1), r"run.report\(accuracy=..., samples=...\)"),
     ],
 )
@@ -226,18 +227,26 @@ def test_a_metric_is_reported_by_the_name_a_library_gives_it() -> None:
     assert Worker(loop, objective=objective).to_the_end()[0].value == 0.5
 
 
-def test_one_that_trains_for_ever_without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "LEAST_S", 0.1)
-    monkeypatch.setattr(own, "LOOK_S", 0.02)
+def test_a_loop_that_neither_reports_nor_returns_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("GRACE_S", 0.05), ("UNREPORTED_S", 0.1), ("LOOK_S", 0.02)):
+        monkeypatch.setattr(own, name, value)
     free = threading.Event()
 
-    def loop(run: Run) -> None:
+    def trains_on(run: Run) -> None:
         with run.training():
             free.wait(60)
 
+    def never_returns(run: Run) -> None:
+        reporting(0.5)(run)
+        free.wait(60)
+
     objective = Objective(target=0.9, max_train_seconds=0.01)
     with pytest.raises(UserError, match=r"has trained for 0 s without a report"):
-        Worker(loop, objective=objective).to_the_end()
+        Worker(trains_on, objective=objective).to_the_end()
+    worker = Worker(never_returns)
+    next(worker.trainer.evaluations())
+    with pytest.raises(UserError, match=r"train.py:train has gone on for 0 s after run.report"):
+        worker.trainer.finish()
     free.set()
 
 
@@ -350,7 +359,7 @@ def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
 
     def serve(world: ThreadWorld) -> list[Evaluation]:
         worker = Worker(loop, world=world, framework="torch", num_workers=2)
-        worker.trainer.run._part = own.Part()
+        worker.trainer.run._adapter = LoopAdapter(world)
         return worker.to_the_end()
 
     curve, other = on_ranks(2, serve)
@@ -394,9 +403,9 @@ def test_a_model_of_a_framework_is_kept_by_its_weights(framework: str) -> None:
 
 
 def test_a_signal_handler_of_a_loop_is_left_out_and_said() -> None:
-    """As Trainers set some, and loops for preemptible machines; also by an imported name."""
+    """Trainers and loops for preemptible machines set handlers, also by an imported name."""
     before = signal.getsignal(signal.SIGTERM), signal.signal
-    with loop_signals.left_out():
+    with signal_handlers_ignored():
         by_name = signal.signal
 
         def loop(run: Run) -> None:

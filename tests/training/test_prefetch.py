@@ -1,4 +1,4 @@
-"""Batches made ahead of those that are used: number, threads, end; runs of them: test_on_demand."""
+"""Prefetched batches: number, threads, end. Runs with them are in test_on_demand.py."""
 
 import gc
 import threading
@@ -49,7 +49,7 @@ def test_what_is_not_used_any_more_is_not_made() -> None:
 
 
 def test_one_that_is_forgotten_keeps_no_thread() -> None:
-    """As of a run that failed, whose worker serves others."""
+    """For a failed run, whose worker serves others."""
     prefetch = Prefetch(2)
     (name,) = set(prefetch.each(lambda _: threading.current_thread().name, range(3)))
     assert name in [one.name for one in threading.enumerate()]
@@ -62,7 +62,7 @@ def test_one_that_is_forgotten_keeps_no_thread() -> None:
 
 
 def test_readers_work_side_by_side() -> None:
-    """Four that wait for each other: with fewer threads nobody would go on."""
+    """Four reads that wait for each other, which needs four threads."""
     meeting = threading.Barrier(4)
 
     def read(rows: np.ndarray) -> np.ndarray:

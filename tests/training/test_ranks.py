@@ -1,17 +1,16 @@
-"""Ranks of a training loop of the user's own that can never meet again: told apart from slow ones,
-and named, within seconds and without an end of the process."""
+"""Ranks of a user's training loop that can never synchronize again: distinguished from slow ones
+and named within seconds, without an end of the process."""
 
 import importlib.util
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from group import run_two
-from local import thread_worlds
+from local import on_ranks
 
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
@@ -97,19 +96,13 @@ def test_a_call_that_is_not_the_others_is_named() -> None:
 
 
 def run_of(loop: Callable[[Run], object], monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
-    """What goes wrong on each of two ranks, threads of this process; nothing of a rank that waits
-    for the next command."""
+    """The error of each of two ranks, threads of this process, if it has one."""
     monkeypatch.setattr(own, "LOOK_S", 0.05)
-    spec = RunSpec(
-        workload="train.py:train",
-        framework="python",
-        epochs=3.0,
-        num_workers=1,
-        objective=Objective(target=0.9, max_train_seconds=1000.0),
-    )
+    objective = Objective(target=0.9, max_train_seconds=1000.0)
+    spec = RunSpec(workload="train.py:train", framework="python", objective=objective)
     spec = spec.model_copy(update={"num_workers": 2})
     positions: dict[int, Position] = {}
-    said: dict[int, str] = {}
+    errors: dict[int, str] = {}
 
     def compare(position: Position) -> str | None:
         positions[position.rank] = position
@@ -121,111 +114,78 @@ def run_of(loop: Callable[[Run], object], monkeypatch: pytest.MonkeyPatch) -> di
             for _ in trainer.evaluations():
                 pass
         except UserError as error:
-            said[world.rank] = str(error)
+            errors[world.rank] = str(error)
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, thread_worlds(2)))
-    return said
-
-
-def epoch(run: Run, value: float = 0.5) -> bool:
-    with run.training():
-        time.sleep(0.002)
-    return run.report(value, samples=10)
+    on_ranks(2, work)
+    return errors
 
 
-def only_rank_0_reports(run: Run) -> None:
-    for _ in run.epochs():
-        with run.training():
-            time.sleep(0.002)
-        if run.rank == 0 and run.report(0.5, samples=10):
-            return
+def acting(*actions: str) -> Callable[[Run], None]:
+    """A loop in which each rank carries out its actions: (t)rains, (r)eports, (x) exits inside of
+    training, (e)xits, (w)orks, (f)ails; without an action left it returns."""
 
+    def loop(run: Run) -> None:
+        for action in actions[run.rank]:
+            if action in "tx":
+                with run.training():
+                    time.sleep(0.002)
+                    if action == "x":
+                        raise SystemExit(0)
+            elif action == "r":
+                run.report(0.5, samples=10)
+            elif action == "e":
+                raise SystemExit
+            elif action == "w":  # many looks: an evaluation, a model that is written
+                time.sleep(0.5)
+            else:
+                raise ValueError("no such file")
 
-def returns_early(run: Run) -> None:
-    for number in run.epochs():
-        if epoch(run) or (number == 1 and run.rank == 1):
-            return
-
-
-def exits_early(run: Run) -> None:
-    epoch(run)
-    if run.rank == 1:
-        raise SystemExit
-    epoch(run)
-
-
-def exits_inside(run: Run) -> None:
-    epoch(run)
-    with run.training():
-        if run.rank == 1:
-            raise SystemExit(0)
-    run.report(0.5, samples=10)
-
-
-def trains_alone(run: Run) -> None:
-    if run.rank == 0:
-        with run.training():
-            time.sleep(0.002)
-    run.report(0.5, samples=10)
-
-
-def reports_alone(run: Run) -> None:
-    if run.rank == 0:
-        epoch(run)
+    return loop
 
 
 @pytest.mark.parametrize(
     ("loop", "words"),
     [
-        (only_rank_0_reports, ("rank 0 is at run.report and rank 1 at run.training()",)),
-        (returns_early, ("rank 1 has left the loop (returned)", "rank 0 waits at run.training()")),
-        (exits_early, ("rank 1 has left the loop (sys.exit())", "rank 0 waits")),
-        (exits_inside, ("rank 1 has left the loop (sys.exit(0))", "end of run.training()")),
-        (trains_alone, ("rank 0 is at run.training() and rank 1 at run.report",)),
-        (reports_alone, ("rank 1 has left", "rank 0 waits at run.training()")),
+        (acting("trtr", "ttt"), ("rank 0 is at run.report and rank 1 at run.training()",)),
+        (
+            acting("trtrtr", "trtr"),
+            ("rank 1 has left the loop (returned)", "rank 0 waits"),
+        ),
+        (acting("trtr", "tre"), ("rank 1 has left the loop (sys.exit())", "rank 0 waits")),
+        (
+            acting("trtr", "trx"),
+            ("rank 1 has left the loop (sys.exit(0))", "end of run.tr"),
+        ),
+        (acting("tr", "r"), ("rank 0 is at run.training() and rank 1 at run.report",)),
+        (acting("tr", ""), ("rank 1 has left", "rank 0 waits at run.training()")),
     ],
 )
-def test_a_loop_whose_ranks_part_ends_with_the_rank_in_its_sentence(
+def test_ranks_that_part_end_with_a_sentence_that_names_them(
     loop: Callable[[Run], object], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = run_of(loop, monkeypatch)
-    assert [one for one in words if one not in said[0]] == [], said
+    errors = run_of(loop, monkeypatch)
+    assert [one for one in words if one not in errors[0]] == [], errors
 
 
-def test_a_rank_that_works_on_after_the_others_have_left_is_let(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def loop(run: Run) -> None:
-        epoch(run)
-        if run.rank == 0:
-            time.sleep(0.5)  # many looks: an evaluation, a model that is written
-
-    assert run_of(loop, monkeypatch) == {}
+def test_a_rank_may_work_on_after_the_others_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_of(acting("trw", "tr"), monkeypatch) == {}
 
 
-def test_messages_of_before_the_last_call_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 has sent more than rank 1, to a third: later it works alone, and is waited for."""
+def test_exchanges_before_the_last_call_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has sent more messages than rank 1; later it works alone, and is waited for."""
     monkeypatch.setattr(ranks, "STUCK_S", 0.1)
 
     def loop(run: Run) -> None:
-        run._part.num_exchanges = lambda: 3 if run.rank == 0 else 1  # type: ignore[method-assign]
-        epoch(run)
-        if run.rank == 0:
-            time.sleep(0.5)
-        epoch(run)
+        run._adapter.num_exchanges = lambda: 3 if run.rank == 0 else 1  # type: ignore[method-assign]
+        acting("trwtr", "trtr")(run)
 
     assert run_of(loop, monkeypatch) == {}
 
 
 def test_an_error_names_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    def loop(run: Run) -> None:
-        if run.rank == 1:
-            raise ValueError("no such file")
-
-    said = run_of(loop, monkeypatch)
-    assert "failed on rank 1" in said[1]
-    assert "ended on rank 0 and has not reported its accuracy" in said[0]
+    errors = run_of(acting("", "f"), monkeypatch)
+    assert "failed on rank 1" in errors[1]
+    assert "ended on rank 0 and has not reported its accuracy" in errors[0]
 
 
 @pytest.mark.slow
@@ -258,4 +218,4 @@ CASES: dict[str, dict[str, tuple[int, tuple[str, ...]]]] = {
     # It ends the exchange by itself where shapes differ, with words of its own.
     "tensorflow": {"uneven": (1, ("rank 1 waited at the end of run.training()", "batches"))},
 }
-"""By framework and loop, the reports before it ends and words of the sentence."""
+"""Reports before the end and words of the sentence, by framework and loop."""

@@ -154,7 +154,7 @@ def replicas_spec(replicas: int, per_worker: int = 8, accumulate: int = 1) -> Ru
 
 
 def parts_of(step: Step, replicas: int) -> list[Step]:
-    """What each replica takes of a step: an equal part of its columns."""
+    """Return the part of each replica in a step: an equal part of its columns."""
     columns = zip(
         np.split(step.indices, replicas, axis=1),
         np.split(step.weights, replicas, axis=1),

@@ -16,7 +16,7 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.stats.record import Evaluation
-from raybench.training.base import Trainer
+from raybench.training.base import BaseTrainer
 from raybench.training.run import run
 from raybench.training.steps import Step, take_until, training_steps, warm_up_step
 
@@ -27,7 +27,7 @@ MLP: dict[str, Any] = {
 
 
 @functools.cache
-def whole_run(framework: str) -> tuple[list[Evaluation], Trainer]:
+def whole_run(framework: str) -> tuple[list[Evaluation], BaseTrainer]:
     return train(small_spec(framework))
 
 

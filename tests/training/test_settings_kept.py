@@ -1,4 +1,4 @@
-"""What a loop changes of its process: the next trial in the same worker begins without it."""
+"""Process settings that a loop changes are restored for the next trial."""
 
 import gc
 import multiprocessing
@@ -171,7 +171,7 @@ def test_what_a_loop_leaves_in_circles_is_collected_before_a_cache_is_emptied(
         report(run)
 
     worker = Worker(loop)
-    monkeypatch.setattr(worker.trainer.run._part, "end", lambda: alive.append(bool(left[0]())))
+    monkeypatch.setattr(worker.trainer.run._adapter, "end", lambda: alive.append(bool(left[0]())))
     gc.disable()
     worker.to_the_end()
     gc.enable()
@@ -180,7 +180,7 @@ def test_what_a_loop_leaves_in_circles_is_collected_before_a_cache_is_emptied(
 
 
 def test_a_loop_of_jax_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a stand-in: what is dispatched is trained when the arrays are ready."""
+    """With a fake JAX: dispatched work is done when the arrays are ready."""
     waited: list[Any] = []
 
     class Array:

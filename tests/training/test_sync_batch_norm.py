@@ -49,7 +49,7 @@ def test_what_cannot_be_synchronised_is_refused(changes: dict[str, object], word
 
 def test_a_layer_that_would_become_another_is_refused() -> None:
     torch = pytest.importorskip("torch")
-    from raybench.training.torch.layers import synchronise
+    from raybench.training.torch.layers import synchronize
 
     class Own(torch.nn.SyncBatchNorm):
         """As timm's, which has an activation too."""
@@ -59,16 +59,16 @@ def test_a_layer_that_would_become_another_is_refused() -> None:
 
     for layer in (Own(3), Base(3), torch.nn.SyncBatchNorm(3)):
         with pytest.raises(UserError, match=f"{type(layer).__name__} is a batch normalisation of"):
-            synchronise(torch.nn.Sequential(torch.nn.BatchNorm1d(3), layer))
+            synchronize(torch.nn.Sequential(torch.nn.BatchNorm1d(3), layer))
 
 
 def test_layers_with_an_activation_keep_it_and_their_names() -> None:
     torch, timm = pytest.importorskip("torch"), pytest.importorskip("timm")
-    from raybench.training.torch.layers import synchronise
+    from raybench.training.torch.layers import synchronize
 
     ours, theirs = (timm.layers.BatchNormAct2d(3, act_layer=torch.nn.SiLU) for _ in range(2))
     inputs = torch.randn(4, 3, 5, 5)
-    ours = synchronise(ours)
+    ours = synchronize(ours)
     assert isinstance(ours, torch.nn.SyncBatchNorm)
     assert torch.equal(ours(inputs), theirs(inputs)), "of one process"
     for name, value in theirs.state_dict().items():

@@ -20,7 +20,6 @@ from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation
 from raybench.training import memory as room
-from raybench.training.base import find_part
 from raybench.training.run import evaluate_split
 
 TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
@@ -55,7 +54,7 @@ METRICS = {"regression": "rmse", "language_modelling": "perplexity"}
 
 @functools.cache
 def run_of(framework: str, task: str) -> tuple[list[Evaluation], float, list[np.ndarray]]:
-    """What `train` returns of a framework and a task, from memory."""
+    """Return the result of `train` for a framework and a task, from memory."""
     return train(spec_of(framework, METRICS[task]), *TASKS[task])
 
 
@@ -78,7 +77,7 @@ def test_both_frameworks_learn_the_same(task: str) -> None:
 
 
 def test_the_first_loss_is_that_of_the_papers() -> None:
-    """Of the first step, by numpy: weights of samples are in it, labels of no token are not."""
+    """The first step by numpy: includes sample weights, excludes ignored tokens."""
     workload, dataset = TASKS["language_modelling"]
     spec = spec_of("torch", "loss", epochs=16 / 40, eval_every_samples=16)
     curve, _, _ = train(spec, workload, dataset)
@@ -108,23 +107,6 @@ def test_what_is_larger_than_memory_is_the_same_from_its_file(
     np.testing.assert_equal(weights, expected[2])
 
 
-def test_the_splits_of_a_trainer_share_one_room(
-    framework: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop, rooms = find_part(framework, "loop"), []
-    for name in ("batches_of", "training_batches"):
-        real = getattr(loop, name)
-        monkeypatch.setattr(
-            loop, name, lambda *given, of=real: rooms.append(given[-1]) or of(*given)
-        )
-    workload, dataset = TASKS["regression"]
-    spec = spec_of(framework, "rmse")
-    world = loop.join(rank=0, num_workers=1, device="cpu", num_threads=1)
-    loop.Trainer(spec, workload, dataset, world)
-    assert len(rooms) == 3
-    assert len(set(map(id, rooms))) == 1
-
-
 def test_a_worker_takes_its_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     from raybench.training.torch import batches
@@ -139,13 +121,13 @@ def test_data_leave_most_of_a_gpu_to_what_is_to_come() -> None:
     split = TASKS["regression"][1].train
     for share, is_gpu in ((2, False), (5, True)):
         free = share * room.num_bytes(split)
-        assert room.Room(free + 1, is_gpu=is_gpu).takes(split)
-        assert not room.Room(free - share, is_gpu=is_gpu).takes(split)
+        assert room.Room(free + 1, is_gpu=is_gpu).reserve(split)
+        assert not room.Room(free - share, is_gpu=is_gpu).reserve(split)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_a_sample_of_weight_0_has_no_part_in_mixed_losses(framework: str, task: Task) -> None:
-    """What its label is changes nothing, with whichever sample it is mixed."""
+    """Its label does not matter, whichever sample it is mixed with."""
 
     def of(split: Split, classes: np.ndarray, weights: np.ndarray | None = None) -> Split:
         one_hot = np.eye(CLASSES, dtype=np.float32)[classes]
@@ -188,4 +170,4 @@ def test_the_splits_of_a_run_share_one_room() -> None:
     splits = [one for _, data in TASKS.values() for one in (data.train, data.validation, data.test)]
     sizes = [room.num_bytes(one) for one in splits]
     free = room.Room(2 * sum(sizes) - 2)
-    assert [free.takes(one) for one in splits] == [True] * 5 + [False]
+    assert [free.reserve(one) for one in splits] == [True] * 5 + [False]

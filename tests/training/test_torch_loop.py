@@ -1,5 +1,5 @@
-"""What is torch's alone: the order of images, the wait for data on a GPU, replicas in a process,
-forms of layers."""
+"""Features of torch only: memory layout of images, waiting for data on a GPU, replicas in a
+process, forms of layers."""
 
 import threading
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from raybench.training.torch.world import Replica, join  # noqa: E402
 
 
 class Viewing(Workload):
-    """A user's network that needs what its convolution returns to be contiguous."""
+    """A network that needs contiguous outputs of its convolution."""
 
     name = "viewing"
     input_shape = (28, 28, 1)
@@ -50,7 +50,7 @@ def test_a_users_model_may_view_what_its_convolutions_return() -> None:
 
 
 class Stream:
-    """A device of the test's own: work that is queued begins when all before it is done."""
+    """A fake device: queued work starts when all earlier work is done."""
 
     def __init__(self) -> None:
         self.host, self.free = 0.0, 0.0
@@ -185,7 +185,7 @@ def test_what_computes_in_fp32_is_differentiated_in_fp32() -> None:
 
 
 def switches() -> dict[str, Any]:
-    """What each part of torch multiplies float32 by, and what the older switches say."""
+    """Return the float32 precision of each part of torch, and the older switches."""
     one = torch.backends
     parts = (one.cuda.matmul, one.cudnn.conv, one.cudnn.rnn, one.mkldnn.matmul, one.mkldnn.conv)
     names = ("matmul", "conv", "rnn", "cpu matmul", "cpu conv")

@@ -43,15 +43,15 @@ MIDDLE, END = continued.MIDDLE, continued.END
 CONTINUED = [
     *(("muon", at) for at in (-1, MIDDLE, END)),
 ]
-"""What is counted beside the steps, and states of several kinds: whole, and from an evaluation on.
-All optimizers are in test_checkpoints.py, and new processes in tests/e2e."""
+"""Runs to continue: whole (-1), and from an evaluation on. Muon has states of several kinds. All
+optimizers are in test_checkpoints.py, and new processes in tests/e2e."""
 APART: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
 NORMALISED = {"torch": [APART], "tensorflow": [APART, {}, {"frozen_epochs": 1.0}]}
-"""With a backbone that is frozen for the first epoch too. On CPUs: of torch, whose layer takes
-tensors of GPUs alone, the mean of the statistics of workers that are not synchronised."""
+"""Cases of batch normalization. torch synchronizes on GPUs only, so its one case averages the
+statistics of workers."""
 SINGLE = {"strategy": "single_process", "num_workers": 2}
 OWN = continued.spec_of("tensorflow", "sgd", num_workers=2, batch_size_per_worker=8)
-"""What each replica has of its own: running averages and dropout."""
+"""A run whose replicas differ: running averages and dropout."""
 WORKERS = [*(equal_spec("tensorflow", *case, num_workers=2) for case in CASES), OWN]
 """Plain gradients and an adaptive optimizer over two passes beside it."""
 MORE = {
@@ -61,7 +61,7 @@ MORE = {
 
 
 def given(framework: str) -> dict[str, Any]:
-    """What a group is to do beside the exchange."""
+    """Return the tasks of a group besides the exchange."""
     two = {"num_workers": 2, "batch_size_per_worker": 8}
     return {
         "continued": [
@@ -78,7 +78,7 @@ def given(framework: str) -> dict[str, Any]:
 
 @dataclass
 class Group:
-    """What a group of two workers has saved."""
+    """Results of a group of two workers."""
 
     framework: str
     folder: Path
@@ -135,13 +135,13 @@ def test_workers_that_exchange_end_with_equal_weights(group: Group, name: str) -
     assert equal(group.weights(name, 0), group.weights(name, 1))
 
 
-def test_compiled_workers_train_alike(group: Group) -> None:
-    assert distance(group.weights("plain"), group.weights("compiled")) < 1e-3
-
-
-@pytest.mark.parametrize("name", ["recorded", "small_buckets"])
-def test_recording_and_buckets_change_no_weight(group: Group, name: str) -> None:
-    assert equal(group.weights("plain"), group.weights(name))
+@pytest.mark.parametrize(
+    ("name", "least"), [("compiled", 1e-3), ("recorded", 0), ("small_buckets", 0)]
+)
+def test_compiling_recording_and_buckets_change_no_weight(
+    group: Group, name: str, least: float
+) -> None:
+    assert distance(group.weights("plain"), group.weights(name)) <= least
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
@@ -269,7 +269,7 @@ def in_one_process(specs: list[RunSpec], folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where one process has saved all runs; its start is what takes long."""
+    """Folder in which one process has saved all runs; its start takes long."""
     again = continued.spec_of("tensorflow", "adam", **MORE, **SINGLE)
     specs = [*(one.model_copy(update=SINGLE) for one in WORKERS), again]
     return once(tmp_path_factory, "one_process", partial(in_one_process, specs))
@@ -319,8 +319,7 @@ def test_replicas_that_continue_equal_those_of_a_whole_run(one_process: Path) ->
 
 
 def check_copies(copies: list[np.ndarray]) -> None:
-    """Both replicas hold the same but for the streams of random numbers, that of dropout and
-    Keras's global one: running averages are joined."""
+    """Both replicas are equal except for the random streams of dropout and Keras."""
     first, second = copies[: len(copies) // 2], copies[len(copies) // 2 :]
     pairs = zip(first, second, strict=True)
     assert sum(not np.array_equal(one, other) for one, other in pairs) == 2

@@ -14,7 +14,7 @@ from raybench.spec.run import DatasetSpec, RunSpec
 CASES = [("sgd", 1), ("lamb", 2)]
 LIBRARYS = {"torch": ("torch:NAdam", 1), "tensorflow": ("keras:Nadam", 1)}
 OWN = {"tensorflow": ("penalised", 2), "torch": ("experts", 2)}
-"""What a model adds to the loss of a pass; parameters that a worker's pass does without."""
+"""Models that add to the loss of a pass, and whose passes use only some parameters."""
 MORE: dict[str, dict[str, Any]] = {
     "penalised": {"optimizer": "sgd", "workload": "regularised:Penalised"},
     "experts": {
@@ -67,7 +67,7 @@ def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 def test_two_workers_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
-    """Of TensorFlow test_two_workers.py compares the same, and more."""
+    """test_two_workers.py compares TensorFlow."""
     pytest.importorskip("torch")
     run_two("one_worker.py", "torch", specs_of_two("torch"), tmp_path)
     check_two_are_one("torch", tmp_path)

@@ -1,4 +1,4 @@
-"""The splits of a dataset as tensors on the worker's device. Mirrors torch/batches.py."""
+"""Splits of a dataset as tensors on the device of the worker. Mirrors torch/batches.py."""
 
 import itertools
 import math
@@ -17,8 +17,8 @@ from raybench.training.base import Step
 from raybench.training.machine import gpu_memory_bytes
 from raybench.training.memory import Room
 from raybench.training.reading import (
-    BatchesInMemory,
-    BatchesOnDemand,
+    BaseInMemoryBatches,
+    BaseOnDemandBatches,
     Reader,
     mixes,
     training_reader,
@@ -26,15 +26,16 @@ from raybench.training.reading import (
 from raybench.training.tensorflow.model import Inputs, Mixed
 
 ALIGNMENT = 64
-"""Bytes: kernels on a CPU end the process where a tensor's memory is aligned to less."""
+"""Alignment in bytes that CPU kernels need: with less, they end the process."""
 
 
 WORDS = {4: tf.float32, 2: tf.float16}
-"""Type that uint8 is gathered as, by its bytes: `GatherV2` has kernels for these on GPUs."""
+"""Types as which uint8 is gathered, by their bytes: `GatherV2` has GPU kernels for these."""
 
 
 def to_tensor(array: np.ndarray) -> tf.Tensor:
-    """Return an array on the device; a CPU takes one of a mapped file where it is."""
+    """Return an array as a tensor on the device; a CPU uses the memory of the array if it is
+    aligned."""
     is_aligned = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
     if not is_aligned or not array.flags.writeable or has_gpus():
         return copied(array)
@@ -47,14 +48,14 @@ def copied(array: np.ndarray) -> tf.Tensor:
 
 
 def type_here(dtype: np.dtype) -> tf.DType:
-    """Return the type that an array has as a tensor: int32 stays in the host's memory whatever
-    device it is for, so a GPU is given int64."""
+    """Return the tensor type of an array: int64 for int32 on GPUs, as TensorFlow keeps int32 in
+    host memory."""
     kind = tf.as_dtype(dtype)
     return tf.int64 if kind == tf.int32 and has_gpus() else kind
 
 
 def gathered(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Traced: return rows of a tensor, by a kernel of the device that it is on."""
+    """Traced: return rows of a tensor, with a kernel of its device."""
     shape = tensor.shape[1:]
     size = word_bytes(shape)
     if tensor.dtype != tf.uint8 or size is None:
@@ -64,42 +65,42 @@ def gathered(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 def word_bytes(shape: Sequence[int]) -> int | None:
-    """Return the bytes of the words that a sample of bytes is made of; None of an odd number."""
+    """Return the word size in bytes of samples of bytes; None for an odd number of bytes."""
     return next((size for size in WORDS if math.prod(shape) % size == 0), None)
 
 
 def has_gpus() -> bool:
-    """Whether tensors of this process lie on a GPU."""
+    """Return whether the tensors of this process are on a GPU."""
     return bool(tf.config.get_visible_devices("GPU"))
 
 
 def free_bytes(share: float = 1) -> int:
-    """Return the bytes that are free where tensors lie: the machine's, or of this worker's `share`
-    of its first GPU; none where that tells nothing: data are then read batch by batch.
+    """Return the free bytes for tensors: of the machine, or within this worker's `share` of its
+    first GPU.
 
-    What TensorFlow holds of a GPU without using it is free: it gives nothing back.
+    0 if a GPU does not report its memory: data are then read batch by batch. Memory that TensorFlow
+    holds without using it counts as free.
     """
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
         return available_bytes()
-    name = gpus[0].name.split("/device:")[-1]  # in a cluster the whole one begins with its task
+    name = gpus[0].name.split("/device:")[-1]  # in a cluster the full name starts with the task
     used = int(tf.config.experimental.get_memory_info(name)["current"])
     return max(0, int(gpu_memory_bytes() * min(share, 1)) - used)
 
 
 Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
-"""Inputs and labels, labels and shares of what they are mixed with (or nothing), and (steps,
-passes, samples) rows of all these, and their weights, (steps, passes, replicas) `Step.shares`, and
-(steps,) rates."""
+"""Inputs; labels; labels and weights of mixed samples (or nothing); (steps, passes, samples) rows
+of all these, and their weights; (steps, passes, replicas) `Step.shares`; (steps,) rates."""
 
 
-class InMemoryBatches(BatchesInMemory):
-    """Inputs and labels that are on the device: a batch is an index into them."""
+class InMemoryBatches(BaseInMemoryBatches):
+    """Inputs and labels on the device, from which a batch is indexed."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield what the traced function takes, as many steps in a call as have one shape.
+        """Yield the arguments of the traced function, as many steps per call as have one shape.
 
-        Counts the time waited; the index itself is a part of the step.
+        Counts the time waited; indexing is part of the step.
         """
         shares = tf.ones(len(self._labels)), tf.zeros(len(self._labels))
         mixed = (self._labels, *shares) if self._is_mixed else ()
@@ -117,16 +118,16 @@ class InMemoryBatches(BatchesInMemory):
         return tf.random.normal(first.shape) if first.dtype == tf.float32 else first
 
 
-class OnDemandBatches(BatchesOnDemand):
-    """Inputs that are read when they are asked for, the batches of `prefetch` steps ahead."""
+class OnDemandBatches(BaseOnDemandBatches):
+    """Inputs that are read on demand, the batches of `prefetch` steps ahead."""
 
     in_memory = InMemoryBatches
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield what the traced function takes, one step in a call: as in memory, of its samples.
+        """Yield the arguments of the traced function, one step per call.
 
-        Counts the time waited. A call returns when the device is done with it, so the time on
-        the host is what training waits.
+        Counts the time waited. A call returns when the device is done, so the time on the host is
+        the time that training waits.
         """
         read = self._prefetch.each(self._read_step, steps)
         for _ in steps:
@@ -159,19 +160,19 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(share: float) -> Room:
-    """Return the room for all splits where tensors lie: of a GPU in this worker's `share`."""
+    """Return the room for all splits: on a GPU within the `share` of this worker."""
     return Room(free_bytes(share), is_gpu=has_gpus())
 
 
 def batches_of(split: Split, prefetch: int, room: Room) -> Batches:
-    """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
+    """Return the batches of a split; `prefetch` is not used for data in memory."""
     if split.is_on_demand or not _has_room(split, room):
         return OnDemandBatches(Reader(split), prefetch)
     return InMemoryBatches(each(split.arrays, to_tensor), to_tensor(split.labels))
 
 
 def training_batches(spec: RunSpec, split: Split, room: Room) -> Batches:
-    """Return the training split; where samples are augmented they are read by batch."""
+    """Return the batches of the training split; augmented samples are read by batch."""
     reader = training_reader(spec, split)
     if reader is None:
         return batches_of(split, spec.prefetch, room)
@@ -179,13 +180,13 @@ def training_batches(spec: RunSpec, split: Split, room: Room) -> Batches:
 
 
 def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], tf.TensorSpec]:
-    """Return that of inputs and labels of as many rows as there may be."""
+    """Return the signature of inputs and labels with any number of rows."""
     labels = tf.TensorSpec([None, *split.labels.shape[1:]], type_here(split.labels.dtype))
     return each(split.inputs, _any_rows), labels
 
 
 def training_signature(spec: RunSpec, split: Split) -> list[Any]:
-    """Return that of a `Batch`, its sizes left open: one trace serves the partial ones too."""
+    """Return the signature of a `Batch` with open sizes: one trace serves partial batches too."""
     inputs, labels = signature(split)
     shares = [tf.TensorSpec([None], tf.float32)] * 2
     kinds = (tf.int64, tf.float32, tf.float32)
@@ -199,12 +200,14 @@ def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:
 
 
 def _has_room(split: Split, room: Room) -> bool:
-    """Whether a split may lie on the device whole; on a GPU bytes that no kernel there gathers
-    would be copied back at every step."""
+    """Return whether a split may stay on the device whole.
+
+    On a GPU, bytes without a gather kernel would be copied back at every step.
+    """
     pixels = [one for one in parts(split.arrays) if one.dtype == np.uint8]
     if has_gpus() and not all(word_bytes(one.shape[1:]) for one in pixels):
         return False
-    return room.takes(split)
+    return room.reserve(split)
 
 
 def _numbers_of(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -1,6 +1,5 @@
-"""A workload's layers as Keras layers, and batch normalisation as torch computes it. Mirrors
-torch/layers.py.
-"""
+"""Layers of a workload as Keras layers, and batch normalization as in torch. Mirrors
+torch/layers.py."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,20 +16,20 @@ NORM_EPSILON = 1e-5
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.layers.Layer]:
-    """Return one Keras layer a layer, for images (N, H, W, C), vectors or tokens."""
+    """Return one Keras layer per layer, for images (N, H, W, C), vectors or tokens."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
     return [of_class(_LAYERS, layer)(layer, before) for layer, before in pairs]
 
 
 def input_type(layers: Sequence[Layer]) -> str | None:
-    """Return the type of what the first layer takes; None is the default, of numbers."""
+    """Return the dtype of the inputs of the first layer; None is the default, for numbers."""
     is_embedded = isinstance(layers[0], description.Embedding | description.MeanEmbedding)
     return "int64" if is_embedded else None
 
 
 class MeanEmbedding(keras.layers.Layer):
-    """The mean of the tokens' vectors, padding left out; 0 of padding alone."""
+    """Mean of the vectors of tokens without padding; 0 for padding only."""
 
     def __init__(self, vocabulary: int, size: int) -> None:
         super().__init__()
@@ -45,7 +44,7 @@ class MeanEmbedding(keras.layers.Layer):
 
 
 class Positions(keras.layers.Layer):
-    """Adds a learnt vector for each place."""
+    """Adds a learned vector per position."""
 
     def __init__(self, tokens: int, size: int) -> None:
         super().__init__()
@@ -57,7 +56,7 @@ class Positions(keras.layers.Layer):
 
 
 class CausalAttention(keras.layers.Layer):
-    """Softmax attention to the tokens before and the token itself."""
+    """Softmax attention to the previous tokens and the token itself."""
 
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
@@ -81,7 +80,7 @@ class CausalAttention(keras.layers.Layer):
 
 
 class Residual(keras.layers.Layer):
-    """Sum of its input and of what the layers make of it."""
+    """Sum of the input and the output of layers."""
 
     def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
         super().__init__()
@@ -91,7 +90,7 @@ class Residual(keras.layers.Layer):
             layer.build((None, *shape))
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the sum, of the inputs' shape."""
+        """Return the sum, in the shape of the inputs."""
         outputs = inputs
         for layer in self.layers:
             outputs = layer(outputs)
@@ -128,24 +127,24 @@ _LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
     description.CausalAttention: lambda one, before: CausalAttention(before[-1], one.heads),
     description.Residual: lambda one, before: Residual(one.layers, before),
 }
-"""Keras layers by kind, each given the shape before it."""
+"""Makers of Keras layers by kind of layer; they get the layer and its input shape."""
 
 
 STATISTICS = ("moving_mean", "moving_variance")
 SENT = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
-"""Types that TensorFlow adds up over workers."""
+"""Types that TensorFlow sums over workers."""
 
 
 class BatchNorm(keras.layers.BatchNormalization):
-    """Keras's layer, whose running variance is the unbiased one of each batch, as torch's.
+    """Batch normalization with the unbiased running variance of torch.
 
-    Keras keeps the biased one: of a batch of 16 samples and a last map of one pixel it is a
-    sixteenth smaller. In TensorFlow's fused kernel, which Keras does not use. `synchronized` is
-    Keras's own: over the samples of all workers.
+    Keras uses the biased one: for 16 samples and a last map of one pixel it is a sixteenth smaller.
+    Uses TensorFlow's fused kernel, which Keras does not; with `synchronized`, which covers the
+    samples of all workers, the layer is that of Keras.
     """
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
-        """Return (N, H, W, C), normalised over the batch in training."""
+        """Return (N, H, W, C), normalized over the batch in training."""
         del mask
         if not training or not self.trainable:
             return self._fused(inputs, self.moving_mean, self.moving_variance)[0]
@@ -158,7 +157,8 @@ class BatchNorm(keras.layers.BatchNormalization):
     def _fused(
         self, inputs: tf.Tensor, mean: keras.Variable | None, variance: keras.Variable | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return outputs, and of a batch (mean None) its mean and unbiased variance."""
+        """Return the outputs and, without given statistics, mean and unbiased variance of the
+        batch."""
         kept = [
             None if one is None else tf.convert_to_tensor(one.value) for one in (mean, variance)
         ]
@@ -178,23 +178,23 @@ class BatchNorm(keras.layers.BatchNormalization):
 
 
 class AveragedStatistics:
-    """The mean over workers of the moving means and variances, and rank 0's of other variables that
-    forward may change (a codebook, a queue); to be called by all at once.
+    """Averages the moving means and variances over workers, and copies other variables that a
+    forward pass may change (a codebook, a queue) from rank 0; called on all workers at once.
 
-    Training does not read the means: each worker keeps those of its own samples until the model is
-    evaluated and saved.
+    Training does not read the means: each worker keeps its own until the model is evaluated or
+    saved.
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-        # Without the random streams, which are each worker's own.
+        # Without the random streams, which differ between workers.
         changing = [one for one in model.non_trainable_weights if one.dtype in SENT]
         self._variables = [one for one in changing if one.name in STATISTICS]
         self._others = [one for one in changing if one.name not in STATISTICS]
         self._traced = tf.function(lambda: strategy.run(self._average))
 
     def __call__(self) -> None:
-        """Give every worker and replica the means, and what is rank 0's."""
+        """Update the variables of every worker and replica."""
         if self._variables + self._others and self._strategy.num_replicas_in_sync > 1:
             self._traced()
 
@@ -211,8 +211,8 @@ class AveragedStatistics:
             variable.assign(value)
 
 
-def synchronise(model: keras.Model) -> None:
-    """Let every batch normalisation take the samples of all workers."""
+def synchronize(model: keras.Model) -> None:
+    """Synchronize every batch normalization over all workers."""
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True

@@ -1,10 +1,7 @@
-"""The TensorFlow training loop: one traced function per run takes many steps in a call.
+"""The TensorFlow training loop: one traced function takes many steps per call.
 
-`model.fit` fails for Keras 3 with two workers (keras#20585), and a call from Python per step
-is slower, so the loop over steps is inside `tf.function` (`_take`), on arrays held in
-device memory.
-
-torch traces nothing: its steps are in its loop.
+`model.fit` of Keras 3 fails with two workers (keras#20585), and one call from Python per step is
+slower, so the loop over steps runs inside `tf.function` (`_take`), on data in device memory.
 """
 
 import contextlib
@@ -22,11 +19,10 @@ import tensorflow as tf
 from raybench.data.dataset import Dataset
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training import base
-from raybench.training.base import Step, StepLog, Totals
+from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
 from raybench.training.optimizers import settings_of
-from raybench.training.probe import check_workers, may_differ
+from raybench.training.probe import builds_user_models, check_workers
 from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.batches import (
     batches_of,
@@ -36,7 +32,7 @@ from raybench.training.tensorflow.batches import (
     training_batches,
     training_signature,
 )
-from raybench.training.tensorflow.layers import AveragedStatistics, synchronise
+from raybench.training.tensorflow.layers import AveragedStatistics, synchronize
 from raybench.training.tensorflow.model import (
     Inputs,
     Losses,
@@ -53,9 +49,9 @@ from raybench.training.tensorflow.state import (
     Freezing,
     LossScale,
     copies_of,
-    differing,
-    own_numbers,
+    differing_arrays,
     pack_state,
+    replica_numbers,
     seed_layers,
     set_values,
     unpack_state,
@@ -65,31 +61,31 @@ from raybench.training.tensorflow.world import Exchange, World, set_arithmetic
 from raybench.training.tensorflow.world import join as join
 
 Data = tuple[Inputs, tf.Tensor, Mixed]
-"""Inputs, labels and what they are mixed with, of which a pass takes some rows."""
+"""Inputs, labels and mixed labels, from which a pass takes some rows."""
 
 
 Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""Takes the step of a number; its loss and its squares, on this worker."""
+"""Takes the step of a number; returns its loss and its squares on this worker."""
 
 
 class GpuMemory(Memory):
     """Memory of a worker's GPUs; the peak is that of the fullest one."""
 
     def __init__(self, num_gpus: int) -> None:
-        # A worker sees its own alone: one, or one for each replica in its process.
+        # A worker sees only its own GPUs: one, or one per replica in its process.
         self._gpus = [f"GPU:{index}" for index in range(num_gpus)]
         super().__init__()
 
     def peak(self) -> int:
-        """Return the most bytes since `begin`."""
+        """Return the peak in bytes since `begin`."""
         return self._fullest("peak")
 
-    def _forget(self) -> bool:
+    def _reset(self) -> bool:
         for gpu in self._gpus:
             tf.config.experimental.reset_memory_stats(gpu)
         return True
 
-    def _settled(self) -> int:
+    def _in_use(self) -> int:
         return self._fullest("current")
 
     def _fullest(self, name: str) -> int:
@@ -98,23 +94,23 @@ class GpuMemory(Memory):
 
 
 class StepRecorder:
-    """Keeps the rows (end, part's square, whole's square) that traced calls return.
+    """Records the rows (end, squared norm sent, squared norm received) that traced calls return.
 
-    An end is TensorFlow's own time of day, the only clock inside a traced loop: the seconds of a
-    call in which somebody sets the machine's clock back are not known.
+    An end is TensorFlow's time of day, the only clock inside a traced loop: the step times of a
+    call during which the machine's clock is set back are unknown.
     """
 
-    def __init__(self, *, has_squares: bool) -> None:
-        self._has_squares = has_squares
+    def __init__(self, *, has_norms: bool) -> None:
+        self._has_squares = has_norms
         self._seconds: list[float] = []
         self._squares: list[list[float]] = []
 
     def begin(self) -> None:
-        """Forget the steps before."""
+        """Discard earlier steps."""
         self._seconds, self._squares = [], []
 
     def add(self, start: float, rows: tf.Tensor) -> None:
-        """Take in what a traced call returned, that began at `start`."""
+        """Add the rows of a traced call that began at `start`."""
         table = rows.numpy()
         seconds = np.diff(table[:, 0], prepend=start)
         if (seconds < 0).any():
@@ -123,7 +119,7 @@ class StepRecorder:
         self._squares += table[:, 1:].tolist()
 
     def log(self) -> StepLog:
-        """Return what was recorded since `begin`."""
+        """Return the records since `begin`."""
         squares = self._squares if self._has_squares else []
         return StepLog(
             seconds=list(self._seconds),
@@ -135,7 +131,7 @@ class StepRecorder:
 def take_recorded(
     take: Take, num_steps: tf.Tensor, variables: list[tf.Variable]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Traced: take steps that write to `variables`; their loss, and a row of each."""
+    """Traced: take steps that write to `variables`; return the total loss and a row per step."""
     total = tf.zeros(())
     rows = tf.TensorArray(tf.float64, size=num_steps, element_shape=[3])
     for step in tf.range(num_steps):
@@ -146,11 +142,11 @@ def take_recorded(
 
 
 def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
-    """Traced: the time of day, in seconds, when all that a step writes to these is written."""
+    """Traced: return the time of day in seconds once all writes of a step are done."""
     values = [tf.convert_to_tensor(variable) for variable in variables]
     with tf.control_dependencies(values):
         last = tf.reshape(values[-1], [-1])[:1]
-    # A GPU runs behind what asks it to; a number that has arrived here has been computed.
+    # A GPU runs behind the host; a number that has arrived here has been computed.
     with tf.device("CPU:0"):
         arrived = tf.identity(last)
         with tf.control_dependencies([arrived]):
@@ -159,11 +155,11 @@ def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
 
 HALF = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 EVALUATION_BATCH = 1024
-"""Most samples per forward pass of an evaluation."""
+"""Largest evaluation batch size."""
 
 
-class Trainer(base.Trainer):
-    """One Keras model in training on one worker, or on the replicas of one process."""
+class Trainer(BaseTrainer):
+    """A Keras model in training on one worker, or on the replicas of one process."""
 
     module = keras_model
 
@@ -174,22 +170,22 @@ class Trainer(base.Trainer):
         )
         self._spec, self._workload, self._world = spec, workload, world
         keras.mixed_precision.set_dtype_policy(HALF.get(spec.precision, "float32"))
-        if may_differ(spec, workload):
-            # Of their own: in the strategy's scope workers wait for each other's variables.
+        if builds_user_models(spec, workload):
+            # Outside of the strategy's scope, where workers would wait for each other's variables.
             alone = keras_model.build_model(workload, spec.seed)
             check_workers(workload, keras_model.parameter_shapes(alone), world)
             del alone
         with world.strategy.scope():
             self._model = keras_model.build_model(workload, spec.seed)
-            set_arithmetic(spec.precision)  # whatever the user's code has set
+            set_arithmetic(spec.precision)  # the user's code may have changed it
             start_from(self._model, workload, spec.weights)
             self.num_parameters = keras_model.num_parameters(self._model)
             self.batch_statistics = (
                 keras_model.batch_statistics(self._model) and not spec.sync_batch_norm
             )
             if spec.sync_batch_norm and spec.num_workers > 1:
-                synchronise(self._model)
-            # Dropout differs between ranks and between seeds, and repeats with both.
+                synchronize(self._model)
+            # Dropout differs between ranks and between seeds, and is reproducible for both.
             seed = spec.seed * 1_000_003 + world.rank
             self._streams = seed_layers(self._model, world.strategy, seed)
             self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
@@ -198,9 +194,9 @@ class Trainer(base.Trainer):
             self._loss_scale = LossScale(spec.precision)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
-        self._losses = Losses.of(spec, workload, dataset)
+        self._losses = Losses.for_run(spec, workload, dataset)
         if self._losses.hook("loss") is None:
-            self._losses.take(compiled_loss(self._model))
+            self._losses.use_model_loss(compiled_loss(self._model))
         self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
         room = room_for_data(spec.gpus_per_worker)
@@ -218,7 +214,7 @@ class Trainer(base.Trainer):
         self._recorder = None
         self._memory = GpuMemory(len(world.gpus)) if world.gpus else Memory()
         if spec.record_steps:
-            self._recorder = StepRecorder(has_squares=self._exchange.measures)
+            self._recorder = StepRecorder(has_norms=self._exchange.measures)
         given = training_signature(spec, dataset.train)
         self._train_steps = {
             is_frozen: tf.function(self._take, given) for is_frozen in (False, True)
@@ -226,7 +222,7 @@ class Trainer(base.Trainer):
         self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
 
     def train(self, steps: list[Step]) -> float:
-        """Take optimizer steps; return this worker's weighted loss, summed over steps."""
+        """Take optimizer steps; return the weighted loss of this worker, summed over the steps."""
         if self._recorder:
             self._recorder.begin()
         total = 0.0
@@ -238,7 +234,7 @@ class Trainer(base.Trainer):
     def _train_alike(
         self, steps: list[Step], take: tf.types.experimental.PolymorphicFunction
     ) -> float:
-        """Take steps by one traced function, all with the backbone frozen or all without."""
+        """Take steps with one traced function, all with the backbone frozen or none."""
         total = 0.0
         began = float(tf.timestamp()) if self._recorder else 0.0
         for batch in self._splits["train"].batches(steps):
@@ -259,9 +255,9 @@ class Trainer(base.Trainer):
         shares: Any,
         rates: Any,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Traced: the arguments are a `Batch`.
+        """Traced: take the steps of a `Batch`.
 
-        Returns the loss and, where they are recorded, a row of each step.
+        Returns the total loss and, with `record_steps`, a row per step.
         """
 
         def take_one(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -294,20 +290,20 @@ class Trainer(base.Trainer):
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
-        # Exchanged as they are scaled: `gradient_compression: fp16` overflows where backward does.
+        # Exchanged with the loss scale: `gradient_compression: fp16` overflows where backward does.
         gradients, exchanged = map(self._loss_scale.unscaled, (gradients, exchanged))
         self._loss_scale.step(exchanged, self._update)
         return loss, self._exchange.squares(gradients, exchanged)
 
     def _update(self, gradients: list[tf.Tensor]) -> None:
-        """Traced, in replica context: one update, and what follows the weights."""
+        """Traced, in replica context: update the weights and their average."""
         if self._spec.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self._spec.clip_norm)
         self._optimizer.apply(gradients, self._model.trainable_variables)
         self._averaging.update()
 
     def _own(self, columns: tf.Tensor) -> tf.Tensor:
-        """Traced, in replica context: this replica's columns of a step (`Step.indices`)."""
+        """Traced, in replica context: return this replica's columns of a step (`Step.indices`)."""
         replicas = self._spec.replicas_per_process
         if replicas == 1:
             return columns
@@ -318,20 +314,20 @@ class Trainer(base.Trainer):
     def _one_pass(
         self, data: Data, rows: Any, weights: Any, shares: Any
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with self._world.where_data_are():
+        with self._world.data_device():
             inputs, labels, mixed = tf.nest.map_structure(lambda one: gathered(one, rows), data)
         given = inputs, labels, mixed, weights, shares[0]
         if self._compiled is None:
             return self._gradients(*given)
-        # Another size would be compiled too, on the training clock.
+        # Another size would be compiled during training time.
         is_full = tf.shape(rows)[0] == self._spec.batch_size_per_worker
         return tf.cond(is_full, partial(self._compiled, *given), partial(self._gradients, *given))
 
     def _gradients(
         self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor, share: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced: the loss of a pass, and the gradients of what it is scaled to; `share` of what
-        the model adds to a loss."""
+        """Traced: return the loss of a pass and the gradients of the scaled loss; `share` weights
+        the losses that the model adds."""
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(prepare_inputs(inputs), training=True)
@@ -341,11 +337,11 @@ class Trainer(base.Trainer):
         gradients = tape.gradient(
             scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        # That of an embedding comes as its rows alone, which no sum over passes takes.
+        # The gradient of an embedding has only some rows, which cannot be summed over passes.
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Sums of loss and metric over rows of the `validation` or `test` split."""
+        """Return sums of loss and metric over rows of the `validation` or `test` split."""
         self._average_statistics()
         sums, samples = np.zeros(3), 0
         with self._averaging.in_place():
@@ -356,17 +352,17 @@ class Trainer(base.Trainer):
         return Totals(loss=loss, value=value, squares=squares, samples=samples)
 
     def state(self) -> bytes:
-        """Return all that training goes on from, as an `.npz` file; see Trainer."""
+        """Return the state of training as an `.npz` file; see BaseTrainer."""
         replicas = [values_of(variables) for variables in self._copies()]
-        own = differing(replicas, self._world.gather)
+        own = differing_arrays(replicas, self._world.gather)
         rows: list[list[float]] = []
         for arrays in replicas:
-            rows += self._world.gather(own_numbers(self.input_seconds(), arrays, own))
+            rows += self._world.gather(replica_numbers(self.input_seconds(), arrays, own))
         is_frozen = self._freezing is not None and self._freezing.is_on
         return b"" if self._world.rank else pack_state(replicas[0], own, rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
-        """Take what `state` returned on rank 0."""
+        """Continue from the state that `state` returned on rank 0."""
         self._earlier_input_s, is_frozen = unpack_state(state, self._copies(), self._world.rank)
         if self._freezing:
             self._freezing.set(is_frozen)
@@ -387,7 +383,10 @@ class Trainer(base.Trainer):
             set_values(variables, values)
 
     def _freeze(self, is_on: bool) -> None:
-        """Freeze the backbone or let it go, on all ranks at the same step."""
+        """Freeze the backbone or unfreeze it, on all ranks at the same step.
+
+        Unfreezing resets the optimizer.
+        """
         if self._freezing is None or self._freezing.is_on == is_on:
             return
         self._freezing.set(is_on)
@@ -401,11 +400,11 @@ class Trainer(base.Trainer):
     def _copies(self) -> Copies:
         variables = self._model.variables + self._optimizer.variables
         variables += self._averaging.variables + self._loss_scale.variables
-        variables += self._streams  # Keras's global one is no variable of the model
+        variables += self._streams  # Keras's global stream is no variable of the model
         return copies_of(list({id(one): one for one in variables}.values()), self._world.strategy)
 
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tf.Tensor:
-        """Traced: sums of loss, metric and the metric's squares over a batch."""
+        """Traced: return the sums of loss, metric and squared metric over a batch."""
         outputs = self._model(prepare_inputs(inputs), training=False)
         losses, values = self._losses.losses_and_values(outputs, labels)
         losses, values = tf.cast(losses, tf.float64), tf.cast(values, tf.float64)

@@ -1,4 +1,4 @@
-"""Models in Keras: built from a workload, fed, judged, saved. Mirrors torch/model.py."""
+"""Keras models: construction, inputs, losses, weights. Mirrors torch/model.py."""
 
 import copy
 import tempfile
@@ -15,7 +15,7 @@ from raybench.models.base import Hook, LayerWorkload, Workload, users_code
 from raybench.models.layers import initial_weights, to_keras_layout
 from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
-from raybench.training import losses
+from raybench.training.losses import BaseLosses
 from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.layers import build_layers, input_type
 from raybench.training.tensorflow.named import build_named
@@ -24,10 +24,10 @@ Inputs: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
 
 
 def build_model(workload: Workload, seed: int) -> keras.Model:
-    """Return a new model; `seed` fixes its weights, and dropout from here on.
+    """Build a model; `seed` fixes its weights and later dropout.
 
-    Takes images (N, H, W, C), see `prepare_inputs`. Variables live where the strategy in
-    scope puts them. A workload without `build_keras` is a UserError.
+    The model takes images (N, H, W, C), see `prepare_inputs`. Variables are placed by the strategy
+    in scope. Raises UserError for a workload without `build_keras`.
     """
     keras.utils.set_random_seed(seed)
     if isinstance(workload, NamedWorkload):
@@ -46,23 +46,23 @@ def build_model(workload: Workload, seed: int) -> keras.Model:
 
 
 def num_parameters(model: keras.Model) -> int:
-    """Trainable weights and biases."""
+    """Return the number of trainable parameters."""
     return sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
 
 
 def parameter_shapes(model: keras.Model) -> list[tuple[str, tuple[int, ...]]]:
-    """Return name and shape of all that several workers exchange, in the model's order."""
+    """Return name and shape of all variables that workers share, in the order of the model."""
     return [(variable.path, tuple(variable.shape)) for variable in model.variables]
 
 
 def batch_statistics(model: keras.Model) -> bool:
-    """Whether a layer normalises over the samples of one worker's batch."""
+    """Return whether a layer normalizes over the batch of one worker."""
     kinds = (keras.layers.BatchNormalization,)
     return any(isinstance(layer, kinds) and not layer.synchronized for layer in all_layers(model))
 
 
 def prepare_inputs(inputs: Inputs) -> Inputs:
-    """Scale uint8 to float32 in 0..1, make whole numbers int64; of inputs by name each."""
+    """Scale uint8 to float32 in 0..1, convert integers to int64, also in dicts of inputs."""
     return each(inputs, _prepared)
 
 
@@ -73,7 +73,7 @@ def _prepared(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def predict(model: keras.Model, inputs: Batch) -> Array:
-    """Return a model's outputs for arrays as a dataset has them, in evaluation mode."""
+    """Return the outputs of a model in evaluation mode for input arrays of a dataset."""
     tensors: Inputs = each(inputs, tf.convert_to_tensor)
     outputs = model(prepare_inputs(tensors), training=False)
     found: Array = tf.cast(outputs, tf.float32).numpy()
@@ -89,7 +89,7 @@ def save_weights(model: keras.Model) -> bytes:
 
 
 def load_weights(model: keras.Model, weights: bytes) -> None:
-    """Take weights that `save_weights` returned."""
+    """Load weights that `save_weights` returned."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.weights.h5"
         file.write_bytes(weights)
@@ -97,14 +97,14 @@ def load_weights(model: keras.Model, weights: bytes) -> None:
 
 
 def added_loss(model: keras.Model) -> tf.Tensor:
-    """Return what a model adds to the loss of the pass that it was last called for, float32:
-    weight penalties, activity penalties and `add_loss`, as `model.fit` sums them."""
+    """Return the losses that a model added in its last call, float32: weight penalties, activity
+    penalties and `add_loss`, summed as in `model.fit`."""
     found = [tf.reduce_sum(tf.cast(one, tf.float32)) for one in model.losses]
     return tf.add_n(found) if found else tf.zeros(())
 
 
 class Unreduced(keras.losses.Loss):
-    """A loss function as Keras calls it, without the mean over samples."""
+    """A loss function without the mean over samples."""
 
     def __init__(self, function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> None:
         super().__init__(reduction=None)
@@ -116,7 +116,7 @@ class Unreduced(keras.losses.Loss):
 
 
 def compiled_loss(model: keras.Model) -> Hook | None:
-    """Return the loss that a model was compiled with, per sample (N,); None without one.
+    """Return the loss (N,) that a model was compiled with, or None.
 
     Raises:
         UserError: There are several, or Keras knows no loss of that name.
@@ -147,12 +147,12 @@ def compiled_loss(model: keras.Model) -> Hook | None:
 
 
 Mixed = tuple[tf.Tensor, ...]
-"""Labels of the samples that others are mixed with, and what the loss by the own label and that by
-the other's count (N,); or nothing where none are mixed."""
+"""Labels of the samples that others are mixed with, and the weights (N,) of the loss by the own
+label and by the other label; empty if nothing is mixed."""
 
 
-class Losses(losses.Losses):
-    """The loss and the metric of a run."""
+class Losses(BaseLosses):
+    """Loss and metric of a run in TensorFlow."""
 
     PREFIX = "keras"
 

@@ -1,7 +1,7 @@
-"""Models by name in Keras: those of keras.applications as ours, without their own tops, and the
-weights that they begin with. Mirrors torch's.
+"""Models by name in Keras, from keras.applications without their tops, and their initial weights.
+Mirrors torch/named.py.
 
-The networks of both frameworks are torchvision's, layer by layer, drawn as in torch.
+Networks of both frameworks are torchvision's, layer by layer, with the initialization of torch.
 """
 
 import inspect
@@ -59,15 +59,16 @@ FAMILIES = {
     "ConvNeXt": "convnext_{rest}_notop.h5",
     "NASNet": "nasnet_{rest}_no_top.h5",
 }
-"""File of trained weights without top, by how names begin (longer first); `rest` follows."""
+"""File of trained weights without top, by prefix of the name (longer ones first); `rest` is the
+remaining name."""
 
 
 class NamedModel(keras.Model):
-    """A network without its head, and a head for the data: pixels in 0..1 in, float32 out.
+    """A backbone and a head for the data, with pixels in 0..1 as inputs and float32 outputs.
 
-    `prepare` makes the pixels what the library's trained weights expect, with or without such
-    weights; images of one channel are repeated to the three that the network takes. While the
-    backbone is not `trainable`, it works as in evaluation, dropout included.
+    `prepare` converts pixels to the inputs of the trained weights, with or without such weights;
+    images of one channel are repeated to three. A backbone that is not `trainable` runs in
+    evaluation mode, dropout included.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class NamedModel(keras.Model):
         self.head.build(backbone.output_shape)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Make no variables: the parts have theirs."""
+        """Do nothing: the parts have their variables."""
         del input_shape
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
@@ -97,10 +98,9 @@ class NamedModel(keras.Model):
 
 
 def build_keras(workload: NamedWorkload) -> NamedModel:
-    """Return the network, its average over the last map, and a dense head; Keras has been seeded.
+    """Build a network with global average pooling and a dense head; Keras is seeded already.
 
-    Without the library's own top, which differs between its networks and is not what is
-    fine-tuned.
+    Leaves out the top of the library, which differs between networks and is not fine-tuned.
     """
     function = _function(workload)
     assert not isinstance(workload.input_shape, dict)
@@ -159,7 +159,7 @@ TORCH = (".pth", ".pt", ".safetensors")
 
 
 def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Return a new model; Keras has been seeded. UserError for an unknown name."""
+    """Build a model; Keras is seeded already. Raises UserError for an unknown name."""
     require_library(workload, "tensorflow")
     is_network = workload.library == "both"
     model = _build_network(workload, seed) if is_network else build_keras(workload)
@@ -168,18 +168,18 @@ def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str]:
-    """Give a new model the weights of a spec; return what was drawn anew, in sentences."""
+    """Load the weights of a spec into a new model; return warnings about reinitialized weights."""
     path = weights_file(workload, weights, CACHED)
     return [] if path is None else load_file(model, workload, path)
 
 
 def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Return the model with the first weights of both frameworks."""
+    """Build a network with the initial weights of both frameworks."""
     network = NETWORKS[workload.model]()
     assert not isinstance(workload.input_shape, dict)
     inputs = keras.Input((*workload.input_shape[:2], network.stem.inputs))
     outputs = _conv(inputs, network.stem)
-    if network.max_pool:  # after a ReLU, so that zeros at the border are never the maximum
+    if network.max_pool:  # zero padding: the inputs are at least 0
         outputs = keras.layers.ZeroPadding2D(1)(outputs)
         outputs = keras.layers.MaxPooling2D(3, 2)(outputs)
     for block in network.blocks:
@@ -195,10 +195,10 @@ def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
-    """Give the model a file's weights; return what was drawn anew, in sentences.
+    """Load the weights of a file; return warnings about reinitialized weights.
 
-    `.weights.h5` as Keras saves them; `.h5` of keras.applications without top; `.pth`, `.pt` and
-    `.safetensors` of torch for the networks that both frameworks have.
+    Accepts `.weights.h5` as saved by Keras, `.h5` of keras.applications without top, and `.pth`,
+    `.pt` and `.safetensors` of torch for the networks of both frameworks.
     """
     if path.suffix in TORCH:
         if not isinstance(workload, NamedWorkload) or workload.library != "both":
@@ -228,7 +228,7 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
 
 
 def _load_saved(model: keras.Model, path: Path) -> list[str]:
-    """Load a `.weights.h5` file; the head alone may differ."""
+    """Load a `.weights.h5` file; only the head may differ."""
     if not isinstance(model, NamedModel):
         model.load_weights(path)
         return []
@@ -249,9 +249,9 @@ def _load_saved(model: keras.Model, path: Path) -> list[str]:
 
 
 def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
-    """Give the model weights by torchvision's names; return what was drawn anew, in sentences.
+    """Load weights by torchvision's names; return warnings about reinitialized weights.
 
-    UserError where anything but the head is missing or has another shape.
+    Raises UserError if anything but the head is missing or has another shape.
     """
     arrays = {_plain(name): array for name, array in arrays.items()}
     drawn: list[str] = []
@@ -273,7 +273,7 @@ def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """Return a name without the prefixes that a wrapper in torch gives."""
+    """Return a name without the prefixes of wrappers in torch."""
     return name.removeprefix("module.").removeprefix("net.")
 
 
@@ -317,7 +317,7 @@ ToKeras = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 
 def _variables(layer: keras.layers.Layer) -> list[tuple[str, keras.Variable, ToKeras]]:
-    """Return (torchvision's name, variable, change of layout) of a layer's weights."""
+    """Return (torchvision's name, variable, layout conversion) of a layer's weights."""
     name = layer.name
     if isinstance(layer, keras.layers.DepthwiseConv2D):
         return [(f"{name}.weight", layer.kernel, lambda array: array.transpose(2, 3, 0, 1))]

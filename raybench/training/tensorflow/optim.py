@@ -1,55 +1,163 @@
-"""Optimizers for Keras, each with the update of its torch namesake. Mirrors torch's."""
+"""Optimizers in Keras, each computing the update of its torch namesake. Mirrors torch/optim.py."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from raybench.models.base import users_code
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
+    ADAMW_RMS,
     COEFFICIENTS,
-    DROWN,
+    HUGE_EPSILON,
     NO_MATRICES,
-    RMS,
     SMALLEST_NORM,
     construct,
     newton_schulz,
     settings_of,
 )
 from raybench.training.tensorflow.internals import all_layers, take_exchanged
-from raybench.training.tensorflow.kernels import (
-    Optimizer,
-    Rates,
-    States,
-    Tensor,
-    Variable,
-    decay,
-)
 
 FUSED_DTYPES = (tf.float32, tf.float64)
 """Types of variables that `tf.raw_ops.ResourceApply*` update with their states in one pass over
-memory; the keras.ops that Keras's own optimizers are made of take one pass each. Other types go the
-plain way: in bfloat16, beta2 = 0.999 rounds to 1 and the second moment would stay 0."""
+memory, where keras.ops take one pass each. Other types take the plain path: in bfloat16, beta2 =
+0.999 rounds to 1 and the second moment would stay 0."""
+Variable: TypeAlias = tf.Variable
+Tensor: TypeAlias = tf.Tensor
+States: TypeAlias = list[tf.Variable]
+
+
+class Rates(NamedTuple):
+    """Numbers of a step for the variables of one type, computed once per step."""
+
+    learning_rate: tf.Tensor
+    kept: tf.Tensor
+    """1 - learning rate x weight decay: the factor by which decay multiplies a weight."""
+    own: tuple[tf.Tensor, ...]
+    """Numbers that the method computes from step and rate (`Optimizer._scalars`)."""
+
+
+def is_excluded(variable: tf.Variable) -> bool:
+    """Return whether a variable, a bias or norm parameter, has no weight decay or trust ratio."""
+    return len(variable.shape) <= 1
+
+
+class Optimizer(keras.optimizers.Optimizer):
+    """Base class of optimizers that update one variable with its states.
+
+    Biases and norm parameters (ndim <= 1) are excluded from weight decay and trust ratios.
+    Arguments that are not in `SETTINGS` go to keras.optimizers.Optimizer.
+    """
+
+    STATES: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    """Names of the state variables of each weight; they start at 0."""
+    SETTINGS: ClassVar[dict[str, float]]
+    """Settings of the method, each an attribute, with their defaults."""
+
+    def __init__(
+        self, learning_rate: float = 0.001, *, weight_decay: float = 0.0, **settings: Any
+    ) -> None:
+        own = {name: settings.pop(name, default) for name, default in self.SETTINGS.items()}
+        # Keras must not see the weight decay: its own is decoupled, decays biases too (it leaves
+        # out by name only), and would come on top.
+        super().__init__(learning_rate=learning_rate, **settings)
+        self.decay_rate = weight_decay
+        for name, value in own.items():
+            setattr(self, name, value)
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Create the state variables of each variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self._states = [
+            [self.add_variable_from_reference(variable, name) for name in self._states_of(variable)]
+            for variable in variables
+        ]
+        # An update is given one worker's own copy, where a strategy keeps several.
+        strategy = tf.distribute.get_strategy()
+        self._positions = {
+            copy.ref(): position
+            for position, variable in enumerate(variables)
+            for copy in strategy.experimental_local_results(variable.value)
+        }
+
+    def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
+        """Take one step with gradients that are summed over the workers; in replica context.
+
+        Keras's own `apply` would sum them again, in a way that cannot be configured.
+        """
+        variables = trainable_variables or self._trainable_variables
+
+        def update(strategy: tf.distribute.Strategy, pairs: Any, rates: Any) -> None:
+            for gradient, variable in pairs:
+                args = gradient, rates[variable.dtype]
+                strategy.extended.update(variable, self._update_one, args=args, group=False)
+
+        pairs = [(gradient, one.value) for gradient, one in zip(grads, variables, strict=True)]
+        rates = {kind: self._rates(kind) for kind in {one.dtype: None for _, one in pairs}}
+        tf.distribute.get_replica_context().merge_call(update, args=(pairs, rates))
+        for variable in variables:
+            if variable.constraint is not None:
+                variable.assign(variable.constraint(variable))
+        self.iterations.assign_add(1)
+
+    def _rates(self, kind: tf.DType) -> Rates:
+        rate, step = (ops.cast(one, "float64") for one in (self.learning_rate, self.iterations + 1))
+        kept = 1 - rate * self.decay_rate
+        return Rates(tf.cast(rate, kind), tf.cast(kept, kind), self._scalars(kind, step, rate))
+
+    def _update_one(self, variable: Variable, gradient: Tensor, rates: Rates) -> None:
+        states = self._states[self._positions[variable.ref()]]
+        gradient = tf.cast(gradient, variable.dtype)
+        self._update(variable, gradient, [state.value for state in states], rates)
+
+    def _decay_of(self, variable: Variable) -> float:
+        """Return the weight decay of a variable."""
+        return 0.0 if is_excluded(variable) else self.decay_rate
+
+    def _decay(self, variable: Variable, rates: Rates) -> None:
+        """w <- (1 - lr wd) w: decoupled weight decay, times the learning rate."""
+        if self._decay_of(variable):
+            variable.assign(variable * rates.kept)
+
+    def _states_of(self, variable: keras.Variable) -> tuple[str, ...]:
+        """Return the names of the state variables of a weight."""
+        del variable
+        return self.STATES
+
+    def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the numbers that all updates of a step share, for variables of one type.
+
+        `step` (from 1) and `rate` are float64: in float32, 1 - 0.999 alone is off by 1e-5.
+        """
+        del kind, step, rate
+        return ()
+
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
+        """Take one step with one variable."""
+        raise NotImplementedError
 
 
 class Sgd(Optimizer):
-    """SGD with momentum, the learning rate outside its buffer."""
+    """SGD with momentum, with the learning rate outside the momentum buffer."""
 
     STATES = ("momentum_buffer",)
     SETTINGS = DEFAULTS["sgd"]
     nesterov = False
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        if rates.weight_decay:
-            gradient += rates.weight_decay * variable
+        if weight_decay := self._decay_of(variable):
+            gradient += weight_decay * variable
         self._move(variable, gradient, states, rates)
 
     def _move(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
@@ -76,11 +184,11 @@ class Lars(Sgd):
     SETTINGS = DEFAULTS["lars"]
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        if not rates.excluded:
+        if not is_excluded(variable):
             norm = tf.norm(variable)
-            denominator = tf.norm(gradient) + rates.weight_decay * norm
-            if rates.weight_decay:
-                gradient += rates.weight_decay * variable
+            denominator = tf.norm(gradient) + self.decay_rate * norm
+            if self.decay_rate:
+                gradient += self.decay_rate * variable
             gradient *= _ratio(self.trust_coefficient * norm, denominator)
         self._move(variable, gradient, states, rates)
 
@@ -102,25 +210,25 @@ class Adam(Optimizer):
     def _corrected(
         self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor, epsilon: tf.Tensor | float
     ) -> tuple[tf.Tensor, ...]:
-        """Return step size and epsilon with the bias corrections in them."""
+        """Return step size and epsilon, both including the bias corrections."""
         betas: tuple[float, ...] = (self.beta1, self.beta2)
         if kind in FUSED_DTYPES:
-            # The kernel holds the betas in the variables' type, so the corrections must be those of
-            # the rounded betas; else v_hat is off by 1e-5.
+            # The kernel holds the betas in the variables' type, so the corrections must use the
+            # rounded betas; otherwise v_hat is off by 1e-5.
             betas = tuple(float(np.asarray(one, kind.as_numpy_dtype)) for one in betas)
         first, second = (correction(step, one) for one in betas)
         size = rate * tf.sqrt(second) / first
         return tf.cast(size, kind), tf.cast(epsilon * tf.sqrt(second), kind)
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        decay(variable, rates)
+        self._decay(variable, rates)
         (exp_avg, exp_avg_sq), (size, epsilon), kind = states, rates.own, variable.dtype
         if kind in FUSED_DTYPES:
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle,
                 m=exp_avg.handle,
                 v=exp_avg_sq.handle,
-                # Powers of 0 switch off the kernel's own corrections, which it computes in `kind`.
+                # Powers of 0 disable the kernel's own corrections, which it computes in `kind`.
                 beta1_power=tf.zeros((), kind),
                 beta2_power=tf.zeros((), kind),
                 lr=size,
@@ -151,14 +259,14 @@ class RAdam(Adam):
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         rectified, term = rectification_term(step, self.beta2)
         # Where not rectified, an epsilon that drowns sqrt(v_hat) leaves lr m_hat: no branch needed.
-        drown = tf.constant(DROWN, tf.float64)
+        drown = tf.constant(HUGE_EPSILON, tf.float64)
         epsilon = self.epsilon / tf.sqrt(correction(step, self.beta2))
         factor, epsilon = (tf.where(rectified, one, drown) for one in (term, epsilon))
         return self._corrected(kind, step, rate * factor, epsilon)
 
 
 def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """Whether rho_t > 5, and r_t (meaningless where not). float64: rho_t is a small difference."""
+    """Return whether rho_t > 5, and r_t (meaningless otherwise), in float64."""
     rho_inf = 2 / (1 - beta2) - 1
     power = tf.pow(tf.constant(beta2, tf.float64), step)
     rho = rho_inf - 2 * step * power / (1 - power)
@@ -173,7 +281,7 @@ class Lamb(Adam):
     SETTINGS = DEFAULTS["lamb"]
 
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return the two of m_hat / (sqrt(v_hat) + epsilon) with both corrections in them."""
+        """Return scale and epsilon of m_hat / (sqrt(v_hat) + epsilon), with both corrections."""
         del rate
         first, second = (correction(step, one) for one in (self.beta1, self.beta2))
         scale = tf.sqrt(second) / first
@@ -184,9 +292,9 @@ class Lamb(Adam):
         (exp_avg, exp_avg_sq), (scale, epsilon) = states, rates.own
         update = scale * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon)
         step_size = rates.learning_rate
-        if not rates.excluded:
-            if rates.weight_decay:
-                update += rates.weight_decay * variable
+        if not is_excluded(variable):
+            if self.decay_rate:
+                update += self.decay_rate * variable
             step_size *= _ratio(tf.norm(variable), tf.norm(update))
         variable.assign_sub(step_size * update)
 
@@ -196,11 +304,14 @@ Shape = tuple[int, int]
 
 
 TRANSPOSED = tuple(getattr(keras.layers, f"Conv{n}DTranspose") for n in (1, 2, 3))
+"""Convolutions whose kernels have the outputs on the axis before the last."""
 
 
 def matrix_shapes(model: keras.Model) -> dict[int, Shape]:
-    """Return the shapes as matrices of the weights of two dimensions or more, by the `id` of the
-    variable; not of embeddings, biases, and filters of one channel each."""
+    """Return the matrix shapes of weights of two dimensions or more, by `id` of the variable.
+
+    Embeddings, biases and depthwise filters are left out.
+    """
     weights = [one for one in model.weights if len(one.shape) > 1]
     shapes = {id(one): (math.prod(one.shape[:-1]), one.shape[-1]) for one in weights}
     owned = [(one, layer) for layer in all_layers(model) for one in layer.weights]
@@ -220,11 +331,10 @@ def matrix_shapes(model: keras.Model) -> dict[int, Shape]:
 
 
 def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
-    """Return those of the weights between a model's inputs and its head: dense, attention,
-    convolutions.
+    """Return the matrix shapes of the weights between a model's inputs and its head.
 
-    Not the head, which is the last weight of two dimensions or more, nor what has one row or column
-    once it is flattened to (others, outputs). Without a model, all `variables` are taken for those
+    The head is the last weight of two dimensions or more. Weights that have one row or column once
+    flattened to (others, outputs) are left out. Without a model, all `variables` count as weights
     of dense layers and convolutions.
     """
     weights = [one for one in (model.weights if model else variables) if len(one.shape) > 1]
@@ -236,15 +346,15 @@ def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) 
 
 
 def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
-    """Return that of a kernel such as (inputs, heads, width), whose outputs are its last two."""
+    """Return the matrix shape of a kernel such as (inputs, heads, width) with two output axes."""
     kernel, outputs = layer.equation.partition(",")[2].split("->")
     sizes = dict(zip(kernel, layer.kernel.shape, strict=True))
     columns = math.prod(size for axis, size in sizes.items() if axis in outputs)
     return math.prod(sizes.values()) // columns, columns
 
 
-def orthogonalised(matrix: tf.Tensor) -> tf.Tensor:
-    """Return U S V^T with S near 1 in place of the singular values; 0 of 0. As torch's."""
+def orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
+    """Return U S V^T with S near 1 in place of the singular values; 0 for a 0 matrix."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = tf.transpose(matrix) if is_tall else matrix
     if found.dtype != tf.float64:
@@ -261,7 +371,7 @@ def _polynomial(products: tf.Tensor) -> tf.Tensor:
 
 
 class Muon(Adam):
-    """Orthogonalised momentum."""
+    """Orthogonalized momentum for hidden matrices, AdamW for the other weights."""
 
     SETTINGS = DEFAULTS["muon"]
 
@@ -273,7 +383,7 @@ class Muon(Adam):
         self._matrices: dict[int, Shape] = {}
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Create the states of each variable."""
+        """Create the state variables of each variable."""
         if self.built:
             return
         self._matrices = hidden_matrices(self._model, variables)
@@ -289,12 +399,12 @@ class Muon(Adam):
         if shape is None:
             super()._update(variable, gradient, states, rates)
             return
-        decay(variable, rates)
+        self._decay(variable, rates)
         (buffer,) = states
         buffer.assign_add((1 - self.momentum) * (gradient - buffer))
         direction = (1 - self.momentum) * gradient + self.momentum * buffer
-        update = tf.reshape(orthogonalised(tf.reshape(direction, shape)), variable.shape)
-        rate = rates.learning_rate * (RMS * math.sqrt(max(shape)))
+        update = tf.reshape(orthogonalize(tf.reshape(direction, shape)), variable.shape)
+        rate = rates.learning_rate * (ADAMW_RMS * math.sqrt(max(shape)))
         variable.assign_sub(rate * update)
 
 
@@ -318,13 +428,18 @@ def build_optimizer(
     options: Mapping[str, Any] = MappingProxyType({}),
     **settings: float,
 ) -> keras.optimizers.Optimizer:
-    """The optimizer of that name, to be built with `optimizer.build(model.trainable_variables)`.
+    """Return an optimizer, to be built with `optimizer.build(model.trainable_variables)`.
 
-    Muon asks the model for its layers, a library's for its biases; the others take none.
+    Takes the same names and settings as `raybench.training.torch.optim.build_optimizer` and
+    computes the same updates. Change the rate between steps with `optimizer.learning_rate.assign`.
 
-    `settings` are in place of `spec.optimizer.DEFAULTS`, `options` those of a library's
-    class. Same names, defaults and updates as `raybench.training.torch.optim.build_optimizer`. The
-    rate is changed between steps through `optimizer.learning_rate.assign`.
+    Args:
+        name: Key of `OPTIMIZERS`, or a class of a library such as `keras:Nadam`.
+        model: Model whose layers muon reads, and whose biases a library's class does not decay.
+        learning_rate: Initial learning rate.
+        weight_decay: Weight decay of variables with two dimensions or more.
+        options: Arguments of a library's class.
+        **settings: Settings that replace those of `spec.optimizer.DEFAULTS`.
     """
     if is_librarys(name):
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
@@ -348,7 +463,7 @@ def _of_library(name: str, model: keras.Model | None, **given: Any) -> keras.opt
 
 
 def check_optimizer(spec: RunSpec) -> None:
-    """Take a step with a library's optimizer on a small model; UserError where that fails."""
+    """Take one step with a library's optimizer on a small model; raise UserError if it fails."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
     optimizer = build_optimizer(spec.optimizer, model, **settings_of(spec))
     variables = model.trainable_variables

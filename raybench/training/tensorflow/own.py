@@ -1,11 +1,11 @@
-"""TensorFlow's and Keras's side of a user's own training loop. Mirrors torch's."""
+"""TensorFlow and Keras side of a user's training loop. Mirrors torch/own.py."""
 
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from raybench.training import own
+from raybench.training.own import LoopAdapter
 from raybench.training.settings import Setting
 from raybench.training.tensorflow.world import World
 
@@ -26,17 +26,21 @@ SETTINGS: tuple[Setting, ...] = (
 (`enable_op_determinism`) cannot be switched off again."""
 
 
-class Part(own.Part):
-    """Own loops in TensorFlow; with several workers a model is built in the scope of
-    `Run.strategy`."""
+class Adapter(LoopAdapter):
+    """Functions of TensorFlow that a user's loop needs.
 
-    def begin(self, world: World, seed: int) -> None:
-        """Seed a run."""
+    With several workers, build the model in the scope of `Run.strategy`.
+    """
+
+    _world: World
+
+    def begin(self, seed: int) -> None:
+        """Seed Python, numpy and TensorFlow."""
         keras.utils.set_random_seed(seed)
 
-    def synchronise(self, world: World) -> None:
+    def synchronize(self) -> None:
         """Wait for the device."""
-        if world.gpus:
+        if self._world.gpus:
             tf.test.experimental.sync_devices()
 
     def end(self) -> None:
@@ -44,5 +48,5 @@ class Part(own.Part):
         keras.backend.clear_session()
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Return a kind and the bytes of plain data and arrays; of a model its weights."""
+        """Return kind and bytes of plain data and arrays; a model stands for its weights."""
         return super().pack(state.get_weights() if isinstance(state, keras.Model) else state)

@@ -1,6 +1,5 @@
-"""A user's Keras model tried on a few samples, and how a model begins, before any worker starts.
-Mirrors torch's.
-"""
+"""Trial of a Keras model on a few samples, and checks of its start, before any worker starts.
+Mirrors torch/probe.py."""
 
 import keras
 import numpy as np
@@ -9,23 +8,22 @@ import tensorflow as tf
 from raybench.data.inputs import Batch, each, shown
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training import probe
-from raybench.training.probe import Array
+from raybench.training.probe import Array, BaseTrial
 from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.model import Inputs, prepare_inputs
 
 NOT_CALLED = ("train_step", "compute_loss", "make_train_function", "fit")
-"""Methods of a model by which Keras trains it, and this loop does not."""
+"""Methods by which Keras trains a model, and which this loop does not call."""
 NOT_MEASURED = ("test_step", "compute_metrics")
 COMPILED = {"loss": "", "compile_metrics": "compiled metrics"}
-"""Names that `compile` adds to a model's metrics; the mean of the loss is no metric."""
-LEAST_DIFFERENCE = 1e-3
-"""Part of a loss by which that of a batch may differ from the mean over its samples."""
+"""Names that `compile` adds to the metrics of a model; the mean of the loss is no metric."""
+MAX_DIFFERENCE = 1e-3
+"""Relative difference allowed between the loss of a batch and the mean over its samples."""
 
 
-class Trial(probe.Trial):
-    """A model tried in Keras."""
+class Trial(BaseTrial):
+    """Trial of a model in Keras."""
 
     framework, model_words = "TensorFlow", "Keras"
     module, builder = keras_model, "build_keras"
@@ -37,7 +35,7 @@ class Trial(probe.Trial):
     def _check_model(self, model: keras.Model) -> None:
         if self.losses.hook("loss") is None:
             self._check_trained_alike(model)
-            self.losses.take(keras_model.compiled_loss(model))
+            self.losses.use_model_loss(keras_model.compiled_loss(model))
         if not model.built:
             raise self._error(
                 "its Keras model is not built yet; begin it with "
@@ -46,7 +44,7 @@ class Trial(probe.Trial):
             )
 
     def _check_trained_alike(self, model: keras.Model) -> None:
-        """Raise UserError for a model that `fit` would train by another loss or step."""
+        """Raise UserError for a model that `fit` would train with another loss or step."""
         own = [name for name in NOT_CALLED if _is_own(model, name)]
         if own or (model.compiled and model.loss is None):
             found = f"has a {own[0]} of its own" if own else "is compiled without a loss"
@@ -70,11 +68,11 @@ class Trial(probe.Trial):
         ]
 
     def _check_mean(self, model: keras.Model, batch: Inputs, answers: tf.Tensor) -> None:
-        """Raise UserError where the compiled loss is not the mean over samples of their losses."""
+        """Raise UserError if the compiled loss is not the mean of the losses of the samples."""
         outputs = model(batch, training=False)
         mean = tf.reduce_mean(self.losses.losses(outputs, answers)) + keras_model.added_loss(model)
         whole = tf.cast(model.compute_loss(x=batch, y=answers, y_pred=outputs), tf.float32)
-        if abs(float(whole - mean)) > LEAST_DIFFERENCE * max(abs(float(whole)), 1e-3):
+        if abs(float(whole - mean)) > MAX_DIFFERENCE * max(abs(float(whole)), 1e-3):
             raise self._error(
                 f"its compiled loss gives {float(whole):.4g} for a batch whose samples' losses "
                 f"have the mean {float(mean):.4g} (a reduction or weights of its own); write the "
@@ -97,9 +95,10 @@ class Trial(probe.Trial):
     def _gradients(
         self, model: keras.Model, batch: Inputs, answers: tf.Tensor, losses: tf.Tensor
     ) -> dict[str, Array | None]:
-        """Return every trainable variable's gradient, by a traced step of any batch size.
+        """Return the gradient of every trainable variable, from a step traced for any batch size,
+        as in training.
 
-        Training traces so; code that needs values in Python, or a fixed batch size, fails here.
+        Code that needs values in Python, or a fixed batch size, fails here.
         """
         del losses
         if self.losses.hook("loss") is not None and self.workload.keras_loss is None:
@@ -114,7 +113,7 @@ class Trial(probe.Trial):
             used.extend(gradient is not None for gradient in gradients)
             return [tf.convert_to_tensor(one) for one in gradients if one is not None]
 
-        used: list[bool] = []  # known while it is traced, once
+        used: list[bool] = []  # filled while tracing
         signature = each(batch, _any_rows), _any_rows(answers)
         values = iter(tf.function(step, input_signature=signature)(batch, answers))
         arrays = [self._array(next(values)) if is_used else None for is_used in used]
@@ -126,7 +125,7 @@ class Trial(probe.Trial):
 
 
 def _is_own(model: keras.Model, name: str) -> bool:
-    """Whether a model has its own method in the place of Keras's."""
+    """Return whether a model overrides a method of Keras."""
     method = getattr(model, name)
     return getattr(method, "__func__", method) is not getattr(keras.Model, name)
 
@@ -135,20 +134,21 @@ def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
-SLOW = 0.99
-"""Momentum, Keras's own, of which short trainings see the end; torch's would be 0.9."""
-FORGOTTEN = 5.0
-"""Time constants until the statistics that a layer began with count for less than a hundredth:
-each of dozens of layers scales its outputs by what is left of them."""
+SLOW_MOMENTUM = 0.99
+"""Default batch normalization momentum of Keras, which affects short trainings; torch's corresponds
+to 0.9."""
+TIME_CONSTANTS = 5.0
+"""Time constants until the initial statistics count for less than 1 %; each of dozens of layers
+scales its outputs by their remainder."""
 
 
 def check_built(model: keras.Model, workload: Workload, spec: RunSpec) -> list[str]:
-    """Return a sentence where evaluations lag far behind training."""
+    """Return a warning if evaluations lag far behind training."""
     kinds = keras.layers.BatchNormalization
     slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
-    if slowest < SLOW or spec.weights != "none":
+    if slowest < SLOW_MOMENTUM or spec.weights != "none":
         return []
-    steps = round(FORGOTTEN / (1 - slowest))
+    steps = round(TIME_CONSTANTS / (1 - slowest))
     return [
         f"Workload {workload.name}: its batch normalisation has momentum {slowest:g}, so without "
         f"weights it is evaluated near chance for the first {steps:,} steps or so; begin with "

@@ -1,8 +1,7 @@
-"""All that training goes on from, as bytes, averages of the weights and what is frozen. Mirrors
-torch's.
+"""State of training as bytes, averages of the weights, loss scale and frozen layers. Mirrors
+torch/state.py.
 
-Variables in their order, which is that of their making: an `.npz` file of numbers alone, read
-without pickle.
+Variables are stored in order of creation in an `.npz` file of numbers only, read without pickle.
 """
 
 import contextlib
@@ -20,8 +19,8 @@ import tensorflow as tf
 
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training.probe import no_head
-from raybench.training.saved import check_same_model, not_ours
+from raybench.training.probe import head_error
+from raybench.training.saved import check_same_model, foreign_state_error
 from raybench.training.tensorflow.internals import all_layers, seed_states
 from raybench.training.tensorflow.named import NamedModel
 
@@ -30,11 +29,11 @@ Gather = Callable[[list[float]], list[list[float]]]
 
 
 Copies = list[list[tf.Variable]]
-"""Copies of all variables, by replica in this process (one, or all that there are)."""
+"""Copies of all variables, by replica in this process."""
 
 
 def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> Copies:
-    """Return each replica's own copy of the variables."""
+    """Return the copies of the variables, by replica."""
     each = [strategy.experimental_local_results(variable.value) for variable in variables]
     return [list(copies) for copies in zip(*each, strict=True)]
 
@@ -42,7 +41,8 @@ def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy)
 def pack_state(
     arrays: list[Array], own: list[int], rows: list[list[float]], *, is_frozen: bool
 ) -> bytes:
-    """Return the state of a run: the first replica's values; `rows` as `own_numbers` gives."""
+    """Return the state of a run as bytes: the values of the first replica, and in `rows` the
+    `replica_numbers` of each."""
     named = {f"{index:06d}": _plain(array) for index, array in enumerate(arrays)}
     buffer = io.BytesIO()
     ranks = {"own": np.array(own, np.int64), "ranks": np.array(rows)}
@@ -51,15 +51,15 @@ def pack_state(
 
 
 def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
-    """Give the copies of this rank's replicas what `pack_state` was given; return the seconds, and
-    whether the backbone was frozen."""
+    """Load a state of `pack_state` into the copies of this rank's replicas; return the input
+    seconds and whether the backbone was frozen."""
     try:
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
             own, rows = arrays["own"].tolist(), arrays["ranks"][rank : rank + len(copies)]
             is_frozen = bool(arrays["is_frozen"])
             saved = [arrays[name] for name in sorted(arrays.files) if name.isdigit()]
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise not_ours(error) from None
+        raise foreign_state_error(error) from None
     check_same_model(
         {f"variable {index}": array.shape for index, array in enumerate(saved)},
         {f"variable {index}": tuple(one.shape) for index, one in enumerate(copies[0])},
@@ -74,26 +74,26 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
     return float(rows[0][0]), is_frozen
 
 
-def differing(replicas: list[list[Array]], gather: Gather) -> list[int]:
-    """Return the positions of arrays that are not the same on all ranks and their replicas."""
+def differing_arrays(replicas: list[list[Array]], gather: Gather) -> list[int]:
+    """Return the positions of arrays that differ between ranks or their replicas."""
     sums: list[list[float]] = []
     for arrays in replicas:
         sums += gather([float(zlib.crc32(array.tobytes())) for array in arrays])
     return [index for index, column in enumerate(zip(*sums, strict=True)) if len(set(column)) > 1]
 
 
-def own_numbers(input_s: float, arrays: list[Array], own: list[int]) -> list[float]:
-    """Return what a replica has of its own: seconds of waiting for data, and the arrays `own`."""
+def replica_numbers(input_s: float, arrays: list[Array], own: list[int]) -> list[float]:
+    """Return the numbers of a replica: input seconds, and the arrays at positions `own`."""
     return [input_s, *(float(number) for index in own for number in arrays[index].flat)]
 
 
 def values_of(variables: list[tf.Variable]) -> list[Array]:
-    """Return a replica's values."""
+    """Return the values of the variables of a replica."""
     return [variable.numpy() for variable in variables]
 
 
 def set_values(variables: list[tf.Variable], values: list[Array]) -> None:
-    """Give the variables what `values_of` returned."""
+    """Set the variables to values that `values_of` returned."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(tf.cast(value, variable.dtype))
 
@@ -101,10 +101,10 @@ def set_values(variables: list[tf.Variable], values: list[Array]) -> None:
 def seed_layers(
     model: keras.Model, strategy: tf.distribute.Strategy, seed: int
 ) -> list[keras.Variable]:
-    """Give everything random in a model its own stream, a function of `seed`; of the replicas in
-    this process the second that of `seed` + 1, and so on. Python and numpy are seeded too.
+    """Seed the random streams of a model with functions of `seed`, those of the second replica in
+    this process with `seed` + 1, and so on; also seed Python and numpy.
 
-    To be called in the scope of the strategy. Returns the states of the streams.
+    Call in the scope of the strategy. Returns the states of the streams.
     """
     keras.utils.set_random_seed(seed % 2**32)
     states = seed_states(model)
@@ -115,19 +115,20 @@ def seed_layers(
 
 
 def _plain(array: Array) -> Array:
-    """Return it in a type that numpy writes without pickle; float32 holds every bfloat16."""
+    """Return an array in a type that numpy writes without pickle; float32 holds every bfloat16."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 class Averaging:
-    """The moving average of `ema_decay`, as torch's. To be made in the scope of the strategy."""
+    """Moving average of the weights with `ema_decay`, as in torch/state.py. Create in the scope of
+    the strategy."""
 
     def __init__(self, spec: RunSpec, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._decay, self._strategy = spec.ema_decay, strategy
         self._weights = list(model.trainable_variables)
         self._means: list[keras.Variable] = []
         self.variables: list[keras.Variable] = []
-        """Variables that a run goes on from."""
+        """Variables in the state of a run."""
         if self._decay is not None:
             self._means = [
                 keras.Variable(
@@ -141,7 +142,7 @@ class Averaging:
             self.variables = [self._num_steps, *self._means]
 
     def update(self) -> None:
-        """Take in the weights after a step; traced, in replica context."""
+        """Add the weights after a step; traced, in replica context."""
         if self._decay is None:
             return
         self._num_steps.assign_add(1)
@@ -160,7 +161,7 @@ class Averaging:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averages in the place of the weights inside; none before the first step."""
+        """Context in which the weights are replaced by their averages, after the first step."""
         has_steps = self._decay is not None and int(self._num_steps.numpy()) > 0
         pairs = self._side_by_side() if has_steps else []
         trained = [weight.read_value() for weight, _ in pairs]
@@ -171,28 +172,28 @@ class Averaging:
             weight.assign(value)
 
     def forget(self) -> None:
-        """Begin anew, with weights that were not trained here: they are their own average."""
+        """Restart the average, with loaded weights as their own average."""
         if self._decay is not None:
             self._num_steps.assign(0)
 
     def _side_by_side(self) -> list[tuple[tf.Variable, tf.Variable]]:
-        """Return each replica's own weights, with their averages of the same place."""
+        """Return the weights of each replica with their averages."""
         both = self._weights, self._means
         each = [chain.from_iterable(copies_of(one, self._strategy)) for one in both]
         return list(zip(*each, strict=True))
 
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
-"""First loss scale and the steps after which it grows; the same as torch's."""
+"""First loss scale, and the number of steps after which it grows; as in torch."""
 
 
 class LossScale:
-    """The loss scale of `precision: fp16`; of other precisions 1. As torch's. To be made in the
+    """Loss scale of `precision: fp16`, as in torch/state.py; 1 for other precisions. Create in the
     scope of the strategy."""
 
     def __init__(self, precision: str) -> None:
         self.variables: list[keras.Variable] = []
-        """Variables that a run goes on from: scale, steps since its last change and not taken."""
+        """Variables in the state of a run: scale, steps since its last change, skipped steps."""
         if precision == "fp16":
             self.variables = [
                 keras.Variable(first, dtype=kind, trainable=False, aggregation="only_first_replica")
@@ -201,26 +202,26 @@ class LossScale:
 
     @property
     def value(self) -> float:
-        """Factor on the loss."""
+        """Loss scale."""
         return float(self.variables[0].numpy()) if self.variables else 1.0
 
     @property
     def num_skipped(self) -> int:
-        """Steps that were not taken."""
+        """Number of skipped steps."""
         return int(self.variables[2].numpy()) if self.variables else 0
 
     def scaled(self, loss: tf.Tensor) -> tf.Tensor:
-        """Return a loss as backward takes it; traced."""
+        """Return a loss multiplied by the loss scale; traced."""
         return loss * self.variables[0].value if self.variables else loss
 
     def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the gradients of the loss as it is; traced."""
+        """Return the gradients of the unscaled loss; traced."""
         if not self.variables:
             return gradients
         return [gradient / self.variables[0].value for gradient in gradients]
 
     def step(self, gradients: list[tf.Tensor], update: Callable[[list[tf.Tensor]], None]) -> None:
-        """Update by gradients that are all finite; traced, in replica context."""
+        """Update with the gradients if they are all finite; traced, in replica context."""
         if not self.variables:
             update(gradients)
             return
@@ -238,7 +239,7 @@ class LossScale:
                 num_even.assign(0)
                 num_skipped.assign(num_skipped.value + 1)
 
-            # Updates change from replica to strategy, which no branch within a replica may.
+            # Updates switch to cross-replica context, which a branch in replica context must not.
             tf.cond(strategy.experimental_local_results(finite)[0], take, skip)
 
         each = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
@@ -247,38 +248,41 @@ class LossScale:
 
 
 class Freezing:
-    """The layers of a model that are not its head, frozen and let go again.
+    """Freezes and unfreezes the layers of a model that are not its head.
 
-    What is frozen gets no gradient, no update and no weight decay; batch normalisation keeps the
-    statistics that it has. The backbone of a model by name drops nothing either; a dropout among
-    the frozen layers of a user's own model goes on, as Keras knows no other way.
+    Frozen layers get no gradient, no update and no weight decay; batch normalization keeps its
+    statistics. Dropout is off in the backbone of a model by name; in frozen layers of a user's
+    model it stays on, as Keras cannot turn it off.
     """
 
     def __init__(self, model: keras.Model, workload: Workload) -> None:
         self._layers = _backbone(model, workload)
         self.is_on = False
-        """Whether the backbone is frozen now."""
+        """Whether the backbone is frozen."""
 
     def set(self, is_on: bool) -> None:
-        """Freeze the backbone, or let it go; seen by functions that are traced from now on."""
+        """Freeze or unfreeze the backbone; takes effect in functions traced from now on."""
         self.is_on = is_on
         for layer in self._layers:
             layer.trainable = not is_on
 
 
 def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer]:
-    """Return the layers to freeze: a named model's backbone, or those whose names do not begin
-    with the workload's `head`. UserError where there are none, or no others."""
+    """Return the layers to freeze: the backbone of a model by name, or the layers whose names do
+    not start with the workload's `head`.
+
+    Raises UserError if they are none or all of the layers.
+    """
     if isinstance(model, NamedModel) and workload.head is None:
         return [model.backbone]
     layers = [one for one in all_layers(model) if one.trainable_variables and _has_own(one)]
     others = [one for one in layers if not one.name.startswith(workload.head or "\0")]
     if workload.head is None or not others or len(others) == len(layers):
-        raise no_head(workload, [layer.name for layer in layers], "layers")
+        raise head_error(workload, [layer.name for layer in layers], "layers")
     return others
 
 
 def _has_own(layer: keras.layers.Layer) -> bool:
-    """Whether a layer has variables that are not a layer's below it."""
+    """Return whether a layer has variables of its own, not only those of its inner layers."""
     below = {id(one) for inner in all_layers(layer)[1:] for one in inner.trainable_variables}
     return any(id(one) not in below for one in layer.trainable_variables)

@@ -1,6 +1,5 @@
-"""A TensorFlow worker's place among the workers, and how its gradients meet those of the others.
-Mirrors torch's.
-"""
+"""A TensorFlow worker's distribution strategy, and the exchange of gradients with the other
+workers. Mirrors torch/world.py."""
 
 import contextlib
 import os
@@ -12,14 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from raybench.spec.run import RunSpec
-from raybench.training import base
+from raybench.training.base import DistributedContext
 from raybench.training.machine import GpusSeen, require_gpus, require_replicas
 from raybench.training.tensorflow.internals import no_new_gradients
 
 
-class World(base.World):
-    """This process's place among the workers, and the strategy that joins them, or that joins the
-    replicas of this process."""
+class World(DistributedContext):
+    """This process among the workers, and the strategy that joins them or the replicas of this
+    process."""
 
     def __init__(
         self, *, rank: int = 0, num_workers: int = 1, strategy: tf.distribute.Strategy | None = None
@@ -34,9 +33,12 @@ class World(base.World):
         rows = tf.TensorSpec([num_workers, None], tf.float64)
         self._sum_over_workers = tf.function(self._reduce_rows, [rows])
 
-    def where_data_are(self) -> AbstractContextManager[object]:
-        """Traced: put what is done inside where this process keeps its data, which is the first
-        replica's device: the others ask it for their batches, not for all there is."""
+    def data_device(self) -> AbstractContextManager[object]:
+        """Traced: context on the device that holds the data of this process, that of the first
+        replica.
+
+        The other replicas fetch only their batches from there.
+        """
         if len(self._devices) == 1:
             return contextlib.nullcontext()
         device: AbstractContextManager[object] = tf.device(self._devices[0])
@@ -46,8 +48,8 @@ class World(base.World):
         """Return every rank's values (float64), in rank order; a barrier for all ranks."""
         if self.num_workers == 1:
             return [values]
-        # `strategy.gather` traces anew at every call, 50 ms; this sum of rows that are 0 on
-        # all ranks but one is traced once and takes one.
+        # `strategy.gather` traces at every call (50 ms); this sum of rows, 0 on all ranks but one,
+        # is traced once and takes 1 ms.
         rows = np.zeros((self.num_workers, len(values)))
         rows[self.rank] = values
         return self._sum_over_workers(tf.constant(rows)).numpy().tolist()
@@ -60,7 +62,7 @@ class World(base.World):
 
     @property
     def through(self) -> str:
-        """Library that carries the sums: `ring` or `nccl`."""
+        """Library that sums over workers: `ring` or `nccl`."""
         return "nccl" if self.device != "cpu" else "ring"
 
     def _reduce_rows(self, rows: tf.Tensor) -> tf.Tensor:
@@ -69,7 +71,7 @@ class World(base.World):
 
 
 def _all_reduce(rows: tf.Tensor) -> tf.Tensor:
-    # An argument of a traced function has no device yet, which the reduction asks for.
+    # An argument of a traced function has no device yet, which the reduction needs.
     here = tf.identity(rows)
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
 
@@ -83,10 +85,13 @@ def join(
     num_replicas: int = 1,
     num_gpus: int = 0,
 ) -> World:
-    """Return this process's World, by arguments as torch's; Ray Train wrote TF_CONFIG."""
-    del device  # TensorFlow takes all that it sees
+    """Set up TensorFlow in this process; takes the arguments of torch's `join`.
+
+    Ray Train has set TF_CONFIG already.
+    """
+    del device  # TensorFlow uses all visible devices
     _see(num_gpus)
-    if num_workers == 1:  # a cluster of one would listen on the network, for nobody
+    if num_workers == 1:  # a cluster of one would open a port for nothing
         os.environ.pop("TF_CONFIG", None)
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(num_threads)
@@ -100,7 +105,8 @@ def join(
 
 
 def communication(*, has_gpus: bool) -> tf.distribute.experimental.CommunicationOptions:
-    """Return how processes exchange gradients: AUTO is RING over gRPC, between GPUs too."""
+    """Return the communication options of processes: NCCL between GPUs, where AUTO is RING over
+    gRPC."""
     kinds = tf.distribute.experimental.CommunicationImplementation
     return tf.distribute.experimental.CommunicationOptions(
         implementation=kinds.NCCL if has_gpus else kinds.AUTO
@@ -108,10 +114,10 @@ def communication(*, has_gpus: bool) -> tf.distribute.experimental.Communication
 
 
 def _see(num_gpus: int) -> None:
-    """Let TensorFlow see so many GPUs and no more, before it is used.
+    """Make `num_gpus` GPUs visible to TensorFlow; call before it is used.
 
-    A strategy makes a replica of every GPU that it sees, and all of them would train on the same
-    samples: their gradients are added up. Memory is taken as it is needed: a GPU may be shared.
+    A strategy makes a replica on every visible GPU, and all would train on the same samples. Memory
+    is allocated as needed, as a GPU may be shared.
     """
     gpus = tf.config.list_physical_devices("GPU")
     require_gpus("tensorflow", num_gpus, len(gpus))
@@ -121,8 +127,8 @@ def _see(num_gpus: int) -> None:
 
 
 def _devices(number: int) -> list[str]:
-    """Return the devices of so many replicas: GPUs, where this process sees any, or the CPU as
-    several, which TensorFlow has to know before it is used."""
+    """Return the devices of `number` replicas: visible GPUs, or logical devices of the CPU, which
+    must be created before TensorFlow is used."""
     gpus = len(tf.config.get_visible_devices("GPU"))
     if gpus:
         require_replicas(number, gpus)
@@ -136,19 +142,19 @@ def _devices(number: int) -> list[str]:
 
 
 def set_arithmetic(precision: str) -> None:
-    """Let this process multiply float32 on GPUs as a run says, whatever the last one said; which
-    convolution is fastest TensorFlow tries by itself."""
+    """Set the float32 arithmetic of this process on GPUs, overriding earlier runs; TensorFlow
+    benchmarks convolutions by itself."""
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
 
 
 def gpus_seen() -> GpusSeen:
-    """Return the GPUs that TensorFlow sees; wakes them, so for a process of its own."""
+    """Return the GPUs that TensorFlow sees. Initializes them, so call it in a separate process."""
     gpus = tf.config.list_physical_devices("GPU")
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     built = tf.sysconfig.get_build_info()
     versions = {name: str(built.get(f"{name}_version", "")) for name in ("cuda", "cudnn")}
     versions["tensorflow"] = str(tf.__version__)
-    for package in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):  # loaded when it is first needed
+    for package in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):  # loaded at its first use
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions.setdefault("nccl", metadata.version(package))
     return GpusSeen(
@@ -158,7 +164,7 @@ def gpus_seen() -> GpusSeen:
 
 
 WIRE = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
-"""Type of the gradients on their way; None as they are."""
+"""Type of exchanged gradients; None leaves them unchanged."""
 MIB = 2**20
 
 
@@ -168,16 +174,17 @@ class Exchange:
     def __init__(self, spec: RunSpec) -> None:
         between_processes = spec.num_workers > spec.replicas_per_process
         self.measures = between_processes and spec.exchange_gradients and spec.record_steps
-        """Whether `squares` has something to say: not of replicas in one process."""
+        """Whether `squares` measures: not between replicas in one process."""
         self._num_workers, self._is_on = spec.num_workers, spec.exchange_gradients
         self._wire = WIRE[spec.gradient_compression]
         self.options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=round(spec.bucket_mb * MIB)
         )
-        """Communication options beside those of the strategy (`world.communication`)."""
+        """Communication options in addition to those of the strategy (`communication`)."""
 
     def __call__(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sum of all workers' parts; without exchange, this one's for all of them."""
+        """Return the sum of the gradients of all workers; without exchange, those of this one times
+        the number of workers."""
         if not self._is_on:
             return [tf.convert_to_tensor(part) * self._num_workers for part in parts]
         sent = [tf.cast(part, self._wire) for part in parts] if self._wire else parts
@@ -189,7 +196,7 @@ class Exchange:
         return [tf.cast(whole, part.dtype) for whole, part in zip(received, parts, strict=True)]
 
     def squares(self, parts: list[tf.Tensor], wholes: list[tf.Tensor]) -> tf.Tensor:
-        """Return the squared norms of what a worker gives and gets, (2,) float64."""
+        """Return the squared norms of the gradients sent and received, (2,) float64."""
         if not self.measures:
             return tf.zeros(2, tf.float64)
         return tf.stack([_square(parts), _square(wholes)])

@@ -1,4 +1,4 @@
-"""The splits of a dataset as tensors on the worker's device. Mirrors tensorflow/batches.py."""
+"""Splits of a dataset as tensors on the device of the worker. Mirrors tensorflow/batches.py."""
 
 import contextlib
 import time
@@ -16,8 +16,8 @@ from raybench.spec.run import RunSpec
 from raybench.training.base import Step
 from raybench.training.memory import Room
 from raybench.training.reading import (
-    BatchesInMemory,
-    BatchesOnDemand,
+    BaseInMemoryBatches,
+    BaseOnDemandBatches,
     Reader,
     mixes,
     rounds_of,
@@ -26,7 +26,7 @@ from raybench.training.reading import (
 
 
 def to_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return an array as a tensor on the CPU, of the same memory; nothing here writes to it."""
+    """Return an array as a CPU tensor that shares its memory and is never written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
         return torch.from_numpy(array)
@@ -36,7 +36,7 @@ Moment = float | torch.cuda.Event
 
 
 def moment(device: torch.device) -> Moment:
-    """Return this moment; of a GPU that at which all work queued before is done."""
+    """Return the current time; for a GPU, the time when all queued work is done."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -45,7 +45,7 @@ def moment(device: torch.device) -> Moment:
 
 
 def seconds_between(start: Any, end: Any) -> float:
-    """Return the seconds from one moment to another; waits for the device."""
+    """Return the seconds between two moments; waits for the device."""
     if isinstance(end, float):
         return float(end - start)
     end.synchronize()
@@ -53,11 +53,11 @@ def seconds_between(start: Any, end: Any) -> float:
 
 
 class InputClock:
-    """Adds up how long the device has had nothing to do because a batch was not there.
+    """Adds up the time in which the device was idle because a batch was missing.
 
-    On a GPU, the host is ahead of the device: it may wait for data while the device still
-    computes earlier steps, which costs nothing. So there the time between two events is taken:
-    the end of all work queued before the batch was asked for, and its arrival on the device.
+    On a GPU the host runs ahead of the device: waiting for data costs nothing while the device
+    computes earlier steps. There the time is measured between two events: the end of all work
+    queued before the request, and the arrival of the batch on the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -66,24 +66,24 @@ class InputClock:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time inside, which ends with a batch on the device."""
+        """Context that counts its time; it ends with a batch on the device."""
         began = moment(self._device)
         yield
         self._pairs.append((began, moment(self._device)))
 
     def seconds(self) -> float:
-        """Return all seconds so far; waits for the device."""
+        """Return the seconds so far; waits for the device."""
         self._seconds += sum(seconds_between(*pair) for pair in self._pairs)
         self._pairs.clear()
         return self._seconds
 
 
 Asked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""Rows of a pass, their weights, and their rounds where samples are augmented."""
+"""Rows of a pass, their weights, and their rounds with augmentation."""
 
 
 class Batch(NamedTuple):
-    """The samples of a forward and backward pass: tensors; arrays while they are read."""
+    """Samples of a forward and backward pass: tensors, or arrays while they are read."""
 
     inputs: Any
     labels: Any
@@ -91,13 +91,13 @@ class Batch(NamedTuple):
     mixed: Any = None
 
 
-class InMemoryBatches(BatchesInMemory):
-    """Inputs and labels that are on the device: a batch is an index into them."""
+class InMemoryBatches(BaseInMemoryBatches):
+    """Inputs and labels on the device, from which a batch is indexed."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield the samples of each pass of the steps.
 
-        Counts the time waited; the index itself is a part of the step.
+        Counts the time waited; indexing is part of the step.
         """
         started = time.perf_counter()
         sizes = [step.indices.shape[1] for step in steps for _ in step.indices]
@@ -113,7 +113,7 @@ class InMemoryBatches(BatchesInMemory):
         return torch.randn_like(first) if first.dtype == torch.float32 else first
 
     def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
-        """Return the rows of each pass on the device: one copy, while a GPU works on."""
+        """Return the rows of each pass on the device: one copy, which overlaps with computation."""
         together = torch.from_numpy(np.concatenate([one.ravel() for one in of_steps]))
         device = self._labels.device
         if device.type == "cuda":
@@ -125,13 +125,13 @@ class InMemoryBatches(BatchesInMemory):
         labels = self._labels.index_select(0, index)
         if not self._is_mixed:
             return Batch(inputs, labels, weights)
-        # Of its own: one tensor given twice is compiled as that.
+        # A clone: torch.compile would specialize on one tensor passed twice.
         mixed = labels.clone(), torch.ones_like(weights), torch.zeros_like(weights)
         return Batch(inputs, labels, weights, mixed)
 
 
-class OnDemandBatches(BatchesOnDemand):
-    """Inputs that are read when they are asked for, `prefetch` batches ahead."""
+class OnDemandBatches(BaseOnDemandBatches):
+    """Inputs that are read on demand, `prefetch` batches ahead."""
 
     in_memory = InMemoryBatches
 
@@ -142,7 +142,7 @@ class OnDemandBatches(BatchesOnDemand):
         self._device, self._clock = device, InputClock(device)
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield the samples of each pass of the steps; count the time waited."""
+        """Yield the samples of each pass of the steps; counts the time waited."""
         passes = (
             asked
             for step in steps
@@ -162,14 +162,14 @@ class OnDemandBatches(BatchesOnDemand):
         tensor = torch.from_numpy(array)
         if self._device.type == "cpu":
             return tensor
-        with torch.cuda.device(self._device):  # a new thread's own would be the first one
+        with torch.cuda.device(self._device):  # a new thread would use GPU 0
             return tensor.pin_memory()
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
 
     def _read_pass(self, asked: Asked) -> Batch:
-        """Return a pass where the device takes it."""
+        """Read a pass into memory from which it can be sent to the device."""
         rows, weights, rounds = asked
         found = self._reader.read(rows, rounds)
         return _moved(Batch(found.inputs, found.labels, weights, found.mixed), self._sent)
@@ -184,7 +184,7 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(device: torch.device, share: float) -> Room:
-    """Return the room for all splits where tensors lie: of a GPU in this worker's `share`."""
+    """Return the room for all splits: on a GPU within the `share` of this worker."""
     if device.type != "cuda":
         return Room(available_bytes())
     free, total = torch.cuda.mem_get_info(device)
@@ -192,7 +192,7 @@ def room_for_data(device: torch.device, share: float) -> Room:
 
 
 def batches_of(split: Split, device: torch.device, prefetch: int, room: Room) -> Batches:
-    """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
+    """Return the batches of a split; `prefetch` is not used for data in memory."""
     if split.is_on_demand or not _has_room(split, device, room):
         return OnDemandBatches(Reader(split), device, prefetch)
     inputs = each(split.arrays, lambda one: to_tensor(one).to(device))
@@ -200,7 +200,7 @@ def batches_of(split: Split, device: torch.device, prefetch: int, room: Room) ->
 
 
 def training_batches(spec: RunSpec, split: Split, device: torch.device, room: Room) -> Batches:
-    """Return the training split; where samples are augmented they are read by batch."""
+    """Return the batches of the training split; augmented samples are read by batch."""
     reader = training_reader(spec, split)
     if reader is None:
         return batches_of(split, device, spec.prefetch, room)
@@ -208,6 +208,6 @@ def training_batches(spec: RunSpec, split: Split, device: torch.device, room: Ro
 
 
 def _has_room(split: Split, device: torch.device, room: Room) -> bool:
-    """Whether a split may lie on the device whole; on a CPU arrays in memory are there."""
+    """Return whether a split may stay on the device; on a CPU, arrays in memory are there."""
     is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
-    return (device.type == "cpu" and not is_file) or room.takes(split)
+    return (device.type == "cpu" and not is_file) or room.reserve(split)

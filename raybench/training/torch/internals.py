@@ -1,6 +1,5 @@
-"""Every private function of torch that is used here: `_foreach_*`, one kernel for all tensors,
-norms included, so that a GPU is not asked tensor by tensor; torch's own optimizers need them, too.
-"""
+"""All uses of private torch functions: `_foreach_*`, one kernel for a list of tensors including
+their norms, so that a GPU is not called tensor by tensor. torch's own optimizers use them too."""
 
 from __future__ import annotations
 
@@ -11,7 +10,8 @@ import torch
 
 
 class _Foreach:
-    """Operations on lists of tensors, named as a tensor's own: `foreach.add_(tensors, others)`."""
+    """Operations on lists of tensors, by the names of tensor methods: `foreach.add_(tensors,
+    others)`."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return getattr(torch, f"_foreach_{name}")  # type: ignore[no-any-return]

@@ -1,17 +1,14 @@
-"""A workload's layers as torch modules, in the forms that cost least.
+"""Layers of a workload as torch modules in their fastest form, and batch normalization over all
+workers. Mirrors tensorflow/layers.py.
 
 | layer              | form                                          | result                     |
 |--------------------|-----------------------------------------------|----------------------------|
-| ReLU               | written over its input, which nobody else     | the same bits              |
-|                    | reads                                         |                            |
-| ReLU, then MaxPool | the other way round: a quarter of the values  | the same bits              |
-| DepthwiseConv      | its filters one after another, where torch    | the same sums in another   |
-|                    | is slow with several a channel (on a CPU)     | order                      |
+| ReLU               | in place, where its input is not used again   | the same bits              |
+| ReLU, then MaxPool | swapped: a quarter of the values              | the same bits              |
+| DepthwiseConv      | one convolution per multiplier on a CPU,      | the same sums in another   |
+|                    | where torch is slow with several per channel  | order                      |
 
-No form changes the model: parameters, their names and their order are those of torch's own
-modules.
-
-Batch normalisation over the samples of all workers. Mirrors tensorflow/layers.py.
+Parameters, their names and their order are those of torch's own modules.
 """
 
 import itertools
@@ -29,34 +26,35 @@ from raybench.models.layers import Layer, Shape, of_class, output_shapes
 from raybench.spec.errors import UserError
 
 _KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
-"""Layers that do not read their outputs in the backward pass."""
+"""Layers whose backward pass does not read their outputs."""
 NORM_EPSILON = 1e-5
 """Added to the variance by norms."""
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]:
-    """Return one module a layer, for images (N, C, H, W), vectors or tokens."""
+    """Return one module per layer, for images (N, H, W, C) turned to (N, C, H, W), vectors or
+    tokens."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
     modules = [of_class(_MODULES, layer)(layer, before) for layer, before in pairs]
     for index in range(1, len(modules)):
         module, before = modules[index], modules[index - 1]
-        # The maximum of what is above 0 is what is above 0 of the maximum, gradients included:
-        # of equal values both orders take the first, and where all are 0 nothing flows.
+        # Both orders give the same maximum and gradients: of equal values each takes the first, and
+        # where all are 0 nothing flows.
         if isinstance(module, nn.MaxPool2d) and isinstance(before, nn.ReLU):
             modules[index - 1 : index + 1] = [module, before]
     for before, module in itertools.pairwise(modules):
         if isinstance(module, nn.ReLU):
-            # Theirs alone: nobody reads it after, neither forward nor on the way back.
+            # The input is not read again, neither forward nor backward.
             module.inplace = isinstance(before, _KEEP_NO_OUTPUT)
     return modules
 
 
 class DepthwiseConv2d(nn.Conv2d):
-    """A convolution of `multiplier` filters for every input channel.
+    """A convolution with `multiplier` filters per input channel.
 
-    On a CPU as `multiplier` convolutions of one filter a channel: oneDNN has kernels of its own
-    for these alone, and takes two to four times as long for groups of several filters.
+    On a CPU it runs as `multiplier` convolutions of one filter per channel: only for these oneDNN
+    has special kernels, and groups of several filters take two to four times as long.
     """
 
     def __init__(self, channels: int, multiplier: int, kernel: int, padding: str) -> None:
@@ -64,7 +62,7 @@ class DepthwiseConv2d(nn.Conv2d):
         self._multiplier = multiplier
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return (N, channels * multiplier, H, W), the filters of a channel side by side."""
+        """Return (N, channels * multiplier, H, W), with the filters of a channel adjacent."""
         if self._multiplier == 1 or inputs.device.type != "cpu":
             return super().forward(inputs)
         outputs = [
@@ -84,7 +82,7 @@ class DepthwiseConv2d(nn.Conv2d):
 
 
 class Positions(nn.Module):
-    """Adds a learnt vector for each place."""
+    """Adds a learned vector per position."""
 
     def __init__(self, tokens: int, size: int) -> None:
         super().__init__()
@@ -96,7 +94,7 @@ class Positions(nn.Module):
 
 
 class GlobalAveragePool(nn.Module):
-    """Means over all axes between the samples' and the channels'."""
+    """Mean over all axes between those of samples and channels."""
 
     def __init__(self, *, is_image: bool) -> None:
         super().__init__()
@@ -108,7 +106,7 @@ class GlobalAveragePool(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """Softmax attention to the tokens before and the token itself."""
+    """Softmax attention to the previous tokens and the token itself."""
 
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
@@ -127,14 +125,14 @@ class CausalAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """Sum of its input and of what the layers make of it."""
+    """Sum of the input and the output of layers."""
 
     def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
         super().__init__()
         self.layers = nn.Sequential(*build_layers(layers, before))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the sum, of the inputs' shape."""
+        """Return the sum, in the shape of the inputs."""
         outputs: torch.Tensor = self.layers(inputs)
         return inputs + outputs
 
@@ -163,7 +161,7 @@ _MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
     description.CausalAttention: lambda one, before: CausalAttention(before[-1], one.heads),
     description.Residual: lambda one, before: Residual(one.layers, before),
 }
-"""torch modules by kind, each given the shape before it."""
+"""Makers of torch modules by kind of layer; they get the layer and its input shape."""
 
 
 STATISTICS = ("running_mean", "running_var")
@@ -172,16 +170,15 @@ KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @torch.no_grad()
 def average_statistics(model: nn.Module) -> None:
-    """Give every rank the mean over ranks of the running means and variances, and rank 0's of other
-    buffers.
+    """Average the running means and variances over ranks, and copy other buffers from rank 0.
 
-    Training does not read the means: each worker keeps those of its own samples until the model is
-    evaluated and saved. Of the others (a codebook, a queue) DDP would send rank 0's at each step.
+    Training does not read the means: each worker keeps its own until the model is evaluated or
+    saved. DDP would broadcast other buffers (a codebook, a queue) from rank 0 at every step.
     """
     buffers = dict(model.named_buffers())
     for name, other in buffers.items():
         if not name.endswith((*STATISTICS, "num_batches_tracked")):
-            # Of any type: gloo does not know them all.
+            # As bytes: gloo does not support all types.
             sent = other.contiguous().reshape(-1).view(torch.uint8)
             dist.broadcast(sent, 0)
             other.copy_(sent.view(other.dtype).view_as(other))
@@ -196,13 +193,16 @@ def average_statistics(model: nn.Module) -> None:
         one.copy_(mean.view_as(one))
 
 
-def synchronise(model: nn.Module) -> nn.Module:
-    """Return the model with every batch normalisation over the samples of all workers, on GPUs.
+def synchronize(model: nn.Module) -> nn.Module:
+    """Return the model with every batch normalization synchronized over all workers, on GPUs.
 
-    Parameters and their names stay. UserError for a layer of a kind of its own, other than that of
-    timm, which has an activation.
+    Parameters and their names stay.
+
+    Raises:
+        UserError: A layer derives from batch normalization and is neither torch's nor timm's with
+            an activation.
     """
-    known, timm = [*KINDS], sys.modules.get("timm.layers")  # there where a model is of it
+    known, timm = [*KINDS], sys.modules.get("timm.layers")  # imported if a model uses it
     if timm is not None:
         known.append(timm.BatchNormAct2d)
     for layer in model.modules():

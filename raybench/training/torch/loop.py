@@ -1,4 +1,4 @@
-"""The torch training loop: forward, backward, step on arrays held in device memory."""
+"""The torch training loop: forward, backward, step, on data in device memory."""
 
 import contextlib
 import copy
@@ -18,11 +18,10 @@ from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
-from raybench.training import base
-from raybench.training.base import Step, StepLog, Totals
+from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
 from raybench.training.optimizers import settings_of
-from raybench.training.probe import check_workers, may_differ
+from raybench.training.probe import builds_user_models, check_workers
 from raybench.training.torch import model as torch_model
 from raybench.training.torch.batches import (
     Moment,
@@ -32,12 +31,12 @@ from raybench.training.torch.batches import (
     seconds_between,
     training_batches,
 )
-from raybench.training.torch.kernels import clip_gradients
-from raybench.training.torch.layers import average_statistics, synchronise
+from raybench.training.torch.layers import average_statistics, synchronize
 from raybench.training.torch.model import Losses, has_channels, prepare_inputs
 from raybench.training.torch.named import start_from
 from raybench.training.torch.optim import (
     build_optimizer,
+    clip_gradients,
     refuse_complex,
 )
 from raybench.training.torch.state import (
@@ -50,14 +49,14 @@ from raybench.training.torch.state import (
     set_random_state,
     unpack_state,
 )
-from raybench.training.torch.world import Exchange, Squares, set_arithmetic
+from raybench.training.torch.world import Exchange, GradientNorms, set_arithmetic
 from raybench.training.torch.world import World as World
 from raybench.training.torch.world import join as join
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
-"""Most samples per forward pass of an evaluation; a CPU keeps the activations of so many in its
-cache (measured: 1024 take up to twice as long there)."""
+"""Largest evaluation batch size; a CPU keeps the activations of 128 samples in its cache (measured:
+1024 take up to twice as long)."""
 
 
 class GpuMemory(Memory):
@@ -68,39 +67,39 @@ class GpuMemory(Memory):
         super().__init__()
 
     def peak(self) -> int:
-        """Return the most bytes since `begin`."""
+        """Return the peak in bytes since `begin`."""
         return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
 
-    def _forget(self) -> bool:
+    def _reset(self) -> bool:
         for device in self._devices:
             torch.cuda.reset_peak_memory_stats(device)
         return True
 
-    def _settled(self) -> int:
+    def _in_use(self) -> int:
         return max(torch.cuda.memory_allocated(device) for device in self._devices)
 
 
 class StepRecorder:
-    """Marks the ends of steps: on a GPU by events in its stream, which no step waits for."""
+    """Records the times of steps, on a GPU by events in its stream that no step waits for."""
 
-    def __init__(self, device: torch.device, squares: Squares | None) -> None:
+    def __init__(self, device: torch.device, squares: GradientNorms | None) -> None:
         self._device, self._squares = device, squares
         self._moments: list[Moment] = []
         self._norms: list[tuple[Tensor, Tensor]] = []
 
     def begin(self) -> None:
-        """Forget the steps before; the next one begins here."""
+        """Discard earlier steps; the next one starts now."""
         self._moments, self._norms = [moment(self._device)], []
 
     def step_done(self, scale: Tensor) -> None:
-        """Mark the end of a step whose loss was multiplied by `scale`."""
+        """Record the end of a step whose loss was multiplied by `scale`."""
         self._moments.append(moment(self._device))
         if self._squares:
-            part, whole = self._squares.take()
+            part, whole = self._squares.pop()
             self._norms.append((part / scale**2, whole / scale**2))
 
     def log(self) -> StepLog:
-        """Return what was recorded since `begin`; after the device is synchronised."""
+        """Return the records since `begin`; call once the device is synchronized."""
         return StepLog(
             seconds=[seconds_between(*pair) for pair in pairwise(self._moments)],
             part_squares=[float(part) for part, _ in self._norms],
@@ -109,14 +108,16 @@ class StepRecorder:
 
 
 Pass = Callable[..., Tensor]
-"""Signature of `Trainer._losses_of`."""
+"""Type of `Trainer._losses_of`."""
 
 
 def compiled(one_pass: Pass, mode: str) -> Pass:
-    """Return a pass compiled as a run spec's `compile` says, when it is first taken.
+    """Compile a pass as `compile` of a run spec says, at its first call.
 
-    What inductor writes to this host's disk serves later runs of equal shapes. UserError without a
-    C++ compiler.
+    The files that inductor writes serve later runs of equal shapes on this host.
+
+    Raises:
+        UserError: There is no C++ compiler.
     """
     if mode == "none":
         return one_pass
@@ -127,8 +128,8 @@ def compiled(one_pass: Pass, mode: str) -> Pass:
     return torch.compile(one_pass, dynamic=False, mode=mode)
 
 
-class Trainer(base.Trainer):
-    """One torch model in training on one worker, or on the replicas of one process."""
+class Trainer(BaseTrainer):
+    """A torch model in training on one worker, or on the replicas of one process."""
 
     module = torch_model
 
@@ -137,31 +138,31 @@ class Trainer(base.Trainer):
         self._device, self._devices = world.torch_device, world.replica_devices
         self._model: nn.Module = torch_model.build_model(workload, spec.seed)
         refuse_complex(self._model, spec)
-        set_arithmetic(spec.precision)  # whatever the user's code has set
-        if may_differ(spec, workload):
+        set_arithmetic(spec.precision)  # the user's code may have changed it
+        if builds_user_models(spec, workload):
             check_workers(workload, torch_model.parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
         self.batch_statistics = (
             torch_model.batch_statistics(self._model) and not spec.sync_batch_norm
         )
         if spec.sync_batch_norm and spec.num_workers > 1:
-            self._model = synchronise(self._model)
+            self._model = synchronize(self._model)
         self._model = self._model.to(self._device)
         most = EVALUATION_BATCH[self._device.type]
         self._evaluation_batch = evaluation_batch(spec, dataset, most)
-        # Images in this order train half as fast again on a CPU, and evaluate three times as fast.
-        # Of one channel not for a user's model: it may `view` what its convolutions return.
+        # Channels last trains 1.5 times and evaluates 3 times as fast on a CPU. Not with one
+        # channel for a user's model: it may call `view` on the outputs of convolutions.
         self._channels_last = self._device.type == "cpu" and isinstance(
             workload, LayerWorkload | NamedWorkload
         )
         if has_channels(dataset.input_shape) or self._channels_last:
-            # Images of several channels arrive in this order (prepare_inputs).
+            # Images of several channels arrive channels last (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = torch_model.num_parameters(self._model)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
-        # Dropout differs between ranks and between seeds, and repeats with both.
+        # Dropout differs between ranks and between seeds, and is reproducible for both.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
-        is_own = may_differ(spec, workload)
+        is_own = builds_user_models(spec, workload)
         self._exchange = Exchange(spec, self._model, self._precision, may_leave_out=is_own)
         self._parallel = self._exchange.model
         self._compiled = compiled(self._losses_of, spec.compile)
@@ -173,7 +174,7 @@ class Trainer(base.Trainer):
         self._averaging = Averaging(spec, self._model)
         self._loss_scale = LossScale(self._device, spec.precision)
         on_device = partial(torch.as_tensor, dtype=torch.float32, device=self._device)
-        self._losses = Losses.of(spec, workload, dataset, on_device)
+        self._losses = Losses.for_run(spec, workload, dataset, on_device)
         self.metric = self._losses.metric
         room = room_for_data(self._device, spec.gpus_per_worker)
         self._splits = {
@@ -184,7 +185,7 @@ class Trainer(base.Trainer):
             self._splits["test"] = batches_of(dataset.test, self._device, spec.prefetch, room)
 
     def train(self, steps: list[Step]) -> float:
-        """Take optimizer steps; return this worker's weighted loss, summed over steps."""
+        """Take optimizer steps; return the weighted loss of this worker, summed over the steps."""
         self._into_training()
         total = torch.zeros((), device=self._device)
         batches = self._splits["train"].batches(steps)
@@ -198,18 +199,18 @@ class Trainer(base.Trainer):
             last = len(step.indices) - 1
             for index in range(len(step.indices)):
                 batch = next(batches)
-                # Another size would be compiled too, on the training clock.
+                # Another size would be compiled during training time.
                 is_full = len(batch.labels) == self._spec.batch_size_per_worker
                 take = self._compiled if is_full else self._losses_of
-                with self._exchange.when(index == last):
+                with self._exchange.only_if(index == last):
                     with self._precision():
                         losses = take(batch.inputs, batch.labels, batch.mixed)
                     weights = batch.weights
-                    if self._world.num_workers > 1:  # DDP averages, they are made for a sum
+                    if self._world.num_workers > 1:  # DDP averages; the weights are for a sum
                         weights = weights * self._world.num_workers
                     torch.autograd.backward(losses, self._loss_scale.scaled(weights))
                     if index == last:
-                        self._exchange.complete()
+                        self._exchange.add_missing_gradients()
                 total += torch.dot(losses.detach(), batch.weights)
             scale = self._loss_scale.now() if self._recorder else None
             self._averaging.update(self._loss_scale.step(self._optimizer, self._clip))
@@ -229,7 +230,7 @@ class Trainer(base.Trainer):
 
     @torch.no_grad()
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Sums of loss and metric over rows of the `validation` or `test` split."""
+        """Return sums of loss and metric over rows of the `validation` or `test` split."""
         self._parallel.eval()
         if self._world.num_workers > 1:
             average_statistics(self._model)
@@ -249,7 +250,7 @@ class Trainer(base.Trainer):
         return Totals(loss=float(loss), value=float(value), squares=float(squares), samples=samples)
 
     def state(self) -> bytes:
-        """Return all that training goes on from, as `torch.save` writes it; see Trainer."""
+        """Return the state of training as `torch.save` writes it; see BaseTrainer."""
         rows = self._world.gather([self.input_seconds(), *random_state(self._devices)])
         if self._world.rank:
             return b""
@@ -257,7 +258,7 @@ class Trainer(base.Trainer):
         return pack_state(self._parts(), rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
-        """Take what `state` returned on rank 0."""
+        """Continue from the state that `state` returned on rank 0."""
         rows, is_frozen = unpack_state(state, self._parts())
         self._set_frozen(is_frozen)
         row = rows[self._world.rank]
@@ -270,7 +271,7 @@ class Trainer(base.Trainer):
         del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
         del self._averaging, self._compiled
         if self._spec.compile != "none":
-            torch.compiler.reset()  # it compiles one function a few times only, whichever run's
+            torch.compiler.reset()  # torch limits how often a function is compiled, over all runs
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -299,20 +300,20 @@ class Trainer(base.Trainer):
             self._freezing.train()
 
     def _freeze(self, is_on: bool) -> None:
-        """Freeze the backbone or let it go, on all ranks at the same step.
+        """Freeze the backbone or unfreeze it, on all ranks at the same step.
 
-        The optimizer of a backbone that is let go begins anew, that of the head with it.
+        Unfreezing resets the optimizer, including its state of the head.
         """
         if self._set_frozen(is_on) and not is_on:
             self._optimizer = self._build_optimizer()
 
     def _set_frozen(self, is_on: bool) -> bool:
-        """Freeze the backbone or let it go; return whether that is new."""
+        """Freeze the backbone or unfreeze it; return whether that is a change."""
         if self._freezing is None or self._freezing.is_on == is_on:
             return False
         self._freezing.set(is_on)
         self._parallel = self._model
-        self._parallel = self._exchange.renew()
+        self._parallel = self._exchange.rewrap()
         self._into_training()
         return True
 
@@ -323,8 +324,8 @@ class Trainer(base.Trainer):
         return torch.autocast(self._device.type, dtype=dtype)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        """Return a new optimizer of all parameters; frozen ones have no gradient and stay as they
-        are."""
-        with self._freezing.let_go() if self._freezing else contextlib.nullcontext():
+        """Return a new optimizer of all parameters; frozen ones have no gradient and are not
+        changed."""
+        with self._freezing.unfrozen() if self._freezing else contextlib.nullcontext():
             settings = settings_of(self._spec)
             return build_optimizer(self._spec.optimizer, self._model, **settings)

@@ -1,4 +1,4 @@
-"""Models in torch: built from a workload, fed, judged, saved. Mirrors tensorflow/model.py."""
+"""Torch models: construction, inputs, losses, weights. Mirrors tensorflow/model.py."""
 
 import io
 import random
@@ -14,7 +14,7 @@ from raybench.data.inputs import Array, Batch, InputShape, each, parts
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.layers import initial_weights
 from raybench.models.named import NamedWorkload
-from raybench.training import losses
+from raybench.training.losses import BaseLosses
 from raybench.training.torch.layers import build_layers
 from raybench.training.torch.named import build_named
 
@@ -22,17 +22,17 @@ Inputs = torch.Tensor | dict[str, torch.Tensor]
 
 
 def build_model(workload: Workload, seed: int) -> nn.Module:
-    """Return a new model on the CPU; `seed` fixes its weights, and what is drawn from here on.
+    """Build a model on the CPU; `seed` fixes its weights and all later random numbers.
 
-    Takes images (N, C, H, W), see `prepare_inputs`. A workload without `build_torch` is a
-    UserError.
+    The model takes images (N, C, H, W), see `prepare_inputs`. Raises UserError for a workload
+    without `build_torch`.
     """
     set_random_seed(seed)
     if isinstance(workload, NamedWorkload):
         return build_named(workload, seed)
     if not isinstance(workload, LayerWorkload):
         model = workload.build_torch()
-        if isinstance(model, nn.Module):  # what else it returns, the check says in a sentence
+        if isinstance(model, nn.Module):  # anything else is refused by the trial
             _own_memory(model)
         return model
     model = nn.Sequential(*build_layers(workload.layers, workload.input_shape), Float32())
@@ -44,15 +44,15 @@ def build_model(workload: Workload, seed: int) -> nn.Module:
 
 
 def set_random_seed(seed: int) -> None:
-    """Seed Python, numpy and torch, as Keras's function of that name does."""
+    """Seed Python, numpy and torch, like `keras.utils.set_random_seed`."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 (what a user's model may draw from)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (a user's model may draw from it)
     torch.manual_seed(seed)
 
 
 def _own_memory(model: nn.Module) -> None:
-    """Give buffers that show a number several times (`expand`, `unfold`) memory for each of their
-    numbers: nothing else can be written to, as loading a state and averaging over workers do."""
+    """Copy buffers whose elements share memory (`expand`, `unfold`): they could not be written to
+    when a state is loaded or averaged over workers."""
     copies: dict[Tensor, Tensor] = {}
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
@@ -62,7 +62,7 @@ def _own_memory(model: nn.Module) -> None:
 
 
 def _overlaps(tensor: Tensor) -> bool:
-    """Whether elements of a strided tensor may share memory."""
+    """Return whether elements of a strided tensor may share memory."""
     reach = 0
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and step <= reach:
@@ -72,7 +72,7 @@ def _overlaps(tensor: Tensor) -> bool:
 
 
 class Float32(nn.Module):
-    """Ends a model, so that its logits are float32 in bf16 too; free when they are already."""
+    """Last layer of a model: makes the logits float32 in bf16 too; free if they already are."""
 
     def forward(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return `outputs` as float32."""
@@ -80,36 +80,36 @@ class Float32(nn.Module):
 
 
 def num_parameters(model: nn.Module) -> int:
-    """Trainable weights and biases."""
+    """Return the number of trainable parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def parameter_shapes(model: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
-    """Return name and shape of all that several workers exchange, in the model's order."""
+    """Return name and shape of all tensors that workers share, in the order of the model."""
     return [(name, tuple(value.shape)) for name, value in model.state_dict().items()]
 
 
 def batch_statistics(model: nn.Module) -> bool:
-    """Whether a layer normalises over the samples of one worker's batch.
+    """Return whether a layer normalizes over the batch of one worker.
 
-    Then what is learnt depends on the batch per worker, not on the global batch alone;
-    `SyncBatchNorm` takes all workers' samples and does not count.
+    Then training depends on the batch per worker, not only on the global batch. `SyncBatchNorm`
+    uses the samples of all workers and does not count.
     """
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     return any(isinstance(module, kinds) for module in model.modules())
 
 
 def has_channels(shape: InputShape) -> bool:
-    """Whether images of several channels are among inputs of that shape."""
+    """Return whether there are images of several channels among inputs of that shape."""
     return any(len(one) == 3 and one[-1] > 1 for one in parts(shape))
 
 
 def prepare_inputs(inputs: Inputs, *, channels_last: bool = False) -> Inputs:
-    """Scale uint8 to float32 in 0..1, turn images (N, H, W, C) into (N, C, H, W), make whole
-    numbers int64; of inputs by name each.
+    """Scale uint8 to float32 in 0..1, permute images (N, H, W, C) to (N, C, H, W), convert integers
+    to int64; for inputs by name each of them.
 
-    A view of the axes, not a copy: with several channels the result is in torch's channels
-    last format, which its convolutions take as it is; of one channel with `channels_last`.
+    The permutation is a view: images of several channels are in the channels last format, which
+    convolutions use directly; images of one channel too with `channels_last`.
     """
     return each(inputs, partial(_prepared, channels_last=channels_last))
 
@@ -122,15 +122,15 @@ def _prepared(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
     if inputs.ndim != 4:
         return inputs
     count, height, width, channels = inputs.shape
-    # Of one channel both orders are the same; a view by shape keeps torch from calling it
-    # channels last, which its convolutions would then carry on.
+    # With one channel both orders are equal; a view by shape keeps torch from treating it as
+    # channels last, which convolutions would propagate.
     if channels == 1 and not channels_last:
         return inputs.reshape(count, 1, height, width)
     return inputs.permute(0, 3, 1, 2)
 
 
 def predict(model: nn.Module, inputs: Batch) -> Array:
-    """Return a model's outputs for arrays as a dataset has them, in evaluation mode."""
+    """Return the outputs of a model in evaluation mode for input arrays of a dataset."""
     device = next(iter(model.parameters()), torch.empty(0)).device
     was_training = model.training
     model.eval()
@@ -151,17 +151,17 @@ def save_weights(model: nn.Module) -> bytes:
 
 
 def load_weights(model: nn.Module, weights: bytes) -> None:
-    """Take weights that `save_weights` returned, onto the model's device."""
+    """Load weights that `save_weights` returned, onto the device of the model."""
     model.load_state_dict(torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True))
 
 
 Mixed = tuple[Tensor, Tensor, Tensor]
-"""Labels of the samples that others are mixed with, and what the loss by the own label and that by
-the other's count (N,)."""
+"""Labels of the samples that others are mixed with, and the weights (N,) of the loss by the own
+label and by the other label."""
 
 
-class Losses(losses.Losses):
-    """The loss and the metric of a run."""
+class Losses(BaseLosses):
+    """Loss and metric of a run in torch."""
 
     PREFIX = "torch"
 

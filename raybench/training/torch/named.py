@@ -1,8 +1,8 @@
-"""Models by name in torch: torchvision's, timm's and transformers' as ours, and the weights that
-they begin with. Mirrors tensorflow's.
+"""Models by name in torch, from torchvision, timm and transformers, and their initial weights.
+Mirrors tensorflow/named.py.
 
-A network of both frameworks is torchvision's, drawn as in Keras. Each library is imported where it
-is asked for: that takes seconds, and it need not be installed.
+Networks of both frameworks are torchvision's, initialized as in Keras. Each library is imported
+when it is used: that takes seconds, and it need not be installed.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,23 +29,23 @@ from raybench.spec.errors import UserError, did_you_mean
 
 Tensors = dict[str, Tensor]
 PREFIX = "net."
-"""Prefix of the names of a library's weights in our models."""
+"""Prefix of the names of a library's weights in `NamedModel`."""
 SIZED = ("vit_", "maxvit_")
-"""Beginnings of the names of torchvision's models that are made for one size of images."""
+"""Prefixes of torchvision models built for one image size."""
 WITH_AUXILIARY = ("googlenet", "inception_v3")
-"""Models of torchvision with auxiliary heads in training, which are left out."""
+"""Torchvision models with auxiliary heads in training, which are omitted."""
 FILES = ("model.safetensors", "pytorch_model.bin")
-"""Names of the weights on the Hugging Face hub."""
+"""File names of weights on the Hugging Face hub."""
 RGB = 3
 PADDING = 0
-"""Token id that fills up a text, where the configuration names none."""
+"""Padding token id, if the configuration has none."""
 
 
 class NamedModel(nn.Module):
-    """A library's model as one of ours: pixels in 0..1 in, float32 out.
+    """A library's model with pixels in 0..1 as inputs and float32 outputs.
 
-    Pixels are normalised as the library's trained weights expect them, with or without such
-    weights; images of one channel are repeated to the three that the network takes.
+    Pixels are normalized as the trained weights expect, with or without such weights; images of one
+    channel are repeated to three.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class NamedModel(nn.Module):
         super().__init__()
         self.net = net
         self.head = tuple(f"{PREFIX}{name}" for name in head)
-        """Names of the parameters that are the head's."""
+        """Names of the parameters of the head."""
         self._is_normalised, self._channels = bool(mean), len(mean)
         if mean:
             spread = torch.tensor(std).reshape(1, -1, 1, 1)
@@ -77,10 +77,10 @@ class NamedModel(nn.Module):
         return outputs.float()
 
 
-def differing(build: Callable[[int], nn.Module], num_outputs: int) -> tuple[str, ...]:
+def head_parameters(build: Callable[[int], nn.Module], num_outputs: int) -> tuple[str, ...]:
     """Return the names of the parameters whose shapes depend on the number of outputs: the head.
 
-    `build` is called on the meta device, where nothing is drawn.
+    `build` is called on the meta device, without initialization.
     """
     with torch.device("meta"):
         shapes = {name: one.shape for name, one in build(num_outputs).named_parameters()}
@@ -89,13 +89,13 @@ def differing(build: Callable[[int], nn.Module], num_outputs: int) -> tuple[str,
 
 
 def build_torchvision(workload: NamedWorkload) -> NamedModel:
-    """Return a model of torchvision; torch has been seeded."""
+    """Build a model of torchvision; torch is seeded already."""
     import torchvision
 
     name = workload.model
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
-        raise _unknown(workload, name, known)
+        raise _unknown_model_error(workload, name, known)
     assert not isinstance(workload.input_shape, dict)
     height, width, _ = workload.input_shape
     given: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_torchvision(workload: NamedWorkload) -> Path:
-    """Return the file of trained weights, of the newest ones that this machine has."""
+    """Return the file of trained weights, the newest ones on this machine."""
     import torchvision
 
     versions = torchvision.models.get_model_weights(workload.model)
@@ -135,13 +135,13 @@ def cached_torchvision(workload: NamedWorkload) -> Path:
 
 
 def build_timm(workload: NamedWorkload) -> NamedModel:
-    """Return a model of timm; torch has been seeded. Channels other than 1 and 3 are its own."""
+    """Build a model of timm; torch is seeded already. Supports any number of channels."""
     import timm
 
     known = timm.list_models()
     plain = workload.model.partition(".")[0]
     if plain not in known:
-        raise _unknown(workload, plain, known)
+        raise _unknown_model_error(workload, plain, known)
     assert not isinstance(workload.input_shape, dict)
     height, width, channels = workload.input_shape
     if channels == 1:
@@ -162,7 +162,7 @@ def build_timm(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_timm(workload: NamedWorkload) -> Path:
-    """Return the file of trained weights, as timm or the Hugging Face hub keeps it."""
+    """Return the file of trained weights in the cache of timm or the Hugging Face hub."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     config = _timm_config(workload)
@@ -181,7 +181,7 @@ def cached_timm(workload: NamedWorkload) -> Path:
 
 
 def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
-    """Return what timm says of the model's trained weights: size, mean, std, where they are."""
+    """Return timm's configuration of the trained weights: size, mean, std, location."""
     import timm
 
     config = timm.models.get_pretrained_cfg(workload.model)
@@ -197,12 +197,14 @@ def _of_images(
     made_for: int,
     **normalised: tuple[float, ...],
 ) -> NamedModel:
-    """Return the model that `make` builds for a number of outputs; UserError for images that it
-    cannot take, beside those `made_for` pixels a side."""
+    """Build a model of images with `make`, which takes the number of outputs.
+
+    Raises UserError for images that it does not accept, recommending `made_for` pixels per side.
+    """
     assert not isinstance(workload.input_shape, dict)
     height, width, _ = workload.input_shape
     try:
-        head = differing(make, workload.num_classes)
+        head = head_parameters(make, workload.num_classes)
         return NamedModel(make(workload.num_classes), head, **normalised)
     except (AssertionError, ValueError, RuntimeError) as error:
         raise UserError(
@@ -211,8 +213,8 @@ def _of_images(
         ) from error
 
 
-def _unknown(workload: NamedWorkload, name: str, known: list[str]) -> UserError:
-    """Return the error of a name that the library has not."""
+def _unknown_model_error(workload: NamedWorkload, name: str, known: list[str]) -> UserError:
+    """Return the error for a name that the library does not know."""
     hint = did_you_mean(name, known, "see the library's list of models.")
     return UserError(
         f"Workload {workload.name}: {workload.library} has no model '{workload.model}' among its "
@@ -221,7 +223,7 @@ def _unknown(workload: NamedWorkload, name: str, known: list[str]) -> UserError:
 
 
 def _from_hub(name: str) -> Path | None:
-    """Return the file of weights in the Hugging Face cache; None where it is not there."""
+    """Return the file of weights in the Hugging Face cache, or None."""
     from huggingface_hub import try_to_load_from_cache
 
     found = (try_to_load_from_cache(name, file) for file in FILES)
@@ -229,7 +231,7 @@ def _from_hub(name: str) -> Path | None:
 
 
 class TextModel(nn.Module):
-    """A transformer that takes token ids (N, tokens), or a dict of its arguments by name."""
+    """A transformer of token ids (N, tokens), or of a dict of its arguments by name."""
 
     def __init__(self, net: nn.Module, padding: int | None) -> None:
         super().__init__()
@@ -242,7 +244,7 @@ class TextModel(nn.Module):
         return f"model.{self.model.base_model_prefix}"
 
     def forward(self, inputs: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return logits (N, outputs), of a language model (N, tokens, outputs)."""
+        """Return logits (N, outputs), or (N, tokens, outputs) for a language model."""
         given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if self._padding is not None:
             given.setdefault("attention_mask", (given["input_ids"] != self._padding).long())
@@ -251,13 +253,13 @@ class TextModel(nn.Module):
 
 
 def build_transformers(workload: NamedWorkload) -> NamedModel:
-    """Return a model of texts, from a configuration: for classes or for language modelling."""
+    """Build a model of texts from a configuration, for classification or language modeling."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     config, is_own = _text_config(workload)
     check_settings(config.to_dict(), workload.settings, f"workload {workload.name}")
     config.update(dict(workload.settings))
-    _fit(config, workload, is_own=is_own)
+    _adapt_config(config, workload, is_own=is_own)
     models_language = workload.task == "language_modelling"
     auto: Any = AutoModelForCausalLM if models_language else AutoModelForSequenceClassification
     try:
@@ -276,7 +278,7 @@ def build_transformers(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_transformers(workload: NamedWorkload) -> Path:
-    """Return the file of trained weights beside the configuration."""
+    """Return the file of trained weights next to the configuration."""
     folder = Path(workload.model).expanduser()
     if not folder.is_dir():
         found, place = _from_hub(workload.model), f"(hf download {workload.model} {FILES[0]})"
@@ -289,7 +291,7 @@ def cached_transformers(workload: NamedWorkload) -> Path:
 
 
 def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
-    """Return the configuration, and whether it is the user's own: from a folder or the cache."""
+    """Return the configuration, and whether it comes from the user's folder or cache."""
     import transformers
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -309,8 +311,8 @@ def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
         ) from None
 
 
-def _fit(config: Any, workload: NamedWorkload, *, is_own: bool) -> None:
-    """Make the configuration fit the data: outputs, vocabulary, tokens of a sample."""
+def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None:
+    """Adapt a configuration to the data: outputs, vocabulary, sequence length."""
     config.num_labels = workload.num_classes
     config.use_cache = False
     shape = workload.input_shape
@@ -335,7 +337,7 @@ def _fit(config: Any, workload: NamedWorkload, *, is_own: bool) -> None:
             )
         config.max_position_embeddings = num_tokens
     if models_language and hasattr(config, "is_decoder"):
-        config.is_decoder = True  # else such as BERT would see the token that it is to predict
+        config.is_decoder = True  # otherwise BERT, for one, would see the token to predict
 
 
 BUILD = {"torchvision": build_torchvision, "timm": build_timm, "transformers": build_transformers}
@@ -349,28 +351,36 @@ CACHED = {
 
 
 def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Return a new model on the CPU; torch has been seeded. UserError for an unknown name."""
+    """Build a model on the CPU; torch is seeded already. Raises UserError for an unknown name."""
     if workload.library == "both":
         return _build_network(workload, seed)
     return BUILD[workload.library](workload)
 
 
 def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
-    """Give a new model the weights of a spec; return what was drawn anew, in sentences.
+    """Load the weights of a spec into a new model.
 
-    `none` leaves it as it was drawn. UserError for weights that are not there, or of another
-    model; only the head may differ, in its number of outputs.
+    Args:
+        model: The new model.
+        workload: Workload of the model.
+        weights: `none` (keep the initialization), `cached` or a path.
+
+    Returns:
+        Warnings about reinitialized weights: only the head may differ, in its number of outputs.
+
+    Raises:
+        UserError: The weights are missing or belong to another model.
     """
     path = weights_file(workload, weights, CACHED)
     return [] if path is None else load_tensors(model, read_tensors(path), str(path))
 
 
 def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Return torchvision's model with the first weights of both frameworks."""
+    """Build a torchvision model with the initial weights of both frameworks."""
     from torchvision.models import get_model
 
     network = NETWORKS[workload.model]()
-    with torch.device("meta"):  # nothing is drawn twice
+    with torch.device("meta"):  # skips torchvision's own initialization
         net = get_model(workload.model, weights=None, num_classes=workload.num_classes)
     net = net.to_empty(device="cpu")
     arrays = initial_arrays(network, workload.num_classes, seed)
@@ -382,7 +392,7 @@ def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def read_tensors(path: Path) -> Tensors:
-    """Return the tensors of a state dict by name; nothing that the file holds is run."""
+    """Read the tensors of a state dict by name; no code in the file is run."""
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -390,21 +400,21 @@ def read_tensors(path: Path) -> Tensors:
         try:
             return load_file(path)
         except SafetensorError as error:
-            raise _not_weights(path, error) from None
+            raise _not_weights_error(path, error) from None
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError, LookupError, TypeError, ValueError) as error:
-        raise _not_weights(path, error) from None
-    for key in ("state_dict", "model_state_dict", "model"):  # under which many save it
+        raise _not_weights_error(path, error) from None
+    for key in ("state_dict", "model_state_dict", "model"):  # common wrappers
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     named = content.items() if isinstance(content, dict) else ()
     if found := {name: one for name, one in named if isinstance(one, Tensor)}:
         return found
-    raise _not_weights(path, ValueError("no tensors by name"))
+    raise _not_weights_error(path, ValueError("no tensors by name"))
 
 
-def _not_weights(path: Path, error: Exception) -> UserError:
+def _not_weights_error(path: Path, error: Exception) -> UserError:
     return UserError(
         f"weights {path}: is no file of weights (a state dict that torch.save wrote as .pth or "
         f".pt, or .safetensors), and nothing of it was run ({type(error).__name__}).",
@@ -414,17 +424,15 @@ def _not_weights(path: Path, error: Exception) -> UserError:
 
 @torch.no_grad()
 def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
-    """Give the model the tensors of its names; return what was drawn anew, in sentences.
+    """Load tensors by name; return warnings about reinitialized weights.
 
-    Names may lack the prefixes that a wrapper gives (`net.`, `module.`, a transformer's base
-    model). UserError where anything but the head is missing or has another shape.
+    Names may lack the prefixes of wrappers (`net.`, `module.`, a transformer's base model). Raises
+    UserError if anything but the head is missing or has another shape.
     """
     tensors = {name.removeprefix("module."): one for name, one in tensors.items()}
     head = set(model.head) if isinstance(model, NamedModel) else set()
     net = model.net if isinstance(model, NamedModel) else model
-    prefix = getattr(
-        net, "base_model_prefix", ""
-    )  # of a transformer without its head: `distilbert`
+    prefix = getattr(net, "base_model_prefix", "")  # of transformers, such as `distilbert`
     base = f"{prefix}." if prefix else ""
     shared: dict[int, bool] = {}
     drawn: list[str] = []
@@ -437,12 +445,14 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
         elif name in head:
             drawn.append(name.removeprefix(PREFIX))
         elif found is not None:
-            raise _other(source, name, f"{tuple(found.shape)} there, {tuple(own.shape)} here")
-        elif own.numel() > 1 or own.is_floating_point():  # else a counter, of batch normalisation
+            raise _mismatch_error(
+                source, name, f"{tuple(found.shape)} there, {tuple(own.shape)} here"
+            )
+        elif own.numel() > 1 or own.is_floating_point():  # else a counter of batch norm
             missing.append((name, own))
     for name, own in missing:
-        if own.data_ptr() not in shared:  # else tied to one that was found
-            raise _other(source, name, "none there")
+        if own.data_ptr() not in shared:  # otherwise tied to one that was found
+            raise _mismatch_error(source, name, "none there")
     if not drawn:
         return []
     return [f"weights {source}: the head ({', '.join(drawn)}) is drawn anew for these data."]
@@ -456,7 +466,7 @@ def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
     return None
 
 
-def _other(source: str, name: str, found: str) -> UserError:
+def _mismatch_error(source: str, name: str, found: str) -> UserError:
     return UserError(
         f"weights {source}: are of another model ({name.removeprefix(PREFIX)}: {found}); name the "
         "model that they were trained with."

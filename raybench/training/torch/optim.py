@@ -1,14 +1,14 @@
-"""Optimizers for torch: its own where they are those of the papers; LARS, LAMB and Muon are ours.
-Mirrors tensorflow's.
+"""Optimizers in torch: torch.optim's classes where they compute the papers' updates, and LARS, LAMB
+and Muon by multi-tensor kernels. Mirrors tensorflow/optim.py.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,36 +18,120 @@ from raybench.spec.errors import UserError
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
+    ADAMW_RMS,
     COEFFICIENTS,
     NO_MATRICES,
-    RMS,
     SMALLEST_NORM,
     construct,
     newton_schulz,
     settings_of,
 )
 from raybench.training.torch.internals import foreach
-from raybench.training.torch.kernels import Optimizer, TensorBucket, adam_directions
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor as pairs of real numbers (..., 2) in the same memory, and any other
+    tensor unchanged.
+
+    Updating the pairs updates the complex numbers; g * g of a complex g would not be |g|^2.
+    """
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
+    """Scale all gradients by one factor so that their joint norm is at most `max_norm`.
+
+    NaN or infinite gradients become NaN. Unlike torch.nn.utils.clip_grad_norm_, which adds 1e-6 to
+    the norm, this computes what TensorFlow does. Does not wait for the device.
+    """
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    if not gradients:
+        return
+    norm = torch.nn.utils.get_total_norm(gradients)
+    foreach.mul_(gradients, (max_norm / norm).clamp(max=1.0))
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Base class of optimizers that update all tensors of a parameter group together.
+
+    Norms stay on the device. Biases and norm parameters (ndim <= 1) are excluded from weight decay
+    and trust ratios. The group key `step` counts the steps.
+    """
+
+    SETTINGS: ClassVar[dict[str, float]]
+    """Settings of the method, keys of a parameter group, with their defaults."""
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        *,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        **settings: float,
+    ) -> None:
+        defaults = {"lr": learning_rate, "weight_decay": weight_decay, "step": 0}
+        super().__init__(params, defaults | self.SETTINGS | settings)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient; gradients are left as they are."""
+        for group in self.param_groups:
+            group["step"] += 1
+            params = [one for one in group["params"] if one.grad is not None]
+            for excluded in (False, True):
+                updated = [one for one in params if (one.ndim <= 1) is excluded]
+                if updated:
+                    self._update(updated, group, excluded)
+
+    def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
+        """Take one step with parameters of a group that are all `excluded` or all not."""
+        raise NotImplementedError
+
+    def _states(self, params: list[Tensor], name: str) -> list[Tensor]:
+        """Return the state of that name of each parameter; it starts at 0."""
+        for one in params:
+            if name not in self.state[one]:
+                self.state[one][name] = torch.zeros_like(one)
+        return [as_real(self.state[one][name]) for one in params]
+
+    def _adam_directions(self, params: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Update both moments with the gradients; return m_hat / (sqrt(v_hat) + epsilon)."""
+        grads, step = _gradients(params), group["step"]
+        beta1, beta2 = group["beta1"], group["beta2"]
+        exp_avgs, exp_avg_sqs = (self._states(params, one) for one in ("exp_avg", "exp_avg_sq"))
+        foreach.lerp_(exp_avgs, grads, 1 - beta1)
+        foreach.mul_(exp_avg_sqs, beta2)
+        foreach.addcmul_(exp_avg_sqs, grads, grads, value=1 - beta2)
+        denominators: list[Tensor] = foreach.sqrt(exp_avg_sqs)
+        foreach.div_(denominators, math.sqrt(1 - beta2**step))
+        foreach.add_(denominators, group["epsilon"])
+        updates: list[Tensor] = foreach.div(exp_avgs, denominators)
+        foreach.div_(updates, 1 - beta1**step)
+        return updates
+
+
+def _gradients(params: list[Tensor]) -> list[Tensor]:
+    return [as_real(one.grad) for one in params if one.grad is not None]
 
 
 class Lars(Optimizer):
     """Layer-wise adaptive rate scaling."""
 
-    STATES = ("momentum_buffer",)
     SETTINGS = DEFAULTS["lars"]
 
-    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        params, grads, (buffers,) = bucket.params, bucket.grads, bucket.states
+    def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
+        weights, grads = [as_real(one) for one in params], _gradients(params)
+        buffers, weight_decay = self._states(params, "momentum_buffer"), group["weight_decay"]
         foreach.mul_(buffers, group["momentum"])
-        if bucket.excluded:
+        if excluded:
             foreach.add_(buffers, grads)
         else:
-            norms = torch.stack(foreach.norm(params))
+            norms = torch.stack(foreach.norm(weights))
             denominators = torch.stack(foreach.norm(grads)) + weight_decay * norms
-            updates = foreach.add(grads, params, alpha=weight_decay)
+            updates = foreach.add(grads, weights, alpha=weight_decay)
             ratios = _ratios(group["trust_coefficient"] * norms, denominators)
             foreach.addcmul_(buffers, updates, ratios.unbind())
-        foreach.add_(params, buffers, alpha=-group["lr"])
+        foreach.add_(weights, buffers, alpha=-group["lr"])
 
 
 def _ratios(numerators: Tensor, denominators: Tensor) -> Tensor:
@@ -60,56 +144,43 @@ class Lamb(Optimizer):
 
     SETTINGS = DEFAULTS["lamb"]
 
-    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        updates = adam_directions(bucket, group)
-        if bucket.excluded:
-            foreach.add_(bucket.params, updates, alpha=-group["lr"])
+    def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
+        weights, updates = [as_real(one) for one in params], self._adam_directions(params, group)
+        if excluded:
+            foreach.add_(weights, updates, alpha=-group["lr"])
             return
-        foreach.add_(updates, bucket.params, alpha=weight_decay)
-        norms = (torch.stack(foreach.norm(one)) for one in (bucket.params, updates))
-        foreach.addcmul_(bucket.params, updates, _ratios(*norms).unbind(), value=-group["lr"])
+        foreach.add_(updates, weights, alpha=group["weight_decay"])
+        norms = (torch.stack(foreach.norm(one)) for one in (weights, updates))
+        foreach.addcmul_(weights, updates, _ratios(*norms).unbind(), value=-group["lr"])
 
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+class Muon(Optimizer):
+    """Orthogonalized momentum for hidden matrices (`orthogonal` groups), AdamW for the others."""
+
+    SETTINGS = DEFAULTS["muon"]
+
+    def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
+        lr, kept = group["lr"], 1 - group["lr"] * (0.0 if excluded else group["weight_decay"])
+        if not group["orthogonal"]:
+            weights = [as_real(one) for one in params]
+            updates = self._adam_directions(params, group)
+            foreach.mul_(weights, kept)
+            foreach.add_(weights, updates, alpha=-lr)
+            return
+        momentum, buffers = group["momentum"], self._states(params, "momentum_buffer")
+        for param, grad, buffer in zip(params, _gradients(params), buffers, strict=True):
+            buffer.lerp_(grad, 1 - momentum)
+            matrix: Tensor = grad.lerp(buffer, momentum).flatten(1)
+            param.mul_(kept)
+            update = orthogonalize(matrix).reshape(grad.shape)
+            param.sub_(update, alpha=lr * ADAMW_RMS * math.sqrt(max(matrix.shape)))
 
 
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+def orthogonalize(matrix: Tensor) -> Tensor:
+    """Return U S V^T with S near 1 in place of the matrix's singular values; 0 for a 0 matrix.
 
-
-def no_matrices(model: nn.Module) -> set[nn.Parameter]:
-    """Return the weights of two dimensions or more that are none: embeddings, biases, filters of
-    one channel each."""
-    found = set()
-    for module in model.modules():
-        is_depthwise = isinstance(module, CONVOLUTIONS) and (
-            1 < module.groups == module.in_channels
-        )
-        for name, parameter in module.named_parameters(recurse=False):
-            words = f"{type(module).__name__} {name}".lower()
-            if is_depthwise or "bias" in name or any(word in words for word in NO_MATRICES):
-                found.add(parameter)
-    return found
-
-
-def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
-    """Return the weights between a model's inputs and its head: dense, attention, convolutions.
-
-    Not the head, which is the last weight of two dimensions or more; nor `no_matrices`, and what
-    has one row or column once it is flattened to (outputs, others).
-    """
-    named = model.named_parameters(remove_duplicate=False)
-    weights = [one for _, one in named if one.ndim > 1]
-    left_out = no_matrices(model) | set(weights[-1:])
-    return {
-        one for one in weights if one not in left_out and one.shape[0] > 1 and one[0].numel() > 1
-    }
-
-
-def orthogonalised(matrix: Tensor) -> Tensor:
-    """Return U S V^T with S near 1 in place of the matrix's own singular values; 0 of 0.
-
-    Newton and Schulz's iteration with a polynomial of degree 5, in float32 or the matrix's wider
-    type: the authors' bfloat16 would not be the same in two frameworks, nor fast on a CPU.
+    The Newton-Schulz iteration with a polynomial of degree 5, in float32 or the matrix's wider
+    type: the authors' bfloat16 would differ between frameworks and is slow on CPUs.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = matrix.T if is_tall else matrix
@@ -128,28 +199,92 @@ def _polynomial(products: Tensor) -> Tensor:
     return found
 
 
-class Muon(Optimizer):
-    """Orthogonalised momentum."""
+def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
+    """Return the weights between a model's inputs and its head: dense, attention, convolutions.
 
-    SETTINGS = DEFAULTS["muon"]
-    GROUP_KEYS = {"orthogonal": False}
+    The head is the last weight of two dimensions or more. Embeddings, biases, depthwise filters and
+    weights that have one row or column once flattened to (outputs, others) are no matrices.
+    """
+    left_out = set[nn.Parameter]()
+    for module in model.modules():
+        is_depthwise = isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and (
+            1 < module.groups == module.in_channels
+        )
+        for name, parameter in module.named_parameters(recurse=False):
+            words = f"{type(module).__name__} {name}".lower()
+            if is_depthwise or "bias" in name or any(word in words for word in NO_MATRICES):
+                left_out.add(parameter)
+    named = model.named_parameters(remove_duplicate=False)
+    weights = [one for _, one in named if one.ndim > 1]
+    left_out.update(weights[-1:])
+    return {
+        one for one in weights if one not in left_out and one.shape[0] > 1 and one[0].numel() > 1
+    }
 
-    def _states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("momentum_buffer",) if group["orthogonal"] else self.STATES
 
-    def _update(self, bucket: TensorBucket, group: dict[str, Any], *, weight_decay: float) -> None:
-        if not group["orthogonal"]:
-            updates = adam_directions(bucket, group)
-            foreach.mul_(bucket.params, 1 - group["lr"] * weight_decay)
-            foreach.add_(bucket.params, updates, alpha=-group["lr"])
-            return
-        lr, momentum, (buffers,) = group["lr"], group["momentum"], bucket.states
-        for param, grad, buffer in zip(bucket.params, bucket.grads, buffers, strict=True):
-            buffer.lerp_(grad, 1 - momentum)
-            matrix: Tensor = grad.lerp(buffer, momentum).flatten(1)
-            param.mul_(1 - lr * weight_decay)
-            update = orthogonalised(matrix).reshape(grad.shape)
-            param.sub_(update, alpha=lr * RMS * math.sqrt(max(matrix.shape)))
+def _adamw(
+    params: list[nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        _decayed(params, weight_decay),
+        lr=learning_rate,
+        betas=(beta1, beta2),
+        eps=epsilon,
+        fused=_fused(params),
+    )
+
+
+def _radam(
+    params: list[nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+) -> torch.optim.Optimizer:
+    return torch.optim.RAdam(
+        _decayed(params, weight_decay),
+        lr=learning_rate,
+        betas=(beta1, beta2),
+        eps=epsilon,
+        decoupled_weight_decay=True,
+        foreach=True,  # on CPUs too: less than half the time of torch's default there
+    )
+
+
+def _sgd(
+    params: list[nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    momentum: float,
+    nesterov: float,
+) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        _decayed(params, weight_decay),
+        lr=learning_rate,
+        momentum=momentum,
+        nesterov=bool(nesterov and momentum),  # torch refuses it without momentum
+        fused=_fused(params),
+    )
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": _adamw,
+    "radam": _radam,
+    "lars": Lars,
+    "lamb": Lamb,
+    "sgd": _sgd,
+    "adamw": _adamw,
+    "muon": Muon,
+}
 
 
 def build_optimizer(
@@ -161,11 +296,18 @@ def build_optimizer(
     options: Mapping[str, Any] = MappingProxyType({}),
     **settings: float,
 ) -> torch.optim.Optimizer:
-    """The optimizer of that name over the model's trainable parameters.
+    """Build an optimizer over the trainable parameters of a model.
 
-    `settings` are in place of `spec.optimizer.DEFAULTS`, `options` those of a library's
-    class. Same names, defaults and updates as `raybench.training.tensorflow.optim.build_optimizer`.
-    The rate is changed between steps through `param_group["lr"]`.
+    Takes the same names and settings as `raybench.training.tensorflow.optim.build_optimizer` and
+    computes the same updates. Change the rate between steps through `param_group["lr"]`.
+
+    Args:
+        name: Key of `OPTIMIZERS`, or a class of a library such as `torch:NAdam`.
+        model: Model whose parameters are trained.
+        learning_rate: Initial learning rate.
+        weight_decay: Weight decay of parameters with two dimensions or more.
+        options: Arguments of a library's class.
+        **settings: Settings that replace those of `spec.optimizer.DEFAULTS`.
     """
     params: list[Any] = trainable(model)
     if is_librarys(name):
@@ -178,8 +320,13 @@ def build_optimizer(
     return OPTIMIZERS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
 
 
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters, in the model's order."""
+    return [one for one in model.parameters() if one.requires_grad]
+
+
 def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
-    """Raise UserError for complex weights where muon has no such matrices, and fp16 no scale."""
+    """Raise UserError for complex weights with fp16, or between inputs and head with muon."""
     if spec.precision == "fp16" and any(one.is_complex() for one in trainable(model)):
         raise UserError(
             "precision: fp16: the model has complex weights, whose gradients torch does not scale; "
@@ -190,6 +337,15 @@ def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
             "optimizer muon: the model has complex weights between its inputs and its head, which "
             "muon cannot orthogonalise; take adamw, or another."
         )
+
+
+def check_optimizer(spec: RunSpec) -> None:
+    """Take one step with a library's optimizer on a small model; raise UserError if it fails."""
+    model = nn.Linear(2, 2)
+    optimizer = build_optimizer(spec.optimizer, model, **settings_of(spec))
+    with users_code(f"optimizer {spec.optimizer}: its first step failed"):
+        model(torch.ones(2, 2)).square().sum().backward()
+        optimizer.step()
 
 
 def _of_library(name: str, params: list[nn.Parameter], **given: Any) -> torch.optim.Optimizer:
@@ -205,71 +361,8 @@ def _of_library(name: str, params: list[nn.Parameter], **given: Any) -> torch.op
     return built
 
 
-def check_optimizer(spec: RunSpec) -> None:
-    """Take a step with a library's optimizer on a small model; UserError where that fails."""
-    model = nn.Linear(2, 2)
-    optimizer = build_optimizer(spec.optimizer, model, **settings_of(spec))
-    with users_code(f"optimizer {spec.optimizer}: its first step failed"):
-        model(torch.ones(2, 2)).square().sum().backward()
-        optimizer.step()
-
-
-def _adam(
-    params: list[nn.Parameter], *, learning_rate: float, weight_decay: float, **own: float
-) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        _decayed(params, weight_decay),
-        lr=learning_rate,
-        betas=(own["beta1"], own["beta2"]),
-        eps=own["epsilon"],
-        fused=_fused(params),
-    )
-
-
-def _radam(
-    params: list[nn.Parameter], *, learning_rate: float, weight_decay: float, **own: float
-) -> torch.optim.Optimizer:
-    return torch.optim.RAdam(
-        _decayed(params, weight_decay),
-        lr=learning_rate,
-        betas=(own["beta1"], own["beta2"]),
-        eps=own["epsilon"],
-        decoupled_weight_decay=True,
-        foreach=True,  # on CPUs, too: less than half of the time that torch takes by default
-    )
-
-
-def _sgd(
-    params: list[nn.Parameter], *, learning_rate: float, weight_decay: float, **own: float
-) -> torch.optim.Optimizer:
-    momentum = own["momentum"]
-    return torch.optim.SGD(
-        _decayed(params, weight_decay),
-        lr=learning_rate,
-        momentum=momentum,
-        nesterov=bool(own["nesterov"] and momentum),  # without momentum torch refuses it
-        fused=_fused(params),
-    )
-
-
-def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """Return the weights that are trained, in the model's order."""
-    return [one for one in model.parameters() if one.requires_grad]
-
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": _adam,
-    "radam": _radam,
-    "lars": Lars,
-    "lamb": Lamb,
-    "sgd": _sgd,
-    "adamw": _adam,
-    "muon": Muon,
-}
-
-
 def _decayed(params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups, since torch's own optimizers know no other way to leave biases out."""
+    """Return groups with and without weight decay, as torch's optimizers exclude biases."""
     return _two_groups(params, lambda one: one.ndim > 1, "weight_decay", weight_decay, 0.0)
 
 
@@ -280,7 +373,7 @@ def _two_groups(
     first: float,
     second: float,
 ) -> list[dict[str, Any]]:
-    """Return groups with either value of a key; without an empty one."""
+    """Return groups with either value of a key, leaving out an empty one."""
     groups = [
         {"params": [one for one in params if is_first(one)], key: first},
         {"params": [one for one in params if not is_first(one)], key: second},

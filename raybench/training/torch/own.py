@@ -1,4 +1,4 @@
-"""PyTorch's side of a user's own training loop. Mirrors tensorflow's."""
+"""PyTorch side of a user's training loop. Mirrors tensorflow/own.py."""
 
 import io
 from pickle import UnpicklingError
@@ -10,18 +10,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from raybench.training import own
-from raybench.training.own import PLAIN, not_savable
-from raybench.training.saved import not_ours
+from raybench.training.own import PLAIN, LoopAdapter, unsavable_error
+from raybench.training.saved import foreign_state_error
 from raybench.training.settings import Setting, attribute
 from raybench.training.torch.world import World
 
 
 def _precision(owner: Any) -> Setting:
-    """Return the setting of how one operation, or all, multiply float32 (torch 2.9 and later).
+    """Return the float32 precision of an operation as a setting (torch 2.9 and later).
 
-    `none` takes it from the more general switch, and is read as what that one says: it is tried
-    first.
+    An operation set to `none` follows the more general switch and reads as its value, so `none` is
+    tried first.
     """
     name = "fp32_precision"
 
@@ -55,39 +54,45 @@ SETTINGS: tuple[Setting, ...] = (
     attribute(_CUDNN, "deterministic"),
     attribute(_CUDA.matmul, "allow_fp16_reduced_precision_reduction"),
     attribute(_CUDA.matmul, "allow_bf16_reduced_precision_reduction"),
-    # TF32: the old switches first, which set the new ones too; then those, general ones first.
+    # TF32: the old switches, which also set the new ones; then the new ones, general ones first.
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     attribute(_CUDNN, "allow_tf32"),
     *map(_precision, (torch.backends, _CUDNN, _MKLDNN, _CUDA.matmul)),
     *(_precision(getattr(_CUDNN, name, None)) for name in ("conv", "rnn")),
     *(_precision(getattr(_MKLDNN, name, None)) for name in ("matmul", "conv", "rnn")),
 )
-"""Switches of PyTorch that one trial may leave for the next. What belongs to a thread (gradients on
-or off, autocast, the default device) does not: each loop has a thread of its own."""
+"""Switches of PyTorch that one trial may leave for the next. Those of a thread (gradients on or
+off, autocast, the default device) are not among them: each loop has its own thread."""
 
 
-class Part(own.Part):
-    """Own loops in torch."""
+class Adapter(LoopAdapter):
+    """Functions of torch that a user's loop needs."""
 
-    def begin(self, world: World, seed: int) -> None:
-        """Seed a run, in the thread of the loop: each thread has a current GPU of its own."""
-        if world.torch_device.type == "cuda":
-            torch.cuda.set_device(world.torch_device)
+    _world: World
+
+    def begin(self, seed: int) -> None:
+        """Seed torch, and set the current GPU of the loop's thread."""
+        if self._world.torch_device.type == "cuda":
+            torch.cuda.set_device(self._world.torch_device)
         torch.manual_seed(seed)
 
-    def synchronise(self, world: World) -> None:
+    def synchronize(self) -> None:
         """Wait for the device."""
-        if world.torch_device.type == "cuda":
-            torch.cuda.synchronize(world.torch_device)
+        if self._world.torch_device.type == "cuda":
+            torch.cuda.synchronize(self._world.torch_device)
 
-    def gather(self, world: World, values: list[float]) -> list[list[float]]:
-        """Return every rank's values, over a group of its own: in the loop's group a collective of
-        the loop on one rank would meet this one on another, and end the process."""
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return every rank's values, exchanged in a separate group.
+
+        In the loop's group, a collective of the loop on one rank would meet this one on another
+        and end the process.
+        """
+        world = self._world
         if world.num_workers == 1:
             return [values]
         mine = torch.tensor(values, dtype=torch.float64)
         rows = [torch.empty_like(mine) for _ in range(world.num_workers)]
-        dist.all_gather(rows, mine, group=world.apart())
+        dist.all_gather(rows, mine, group=world.second_group())
         return [row.tolist() for row in rows]
 
     def num_exchanges(self) -> int | None:
@@ -98,28 +103,28 @@ class Part(own.Part):
         number = getattr(group, "_get_sequence_number_for_group", None)
         return None if number is None else int(number())
 
-    def prepare(self, model: nn.Module, world: World) -> nn.Module:
-        """Return a model on the run's device, that exchanges gradients where there are others."""
-        model = model.to(world.torch_device)
-        return DistributedDataParallel(model) if world.num_workers > 1 else model
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Return the model on the run's device, in DistributedDataParallel with several workers."""
+        model = model.to(self._world.torch_device)
+        return DistributedDataParallel(model) if self._world.num_workers > 1 else model
 
     def end(self) -> None:
-        """Give memory back to a GPU."""
+        """Release the cached memory of the GPUs."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Return a kind and the bytes of plain data and tensors; UserError for anything else."""
+        """Return kind and bytes of plain data and tensors; raise UserError for other objects."""
         buffer = io.BytesIO()
         torch.save(_plain(state), buffer)
         return "torch", buffer.getvalue()
 
     def unpack(self, content: bytes) -> Any:
-        """Return what `pack` was given, its tensors on the CPU."""
+        """Return the state that `pack` was given, with its tensors on the CPU."""
         try:
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except (UnpicklingError, RuntimeError, EOFError) as error:
-            raise not_ours(error) from None
+            raise foreign_state_error(error) from None
 
 
 def _plain(value: Any) -> Any:
@@ -133,5 +138,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return torch.as_tensor(value) if isinstance(value, np.ndarray) else value.item()
     if not isinstance(value, (*PLAIN, bytes, torch.Tensor)):
-        raise not_savable(value)
+        raise unsavable_error(value)
     return value

@@ -1,6 +1,5 @@
-"""A user's torch model tried on a few samples, and how a model begins, before any worker starts.
-Mirrors tensorflow's.
-"""
+"""Trial of a torch model on a few samples, and checks of its start, before any worker starts.
+Mirrors tensorflow/probe.py."""
 
 import copy
 
@@ -13,17 +12,15 @@ from raybench.models.base import Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
-from raybench.training import probe
-from raybench.training.probe import Array
+from raybench.training.probe import Array, BaseTrial
 from raybench.training.torch import model as torch_model
-from raybench.training.torch.kernels import as_real
-from raybench.training.torch.layers import synchronise
+from raybench.training.torch.layers import synchronize
 from raybench.training.torch.model import Inputs, has_channels, prepare_inputs
-from raybench.training.torch.optim import refuse_complex
+from raybench.training.torch.optim import as_real, refuse_complex
 
 
-class Trial(probe.Trial):
-    """A model tried in torch."""
+class Trial(BaseTrial):
+    """Trial of a model in torch."""
 
     framework = model_words = "torch"
     module, builder = torch_model, "build_torch"
@@ -58,7 +55,7 @@ class Trial(probe.Trial):
     def _gradients(
         self, model: nn.Module, batch: Inputs, answers: Tensor, losses: Tensor
     ) -> dict[str, Array | None]:
-        """Return the gradient of every trainable parameter, None where there is none."""
+        """Return the gradient of every trainable parameter, or None."""
         if losses.requires_grad:
             torch.autograd.backward(losses.sum())
         return {
@@ -72,18 +69,18 @@ class Trial(probe.Trial):
 
 
 def check_built(model: nn.Module, workload: Workload, spec: RunSpec) -> list[str]:
-    """Raise UserError for images, batch normalisation and complex weights that cannot be; there are
-    no sentences."""
+    """Raise UserError if the image size, batch normalization or complex weights are not supported;
+    returns no warnings."""
     if isinstance(workload, NamedWorkload):
         _check_size(model, workload)
     if spec.sync_batch_norm:
-        synchronise(model)
+        synchronize(model)
     refuse_complex(model, spec)
     return []
 
 
 def _check_size(model: nn.Module, workload: NamedWorkload) -> None:
-    """Raise UserError for images that nothing is left of within the network."""
+    """Raise UserError for images too small for the network."""
     shape = workload.input_shape
     if isinstance(shape, dict) or len(shape) != 3:
         return
@@ -99,7 +96,7 @@ def _check_size(model: nn.Module, workload: NamedWorkload) -> None:
 
 
 def _forward(model: nn.Module, channels: int, height: int, width: int) -> Exception | None:
-    """Return what such an image raises in the model, on the meta device; None for nothing."""
+    """Return the error of a forward pass on the meta device, or None."""
     try:
         with torch.no_grad():
             model(torch.empty(2, channels, height, width, device="meta"))

@@ -1,9 +1,5 @@
-"""All that training goes on from, as bytes, averages of the weights and what is frozen. Mirrors
-tensorflow's.
-
-Written by `torch.save`, of tensors, numbers and names alone: `weights_only` loads it without
-running anything that it holds.
-"""
+"""State of training as bytes, averages of the weights, loss scale and frozen modules. Mirrors
+tensorflow/state.py."""
 
 import contextlib
 import io
@@ -19,18 +15,18 @@ from torch import Tensor, nn
 
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
-from raybench.training.probe import no_head
-from raybench.training.saved import check_same_model, not_ours
+from raybench.training.probe import head_error
+from raybench.training.saved import check_same_model, foreign_state_error
 from raybench.training.torch.internals import foreach
 from raybench.training.torch.model import set_random_seed
 
 
 class Freezing:
-    """The parts of a model that are not its head, frozen and let go again.
+    """Freezes and unfreezes the parts of a model that are not its head.
 
-    What is frozen gets no gradient, no update and no weight decay, and works as in evaluation:
-    batch normalisation keeps the statistics that it has, dropout drops nothing. What has no
-    parameters beside the head (a dropout before it) stays the head's.
+    Frozen parts get no gradient, no update and no weight decay, and run in evaluation mode: batch
+    normalization keeps its statistics, dropout is off. Modules without parameters next to the head
+    (a dropout before it) belong to the head.
     """
 
     def __init__(self, model: nn.Module, workload: Workload) -> None:
@@ -43,18 +39,19 @@ class Freezing:
         ]
         self._still = list(_without(model, "", head))
         self.is_on = False
-        """Whether the backbone is frozen now."""
+        """Whether the backbone is frozen."""
 
     def set(self, is_on: bool) -> None:
-        """Freeze the backbone, or let it go; for the model as it is outside of DDP."""
+        """Freeze or unfreeze the backbone of the model outside of DDP."""
         self.is_on = is_on
         for _, parameter in self._frozen:
             parameter.requires_grad_(not is_on)
             parameter.grad = None
 
     @contextlib.contextmanager
-    def let_go(self) -> Iterator[None]:
-        """Let go what is frozen inside, gradients aside: for who asks which are trained at all."""
+    def unfrozen(self) -> Iterator[None]:
+        """Context in which all parameters require gradients, for code that asks which are
+        trainable."""
         for _, parameter in self._frozen:
             parameter.requires_grad_(True)
         yield
@@ -62,26 +59,29 @@ class Freezing:
             parameter.requires_grad_(not self.is_on)
 
     def train(self) -> None:
-        """Put what is frozen into evaluation, after the model was put into training."""
+        """Put frozen parts into evaluation mode; call when the model is in training mode."""
         if self.is_on:
             for module in self._still:
                 module.eval()
 
 
 def head_names(model: nn.Module, workload: Workload) -> set[str]:
-    """Return the names of the head's parameters: those that a model by name knows, or that begin
-    with the workload's `head`. UserError where there are none, or no others."""
+    """Return the names of the head's parameters: those that a model by name declares, or that start
+    with the workload's `head`.
+
+    Raises UserError if they are none or all of the parameters.
+    """
     names = [name for name, one in model.named_parameters() if one.requires_grad]
     prefix = workload.head
     known = getattr(model, "head", ()) if prefix is None else ()
     head = {name for name in names if name in known or (prefix and name.startswith(prefix))}
     if not head or len(head) == len(names):
-        raise no_head(workload, names, "parameters")
+        raise head_error(workload, names, "parameters")
     return head
 
 
 def _without(module: nn.Module, prefix: str, head: set[str]) -> "list[nn.Module]":
-    """Return the largest modules that have parameters or buffers, and none of the head's."""
+    """Return the largest modules that have parameters or buffers but none of the head."""
     own = [f"{prefix}{name}" for name, _ in module.named_parameters()]
     if not any(name in head for name in own):
         return [module] if own or any(True for _ in module.buffers()) else []
@@ -92,13 +92,13 @@ def _without(module: nn.Module, prefix: str, head: set[str]) -> "list[nn.Module]
 
 
 class Averaging:
-    """The moving average of `ema_decay`; without it nothing.
+    """Moving average of the weights with `ema_decay`; otherwise does nothing.
 
-        mean <- mean + (1 - decay) / (1 - decay^t) (w - mean),  t the steps so far
+        mean <- mean + (1 - decay) / (1 - decay^t) (w - mean),  t the number of steps
 
-    The divisor is Adam's correction: the average is over the steps taken, and the weights of the
-    beginning have no part in it. Of parameters alone: running averages of batch normalisation are
-    the model's own, as in torch.optim.swa_utils.AveragedModel.
+    The divisor is the bias correction of Adam: initial weights do not contribute. Averages
+    parameters only: running averages of batch normalization stay those of the model, as in
+    torch.optim.swa_utils.AveragedModel.
     """
 
     def __init__(self, spec: RunSpec, model: nn.Module) -> None:
@@ -108,11 +108,11 @@ class Averaging:
         if self._decay is not None:
             self._means = [torch.zeros_like(one) for one in self._params]
         self._num_steps: int | Tensor = 0
-        """Steps taken; a tensor where the device alone knows which were."""
+        """Steps taken; a tensor if only the device knows which were skipped."""
 
     @torch.no_grad()
     def update(self, is_taken: Tensor | None) -> None:
-        """Take in the weights after a step, if it was taken (None: it was)."""
+        """Add the weights after a step, unless it was skipped (`is_taken` None means taken)."""
         if self._decay is None:
             return
         if is_taken is None:
@@ -126,7 +126,7 @@ class Averaging:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the averages in the place of the weights inside; none before the first step."""
+        """Context in which the weights are replaced by their averages, after the first step."""
         pairs = list(zip(self._params, self._means, strict=True)) if self._means else []
         pairs = pairs if self._num_steps else []
         with torch.no_grad():
@@ -138,26 +138,26 @@ class Averaging:
                 param.copy_(weight)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes: numbers and tensors."""
+        """Return the state: numbers and tensors."""
         return {"num_steps": int(self._num_steps), "means": self._means}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Load a state that `state_dict` returned."""
         self._num_steps = state["num_steps"]
         for mean, saved in zip(self._means, state["means"], strict=True):
             mean.copy_(saved)
 
     def forget(self) -> None:
-        """Begin anew, with weights that were not trained here: they are their own average."""
+        """Restart the average, with loaded weights as their own average."""
         self._num_steps = 0
 
 
 class LossScale:
-    """The loss scale of `precision: fp16` (Micikevicius et al. 2018, arXiv 1710.03740, 3.2); of
-    other precisions 1.
+    """Loss scale of `precision: fp16` (Micikevicius et al. 2018, arXiv 1710.03740, 3.2); 1 for
+    other precisions.
 
-    It doubles after 2,000 steps, and halves where a gradient is not finite: such a step is not
-    taken. Scale and counts stay on the device, which a step that asks for them would wait for.
+    Doubles after 2,000 steps, and halves if a gradient is not finite, when the step is skipped.
+    Scale and counts stay on the device, to avoid waiting for it.
     """
 
     def __init__(self, device: torch.device, precision: str) -> None:
@@ -167,38 +167,38 @@ class LossScale:
 
     @property
     def value(self) -> float:
-        """Factor on the loss; waits for the device."""
+        """Loss scale; waits for the device."""
         return self._scaler.get_scale()
 
     @property
     def num_skipped(self) -> int:
-        """Steps that were not taken; waits for the device."""
+        """Number of skipped steps; waits for the device."""
         return int(self._skipped)
 
     def now(self) -> Tensor:
-        """Return what the loss is multiplied by, on the device."""
+        """Return the loss scale, on the device."""
         return self.scaled(self._one).clone()
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """Return a loss, or what multiplies it, as backward takes it."""
+        """Return a loss, or its weights, multiplied by the loss scale."""
         found: Tensor = self._scaler.scale(loss)
         return found
 
     def step(self, optimizer: torch.optim.Optimizer, clip: Callable[[], None]) -> Tensor | None:
-        """Take a step by the gradients as `clip` leaves them.
+        """Take a step with the gradients, after `clip`.
 
-        torch's fused Adam skips a step by itself; of other optimizers the scaler reads on the host
-        whether there is one to take.
+        Fused Adam of torch skips a step on the device; for other optimizers the scaler reads on the
+        host whether to take it.
 
         Returns:
-            Whether it was taken, on the device; None without a scale: every step is.
+            Whether the step was taken, on the device; None without a scale, when every step is.
         """
         if not self._scaler.is_enabled():
             clip()
             optimizer.step()
             return None
         if isinstance(optimizer, torch.optim.SGD):
-            # A first step that torch's fused one skips leaves it a momentum of unwritten memory.
+            # A first step skipped by fused SGD would leave its momentum uninitialized.
             optimizer._step_supports_amp_scaling = False
         before = self.now()
         self._scaler.unscale_(optimizer)
@@ -210,11 +210,11 @@ class LossScale:
         return is_taken
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes: numbers."""
+        """Return the state: numbers."""
         return {"scaler": self._scaler.state_dict(), "num_skipped": self.num_skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Load a state that `state_dict` returned."""
         self._scaler.load_state_dict(state["scaler"])
         self._skipped.fill_(state["num_skipped"])
 
@@ -224,7 +224,7 @@ Parts = dict[str, Any]
 
 
 def pack_state(parts: Parts, rows: list[list[float]], *, is_frozen: bool) -> bytes:
-    """Return the state of a run; `rows` holds the numbers that each rank has of its own."""
+    """Return the state of a run as bytes; `rows` holds the numbers of each rank."""
     content = {name: part.state_dict() for name, part in parts.items()}
     content |= {"is_frozen": is_frozen, "ranks": torch.tensor(rows, dtype=torch.float64)}
     buffer = io.BytesIO()
@@ -233,11 +233,11 @@ def pack_state(parts: Parts, rows: list[list[float]], *, is_frozen: bool) -> byt
 
 
 def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
-    """Give all of them what `pack_state` was given; return its `rows` and `is_frozen`."""
+    """Load a state of `pack_state` into the parts; return its `rows` and `is_frozen`."""
     try:
         content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:
-        raise not_ours(error) from None
+        raise foreign_state_error(error) from None
     check_same_model(_shapes(content["model"]), _shapes(parts["model"].state_dict()))
     for name, part in parts.items():
         part.load_state_dict(content[name])
@@ -245,13 +245,13 @@ def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
 
 
 PYTHON, NUMPY = 625, 624
-"""Words of the state of Python's generator, and of numpy's: Mersenne Twisters, of which Python
-counts the place among the words."""
+"""Words in the states of the generators of Python, which includes the position, and of numpy
+(Mersenne Twisters)."""
 
 
 def seed_replicas(devices: list[torch.device], seed: int) -> None:
-    """Give Python, numpy, the CPU and the first replica's device the random numbers of `seed`, the
-    second's those of `seed` + 1, and so on."""
+    """Seed Python, numpy, the CPU and the first replica's device with `seed`, the second one's with
+    `seed` + 1, and so on."""
     set_random_seed(seed)
     for replica, device in enumerate(devices):
         if device.type == "cuda":
@@ -260,8 +260,8 @@ def seed_replicas(devices: list[torch.device], seed: int) -> None:
 
 
 def random_state(devices: list[torch.device]) -> list[float]:
-    """Return what this rank draws from next: the numbers of Python's generator and of numpy's, the
-    bytes of the CPU's, then of its GPUs'."""
+    """Return the random states of this rank as numbers: Python's, numpy's, the bytes of the CPU's,
+    then of its GPUs'."""
     gpus = [device for device in devices if device.type == "cuda"]
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in gpus)]
     _, words, spare = random.getstate()
@@ -271,7 +271,7 @@ def random_state(devices: list[torch.device]) -> list[float]:
 
 
 def set_random_state(numbers: list[float], devices: list[torch.device]) -> None:
-    """Draw next what `random_state` was called before."""
+    """Restore the random states that `random_state` returned."""
     gpus = [device for device in devices if device.type == "cuda"]
     words, spare, numbers = numbers[:PYTHON], numbers[PYTHON], numbers[PYTHON + 1 :]
     python = (3, tuple(map(int, words)), None if math.isnan(spare) else spare)

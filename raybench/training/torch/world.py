@@ -1,6 +1,5 @@
-"""A torch worker's place among the workers, and how its gradients meet those of the others.
-Mirrors tensorflow's.
-"""
+"""A torch worker's process group, and the exchange of gradients with the other workers. Mirrors
+tensorflow/world.py."""
 
 import contextlib
 import warnings
@@ -16,29 +15,29 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from raybench.spec.run import RunSpec
-from raybench.training import base
+from raybench.training.base import DistributedContext
 from raybench.training.machine import GpusSeen, require_gpus, require_replicas
-from raybench.training.torch.kernels import as_real
+from raybench.training.torch.optim import as_real
 
 
-class World(base.World):
-    """This process's place among the workers; a process group exists where there are several."""
+class World(DistributedContext):
+    """This process among the workers; with several, there is a process group."""
 
     def __init__(
         self, *, rank: int = 0, num_workers: int = 1, device: str = "cpu", num_replicas: int = 1
     ) -> None:
         self.rank, self.num_workers = rank, num_workers
         self.torch_device = torch.device(device)
-        """Device of the model and the data; the first replica's."""
+        """Device of the model and the data, that of the first replica."""
         self.replica_devices = [self.torch_device]
-        """Device of each replica in this process; of several, the GPUs from the first on."""
+        """Device of each replica in this process; several replicas use the GPUs from index 0."""
         if num_replicas > 1:
             self.replica_devices = [torch.device("cuda", i) for i in range(num_replicas)]
             self.torch_device = self.replica_devices[0]
         is_cuda = self.torch_device.type == "cuda"
         self.gpus = tuple(one.index or 0 for one in self.replica_devices) if is_cuda else ()
         self.device = torch.cuda.get_device_name(self.torch_device) if is_cuda else "cpu"
-        self._apart: Any = None
+        self._second_group: Any = None
 
     def gather(self, values: list[float]) -> list[list[float]]:
         """Return every rank's values (float64), in rank order; a barrier for all ranks."""
@@ -49,12 +48,14 @@ class World(base.World):
         dist.all_gather(rows, mine)
         return [row.tolist() for row in rows]
 
-    def apart(self) -> Any:
-        """Return a second group of all workers, of CPU tensors; all ranks call it alike. Nothing
-        there is ever taken for hung: `training.ranks` tells that sooner, and why."""
-        if self._apart is None:
-            self._apart = dist.new_group(backend="gloo", timeout=timedelta(days=7))
-        return self._apart
+    def second_group(self) -> Any:
+        """Return a second process group of all workers for CPU tensors; all ranks call it alike.
+
+        Its timeout is long: `training.ranks` detects and explains a stuck rank sooner.
+        """
+        if self._second_group is None:
+            self._second_group = dist.new_group(backend="gloo", timeout=timedelta(days=7))
+        return self._second_group
 
     def _adder(self, num_values: int) -> Callable[[], float]:
         values = torch.zeros(num_values, device=self.torch_device)
@@ -67,7 +68,7 @@ class World(base.World):
 
     @property
     def through(self) -> str:
-        """Library that carries the sums: `gloo` or `nccl`."""
+        """Library that sums over workers: `gloo` or `nccl`."""
         return str(dist.get_backend())
 
 
@@ -80,30 +81,36 @@ def join(
     num_replicas: int = 1,
     num_gpus: int = 0,
 ) -> World:
-    """Return this process's World, with thread pools of `num_threads`; Ray Train has made the
-    process group already.
+    """Set up torch in this process; Ray Train has created the process group already.
 
-    `num_workers` are processes; `num_replicas` of one that trains several, on a device each.
-    `num_gpus` are what this process was given, and all that it uses; UserError where torch sees
-    fewer.
+    Args:
+        rank: Rank of this process.
+        num_workers: Number of processes.
+        device: Device of this process.
+        num_threads: Size of torch's thread pool.
+        num_replicas: Replicas in this process, on a device each.
+        num_gpus: GPUs assigned to this process; it uses no others.
+
+    Raises:
+        UserError: torch sees fewer GPUs.
     """
     torch.set_num_threads(num_threads)
     require_gpus("torch", num_gpus, torch.cuda.device_count() if num_gpus else 0)
-    if num_replicas > 1:  # a worker of its own does not count GPUs, which wakes CUDA's driver
+    if num_replicas > 1:  # not otherwise: counting GPUs wakes the CUDA driver
         require_replicas(num_replicas, torch.cuda.device_count())
     return World(rank=rank, num_workers=num_workers, device=device, num_replicas=num_replicas)
 
 
 def set_arithmetic(precision: str) -> None:
-    """Let this process multiply float32 as a run says, whatever the last one or the user's code
-    said; try which of cuDNN's convolutions is fastest, in the warm-up.
+    """Set the float32 arithmetic of this process, overriding earlier runs and user code, and let
+    cuDNN benchmark its convolutions in the warm-up.
 
-    torch has two sets of switches, since 2.9, and raises where somebody reads one that the other
-    contradicts: all of both are set, the older first, since it writes to the newer.
+    Since 2.9 torch has two sets of switches and raises if one that is read contradicts the other:
+    both are set, the older first, as it writes to the newer.
     """
     is_tf32 = precision == "tf32"
     backends: Any = torch.backends
-    torch.set_float32_matmul_precision("highest")  # of CPUs too
+    torch.set_float32_matmul_precision("highest")  # for CPUs too
     backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = is_tf32
     if hasattr(backends, "fp32_precision"):
         cpu, gpu = backends.mkldnn, backends.cudnn
@@ -115,7 +122,7 @@ def set_arithmetic(precision: str) -> None:
 
 
 def gpus_seen() -> GpusSeen:
-    """Return the GPUs that torch sees; wakes them, so for a process of its own."""
+    """Return the GPUs that torch sees. Initializes them, so call it in a separate process."""
     found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
     if found:
@@ -130,7 +137,8 @@ def gpus_seen() -> GpusSeen:
 
 
 def meet_in_file(*, backend: str, member: int, size: int, file: str, timeout_s: int) -> None:
-    """Join the default process group as rank `member` of `size`; all name the same new `file`."""
+    """Join the default process group as rank `member` of `size`; all ranks name the same new
+    `file`."""
     dist.init_process_group(
         backend,
         init_method=f"file://{file}",
@@ -141,40 +149,41 @@ def meet_in_file(*, backend: str, member: int, size: int, file: str, timeout_s: 
 
 
 WIRE = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""Type of the gradients on their way; None as they are."""
+"""Type of exchanged gradients; None leaves them unchanged."""
 
 
-class Squares:
-    """The squared norms of what a worker gives and gets, bucket by bucket of one step."""
+class GradientNorms:
+    """Squared norms of the gradients that a worker sends and receives, bucket by bucket of one
+    step."""
 
     def __init__(self) -> None:
         self._part: list[Tensor] = []
         self._whole: list[Tensor] = []
 
-    def gave(self, part: Tensor) -> None:
-        """Take in a bucket before its exchange, of real numbers."""
+    def add_sent(self, part: Tensor) -> None:
+        """Add a bucket of real numbers before its exchange."""
         self._part.append(part.dot(part))
 
-    def got(self, whole: Tensor) -> None:
-        """Take in a bucket after it; may be called by the thread of the exchange."""
+    def add_received(self, whole: Tensor) -> None:
+        """Add a bucket after its exchange; may be called from the thread of the exchange."""
         self._whole.append(whole.dot(whole))
 
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Return both of the step that has ended, and begin another."""
+    def pop(self) -> tuple[Tensor, Tensor]:
+        """Return both norms of the finished step and start the next one."""
         sums = torch.stack(self._part).sum(), torch.stack(self._whole).sum()
         self._part, self._whole = [], []
         return sums
 
 
 Precision = Callable[[], AbstractContextManager[object]]
-"""Returns the arithmetic of forward."""
+"""Returns the autocast context of the forward pass."""
 
 
 class Replica(nn.Module):
-    """A model that computes in the run's precision in any thread.
+    """A model that computes in the precision of the run in any thread.
 
-    DataParallel calls each replica in a thread of its own, which knows whether autocast is on but
-    not its type: there it would be fp16.
+    DataParallel calls each replica in its own thread, which inherits whether autocast is on but not
+    its dtype, and would use fp16.
     """
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
@@ -190,19 +199,27 @@ class Replica(nn.Module):
 
 
 class Exchange:
-    """The model as it trains among the workers, and when these exchange gradients.
+    """The model as it is trained by several workers, and the exchange of their gradients.
 
-    Replicas in one process need no exchange: DataParallel sums their gradients on the way back.
+    Replicas in one process need no exchange: DataParallel sums their gradients in the backward
+    pass.
     """
 
     def __init__(
         self, spec: RunSpec, model: nn.Module, precision: Precision, *, may_leave_out: bool
     ) -> None:
-        """`may_leave_out`: whether a pass may do without some of the parameters."""
+        """Wrap a model.
+
+        Args:
+            spec: The run spec.
+            model: Model on its device.
+            precision: Returns the autocast context of the forward pass.
+            may_leave_out: Whether a pass may use only some of the parameters.
+        """
         self.model = model
-        """To be called forward."""
-        self.squares: Squares | None = None
-        """Whether gradients are exchanged and `record_steps` asks for their norms."""
+        """Module to use for the forward pass (DDP-wrapped if distributed)."""
+        self.squares: GradientNorms | None = None
+        """Norms of the exchanged gradients, with `record_steps`; otherwise None."""
         self._spec, self._bare, self._is_on = spec, model, spec.exchange_gradients
         self._parallel: DistributedDataParallel | None = None
         self._awaited: list[nn.Parameter] = []
@@ -216,56 +233,58 @@ class Exchange:
             self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
         elif spec.num_workers > 1:
             if spec.record_steps and self._is_on:
-                self.squares = Squares()
+                self.squares = GradientNorms()
             self._wrap()
 
-    def renew(self) -> nn.Module:
-        """Return the model to be called from now on, after parameters were frozen or let go; on all
-        ranks at once, and nobody holds the one before.
+    def rewrap(self) -> nn.Module:
+        """Wrap the model again after parameters were frozen or unfrozen, on all ranks at once, and
+        return it.
 
-        DDP exchanges the gradients of those parameters that had any when it was made.
+        DDP exchanges the gradients of the parameters that required them when it was created. No
+        reference to the previous module may be left.
         """
         if self._parallel is not None:
-            self.model, self._parallel = self._bare, None  # takes its hooks off the parameters
+            self.model, self._parallel = self._bare, None  # removes the hooks from the parameters
             self._wrap()
         return self.model
 
     def _wrap(self) -> None:
         size, usual = self._spec.bucket_mb, RunSpec.model_fields["bucket_mb"].default
         with warnings.catch_warnings():
-            # From torch 2.15 on it has another name too, which earlier ones do not know.
+            # torch 2.15 renames it; earlier versions do not know the new name.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             self.model = self._parallel = DistributedDataParallel(
                 self._bare,
-                broadcast_buffers=False,  # not at every step: see average_statistics
+                broadcast_buffers=False,  # see average_statistics
                 gradient_as_bucket_view=True,
-                # DDP's own, whose first bucket is a smaller one, where nobody has chosen.
+                # The default of DDP has a smaller first bucket.
                 bucket_cap_mb=None if size == usual else size,
             )
         wire = WIRE[self._spec.gradient_compression]
         if wire or self.squares:
             self._register(1 / self._spec.num_workers, wire)
 
-    def when(self, wanted: bool) -> AbstractContextManager[object]:
-        """Exchange gradients in this backward pass, or only accumulate them."""
+    def only_if(self, wanted: bool) -> AbstractContextManager[object]:
+        """Return a context in which the backward pass exchanges gradients, or only accumulates
+        them."""
         self._reached.clear()
         if self._parallel is None or (wanted and self._is_on):
             return contextlib.nullcontext()
         return self._parallel.no_sync()
 
-    def complete(self) -> None:
-        """Give 0 for the parameters that the exchanged pass has left out (a layer dropped at
-        random, a branch by input), after its backward.
+    def add_missing_gradients(self) -> None:
+        """Add zero gradients for the parameters that the pass has left out (a layer dropped at
+        random, a branch by input); call after its backward pass.
 
-        DDP waits on all ranks for the gradient of each parameter that any of them uses. Its own
-        `find_unused_parameters` searches the graph and exchanges a list at every step.
+        DDP waits on all ranks for the gradient of every parameter. Its own `find_unused_parameters`
+        searches the graph and exchanges a list at every step.
         """
         left_out = [one for one in self._awaited if one.requires_grad and one not in self._reached]
         if left_out and self._is_on:
             torch.autograd.backward(left_out, [torch.zeros_like(one) for one in left_out])
 
     def _register(self, share: float, wire: torch.dtype | None) -> None:
-        """Let DDP exchange by a function of ours: without one it does the same, uncompressed."""
+        """Register a communication hook; the default one computes the same, uncompressed."""
         assert self._parallel is not None
         squares = self.squares
 
@@ -273,11 +292,11 @@ class Exchange:
             state: None,
             bucket: dist.GradBucket,  # type: ignore[name-defined]
         ) -> Future[Tensor]:
-            # Scaled first, so that what is compressed is the same in both frameworks.
+            # Scaled first, so that both frameworks compress the same numbers.
             buffer: Tensor = bucket.buffer().mul_(share)
             part = as_real(buffer).flatten()
             if squares:
-                squares.gave(part)
+                squares.add_sent(part)
             sent = part if wire is None else part.to(wire)
             work = dist.all_reduce(sent, async_op=True)
             assert work is not None
@@ -287,7 +306,7 @@ class Exchange:
                 if wire:
                     part.copy_(received)
                 if squares:
-                    squares.got(part)
+                    squares.add_received(part)
                 return buffer
 
             return work.get_future().then(receive)
