@@ -15,7 +15,7 @@ import numpy as np
 
 from raybench.data.dataset import NO_DATA, SPLITS, Dataset, about_dataset, all_arrays, dataset_of
 from raybench.data.memory import is_mapped, map_array
-from raybench.data.store.entries import NO_ROOM, EntryLock, remove_unfinished, written_whole
+from raybench.data.store import NO_ROOM, EntryLock, remove_unfinished, written_whole
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 

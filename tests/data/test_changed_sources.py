@@ -7,10 +7,9 @@ import pytest
 from PIL import Image
 
 from raybench.commands.init import main
+from raybench.data import store as build
 from raybench.data.load import build_dataset
-from raybench.data.store import build
-from raybench.data.store.build import pinning
-from raybench.data.store.entries import remove_entry, store_folder
+from raybench.data.store import pinning, remove_entry, store_folder
 from raybench.spec.documents import parse_yaml
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec

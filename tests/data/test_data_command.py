@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from raybench.commands import cli
-from raybench.data.store import build as store
-from raybench.data.store.build import Source, stored
+from raybench.data import store
+from raybench.data.store import Source, stored
 
 
 @pytest.fixture

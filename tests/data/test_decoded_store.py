@@ -9,11 +9,19 @@ import signal
 import numpy as np
 import pytest
 
+from raybench.data import store
+from raybench.data import store as entries
 from raybench.data.dataset import Dataset, Split
-from raybench.data.store import build as store
-from raybench.data.store import entries
-from raybench.data.store.build import Source, file_at, list_files, stored, stored_dataset
-from raybench.data.store.entries import list_entries, remove_entry, remove_unfinished
+from raybench.data.store import (
+    Source,
+    file_at,
+    list_entries,
+    list_files,
+    remove_entry,
+    remove_unfinished,
+    stored,
+    stored_dataset,
+)
 from raybench.spec.errors import UserError
 from tests.factories import start_python
 
@@ -52,7 +60,7 @@ def in_new_process(code, path):
         import sys, time
         import numpy as np
         from pathlib import Path
-        from raybench.data.store.build import Source, file_at, stored
+        from raybench.data.store import Source, file_at, stored
         path = Path({str(path)!r})
         source = Source(name="toy", path=path, files=[file_at(path)], options={{}})
         def build(writer):

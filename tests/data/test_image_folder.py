@@ -8,7 +8,7 @@ from PIL import Image
 
 from raybench.data.load import build_dataset
 from raybench.data.memory import is_mapped
-from raybench.data.store.entries import store_folder
+from raybench.data.store import store_folder
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
 from raybench.spec.errors import UserError

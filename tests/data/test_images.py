@@ -10,7 +10,7 @@ from PIL import Image
 
 from raybench.data.sources import images
 from raybench.data.sources.images import ImageError, ImageForm, Picture, decode, decode_images
-from raybench.data.store.build import Writer
+from raybench.data.store import Writer
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 

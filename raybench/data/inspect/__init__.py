@@ -9,7 +9,7 @@ import numpy as np
 
 from raybench.data.dataset import Array
 from raybench.data.sources import images
-from raybench.data.store.entries import size_in_words
+from raybench.data.store import size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
 
 Kind = Literal["pictures", "table", "texts", "running text", "other"]

@@ -38,8 +38,7 @@ from raybench.data.sources.tables import (
     with_default_columns,
 )
 from raybench.data.sources.written import read_written
-from raybench.data.store.build import file_at, list_files
-from raybench.data.store.entries import size_in_words
+from raybench.data.store import file_at, list_files, size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import UserError
 

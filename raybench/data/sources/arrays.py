@@ -26,8 +26,7 @@ from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import MemoryTable
-from raybench.data.store.build import Source, Writer, file_at
-from raybench.data.store.entries import tell
+from raybench.data.store import Source, Writer, file_at, print_note
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import UserError, did_you_mean
 
@@ -190,7 +189,7 @@ def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[s
     found, num_classes = labels_of(raw, spec.task, where)
     total = sum(len(one.labels) for one in raw.splits.values())
     if line := held_out_line(len(raw.splits["train"].labels), spec, raw.splits):
-        tell(f"{where}: {line}")
+        print_note(f"{where}: {line}")
     with writer.progress(f"storing {total:,} samples", total) as advance:
         for part, one in raw.splits.items():
             inputs: Any = each(one.inputs, partial(as_inputs, place=f"{where}, {part} split"))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of, split_of_arrays
-from raybench.data.store.build import Source, Writer, stored
+from raybench.data.store import Source, Writer, stored
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 

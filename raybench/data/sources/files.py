@@ -14,7 +14,7 @@ import pyarrow.parquet
 
 from raybench.data.memory import require_memory
 from raybench.data.sources.table import BATCH_ROWS, MemoryTable, Table, Tables, is_number
-from raybench.data.store.build import list_files
+from raybench.data.store import list_files
 from raybench.spec.errors import UserError
 
 SPLIT_NAMES = {

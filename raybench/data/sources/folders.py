@@ -9,7 +9,7 @@ import pyarrow as pa
 from raybench.data.sources.files import SPLIT_NAMES, find_files, split_of
 from raybench.data.sources.images import is_image
 from raybench.data.sources.table import BATCH_ROWS, Table, Tables
-from raybench.data.store.build import File, list_files
+from raybench.data.store import File, list_files
 from raybench.spec.errors import UserError
 
 METADATA = "metadata.csv"  # which lists images with their labels, as Hugging Face has it

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from raybench.data.store.build import Writer
+from raybench.data.store import Writer
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 

@@ -30,8 +30,15 @@ from raybench.data.sources.table import (
 )
 from raybench.data.sources.table_set import row_order, split_members, table_dataset, time_line
 from raybench.data.sources.written import read_written
-from raybench.data.store.build import File, Source, Writer, file_at, list_files, stored_dataset
-from raybench.data.store.entries import tell
+from raybench.data.store import (
+    File,
+    Source,
+    Writer,
+    file_at,
+    list_files,
+    print_note,
+    stored_dataset,
+)
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
@@ -148,7 +155,7 @@ def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
 
 
 def _say(spec: DatasetSpec) -> Say:
-    return lambda sentence: tell(f"{spec.path}: {sentence}")
+    return lambda sentence: print_note(f"{spec.path}: {sentence}")
 
 
 def _path(spec: DatasetSpec) -> Path:
