@@ -197,16 +197,13 @@ def _between_rows(
 
 
 def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
-    """Return numbers between two arrays (lines, numbers); `weights` (lines, 1) are the other's."""
-    if one.dtype == np.uint8:
-        return _between_bytes(one, other, weights)
-    other -= one
-    other *= weights / np.float32(ONE)
-    other += one
-    return other
-
-
-def _between_bytes(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
+    """Return numbers between two arrays of bytes or float32; `weights` in 1/256 are the other's,
+    of a shape that broadcasts. Bytes are rounded."""
+    if one.dtype == np.float32:
+        mixed = other - one
+        mixed *= weights / np.float32(ONE)
+        mixed += one
+        return mixed
     total = one.astype(np.uint16)
     total *= ONE - weights
     added = other.astype(np.uint16)
@@ -291,14 +288,7 @@ def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
 
 def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
     """Return shares / 256 of the samples and the rest of the others; of bytes rounded to bytes."""
-    assert samples.dtype in (np.uint8, np.float32)
-    share = shares.reshape(-1, *(1,) * (samples.ndim - 1))
-    if samples.dtype == np.float32:
-        mixed = samples - others
-        mixed *= share / np.float32(ONE)
-        mixed += others
-        return mixed
-    return _between_bytes(others, samples, share)
+    return _between(others, samples, shares.reshape(-1, *(1,) * (samples.ndim - 1)))
 
 
 CHUNK = 2**18

@@ -1,12 +1,14 @@
 """Sets of digits: MNIST (on disk, or downloaded once) and the 1,797 of scikit-learn (shipped)."""
 
+import contextlib
 import gzip
 import importlib.util
 import logging
 import math
 import os
+import pickle
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -116,7 +118,7 @@ def _read_mnist() -> list[Array]:
     folder = Path(given) if given else cache
     for place in (folder, folder / "mnist"):
         if (place / NPZ).is_file():
-            return _read_npz(place / NPZ)
+            return read_mnist_npz(place / NPZ)
         files = find_files(place, [f"{name}*" for name in IDX_FILES])
         if files is not None:
             return read_idx_files(files)
@@ -134,16 +136,27 @@ def _read_mnist() -> list[Array]:
             f"MNIST could not be downloaded ({type(error).__name__}); set RAYBENCH_DATA to a "
             f"folder that holds {EXPECTED}."
         ) from error
-    return _read_npz(Path(file))
+    return read_mnist_npz(Path(file))
 
 
-def _read_npz(file: Path) -> list[Array]:
-    # numpy and zipfile raise half a dozen kinds for a damaged archive; all mean the same here.
+@contextlib.contextmanager
+def whole_file(file: Path, advice: str) -> Iterator[None]:
+    """Raise a UserError, which ends in `advice`, for what libraries raise for a damaged file."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error) as error:
-        raise UserError(f"{file} is not a whole mnist.npz ({error}); copy it again.") from error
+        yield
+    except UserError:
+        raise
+    except (
+        *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
+        *(BadZipFile, zlib.error, pickle.UnpicklingError),
+    ) as error:
+        raise UserError(f"{file} cannot be read whole ({error}); {advice}.") from error
+
+
+def read_mnist_npz(file: Path, advice: str = "copy it again") -> list[Array]:
+    """Return images and labels of the training split, then of the test split."""
+    with whole_file(file, advice), np.load(file, allow_pickle=False) as arrays:
+        return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
 
 
 def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
@@ -157,9 +170,13 @@ def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
 
 
 def read_idx_files(files: Sequence[Path]) -> list[Array]:
-    """Return images and labels of the training split, then of the test split."""
+    """Return images and labels of the training split, then of the test split.
+
+    Raises:
+        UserError: a file is truncated, too long or of another format.
+    """
     arrays = [
-        read_idx(file, num_dimensions=dimensions)
+        _read_idx(file, num_dimensions=dimensions)
         for file, dimensions in zip(files, (3, 1, 3, 1), strict=True)
     ]
     for images, labels in ((0, 1), (2, 3)):
@@ -171,17 +188,12 @@ def read_idx_files(files: Sequence[Path]) -> list[Array]:
     return arrays
 
 
-def read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes, the format of MNIST, gzipped if its name ends in .gz.
-
-    A file that is truncated, too long or of another format is a UserError naming it.
-    """
-    try:
+def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
+    """Read an IDX file of unsigned bytes, the format of MNIST, gzipped if its name ends in .gz."""
+    with whole_file(file, "copy it again"):
         content = file.read_bytes()
         if file.suffix == ".gz":
             content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{file} cannot be read ({error}); copy it again.") from error
     # Two zero bytes, type (8: bytes), number of dimensions; each dimension in 4 bytes; the values.
     start = 4 + 4 * num_dimensions
     if content[:4] != bytes([0, 0, 8, num_dimensions]) or len(content) < start:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybench.data.inspect import DataSummary
+from raybench.data.summary import DataSummary
 from raybench.spec.documents import parse_yaml
 from raybench.spec.metric import DEFAULTS, METRICS
 from raybench.spec.text import clean, command_line

@@ -23,7 +23,7 @@ from raybench.data.augment import check_augment
 from raybench.data.baseline import label_baseline
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
-from raybench.data.inspect.leaks import leak_lines
+from raybench.data.leaks import leak_lines
 from raybench.models.base import OwnLoop, refuse_label_smoothing, users_code
 from raybench.models.find import load_workload_dataset, require_framework
 from raybench.models.hidden import refuse_hiding_files

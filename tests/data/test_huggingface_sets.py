@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.data.inspect.find import see
 from raybench.data.load import build_dataset
+from raybench.data.summary import summarize
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -63,7 +63,7 @@ def test_two_texts_are_not_called_constant(tmp_path):
     save(tmp_path / "s", {"train": columns}, features)
     with pytest.raises(UserError, match=r"'premise' is left out: it has a text of its own .* 'hyp"):
         load(tmp_path / "s", label="label")
-    found = see(tmp_path / "s", labels=["label"])
+    found = summarize(tmp_path / "s", labels=["label"])
     assert found.dataset["text"] == "premise"
 
 

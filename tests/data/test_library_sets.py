@@ -109,7 +109,7 @@ X, Y = pixels(6, 2), digits(6, 2)
 OBJECTS = np.array([{}] * 6, object)
 LATER = {"x_train": X, "y_train": Y, "x_test": pixels(2, 2), "y_test": np.array([1, 2])}
 BROKEN = {
-    "damaged": (None, {}, "no whole .npz file"),
+    "damaged": (None, {}, "cannot be read whole"),
     "objects": ({"x": OBJECTS, "y": Y}, {}, "holds Python objects"),
     "names": ({"x_trian": X, "y_train": Y}, {}, "no array x_train, but x_trian; did you mean 'x_"),
     "one hot": ({"x": X, "y": np.eye(6, dtype=int)}, {}, r"save y.argmax\(axis=1\)"),

@@ -119,7 +119,7 @@ def test_a_damaged_npz_is_named(folder, content):
         np.savez(file, images=np.zeros(3))
     else:
         file.write_bytes(_cut(file.read_bytes()) if content == "half" else content)
-    with pytest.raises(UserError, match=r"is not a whole mnist\.npz"):
+    with pytest.raises(UserError, match=r"mnist\.npz cannot be read whole"):
         load_mnist(SPEC)
 
 

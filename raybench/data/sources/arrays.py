@@ -5,9 +5,7 @@ import itertools
 import os
 import pickle
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raybench.data.dataset import Array, Dataset, Split, named_arrays
-from raybench.data.digits import IDX_FILES, find_files, read_idx_files
+from raybench.data.digits import (
+    IDX_FILES,
+    find_files,
+    read_idx_files,
+    read_mnist_npz,
+    whole_file,
+)
 from raybench.data.inputs import each
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import held_out_line, mixed_order, stored_and_cut
@@ -225,22 +229,20 @@ def load_npz(spec: DatasetSpec) -> Dataset:
 
 
 def _read(path: Path, spec: DatasetSpec) -> RawSet:
-    # numpy and zipfile raise half a dozen kinds for a damaged archive; all mean the same here.
-    try:
+    with whole_file(path, "save it again as .npz"):
         with zipfile.ZipFile(path) as archive:
             num_bytes = sum(member.file_size for member in archive.infolist())
         require_memory(num_bytes, f"{path}, which is read whole,")
-        with np.load(path, allow_pickle=False) as opened:
-            arrays = {name: opened[name] for name in opened.files}
-    except UserError:
-        raise
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        if "allow_pickle" in str(error):
+        try:
+            with np.load(path, allow_pickle=False) as opened:
+                arrays = {name: opened[name] for name in opened.files}
+        except ValueError as error:
+            if "allow_pickle" not in str(error):
+                raise
             raise UserError(
                 f"{path} holds Python objects, which are not read; save arrays of numbers (of "
                 "texts of several lengths, padded token ids)."
             ) from error
-        raise UserError(f"{path} is no whole .npz file ({error}); save it again.") from error
     if isinstance(spec.label, list):
         raise UserError(
             f"dataset.label: {spec.label}: labels of an npz are one array, of shape (N, outputs) "
@@ -296,6 +298,7 @@ def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
 
 FOLDERS = ("data", "datasets", "~/data", "~/datasets")
 """torchvision has no folder of its own: these are what its examples and users take as `root`."""
+FETCH = "fetch it again"
 Read = Callable[[Sequence[Path], DatasetSpec], RawSet]
 
 
@@ -371,18 +374,6 @@ ARRAYS_ONLY = {
 }
 
 
-@contextmanager
-def fetched_whole(file: Path) -> Iterator[None]:
-    """Turn what numpy, scipy, zipfile and pickle raise for a damaged file into a UserError."""
-    try:
-        yield
-    except (
-        *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
-        *(zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
-    ) as error:
-        raise UserError(f"{file} cannot be read whole ({error}); fetch it again.") from error
-
-
 class ArraysOnly(pickle.Unpickler):
     """Reads arrays, texts and numbers; whatever else a file would have run is refused."""
 
@@ -398,7 +389,7 @@ def _read_cifar(files: Sequence[Path], _: DatasetSpec, *, fine: bool) -> RawSet:
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:
-        with fetched_whole(file), file.open("rb") as opened:
+        with whole_file(file, FETCH), file.open("rb") as opened:
             content = ArraysOnly(opened, encoding="bytes").load()
             named = {_text_of(key): value for key, value in content.items()}
             wanted = [names] if file is files[-1] else ["data", label]
@@ -429,7 +420,7 @@ def _read_svhn(files: Sequence[Path], _: DatasetSpec) -> RawSet:
 
     arrays = []
     for file in files:
-        with fetched_whole(file):
+        with whole_file(file, FETCH):
             content = loadmat(file)
             # (32, 32, 3, N) in the file; a zero is written as class 10.
             arrays.append(content["X"].transpose(3, 0, 1, 2))
@@ -438,9 +429,7 @@ def _read_svhn(files: Sequence[Path], _: DatasetSpec) -> RawSet:
 
 
 def _read_mnist(files: Sequence[Path], _: DatasetSpec) -> RawSet:
-    names = ("x_train", "y_train", "x_test", "y_test")
-    with fetched_whole(files[0]), np.load(files[0], allow_pickle=False) as arrays:
-        return _of_four([arrays[name] for name in names])
+    return _of_four(read_mnist_npz(files[0], FETCH))
 
 
 C10, C100 = "cifar-10-batches-py", "cifar-100-python"
