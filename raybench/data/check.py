@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raybench.data.dataset import IGNORED, SPLITS, Array, Dataset, Split
+from raybench.data.dataset import IGNORED, Array, Dataset, Split
 from raybench.data.inputs import One
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
@@ -21,8 +21,7 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
     Reads all arrays once, and a few samples of what is on demand; `source` begins the sentence, as
     "load_dataset of workload my:Net".
     """
-    for name in SPLITS:
-        split: Split = getattr(dataset, name)
+    for name, split in dataset.splits.items():
         where = f"{source}: the {name} split"
         if len(split) == 0 and name == "test":
             continue  # nothing is tested, and the answer says so

@@ -140,6 +140,11 @@ class Dataset:
     used as they are."""
 
     @property
+    def splits(self) -> dict[str, Split]:
+        """The splits by name: `train`, `validation`, `test`."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    @property
     def num_train_samples(self) -> int:
         """Samples in one epoch, repeats included."""
         return len(self.train) * self.repeat
@@ -189,8 +194,8 @@ def dataset_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Dataset:
 def all_arrays(dataset: Dataset) -> dict[str, Any]:
     """Return all that a dataset is made of, by the names that its files have."""
     found: dict[str, Any] = {}
-    for part in SPLITS:
-        found |= named_arrays(getattr(dataset, part), part)
+    for name, split in dataset.splits.items():
+        found |= named_arrays(split, name)
     return found
 
 

@@ -50,8 +50,8 @@ def _all_equal(train: Split) -> Iterator[str]:
 
 
 def _duplicates(dataset: Dataset) -> Iterator[str]:
-    splits: dict[str, Split] = {name: getattr(dataset, name) for name in SPLITS}
-    kept = {name: one for name, one in splits.items() if len(one) and not one.is_on_demand}
+    splits = dataset.splits.items()
+    kept = {name: one for name, one in splits if len(one) and not one.is_on_demand}
     keys = {name: _keys(one, most=KEY_BYTES) for name, one in kept.items()}
     if "train" in keys and len(np.unique(keys["train"])) * REPEATED < len(keys["train"]):
         return
@@ -89,7 +89,7 @@ def _keys(split: Split, *, most: int | None = None) -> Codes:
 
 
 def _lone_classes(dataset: Dataset) -> Iterator[str]:
-    labels = [getattr(dataset, name).labels for name in SPLITS]
+    labels = [split.labels for split in dataset.splits.values()]
     if dataset.task != "classification" or labels[0].ndim > 1 or dataset.num_classes is None:
         return
     names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))

@@ -169,7 +169,7 @@ def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
         return len(dataset.vocabulary)
     if dataset.task == "language_modelling":
         return dataset.num_classes
-    splits = (dataset.train, dataset.validation, dataset.test)
+    splits = dataset.splits.values()
     if kind != "tokens" or any(split.is_on_demand for split in splits):
         return None
     return 1 + max(int(split.array.max(initial=0)) for split in splits)  # one input: it has a kind

@@ -1,6 +1,5 @@
 """Images of every kind become the same bytes; many are decoded by several threads."""
 
-import io
 import struct
 import zlib
 
@@ -13,14 +12,9 @@ from raybench.data.sources.images import ImageError, ImageForm, Picture, decode,
 from raybench.data.store import Writer
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
+from tests.data.making import content
 
 RED = (200, 30, 40)
-
-
-def content(image, kind="PNG", **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def form(**changes):
@@ -112,19 +106,15 @@ def png_of_16_bits(values):
     )
 
 
-def grey(values, kind):
-    return content(Image.fromarray(values), kind)
-
-
 @pytest.mark.parametrize(
     ("bytes_of", "white"),
     [
-        (lambda v: grey(v.astype(np.uint16), "PNG"), 16383),
-        (lambda v: grey(v.astype(np.uint16), "TIFF"), 4095),
-        (lambda v: grey(v.astype(np.uint16), "PNG"), 1),
-        (lambda v: grey(v.astype(np.int32), "TIFF"), 65535),
-        (lambda v: grey(v.astype(np.float32), "TIFF"), 1),
-        (lambda v: grey(v.astype(np.float32), "TIFF"), 255),
+        (lambda v: content(Image.fromarray(v.astype(np.uint16)), "PNG"), 16383),
+        (lambda v: content(Image.fromarray(v.astype(np.uint16)), "TIFF"), 4095),
+        (lambda v: content(Image.fromarray(v.astype(np.uint16)), "PNG"), 1),
+        (lambda v: content(Image.fromarray(v.astype(np.int32)), "TIFF"), 65535),
+        (lambda v: content(Image.fromarray(v.astype(np.float32)), "TIFF"), 1),
+        (lambda v: content(Image.fromarray(v.astype(np.float32)), "TIFF"), 255),
         (lambda v: png_of_16_bits(v[..., None].repeat(3, axis=2)), 4095),
         (lambda v: png_of_16_bits(np.dstack([v, v, v, np.full_like(v, 65535)])), 1023),
     ],

@@ -113,5 +113,5 @@ def test_numbers_beyond_numbers_count_as_missing(tmp_path, own_store, value, col
             build_dataset(spec)  # warnings are errors
         return
     found = build_dataset(spec)
-    splits = (found.train, found.validation, found.test)
+    splits = found.splits.values()
     assert max(np.abs(split.array).max() for split in splits) < 10

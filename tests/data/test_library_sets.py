@@ -10,6 +10,7 @@ from raybench.data.dataset import all_arrays
 from raybench.data.load import build_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
+from tests.data.making import sizes
 from tests.data.test_mnist import idx_bytes
 
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -54,7 +55,7 @@ def test_cifar(tmp_path, name):
     known = {"keras": "cifar10", "torchvision": "CIFAR10"}[name]
     keys = {"name": name, "set": known, "path": str(tmp_path / "sets")}
     found = load(**keys, validation_size=4)
-    assert [len(one) for one in (found.train, found.validation, found.test)] == [16, 4, 10]
+    assert sizes(found) == [16, 4, 10]
     assert found.input_shape == (32, 32, 3)
     assert found.class_names[3] == "class 3"
     assert rows_of(found.train) | rows_of(found.validation) == {i.tobytes() for i in images[:20]}

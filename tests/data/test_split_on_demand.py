@@ -123,18 +123,23 @@ class OfTorch:
     shape, dtype, __getitem__ = (20, 4), "torch.uint8", None
 
 
+CLASSES = np.zeros(20, np.int64)
+
+
 @pytest.mark.parametrize(
-    ("inputs", "message"),
+    ("inputs", "labels", "message"),
     [
-        ([1, 2], "an object with shape, dtype and .rows.; found list"),
-        (OfTorch(), "must be uint8 .pixels., .* found torch.uint8"),
-        (Squares(20, kind=np.float64), "found <class 'numpy.float64'>"),
-        (Squares(19), "one label per input, found 19 inputs and 20 labels"),
+        ([1, 2], CLASSES, "an object with shape, dtype and .rows.; found list"),
+        (OfTorch(), CLASSES, "must be uint8 .pixels., .* found torch.uint8"),
+        (Squares(20, kind=np.float64), CLASSES, "found <class 'numpy.float64'>"),
+        (Squares(19), CLASSES, "one label per input, found 19 inputs and 20 labels"),
+        (np.zeros((20, 2)), CLASSES, "float32 .numbers., .* found float64"),
+        (Squares(20), CLASSES[:, None, None], "int64"),
     ],
 )
-def test_what_can_be_no_inputs_is_refused(inputs, message):
+def test_what_can_be_no_split_is_refused(inputs, labels, message):
     with pytest.raises(UserError, match=message):
-        Split(inputs, np.zeros(20, np.int64))
+        Split(inputs, labels)
 
 
 def test_a_few_samples_are_tried_before_training():
