@@ -1,29 +1,15 @@
-"""The one class a user writes to train something of their own, what it must know of the data, what
-the user's code raises as one sentence, and a model's own settings.
+"""The class that a user writes to train a model of their own, and the shape of its data."""
 
-Those are what the constructor of a workload takes, by name and default. A run spec has them under
-`model`, a space searches them there: `space: {model: {hidden_units: [64, 128]}}`.
-"""
-
-import contextlib
-import importlib
-import inspect
-import sys
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import InputShape
 from raybench.models.layers import Layer
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.run import DatasetSpec, RunSpec, Task
-from raybench.spec.text import shorten
 
 if TYPE_CHECKING:
     import keras
@@ -209,107 +195,3 @@ def no_label_smoothing(smoothing: float, workload: Workload, *, has_loss: bool =
         f"label_smoothing: {smoothing:g}: workload {workload.name} {why}; leave it "
         f"out{', or smooth the labels there' if has_loss else ''}."
     )
-
-
-_LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib"))
-_OURS = str(Path(__file__).parents[1])
-MAX_ERROR = 300
-"""Characters of an error's own text that go into the sentence; all of it is in the details."""
-
-
-@contextlib.contextmanager
-def users_code(what: str, advice: str = "") -> Iterator[None]:
-    """Turn what is raised inside into a UserError: `what`, file, line and error, `advice`.
-
-    `details` of it holds the whole traceback. A UserError passes as it is; a `sys.exit` is an
-    error too, Ctrl-C is not.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        text = shorten(" ".join(str(error).split()), MAX_ERROR)
-        kind = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        if isinstance(error, SystemExit):
-            kind = f"sys.exit({error.code!r})"
-        place = place_of(traceback.extract_tb(error.__traceback__))
-        where = f"{place}: " if place else ""
-        raise UserError(
-            f"{what} ({where}{kind}){advice}.", details=traceback.format_exc()
-        ) from error
-
-
-def place_of(steps: traceback.StackSummary) -> str:
-    """Return "file, line n" of the last step in a file that is neither a library's nor ours; ""
-    without such a step."""
-    users = [
-        step
-        for step in steps
-        if Path(step.filename).is_file()
-        and not step.filename.startswith((*_LIBRARIES, _OURS))
-        and "-packages" not in step.filename
-    ]
-    return f"{users[-1].filename}, line {users[-1].lineno}" if users else ""
-
-
-def known_settings(
-    build: Callable[..., Any], taken: int = 0, *, takes_any: bool = True
-) -> dict[str, Any] | None:
-    """Return the settings that a constructor takes, with their defaults; None where any name goes.
-
-    `taken`: how many of its first parameters are not the user's. Not `takes_any`: those that it
-    names, whatever it takes beside. What has no default is `inspect.Parameter.empty`.
-    """
-    found = list(inspect.signature(build).parameters.values())[taken:]
-    if takes_any and any(one.kind is one.VAR_KEYWORD for one in found):
-        return None
-    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    known = {one.name: one.default for one in found if one.kind not in many}
-    for one in found:  # a number with a fraction may begin at 0: `momentum: float = 0`
-        if "float" in str(one.annotation) and type(one.default) is int:
-            known[one.name] = float(one.default)
-    return known
-
-
-def import_users(module_name: str, what: str) -> ModuleType:
-    """Import a module of the user's, also beside them; UserError that begins with `what`."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    advice = "; run from the folder that holds it, or mend it"
-    with users_code(f"{what}: module '{module_name}' cannot be imported", advice=advice):
-        return importlib.import_module(module_name)
-
-
-def check_settings(
-    known: Mapping[str, Any] | None, given: Mapping[str, Any], what: str, *, key: str = "model"
-) -> None:
-    """Raise UserError for a setting that there is not, or one that is missing or of another kind.
-
-    A default says the kind: a number is no text, a switch is `true` or `false`. `key` holds them.
-    """
-    if known is None:
-        return
-    for name, value in given.items():
-        if name not in known:
-            nothing = "" if known else "there are none: its constructor takes nothing."
-            hint = did_you_mean(name, known, nothing)
-            raise UserError(f"{key}.{name}: {what} has no such setting; {hint}")
-        if not _is_alike(known[name], value):
-            raise UserError(
-                f"{key}.{name}: {value!r} is not of the kind of {what}'s default, {known[name]!r}."
-            )
-    for name, default in known.items():
-        if default is inspect.Parameter.empty and name not in given:
-            raise UserError(f"{what} needs {key}.{name}: set it under fixed.{key} or space.{key}.")
-
-
-def _is_alike(default: Any, value: Any) -> bool:
-    if default is None or value is None or default is inspect.Parameter.empty:
-        return True
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(default, bool) and isinstance(value, bool)
-    if isinstance(default, int | float):
-        is_number = isinstance(value, int | float)
-        return is_number and (isinstance(default, float) or float(value).is_integer())
-    return not isinstance(default, str) or isinstance(value, str)

@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from raybench.models.find import loop_file
 from raybench.models.named import is_named
+from raybench.models.user_code import loop_file
 from raybench.spec.own_loop import MARK, is_command, is_own_loop
 
 MAX_BYTES = 16 << 20

@@ -1,13 +1,9 @@
 """Workloads by name, and the checks that need no training."""
 
-import importlib
-import importlib.util
-import inspect
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,17 +19,19 @@ from raybench.models.base import (
     OwnLoop,
     Workload,
     as_tuples,
-    check_settings,
-    import_users,
-    known_settings,
     missing_method,
-    users_code,
 )
-from raybench.models.hidden import refuse_hiding_files
 from raybench.models.layers import Layer, num_parameters, output_shapes
 from raybench.models.named import NamedWorkload, is_named, named_workload, require_library
 from raybench.models.networks import NETWORKS
 from raybench.models.shipped import WORKLOADS, shipped_workload
+from raybench.models.user_code import (
+    check_settings,
+    import_loop,
+    import_user_module,
+    known_settings,
+    user_code_errors,
+)
 from raybench.spec.dataset_spec import TASKS, DatasetSpec
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.metric import Metric
@@ -114,7 +112,7 @@ def find_workload(
     own. `model` are its own settings, by name. UserError for what does not fit or is not there.
     """
     if is_own_loop(name):
-        return OwnLoop(name, None if is_command(name) else _function_of(name))
+        return OwnLoop(name, None if is_command(name) else import_loop(name))
     if is_named(name):
         return named_workload(name, shape, model)
     if ":" in name:
@@ -204,7 +202,7 @@ def _load_own(
 def _build_own(
     name: str, workload: Workload, spec: DatasetSpec, data: Mapping[str, Any]
 ) -> Dataset:
-    with users_code(f"Workload {name}: load_dataset failed"):
+    with user_code_errors(f"Workload {name}: load_dataset failed"):
         dataset = workload.load_dataset(spec, **data)
     if not isinstance(dataset, Dataset):
         raise UserError(
@@ -258,7 +256,7 @@ def _require_layers(workload: LayerWorkload) -> None:
 
 def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
     module_name, _, class_name = name.partition(":")
-    module = import_users(module_name, f"Workload {name}")
+    module = import_user_module(module_name, f"Workload {name}")
     found = getattr(module, class_name, None)
     if found is None:
         raise UserError(f"Workload {name}: module '{module_name}' has no class '{class_name}'.")
@@ -269,7 +267,7 @@ def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
         )
     check_settings(known_settings(found), model, f"workload {name}")
     given = ", ".join(f"{key}={value!r}" for key, value in model.items())
-    with users_code(f"Workload {name}: {class_name}({given}) failed"):
+    with user_code_errors(f"Workload {name}: {class_name}({given}) failed"):
         workload = found(**model)
     has_layers = issubclass(found, LayerWorkload)
     wanted = {"name": True, "input_shape": True, "layers": has_layers}
@@ -279,70 +277,3 @@ def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
             raise UserError(f"Workload {name}: {class_name} needs the attribute {attribute}.")
     check_attributes(workload, f"Workload {name}")
     return workload
-
-
-def _function_of(name: str) -> Callable[[Any], object]:
-    """Return the function of `FILE.py:FUNCTION`, its file found as a user's own module is."""
-    file, _, function = name.rpartition(":")
-    if (path := loop_file(name)) is None:
-        raise UserError(f"{name}: there is no file {file} in {Path.cwd()}; run from its folder.")
-    module = _module_of(path.resolve(), name)
-    found: Callable[[Any], object] | None = getattr(module, function, None)
-    if isinstance(found, type):
-        raise UserError(f"{name}: {function} is a class; write a model as {path.stem}:{function}.")
-    if not callable(found):
-        own = [key for key, one in vars(module).items() if inspect.isfunction(one)]
-        raise UserError(f"{name}: {file} has no function {function}; {did_you_mean(function, own)}")
-    return found
-
-
-def loop_file(name: str) -> Path | None:
-    """Return the file of `FILE.py:FUNCTION`, as it lies here or where modules are looked for."""
-    file = name.rpartition(":")[0]
-    folders = [Path.cwd(), *map(Path, sys.path)]
-    return next((one / file for one in folders if (one / file).is_file()), None)
-
-
-_modules: dict[Path, ModuleType] = {}
-"""Files that were imported: two of one name, in different folders, are two modules."""
-_folders: list[Path] = []  # what was in reach of them
-
-
-def _module_of(path: Path, name: str) -> ModuleType:
-    """Import a file, with what lies beside it in reach, as Python does with a script; within a
-    package as a module of it."""
-    parts, folder = [path.stem], path.parent
-    while (folder / "__init__.py").is_file():
-        parts, folder = [folder.name, *parts], folder.parent
-    _bring_in_reach(folder)
-    if path in _modules:
-        return _modules[path]
-    with users_code(f"{name}: {path.name} cannot be imported", advice="; mend it"):
-        if len(parts) > 1:
-            module = importlib.import_module(".".join(parts))
-        else:  # by its place: another module may have its name
-            spec = importlib.util.spec_from_file_location(path.stem, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules.setdefault(path.stem, module)
-            spec.loader.exec_module(module)
-    _modules[path] = module
-    return module
-
-
-def _bring_in_reach(folder: Path) -> None:
-    """Have modules looked for in a folder first; those that it has too, and that were imported from
-    another one's, make way for its own: two revisions have modules of the same names."""
-    refuse_hiding_files(folder)
-    if str(folder) in sys.path:
-        sys.path.remove(str(folder))
-    sys.path.insert(0, str(folder))
-    others = [one for one in _folders if one != folder]
-    if folder not in _folders:
-        _folders.append(folder)
-    for key, module in list(sys.modules.items()):
-        file = Path(getattr(module, "__file__", None) or "/")
-        for other in others:
-            if file.is_relative_to(other) and (folder / file.relative_to(other)).is_file():
-                sys.modules.pop(key, None)

@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from raybench.data.inputs import shown
-from raybench.models.base import DataShape, Workload, check_settings, users_code
+from raybench.models.base import DataShape, Workload
 from raybench.models.networks import NETWORKS
+from raybench.models.user_code import check_settings, user_code_errors
 from raybench.spec.errors import UserError
 from raybench.spec.run import Task
 
@@ -45,7 +46,7 @@ class NamedWorkload(Workload):
         """Turn what the library says of the settings into one sentence."""
         given = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
         what = f"Workload {self.name}: cannot be built with {given}"
-        return users_code(what) if self.settings else nullcontext()
+        return user_code_errors(what) if self.settings else nullcontext()
 
 
 TORCH_URL = "https://download.pytorch.org/models/"  # where torchvision's files come from

@@ -4,8 +4,9 @@ import textwrap
 import pytest
 
 from raybench.models import find
-from raybench.models.base import DataShape, check_settings, known_settings
+from raybench.models.base import DataShape
 from raybench.models.find import find_workload, load_workload_dataset, require_framework
+from raybench.models.user_code import check_settings, known_settings
 from raybench.runs.preflight import check_data, first_values
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
