@@ -1,4 +1,4 @@
-"""Sets of digits: MNIST (on disk, or downloaded once) and the 1,797 of scikit-learn (shipped)."""
+"""Handwritten digits: MNIST (from disk, or downloaded once) and the 1,797 of scikit-learn."""
 
 import contextlib
 import gzip
@@ -38,9 +38,10 @@ NUM_VALIDATION = {"mnist": 5000, "digits": 360}
 
 
 def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.uint8]:
-    """Scale (N, H, W) images to (N, size, size); None keeps them as they are.
+    """Scale (N, H, W) images to (N, size, size); None keeps their size.
 
-    Bilinear with pixel centres aligned; shrinking averages over the pixels it drops.
+    Bilinear with aligned pixel centers; shrinking averages over all pixels. The same bytes on any
+    platform.
     """
     num_images, height, width = images.shape
     if size is None or (height, width) == (size, size):
@@ -55,10 +56,10 @@ def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.ui
 
 
 def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
-    """Weights (size_out, size_in) of each input pixel in each output pixel; rows sum to 1."""
+    """Return weights (size_out, size_in) of input pixels in output pixels; rows sum to 1."""
     scale = size_in / size_out
     centers = (np.arange(size_out) + 0.5) * scale - 0.5
-    # The border pixel goes on outside the image, so a centre there is moved to the border.
+    # The border pixel goes on outside the image, so a center there is moved to the border.
     centers = np.clip(centers, 0, size_in - 1)
     distances = np.abs(centers[:, None] - np.arange(size_in)[None, :])
     weights = np.maximum(0, 1 - distances / max(1.0, scale))
@@ -71,7 +72,7 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
 
 
 def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
-    """Return the dataset of images (N, H, W), of which validation is held out by the seed."""
+    """Return the dataset of images (N, H, W), with a validation split that the seed holds out."""
     if spec.image_size is not None:
         num_bytes = (len(rest) + len(test)) * spec.image_size**2
         require_memory(num_bytes, f"dataset.image_size {spec.image_size}")
@@ -104,8 +105,10 @@ def load_digits(spec: DatasetSpec) -> Dataset:
 def load_mnist(spec: DatasetSpec) -> Dataset:
     """Return 55,000 training, 5,000 validation and the 10,000 official test images, uint8.
 
-    Images are (size, size, 1). Missing or damaged files, and a failing download, are
-    UserErrors that name the file or what to provide.
+    Images are (size, size, 1).
+
+    Raises:
+        UserError: files are missing or damaged, or the download fails.
     """
     images, labels, others, theirs = _read_mnist()
     rest, test = Split(images, labels.astype(np.int64)), Split(others, theirs.astype(np.int64))
@@ -160,7 +163,7 @@ def read_mnist_npz(file: Path, advice: str = "copy it again") -> list[Array]:
 
 
 def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
-    """Return files of a folder, of names that end in * gzipped or not; None where one lacks."""
+    """Return the files of a folder, or None if one is missing; names that end in * may be .gz."""
     found = []
     for name in names:
         ends = ("", ".gz") if name.endswith("*") else ("",)

@@ -92,7 +92,7 @@ def _lone_classes(dataset: Dataset) -> Iterator[str]:
     labels = [split.labels for split in dataset.splits.values()]
     if dataset.task != "classification" or labels[0].ndim > 1 or dataset.num_classes is None:
         return
-    names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
+    names = dataset.names_of_classes
     counts = np.array([np.bincount(one, minlength=dataset.num_classes) for one in labels])
     for split, own in zip(SPLITS[1:], counts[1:], strict=True):
         if own.sum() > 1 and own.max() == own.sum():

@@ -126,13 +126,10 @@ def summarize_dataset(dataset: Dataset, content: dict[str, Any]) -> DataSummary:
         f"{len(dataset.test):,} for the test; inputs of shape {dataset.input_shape}."
     ]
     if dataset.task == "classification":
-        assert dataset.num_classes is not None
-        names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
+        names = dataset.names_of_classes
         lines += _class_lines(f"{len(names)} classes:", names, train.labels)
     elif dataset.task == "regression" and train.labels.ndim == 1:
-        scale = 1.0 if dataset.label_scale is None else dataset.label_scale
-        offset = 0.0 if dataset.label_offset is None else dataset.label_offset
-        lines.append(_number_line("values", train.labels * scale + offset))
+        lines.append(_number_line("values", dataset.original_labels(train.labels)))
     shape = dataset.input_shape
     is_picture = isinstance(shape, tuple) and len(shape) == 3
     return DataSummary(

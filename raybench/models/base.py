@@ -22,7 +22,15 @@ Hook = Callable[[Any, Any], Any]
 class Workload:
     """A model and its data. Subclass it, set the three attributes, write one build method or both.
 
-    `--workload my_module:MyWorkload` then trains it; nothing else is needed from raybench.
+    `--workload my_module:MyWorkload` then trains it. Parameters of `__init__` are settings that a
+    space file can search under `space.model`.
+
+    Example:
+        >>> class MyWorkload(raybench.Workload):
+        ...     name, input_shape, num_classes = "my_model", (28, 28, 1), 10
+        ...
+        ...     def build_torch(self):
+        ...         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
 
     | | torch | Keras |
     |---|---|---|
@@ -34,9 +42,9 @@ class Workload:
     | of a regression | (N,) or (N, outputs), in the labels' scale | the same |
     | of a language model | logits (N, tokens, num_classes) | the same |
 
-    The model is built anew for every run, after the framework was seeded; it returns logits,
-    not probabilities. Leave devices, parallelism and precision to raybench. Batch
-    normalisation works on each worker's own samples.
+    The model is built anew for every run, after the framework was seeded; it returns logits, not
+    probabilities. raybench handles devices, parallelism and precision. Batch normalization uses
+    each worker's own samples.
     """
 
     name: str
@@ -45,59 +53,62 @@ class Workload:
     """Shape of one sample: (H, W, C) of an image, in both frameworks; (features,) of a vector,
     (tokens,) of a text; a dict where inputs have names."""
     num_classes: int
-    """Classes, or tokens of a vocabulary; not needed for a regression."""
+    """Number of classes, or of tokens of a language model; not needed for a regression."""
     task: Task = "classification"
-    """Task: `classification`, `regression` or `language_modelling`; that of the data,
-    unless the loss is the workload's own."""
+    """`classification`, `regression` or `language_modelling`: the task of the data, unless the
+    workload has a loss of its own."""
     metric: Metric | None = None
     """A metric of its own, which `torch_metric` and `keras_metric` measure:
     `Metric(name="dice", direction="max")`. None leaves the choice to `objective.metric`."""
 
     head: str | None = None
-    """Prefix of the names of the head's parameters (torch) or layers (Keras) begin with;
-    `frozen_epochs` needs it, models by name know theirs."""
+    """Prefix of the names of the head's parameters (torch) or layers (Keras), for
+    `frozen_epochs`."""
 
     torch_loss: Hook | None = None
-    """Method (outputs, labels) -> loss of each sample (N,); by default cross entropy, of a
-    regression the squared error (mean over outputs), of a language model the mean over tokens."""
+    """Method (outputs, labels) -> loss of each sample (N,); by default cross entropy (the mean over
+    the tokens of a language model), for a regression the squared error (mean over outputs)."""
     torch_metric: Hook | None = None
     """Method (outputs, labels) -> value of `metric` for each sample (N,)."""
     torch_correct: Hook | None = None
-    """Method (outputs, labels) -> 1 or 0 for each sample (N,), whose mean is the accuracy; none
-    compares the largest logit."""
+    """Method (outputs, labels) -> 1 or 0 for each sample (N,), whose mean is the accuracy; by
+    default whether the largest logit is the label's."""
     keras_loss: Hook | None = None
     """Keras's counterpart of `torch_loss`; by default the loss that the model is compiled with, if
-    it is. What a model adds by penalties and `add_loss` is trained in any case."""
+    any. Penalties and `add_loss` of a model are trained in any case."""
     keras_metric: Hook | None = None
     """Keras's counterpart of `torch_metric`."""
     keras_correct: Hook | None = None
     """Keras's counterpart of `torch_correct`."""
 
     def build_torch(self) -> "torch.nn.Module":
-        """Return a new model; needed to run with framework torch."""
+        """Return a new model; required for framework torch."""
         raise missing_method(self, "build_torch", "framework torch")
 
     def build_keras(self) -> "keras.Model":
-        """Return a new model; needed to run with framework tensorflow."""
+        """Return a new model; required for framework tensorflow."""
         raise missing_method(self, "build_keras", "framework tensorflow")
 
     def load_dataset(self, spec: DatasetSpec) -> Dataset:
-        """Return the data; needed for dataset name `workload`.
+        """Return the data; required for dataset `workload`.
 
-        Split it by `spec.split_seed` alone, so that all runs of a study and all their workers
-        have the same splits. `spec.limit` and `spec.repeat` are applied to what is returned.
-        What does not fit memory is given on demand: in place of an array, an object with
-        `shape`, `dtype` and `[rows]` that reads samples (`raybench.data.inputs`).
+        Split by `spec.split_seed` alone, so that all runs of a study and all their workers have the
+        same splits. raybench applies `spec.limit` and `spec.repeat` afterwards. Further parameters
+        are settings that a space file can search under `space.data`.
+
+        Args:
+            spec: `dataset` of the run spec.
+
+        Returns:
+            The splits. Inputs that do not fit into memory may be read on demand, by an object with
+            `shape`, `dtype` and `[rows]` in place of an array (`raybench.data.inputs.OnDemand`).
         """
         del spec
         raise missing_method(self, "load_dataset", "dataset 'workload'")
 
 
 class LayerWorkload(Workload):
-    """A workload given by its layers: both frameworks build it, with equal initial weights.
-
-    Its build methods are not asked.
-    """
+    """A workload given by its layers; both frameworks build it with equal initial weights."""
 
     input_shape: tuple[int, ...]
     """Shape of one sample of the one input."""
@@ -106,11 +117,13 @@ class LayerWorkload(Workload):
 
 
 class OwnLoop(Workload):
-    """A training loop of the user's own (`spec.own_loop`), which builds its model and loads its
-    data itself; see `training.own`."""
+    """A user's own training loop, which builds its model and loads its data itself.
+
+    See `spec.own_loop` and `training.own`.
+    """
 
     def __init__(self, name: str, function: Callable[[Any], object] | None) -> None:
-        """`function` takes a `raybench.Run`; None of a command."""
+        """`function` takes a `raybench.Run`; None for a command."""
         self.name, self.function = name, function
 
 
@@ -120,22 +133,22 @@ Kind = Literal["pixels", "numbers", "tokens"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataShape:
-    """The shape of one sample, and what is to be learnt of it."""
+    """The shape of one sample, and the task."""
 
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
-    """(H, W, C) of an image, (features,), (tokens,); of inputs by name each by its own."""
+    """(H, W, C) of an image, (features,) or (tokens,); a dict for inputs by name."""
     num_outputs: int
-    """Numbers that a model returns for a sample, of a language model for a token of it."""
+    """Outputs of a model for one sample, or for one token of a language model."""
     task: Task = "classification"
-    """Task that is to be learnt."""
+    """Task of the data."""
     vocabulary_size: int | None = None
-    """Token ids are below it; None where the inputs are no tokens, or it is unknown."""
+    """Number of token ids; None where the inputs are no tokens, or it is unknown."""
     kind: Kind | None = None
     """Kind of the inputs; None for inputs by name, or where it is unknown."""
 
     @classmethod
     def of(cls, dataset: Dataset) -> "DataShape":
-        """Return that of a dataset."""
+        """Return the shape of a dataset."""
         kind: Kind | None = None
         if not isinstance(dataset.train.inputs, dict):
             by_type: dict[str, Kind] = {"u": "pixels", "f": "numbers", "i": "tokens"}
@@ -150,31 +163,31 @@ class DataShape:
 
 
 def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
-    """Return the size that the dataset has, or what its token ids need."""
-    if dataset.vocabulary:
-        return len(dataset.vocabulary)
-    if dataset.task == "language_modelling":
-        return dataset.num_classes
+    """Return the number of token ids of the dataset, or else one more than its largest id."""
     splits = dataset.splits.values()
-    if kind != "tokens" or any(split.is_on_demand for split in splits):
-        return None
-    return 1 + max(int(split.array.max(initial=0)) for split in splits)  # one input: it has a kind
+    if (
+        dataset.num_tokens is not None
+        or kind != "tokens"
+        or any(one.is_on_demand for one in splits)
+    ):
+        return dataset.num_tokens
+    return 1 + max(int(split.array.max(initial=0)) for split in splits)
 
 
 def as_tuples(shape: Any) -> InputShape:
-    """Return a shape with tuples where the user or a file has lists."""
+    """Return a shape with tuples in place of lists."""
     if isinstance(shape, dict):
         return {name: tuple(one) for name, one in shape.items()}
     return tuple(shape)
 
 
 def missing_method(workload: Workload, method: str, use: str) -> UserError:
-    """Return the error that says which method `use` needs."""
+    """Return the error for a workload without the method that `use` needs."""
     return UserError(f"Workload {workload.name} has no {method}, so it cannot run with {use}.")
 
 
 def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
-    """Return the error that says which hook a workload's own metric needs."""
+    """Return the error for a workload without the hook that measures its own metric."""
     return UserError(
         f"Workload {workload.name} has the metric {metric.name} and no {hook} to measure it; "
         f"write {hook}(self, outputs, labels), which returns one value for each sample."
@@ -182,14 +195,14 @@ def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
 
 
 def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
-    """Raise UserError where `label_smoothing` is set and the loss does not use it."""
+    """Raise UserError if `label_smoothing` is set and the loss does not use it."""
     own = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
     if spec.label_smoothing and (own or workload.task == "regression"):
         raise no_label_smoothing(spec.label_smoothing, workload, has_loss=own is not None)
 
 
 def no_label_smoothing(smoothing: float, workload: Workload, *, has_loss: bool = True) -> UserError:
-    """Return the error of `label_smoothing` for a loss that does not use it."""
+    """Return the error for `label_smoothing` with a loss that does not use it."""
     why = "has a loss of its own" if has_loss else "learns numbers, which are no classes"
     return UserError(
         f"label_smoothing: {smoothing:g}: workload {workload.name} {why}; leave it "

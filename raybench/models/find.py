@@ -1,4 +1,4 @@
-"""Workloads by name, and the checks that need no training."""
+"""Workloads by name, with their data, and the checks that need no training."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -46,7 +46,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 
 
 def check_attributes(workload: Workload, source: str) -> None:
-    """Raise UserError, beginning with `source`, for the first attribute of a wrong kind."""
+    """Raise UserError, which begins with `source`, for the first attribute of a wrong type."""
     shape = workload.input_shape
     shapes = list(shape.values()) if isinstance(shape, dict) else [shape]
     is_shape = bool(shapes) and shape != () and all(map(_is_shape, shapes))
@@ -97,19 +97,25 @@ def _wrong(source: str, name: str, must: str, found: Any) -> UserError:
 
 
 BYTES_PER_PARAMETER = 12
-"""Least bytes of a parameter of a layer workload in training: drawn in float64, then weight and
-gradient."""
+"""Least bytes of a layer workload's parameter in training: its float64 draw, then weight and
+gradient in float32."""
 BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
 
 
 def find_workload(
     name: str, shape: DataShape | None = None, model: Mapping[str, Any] = MappingProxyType({})
 ) -> Workload:
-    """Return a shipped workload, a library's model by name (`torchvision:resnet18`), or an
-    instance of `module:Class` (also beside the user).
+    """Return a workload by its name.
 
-    Shipped ones take shape, outputs and task of the data (none: their own); a user's class has its
-    own. `model` are its own settings, by name. UserError for what does not fit or is not there.
+    Args:
+        name: a shipped workload, a library's model (`torchvision:resnet18`), `module:Class` of the
+            user's, also in the current folder, or a training loop (`FILE.py:FUNCTION`).
+        shape: shape and task of the data, which a shipped workload or a library's model takes on,
+            and which a user's class must fit; by default their own.
+        model: settings of the model by name.
+
+    Raises:
+        UserError: there is no such workload, or it does not fit the data or takes other settings.
     """
     if is_own_loop(name):
         return OwnLoop(name, None if is_command(name) else import_loop(name))
@@ -134,9 +140,9 @@ def find_workload(
 
 
 def require_framework(workload: Workload, framework: str) -> None:
-    """Raise a UserError if the workload cannot run with `framework` ('torch', 'tensorflow').
+    """Raise UserError if the workload cannot run with `framework` ('torch' or 'tensorflow').
 
-    Builds nothing, so a study can be refused before it starts.
+    Nothing is built, so that a study can be refused before it starts.
     """
     method = BUILD_METHODS[framework]
     if isinstance(workload, NamedWorkload):
@@ -155,12 +161,20 @@ def load_workload_dataset(
     *,
     shared: Path | None = None,
 ) -> tuple[Workload, Dataset]:
-    """Return workload `name` with its settings and the data of `spec`, made to fit each other.
+    """Return a workload and its data, which fit each other.
 
-    `data` are settings of the workload's own `load_dataset`; UserError for one that it does not
-    take. A second call with an equal spec does not load again. With `shared`, a folder on this
-    machine that lives as long as a session, the first process to ask loads the arrays, and all map
-    them.
+    A second call with an equal spec returns the same data.
+
+    Args:
+        name: see `find_workload`.
+        spec: the dataset.
+        model: settings of the model by name.
+        data: settings of the workload's own `load_dataset` by name.
+        shared: a folder on this machine, as long-lived as a session, through which processes share
+            the arrays.
+
+    Raises:
+        UserError: workload or data are missing or wrong, or do not fit each other.
     """
     if is_own_loop(name):
         return find_workload(name), NO_DATA
@@ -176,7 +190,8 @@ def load_workload_dataset(
 
 
 _own_data: dict[tuple[str, Path | None], Dataset] = {}
-"""The last few datasets of workloads; whatever settings a model has, its data are the same."""
+"""The last few datasets of workloads, by data and shared folder; settings of the model do not
+change the data."""
 MOST_KEPT = 4
 
 
@@ -214,8 +229,7 @@ def _build_own(
 
 
 def _require_fit(workload: Workload, data: DataShape) -> None:
-    """Raise UserError where a workload of the user's own cannot take the data; with a loss of its
-    own it may take any labels."""
+    """Raise UserError if a user's workload cannot take the data; an own loss takes any labels."""
     name, own, found = workload.name, workload.input_shape, data.input_shape
     if as_tuples(own) != as_tuples(found):
         advice = "set dataset.image_size, or " if data.kind == "pixels" else ""
@@ -238,7 +252,7 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
 
 
 def _require_layers(workload: LayerWorkload) -> None:
-    """Check that the layers fit the input, end in the classes, and fit into memory."""
+    """Raise UserError unless the layers fit the input, end in the outputs and fit into memory."""
     tokens = workload.input_shape if workload.task == "language_modelling" else ()
     last = output_shapes(workload.layers, workload.input_shape)[-1]
     if last != (*tokens, workload.num_classes):
