@@ -1,7 +1,7 @@
-"""Leaks and useless columns, found in the arrays alone.
+"""Warnings on duplicates between splits, and on columns and classes that mislead.
 
-Each in one sentence, for `init` and before a search. Looks at ROWS samples of a split at most, and
-at a part of large ones, so it takes seconds of large data.
+`init` and every search print them. They look at ROWS samples of a split, and at a part of large
+samples, so large data take seconds.
 """
 
 import itertools
@@ -16,20 +16,20 @@ from raybench.data.inputs import parts
 from raybench.data.sources.encode import encoder_of
 
 ROWS = 20_000  # samples by which a column is judged
-MOST_HASHED = 1_000_000  # samples of a split that duplicates are sought among
+MOST_HASHED = 1_000_000  # samples of a split that are compared with other splits
 KEY_BYTES = 512  # bytes from the middle of a large sample that are compared first
 BINS = 256
 MOST_FEATURES = 2_000
 DECIDES = 0.998
-"""Share of the labels, or of their variance, that one column predicts in samples that it was not
-fitted to, from which on it is reported to decide them."""
+"""Share of the validation labels, or of their variance, that one column must predict to be reported
+as a leak."""
 REPEATED = 50
-"""Training samples to different ones from which on equal rows are as common as few values are."""
+"""Training samples per different one from which on equal rows are no duplicates: values are few."""
 Codes = npt.NDArray[np.int64]
 
 
 def leak_lines(dataset: Dataset) -> list[str]:
-    """Return sentences on duplicates between splits, and on columns and classes that mislead."""
+    """Return one warning for each leak, useless column or lone class."""
     lines = [*_all_equal(dataset.train), *_duplicates(dataset), *_lone_classes(dataset)]
     shape = dataset.input_shape
     is_table = isinstance(shape, tuple) and len(shape) == 1 and not dataset.train.is_on_demand
@@ -60,7 +60,7 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
         there = np.flatnonzero(np.isin(keys[other], keys[name]))
         if not len(here):
             continue
-        # What agrees in a part is compared as a whole.
+        # Samples with equal parts are compared as a whole.
         own, known = _keys(kept[name].take(here[:ROWS])), _keys(kept[other].take(there[:ROWS]))
         same = np.flatnonzero(np.isin(own, known))
         if len(same):
@@ -77,7 +77,7 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
 
 
 def _keys(split: Split, *, most: int | None = None) -> Codes:
-    """Return a number for each sample, equal where its inputs (or `most` bytes amid them) are."""
+    """Return a hash of the inputs of each sample, or of `most` bytes in their middle."""
     found = np.zeros(min(len(split), MOST_HASHED), np.int64)
     for array in parts(split.arrays):
         rows = array[: len(found)].reshape(len(found), -1)
@@ -149,7 +149,7 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
 def _columns(
     encoding: Mapping[str, Any] | None, width: int
 ) -> Iterator[tuple[str, slice, Mapping[str, Any]]]:
-    """Yield the name of each column, the features that are made of it, and how."""
+    """Yield the name of each column, its features, and its encoder as plain data."""
     if not encoding or "columns" not in encoding:
         yield from ((f"feature {number}", slice(number, number + 1), {}) for number in range(width))
         return
@@ -162,7 +162,7 @@ def _columns(
 
 
 def _explained(codes: Codes, judged: Codes, labels: Array, wanted: Array, task: str) -> float:
-    """Return the share of labels, or of their variance, that the bins of training tell."""
+    """Return the share of labels, or of their variance, that the training bins predict."""
     bins = int(max(codes.max(), judged.max())) + 1
     if labels.ndim > 1 or len(wanted) < 20:
         return 0.0

@@ -1,8 +1,8 @@
-"""Numbers and dates in columns of texts, as people write them: `1.200,50`, `$5`, `31/12/2017`.
+"""Numbers and dates that are written in columns of texts: `1.200,50`, `$5`, `31/12/2017`.
 
-A column is read as such where all its cells are, in every split, but for signs of a missing value.
-Where a column alone does not tell which mark is the decimal one, or the day from the month, the
-other columns do, then `dataset.decimal` and `dataset.dates`.
+A column is read so if all its cells are numbers or dates in every split, except signs of a missing
+value. Where the decimal mark, or the order of day and month, is ambiguous in a column, other
+columns decide, or `dataset.decimal` and `dataset.dates`.
 """
 
 import itertools
@@ -39,9 +39,9 @@ MISSING = (
     *("unknown", "missing", "not available", "inf", "-inf", "infinity", "-infinity"),
     *("#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!"),
 )
-"""Texts of cells without a value, in lower case; in columns of numbers or dates alone."""
-MISTAKES = 0.1  # share of cells below which those that are no numbers (dates) are mistakes
-PROBED = 1000  # first rows by which a column is no candidate
+"""Texts of missing values in columns of numbers or dates, in lower case."""
+MISTAKES = 0.1  # most cells that are no numbers (dates), as a share, in a column of numbers (dates)
+PROBED = 1000  # first rows that decide whether a column may hold numbers or dates
 SPACE = "[ '\N{RIGHT SINGLE QUOTATION MARK}\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}]"
 UNIT = (
     r"[\p{Sc}%‰]|EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|NZD|HKD|SGD|SEK|NOK|DKK|PLN|CZK|HUF|RON|BRL|"
@@ -59,7 +59,7 @@ READABLE: dict[DecimalMark, str] = {
     ".": r"^(?:\d+|[1-9]\d{0,2}(?:,\d{2,3})*,\d{3})?(?:\.\d*)?$",
     ",": r"^(?:\d+|[1-9]\d{0,2}(?:\.\d{2,3})*\.\d{3})?(?:,\d*)?$",
 }
-"""Numbers that can be read by their decimal mark; the other mark stands between thousands."""
+"""Numbers by their decimal mark; the other mark separates thousands."""
 DATE = (
     r"^(?P<first>\d{1,4})(?P<mark>[-/.])(?P<second>\d{1,2})[-/.](?P<third>\d{1,4})"
     r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<seconds>\d{2}(?:\.\d+)?))?"
@@ -72,10 +72,10 @@ MONTHS = (
 NAMED = {
     r"^(\d{1,2})[-/. ]*#(\d+)#[-/., ]*(\d{2,4})\b": r"\3-\2-\1",
     r"^#(\d+)#[-/. ]*(\d{1,2})[-/., ]+(\d{2,4})\b": r"\3-\1-\2",
-    r"^([0-6]\d-)": r"20\1",  # as POSIX has years of two digits
+    r"^([0-6]\d-)": r"20\1",  # years of two digits as in POSIX
     r"^([7-9]\d-)": r"19\1",
 }
-"""Dates with the month as `#1#`, and their year, month and day as numbers."""
+"""Dates whose month is `#1#`, and their replacements: year, month and day as numbers."""
 ORDERS: dict[DateOrder, tuple[str, str, str]] = {
     "year_first": ("first", "second", "third"),
     "day_first": ("third", "second", "first"),
@@ -91,21 +91,21 @@ SHOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class NumberForm:
-    """Form in which the texts of a column are written."""
+    """Notation of the numbers or dates in a column of texts."""
 
     kind: Literal["number", "date"]
     decimal: DecimalMark = "."
     order: DateOrder = "year_first"
     is_amount: bool = False
-    """Whether numbers have a unit, or a mark between thousands: these are no names of classes."""
+    """Whether numbers have a unit or separated thousands, so that they are no names of classes."""
 
     @property
     def type(self) -> Any:
-        """Type of pyarrow that the texts become."""
+        """Type of pyarrow of the values."""
         return pa.float64() if self.kind == "number" else pa.timestamp("us")
 
     def read(self, values: Any) -> Any:
-        """Read a `pyarrow.Array` of texts; ValueError with the first text of another form."""
+        """Read a `pyarrow.Array` of texts; raise ValueError with the first text of another form."""
         encoded = as_texts(values).dictionary_encode()
         texts = encoded.dictionary
         is_missing = _is_missing(texts)
@@ -135,10 +135,10 @@ def _matches(texts: Any, pattern: str) -> Mask:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Texts taken apart as numbers."""
+    """Texts split into the parts of numbers."""
 
     body: Any
-    """Digits and marks, without spaces between thousands; null where the text is no number."""
+    """Digits and marks, without spaces; null where the text is no number."""
     units: Any
     is_negative: Mask
     exponent: Any
@@ -146,7 +146,7 @@ class _Cells:
 
 def _cells(texts: Any) -> _Cells:
     is_plain = pc.fill_null(pc.match_substring_regex(texts, PLAIN), True)
-    if pc.all(is_plain).as_py() is not False:  # many times faster than taken apart
+    if pc.all(is_plain).as_py() is not False:  # many times faster than with NUMBER
         none = pc.fill_null(pc.utf8_slice_codeunits(texts, 0, 0), "")
         is_negative = _mask(pc.starts_with(texts, "-"))
         return _Cells(pc.utf8_ltrim(texts, "-"), none, is_negative, none)
@@ -172,7 +172,7 @@ def _numbers(texts: Any, mark: DecimalMark) -> tuple[npt.NDArray[np.float64], Ma
 
 
 def _with_numbers(texts: Any) -> Any:
-    """Return dates that name their month in ISO form, others as they are."""
+    """Return dates that name their month in ISO format, and other texts unchanged."""
     named = texts
     for number, month in enumerate(MONTHS, 1):
         pattern = rf"(?i)\b(?:{month})\b\.?"
@@ -193,7 +193,7 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
 
     digits = {name: np.asarray(pc.utf8_length(part[name])) for name in ORDERS[order]}
     values = {name: number(name).astype(np.int64) for name in ORDERS[order]}
-    is_iso = digits["first"] == 4  # whatever the others are
+    is_iso = digits["first"] == 4
     year, month, day = (
         np.where(is_iso, values[iso], values[own])
         for iso, own in zip(ORDERS["year_first"], ORDERS[order], strict=True)
@@ -203,10 +203,10 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
         for iso, own in zip(ORDERS["year_first"], ORDERS[order], strict=True)
     ]
     is_read = np.isin(lengths[0], (2, 4)) & (lengths[1] <= 2) & (lengths[2] <= 2)
-    # 1.10.12 is a version as likely as a day: with points a year of two digits has such others.
+    # 1.10.12 may be a version: with points and a year of two digits all parts need two digits.
     is_short = (lengths[0] == 2) & ((lengths[1] < 2) | (lengths[2] < 2))
     is_read &= ~(is_short & _mask(pc.equal(part["mark"], ".")))
-    # As POSIX has years of two digits.
+    # Years of two digits as in POSIX.
     year = np.where(lengths[0] == 4, year, year + np.where(year < 69, 2000, 1900))
     is_read &= (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
     months = (12 * (year - 1970) + np.where(is_read, month, 1) - 1).astype("datetime64[M]")
@@ -227,8 +227,8 @@ class _Texts:
     """
 
     def __init__(self, parts: Iterable[Any], *, is_typed: bool = False) -> None:
-        """`parts`: parts of the column (`pyarrow.Array`). `is_typed`: a table with types, in which
-        numbers are no texts, holds them as texts."""
+        """`parts`: batches of the column (`pyarrow.Array`); `is_typed`: whether the file has types,
+        so that its texts are probably no numbers."""
         self.is_typed = is_typed
         counted = pa.concat_arrays([pc.value_counts(as_texts(part).drop_null()) for part in parts])
         encoded = counted.field("values").dictionary_encode()
@@ -238,7 +238,7 @@ class _Texts:
         is_missing = _is_missing(encoded.dictionary)
         missing = encoded.dictionary.filter(pa.array(is_missing)).to_pylist()
         self.missing = dict(zip(missing, counts[is_missing].tolist(), strict=True))
-        """Cells without a value, by their text."""
+        """Number of cells by each text of a missing value."""
         self.texts = encoded.dictionary.filter(pa.array(~is_missing))
         self.counts = counts[~is_missing]
 
@@ -250,10 +250,10 @@ class _Texts:
         is_either = self.by_mark["."] & self.by_mark[","]
         has_mark = {mark: _mask(pc.match_substring(self.body, mark)) for mark in READABLE}
         self.either = {mark: is_either & has_mark[mark] for mark in READABLE}
-        """Numbers with a mark that may be the decimal one or stand between thousands: 1,200."""
+        """Numbers whose mark may be the decimal one or separate thousands: 1,200."""
         self.only = {mark: self.by_mark[mark] & ~is_either for mark in READABLE}
         self.is_parted = self.is_number & _matches(self.texts, rf"\d{SPACE}\d")
-        """Numbers that surely have a mark or a space between thousands."""
+        """Numbers whose thousands are certainly separated, by a mark or a space."""
         self.is_parted |= self.only["."] & has_mark[","]
         self.is_parted |= self.only[","] & has_mark["."]
 
@@ -261,7 +261,7 @@ class _Texts:
         """Times, and the mask of the texts that are dates, by each order."""
         self.is_date: Mask = np.zeros(len(self.texts), bool)
         self.differ: Mask = np.zeros(len(self.texts), bool)
-        """Dates by any order, and those that two orders read as two days."""
+        """Dates in any order, and those that two orders read as two days."""
         if not self.is_number.all():
             numbered = _with_numbers(self.texts)
             self.dates = {order: _dates(numbered, order) for order in ORDERS}
@@ -270,16 +270,16 @@ class _Texts:
             self.differ |= (days != others) & is_read & is_other
 
     def cells(self, mask: Mask | None = None) -> int:
-        """Return how many cells hold a text of the mask, or any text that is not missing."""
+        """Return the number of cells of the texts of a mask, by default of all."""
         return int(self.counts.sum() if mask is None else self.counts[mask].sum())
 
     def first(self, mask: Mask) -> str | None:
-        """Return the first text of the mask, for a sentence."""
+        """Return the first text of a mask; None if it is empty."""
         places = np.flatnonzero(mask)
         return self.texts[int(places[0])].as_py() if len(places) else None
 
     def has(self, pattern: str) -> bool:
-        """Return whether the digits and marks of any text match a pattern."""
+        """Return whether the digits and marks of some text match a pattern."""
         return bool(_matches(self.body, pattern).any())
 
     def of_order_alone(self, order: DateOrder) -> Mask:
@@ -290,12 +290,12 @@ class _Texts:
 
     @property
     def known_units(self) -> set[str]:
-        """Units of the numbers; the empty text is none."""
+        """Units of the numbers; the empty text for numbers without one."""
         return set(pc.unique(self.units.filter(pa.array(self.is_number))).to_pylist())
 
     @property
     def looks_parted(self) -> bool:
-        """Whether a mark seems to stand between thousands: 2,100 beside 900, and no 1200."""
+        """Whether a mark seems to separate thousands: 2,100 beside 900, and no 1200."""
         is_either = self.either["."] | self.either[","]
         is_round = (is_either & _matches(self.body, "0$")).any()
         is_short = self.has(r"^\d{1,3}$") and not self.has(r"^\d{4,}$")
@@ -303,13 +303,13 @@ class _Texts:
 
     @property
     def own_mark(self) -> DecimalMark | None:
-        """The decimal mark that all numbers can have, where it is one."""
+        """The decimal mark of all numbers; None where both are possible, or neither."""
         can = [mark for mark in READABLE if (self.by_mark[mark] == self.is_number).all()]
         return can[0] if len(can) == 1 and self.is_number.any() else None
 
     @property
     def own_orders(self) -> list[DateOrder]:
-        """The orders that all dates can have; one alone where they read the same days."""
+        """The possible orders of all dates; only the first where all read the same days."""
         if not self.is_date.any():
             return []
         can = [order for order in ORDERS if (self.dates[order][1] == self.is_date).all()]
@@ -320,12 +320,12 @@ class _Texts:
 
 
 class WrittenTable(Table):
-    """A table whose columns of texts are read as the numbers and dates that they hold."""
+    """A table whose columns of written numbers and dates are read as values."""
 
     def __init__(
         self, table: Table, forms: Mapping[str, NumberForm], unread: Mapping[str, Unread]
     ) -> None:
-        if isinstance(table, MemoryTable):  # once, in place of in every pass over it
+        if isinstance(table, MemoryTable):  # read once, not in every pass
             written = [
                 one.name for one in table.schema if one.name in forms and is_text_type(one.type)
             ]
@@ -363,17 +363,17 @@ def _read_all(table: Table, name: str, form: NumberForm) -> Any:
 
 
 def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
-    """Return the tables with numbers and dates in place of texts that are written so.
+    """Return the tables with numbers and dates in place of texts.
 
-    `say` hears how they are read. What cannot be told is in `Table.unread`, with the reason.
+    `say` takes notes on how they are read. Ambiguous columns are in `Table.unread`.
     """
-    if spec.name not in TABLES:  # classes called as their folders
+    if spec.name not in TABLES:  # labels are names of folders
         return tables
     labels = [spec.label] if isinstance(spec.label, str) else spec.label or []
     kept = {spec.text, spec.image, *(spec.categories or []), *tables["train"].class_names}
     kept |= set(labels) if spec.task == "classification" else set()
     columns = tables["train"].schema
-    # Pandas' categories are names by what their owner says.
+    # Categories of pandas are names.
     kept |= {one.name for one in columns if pa.types.is_dictionary(one.type)}
     names = [name for name in columns.names if name not in kept]
     numbers = _maybe_parted(tables, names)
@@ -411,7 +411,7 @@ def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
 
 
 def _place_of(unread: Unread, column: str, tables: Tables) -> str:
-    """Return where the text to correct is first found."""
+    """Return the first place of the text to correct, or else the table."""
     for table in tables.values() if unread.wrong is not None else ():
         if column not in table.schema.names or not is_text(table, column):
             continue
@@ -425,7 +425,7 @@ def _place_of(unread: Unread, column: str, tables: Tables) -> str:
 
 
 def _with_texts(tables: Tables, names: Sequence[str]) -> Tables:
-    """Return the tables with columns of CSV files as their texts."""
+    """Return the tables with some columns of CSV files as texts."""
     return {
         split: table.with_texts([name for name in names if name in table.schema.names])
         if isinstance(table, CsvTable) and names
@@ -435,9 +435,9 @@ def _with_texts(tables: Tables, names: Sequence[str]) -> Tables:
 
 
 def _maybe_parted(tables: Tables, names: Sequence[str]) -> list[str]:
-    """Return the columns that CSV files hold as numbers, and that have to be read as texts.
+    """Return the columns of numbers in CSV files that must be read as texts.
 
-    A point in 2.100 may stand between thousands; and another split may hold other texts.
+    The point in 2.100 may separate thousands, and another split may hold other texts.
     """
     found = []
     for name in names:
@@ -454,10 +454,10 @@ def _maybe_parted(tables: Tables, names: Sequence[str]) -> list[str]:
 
 
 def _is_parted(table: Table, name: str) -> bool:
-    """Whether numbers may be 900 and 2.100: no fractions of one, nor with other digits."""
+    """Return whether all numbers are like 900 and 2.100: at most 3 decimals, and none below 1."""
     if not is_number_type(table.schema.field(name).type):
         return False
-    for batch in table.batches([name]):  # mostly the first one says no
+    for batch in table.batches([name]):  # mostly the first one decides
         numbers = np.abs(as_numbers(batch.column(0)))
         numbers = numbers[~np.isnan(numbers)]
         thousandths = 1000 * numbers
@@ -468,7 +468,7 @@ def _is_parted(table: Table, name: str) -> bool:
 
 
 def _has_points(table: Table, names: set[str]) -> bool:
-    """Whether some of these columns of a CSV file hold numbers with decimal points."""
+    """Return whether some of the columns of a CSV file hold numbers with decimal points."""
     return isinstance(table, CsvTable) and any(
         one.name in names and pa.types.is_floating(one.type) for one in table.schema
     )
@@ -491,25 +491,25 @@ def _texts_of(tables: Tables, name: str) -> _Texts | None:
 
 @dataclass(frozen=True)
 class _Known:
-    """Hints on a column's notation from outside of it."""
+    """Hints on the notation of a column from the spec and from other columns."""
 
     spec: DatasetSpec
     marks: set[DecimalMark]
-    """Decimal marks of columns that show theirs."""
+    """Decimal marks of unambiguous columns."""
     orders: set[DateOrder]
-    """Orders of dates of columns that show theirs."""
+    """Orders of dates of unambiguous columns."""
     is_english: bool
-    """Whether no file parts its columns by another delimiter than a comma."""
+    """Whether the delimiter of all CSV files is a comma."""
 
 
 def _decide(texts: _Texts, known: _Known, *, is_number: bool) -> NumberForm | Unread | None:
-    """Return how a column is written; None where it holds names. `is_number`: as the user says."""
+    """Return the notation of a column; None for names. `is_number`: the user says so."""
     total, numbers, dates = texts.cells(), texts.cells(texts.is_number), texts.cells(texts.is_date)
     if not total:
         return None
     if numbers == total:
         is_plain = _matches(texts.texts, r"^\d+$").all() and (texts.is_typed or not texts.missing)
-        is_name = is_plain or texts.has(r"^0\d")  # as codes begin
+        is_name = is_plain or texts.has(r"^0\d")  # codes may begin with 0
         return None if is_name and not is_number else _number_form(texts, known)
     if dates == total:
         return _date_form(texts, known)
@@ -543,7 +543,7 @@ def _number_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
         return Unread(reason, comma)
     if mark is None and marks:
         mark = known.spec.decimal or (next(iter(known.marks)) if len(known.marks) == 1 else None)
-        # 12.500 in an English CSV file is a weight; 1.000 EUR is not, nor what a table has as text.
+        # 12.500 in an English CSV file has a decimal point; 1.000 EUR, or a typed text, has none.
         is_plain_english = known.is_english and not texts.is_typed and not units
         if mark is None and texts.looks_parted and not (marks == ["."] and is_plain_english):
             mark = "," if marks == ["."] else "."
@@ -578,7 +578,7 @@ def _date_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
 
 
 def _as(texts: _Texts, form: NumberForm) -> str:
-    """Return a text of a column and what it is read as, for a sentence."""
+    """Return a text of a column and its value, for a sentence."""
     if form.kind == "date":
         masks = [texts.of_order_alone(form.order), texts.dates[form.order][1]]
     else:
@@ -590,7 +590,7 @@ def _as(texts: _Texts, form: NumberForm) -> str:
 
 
 def _say_forms(texts: Mapping[str, _Texts], forms: Mapping[str, NumberForm], say: Say) -> None:
-    """Say how columns are read, those of one kind in one sentence."""
+    """Give one note per notation on how the columns are read."""
     lines: dict[str, list[str]] = {}
     for name, form in forms.items():
         own, begin = texts[name], "numbers are read as they are written"
