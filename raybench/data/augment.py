@@ -116,8 +116,8 @@ def cutout(images: Array, draws: Draws, settings: Cutout) -> Array:
     return images
 
 
-TRIES = 10  # draws of a part that fits, before the largest possible one is taken
-ONE = 256
+MAX_TRIES = 10  # draws of a part that fits, before the largest possible one is taken
+UNITY = 256
 """Weights of pixels and shares of mixup are multiples of 1/256, so that sums of bytes are 16-bit
 integers, the loss has the same share, and results are the same on any machine."""
 
@@ -146,7 +146,7 @@ def crop_parts(
     """Return top, left, height and width of the parts, (n,) each.
 
     A share of the area and the logarithm of the aspect ratio are drawn until the part fits; after
-    `TRIES` it is the largest central part of an allowed ratio, as in torchvision.
+    `MAX_TRIES` it is the largest central part of an allowed ratio, as in torchvision.
     """
     number = len(draws.keys)
     rows = min(height, max(1, round(width * settings.max_ratio)))  # the largest part allowed
@@ -154,7 +154,7 @@ def crop_parts(
     found_rows, found_columns = np.full(number, rows), np.full(number, columns)
     top, left = (height - found_rows) // 2, (width - found_columns) // 2
     missing = np.arange(number)
-    for one in range(TRIES):
+    for one in range(MAX_TRIES):
         of = draws.of(missing)
         area = (settings.min_area + (1 - settings.min_area) * of(2 * one)) * height * width
         side = np.exp((of(2 * one + 1) - 0.5) * math.log(settings.max_ratio))  # root of the ratio
@@ -164,8 +164,8 @@ def crop_parts(
         fitting = missing[fits]
         found_rows[fitting], found_columns[fitting] = down[fits], across[fits]
         where = draws.of(fitting)
-        top[fitting] = whole(where(2 * TRIES), height - down[fits] + 1)
-        left[fitting] = whole(where(2 * TRIES + 1), width - across[fits] + 1)
+        top[fitting] = whole(where(2 * MAX_TRIES), height - down[fits] + 1)
+        left[fitting] = whole(where(2 * MAX_TRIES + 1), width - across[fits] + 1)
         missing = missing[~fits]
         if not len(missing):
             break
@@ -175,11 +175,11 @@ def crop_parts(
 def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
     """Return the taps that scale `number` (n,) lines of each image, from its `first` (n,) on."""
     last = (number - 1)[:, None]
-    centres = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
-    centres = np.clip(centres, 0, last)
-    before = centres.astype(np.int64)
+    centers = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
+    centers = np.clip(centers, 0, last)
+    before = centers.astype(np.int64)
     after = np.minimum(before + 1, last)
-    weights = np.rint((centres - before) * ONE).astype(np.uint16)
+    weights = np.rint((centers - before) * UNITY).astype(np.uint16)
     return first[:, None] + before, first[:, None] + after, weights
 
 
@@ -201,15 +201,15 @@ def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array
     """
     if one.dtype == np.float32:
         mixed = other - one
-        mixed *= weights / np.float32(ONE)
+        mixed *= weights / np.float32(UNITY)
         mixed += one
         return mixed
     total = one.astype(np.uint16)
-    total *= ONE - weights
+    total *= UNITY - weights
     added = other.astype(np.uint16)
     added *= weights
     total += added
-    total += ONE // 2
+    total += UNITY // 2
     total >>= 8
     return total.astype(np.uint8)
 
@@ -277,7 +277,7 @@ CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
 def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
     from scipy.special import betainc  # not with the package: it must import fast
 
-    below: npt.NDArray[np.float64] = betainc(alpha, alpha, (np.arange(ONE) + 0.5) / ONE)
+    below: npt.NDArray[np.float64] = betainc(alpha, alpha, (np.arange(UNITY) + 0.5) / UNITY)
     return below
 
 
@@ -291,7 +291,7 @@ def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
     return _between(others, samples, shares.reshape(-1, *(1,) * (samples.ndim - 1)))
 
 
-CHUNK = 2**18
+NUMBERS_AT_ONCE = 2**18
 """Numbers that go through all changes together: about what the cache of a core holds."""
 
 Placed = tuple[int, Augmentation]
@@ -358,7 +358,7 @@ class Augmenter:
             assert not isinstance(partners, dict)
             mixed = mix(changed, partners, shares)
         mixed = self._changed(self._after, mixed, rows, rounds)
-        return Augmented(mixed, others, (shares / ONE).astype(np.float32))
+        return Augmented(mixed, others, (shares / UNITY).astype(np.float32))
 
     def _changed(
         self, augmentations: list[Placed], inputs: Batch, rows: Rows, rounds: Rows
@@ -377,7 +377,7 @@ def is_image(inputs: Any) -> bool:
 def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
     """Return images after all changes, in chunks that stay in the cache between changes."""
     changed = images.copy()
-    size = max(1, CHUNK * len(images) // max(1, images.size))
+    size = max(1, NUMBERS_AT_ONCE * len(images) // max(1, images.size))
     for start in range(0, len(images), size):
         chunk, own = changed[start : start + size], keys[start : start + size]
         for place, settings in augmentations:

@@ -25,7 +25,7 @@ from raybench.spec.metric import Metric
 from raybench.spec.objective import BEST_OF_ALL, Baseline, Objective, share_error
 
 Floats = npt.NDArray[np.float64]
-ROWS = 2**16  # samples whose labels are read together: those of texts are as large as the inputs
+ROWS_AT_ONCE = 2**16  # samples whose labels are read together: texts have as many as inputs
 DIGITS = 6  # digits of the value, the same on every machine: sums differ in the last digits
 
 
@@ -162,6 +162,6 @@ def _worth(metric: Metric, counts: npt.NDArray[np.int64]) -> Floats:
 
 def _in_parts(labels: Array) -> Iterator[npt.NDArray[np.int64]]:
     """Yield labels in chunks of (samples, tokens of a sample)."""
-    for start in range(0, len(labels), ROWS):
-        part = labels[start : start + ROWS]
+    for start in range(0, len(labels), ROWS_AT_ONCE):
+        part = labels[start : start + ROWS_AT_ONCE]
         yield part.reshape(len(part), -1)

@@ -9,10 +9,10 @@ from raybench.data.inputs import One
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
 
-TRIED = 8
+SAMPLES_TRIED = 8
 """Samples of a split on demand that are read here, from its end to its start; all others are
 checked when they are read for training."""
-_CHUNK = 2**24  # values checked together: bounds the memory of the check to 16 MB
+VALUES_AT_ONCE = 2**24  # values checked together: bounds the memory of the check to 16 MB
 
 
 def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> None:
@@ -41,7 +41,7 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
         _check_labels(dataset, split, where)
         _check_weights(split, where)
         if split.is_on_demand:
-            rows = np.linspace(len(split) - 1, 0, TRIED).astype(np.int64)
+            rows = np.linspace(len(split) - 1, 0, SAMPLES_TRIED).astype(np.int64)
             try:
                 split.read(rows)
             except UserError as error:
@@ -107,7 +107,7 @@ def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
         return
     is_float = inputs.dtype == np.float32
     most = np.inf if num_tokens is None else num_tokens - 1
-    rows = max(1, _CHUNK // max(1, int(np.prod(inputs.shape[1:]))))
+    rows = max(1, VALUES_AT_ONCE // max(1, int(np.prod(inputs.shape[1:]))))
     for start in range(0, len(inputs), rows):
         chunk = inputs[start : start + rows]
         wrong = ~np.isfinite(chunk) if is_float else (chunk < 0) | (chunk > most)
@@ -127,7 +127,7 @@ def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
         )
 
 
-WANTED = {
+LABEL_FORMS = {
     "classification": "int64 classes of shape (N,)",
     "regression": "float32 numbers of shape (N,) or (N, outputs)",
     "language_modelling": "int64 tokens of shape (N, tokens)",
@@ -142,7 +142,7 @@ def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
     if is_number or labels.ndim not in _DIMENSIONS[task]:
         raise UserError(
             f"{where} has labels of {labels.dtype} {labels.shape}; of task {task} they are "
-            f"{WANTED[task]}."
+            f"{LABEL_FORMS[task]}."
         )
     if task == "regression":
         wrong = ~np.isfinite(labels).reshape(len(labels), -1).all(axis=1)

@@ -29,7 +29,7 @@ from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
 
 SPLITS = ("train", "validation", "test")
-LABEL_KINDS = (np.dtype(np.int64), np.dtype(np.float32))  # classes or tokens; numbers
+LABEL_TYPES = (np.dtype(np.int64), np.dtype(np.float32))  # classes or tokens; numbers
 IGNORED = -100
 """Label of a token that counts neither in the loss nor in a metric (language modelling)."""
 
@@ -67,7 +67,7 @@ class Split:
                 f"A split needs one label per input, found {number} inputs and "
                 f"{len(self.labels)} labels."
             )
-        if self.labels.dtype not in LABEL_KINDS or self.labels.ndim not in (1, 2):
+        if self.labels.dtype not in LABEL_TYPES or self.labels.ndim not in (1, 2):
             raise UserError(
                 "The labels of a split must be int64 (classes, tokens) or float32 (numbers), of "
                 f"shape (N,) or (N, outputs), found {self.labels.dtype} {self.labels.shape}."

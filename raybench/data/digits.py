@@ -21,7 +21,7 @@ from raybench.data.memory import require_memory
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
-CHUNK = 2**22  # pixels scaled at a time: bounds the float32 copies to some 16 MB
+PIXELS_AT_ONCE = 2**22  # pixels scaled at a time: bounds the float32 copies to some 16 MB
 NPZ = "mnist.npz"
 IDX_FILES = (
     "train-images-idx3-ubyte",
@@ -48,7 +48,7 @@ def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.ui
         return images
     rows, columns = _weights(height, size), _weights(width, size)
     scaled = np.empty((num_images, size, size), np.uint8)
-    count = max(1, CHUNK // (max(size, height) * max(size, width)))
+    count = max(1, PIXELS_AT_ONCE // (max(size, height) * max(size, width)))
     for start in range(0, num_images, count):
         chunk = images[start : start + count].astype(np.float32)
         scaled[start : start + count] = np.rint(rows @ chunk @ columns.T)

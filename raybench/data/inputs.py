@@ -11,7 +11,7 @@ from raybench.spec.errors import UserError
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]  # positions of samples in a split
-KINDS = tuple(np.dtype(kind) for kind in (np.uint8, np.float32, np.int32, np.int64))
+INPUT_TYPES = tuple(np.dtype(kind) for kind in (np.uint8, np.float32, np.int32, np.int64))
 """Types of inputs."""
 
 
@@ -119,7 +119,7 @@ def _check_one(inputs: One) -> None:
             f"(N, features), (N, tokens) or (N,), found {inputs.shape!r}."
         )
     try:
-        is_known = np.dtype(inputs.dtype) in KINDS
+        is_known = np.dtype(inputs.dtype) in INPUT_TYPES
     except TypeError:  # another library's
         is_known = False
     if not is_known:

@@ -1,6 +1,6 @@
 """Warnings on duplicates between splits, and on columns and classes that mislead.
 
-`init` and every search print them. They look at ROWS samples of a split, and at a part of large
+`init` and every search print them. They look at MAX_ROWS samples of a split, and at a part of large
 samples, so large data take seconds.
 """
 
@@ -15,12 +15,12 @@ from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import parts
 from raybench.data.sources.encode import encoder_of
 
-ROWS = 20_000  # samples by which a column is judged
-MOST_HASHED = 1_000_000  # samples of a split that are compared with other splits
+MAX_ROWS = 20_000  # samples by which a column is judged
+MAX_ROWS_HASHED = 1_000_000  # samples of a split that are compared with other splits
 KEY_BYTES = 512  # bytes from the middle of a large sample that are compared first
 BINS = 256
-MOST_FEATURES = 2_000
-DECIDES = 0.998
+MAX_FEATURES = 2_000
+LEAK_SHARE = 0.998
 """Share of the validation labels, or of their variance, that one column must predict to be reported
 as a leak."""
 REPEATED = 50
@@ -41,7 +41,7 @@ def leak_lines(dataset: Dataset) -> list[str]:
 def _all_equal(train: Split) -> Iterator[str]:
     if train.is_on_demand or len(train) < 2:
         return
-    number = min(len(train), ROWS)
+    number = min(len(train), MAX_ROWS)
     if len(np.unique(_keys(train.take(slice(number))))) == 1:
         yield (
             f"{number:,} of {len(train):,} training samples have the same inputs: nothing can be "
@@ -61,7 +61,8 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
         if not len(here):
             continue
         # Samples with equal parts are compared as a whole.
-        own, known = _keys(kept[name].take(here[:ROWS])), _keys(kept[other].take(there[:ROWS]))
+        own = _keys(kept[name].take(here[:MAX_ROWS]))
+        known = _keys(kept[other].take(there[:MAX_ROWS]))
         same = np.flatnonzero(np.isin(own, known))
         if len(same):
             first = int(here[same[0]])
@@ -78,7 +79,7 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
 
 def _keys(split: Split, *, most: int | None = None) -> Codes:
     """Return a hash of the inputs of each sample, or of `most` bytes in their middle."""
-    found = np.zeros(min(len(split), MOST_HASHED), np.int64)
+    found = np.zeros(min(len(split), MAX_ROWS_HASHED), np.int64)
     for array in parts(split.arrays):
         rows = array[: len(found)].reshape(len(found), -1)
         width = rows.shape[1]
@@ -123,10 +124,10 @@ def _some(names: Sequence[str], chosen: Codes) -> str:
 def _of_columns(dataset: Dataset) -> Iterator[str]:
     rng = np.random.default_rng(0)
     train, other = (
-        split.take(np.sort(rng.permutation(len(split))[:ROWS]))
+        split.take(np.sort(rng.permutation(len(split))[:MAX_ROWS]))
         for split in (dataset.train, dataset.validation)
     )
-    width = min(train.array.shape[1], MOST_FEATURES)
+    width = min(train.array.shape[1], MAX_FEATURES)
     for name, place, document in _columns(dataset.encoding, width):
         values, judged = train.array[:, place], other.array[:, place]
         is_number = document.get("kind") != "name"
@@ -137,7 +138,7 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
             numbers = np.arange(1, values.shape[1] + 1)
             codes = [((one == 1) * numbers).max(axis=1) for one in (values, judged)]
         share = _explained(codes[0], codes[1], train.labels, other.labels, dataset.task)
-        if share >= DECIDES:
+        if share >= LEAK_SHARE:
             is_class = dataset.task == "classification"
             what = "of the labels" if is_class else "of the label's variance"
             yield (
@@ -173,7 +174,7 @@ def _explained(codes: Codes, judged: Codes, labels: Array, wanted: Array, task: 
         return 1.0 - float(np.mean((wanted - means[judged]) ** 2)) / spread if spread else 0.0
     classes = int(max(labels.max(), wanted.max())) + 1
     majority = np.bincount(labels, minlength=classes).max() / len(labels)
-    if majority > 1 - 2 * (1 - DECIDES) or bins * classes > 10 * ROWS * BINS:
+    if majority > 1 - 2 * (1 - LEAK_SHARE) or bins * classes > 10 * MAX_ROWS * BINS:
         return 0.0
     table = np.zeros((bins, classes), np.int64)
     np.add.at(table, (codes, labels), 1)

@@ -62,7 +62,7 @@ def _of_container(*files: Path) -> int:
 
 Array = npt.NDArray[Any]
 
-SHARE = 0.5
+MAX_MAPPED_SHARE = 0.5
 """Share of the available memory above which an array is mapped read-only and read by rows: the
 system may refuse to reserve that much memory for a writable one."""
 
@@ -71,9 +71,9 @@ def map_array(file: Path) -> Array:
     """Map the array of an `.npy` file.
 
     It is writable (copy-on-write), so torch takes it without a copy and without a warning; a large
-    one is read-only (`SHARE`).
+    one is read-only (`MAX_MAPPED_SHARE`).
     """
-    is_large = file.stat().st_size > SHARE * available_bytes()
+    is_large = file.stat().st_size > MAX_MAPPED_SHARE * available_bytes()
     array: Array = np.load(file, mmap_mode="r" if is_large else "c")
     return array.view(np.ndarray)
 
@@ -91,4 +91,4 @@ def is_mapped(array: Array) -> bool:
 def is_beyond_memory(array: Array, num_rows: int) -> bool:
     """Return whether `num_rows` rows of a mapped file are too many to copy into memory."""
     num_bytes = array.nbytes / max(1, len(array)) * num_rows
-    return is_mapped(array) and num_bytes > SHARE * available_bytes()
+    return is_mapped(array) and num_bytes > MAX_MAPPED_SHARE * available_bytes()

@@ -249,7 +249,7 @@ def remove_unfinished(store: Path, *, locked: Path | None = None) -> int:
 
 
 LAYOUT = 6  # version of how datasets are read and stored; another one is another key
-MOST_READ = 64  # files, evenly chosen, of whose content some is read for the key
+MAX_FILES_READ = 64  # files, evenly chosen, of whose content some is read for the key
 READ_BYTES = 2**15  # of each of three places
 
 
@@ -288,7 +288,7 @@ class Source:
         digest = hashlib.sha256(json.dumps([LAYOUT, self.name, self.shown["options"]]).encode())
         for file in self.files:
             digest.update(f"{file.name}\0{file.size}\0{file.mtime_ns}\n".encode(errors="replace"))
-        for file in self.files[:: max(1, -(-len(self.files) // MOST_READ))]:
+        for file in self.files[:: max(1, -(-len(self.files) // MAX_FILES_READ))]:
             digest.update(_some_of(self.root / file.name, file.size))
         return f"{self.name}-{digest.hexdigest()[:16]}"
 

@@ -154,8 +154,8 @@ def _one_or_all(labels: list[str]) -> str | list[str] | None:
     return labels[0] if len(labels) == 1 else labels or None
 
 
-MOST_LENGTH = 512  # largest sequence_length that is written for a column of texts
-MOST_NUMBERS = 2**27
+MAX_SEQUENCE_LENGTH = 512  # largest sequence_length that is written for a column of texts
+MAX_NUMBERS_READ = 2**27
 """Numbers of a table that `init` reads whole; of larger ones `tune` reports leaks."""
 
 
@@ -198,7 +198,7 @@ def _summarize_tables(
     if isinstance(inputs, texts.Tokens):
         lengths = inputs.lengths
         long = 32 * np.ceil(float(np.quantile(lengths, 0.95)) / 32)
-        content["sequence_length"] = int(min(MOST_LENGTH, max(32, long)))
+        content["sequence_length"] = int(min(MAX_SEQUENCE_LENGTH, max(32, long)))
         notes["sequence_length"] = "tokens kept of a text: 19 in 20 are shorter, or it is the most"
         said = [sentence for sentence in said if "sequence_length" not in sentence]
         lines.append(
@@ -222,7 +222,7 @@ def _summarize_tables(
             )
         for one in [one for one in _long_texts(tables["train"]) if one not in labels][:1]:
             notes["label"] = f"text: {one} in place of the columns learns from these texts"
-        if tables["train"].num_rows * inputs.shape[0] <= MOST_NUMBERS:
+        if tables["train"].num_rows * inputs.shape[0] <= MAX_NUMBERS_READ:
             said += leak_lines(table_dataset(spec, tables, lambda sentence: None))
     return DataSummary(
         kind="texts" if isinstance(inputs, texts.Tokens) else "table",
@@ -251,7 +251,7 @@ def _label_columns(table: Table, given: Sequence[str]) -> list[str]:
 
 TYPICAL_LABELS = ("label", "labels", "class", "target", "y")
 TYPICAL_TEXTS = ("text", "review", "sentence", "comment", "content", "body", "document", "message")
-FEW = 50  # different texts of a column that may be classes
+MAX_CANDIDATE_CLASSES = 50  # different texts of a column that may be classes
 
 
 def _find_columns(table: Table, labels: list[str], task: Task | None) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def _candidates(table: Table, names: list[str]) -> str:
             shown.append(f"{name} (numbers)")
             continue
         number = len(pc.unique(as_texts(column_of(table, name)).drop_null()))
-        if 1 < number <= FEW:
+        if 1 < number <= MAX_CANDIDATE_CLASSES:
             shown.append(f"{name} ({number} classes)")
     return ", ".join(shown) or "none of its columns looks like one"
 
@@ -343,15 +343,15 @@ def _label_lines(spec: DatasetSpec, labels: Labels, members: list[Member]) -> li
     return [*lines, f"Rows: {', '.join(parts)}."]
 
 
-MOST_CLASSES = 12  # classes that are listed; of more the most and the least frequent ones
+MAX_CLASSES_SHOWN = 12  # classes that are listed; of more the most and the least frequent ones
 
 
 def _class_lines(begin: str, names: Sequence[str], labels: Array) -> list[str]:
     """Return the samples of each class, the most frequent first, and how balanced they are."""
     counts = np.bincount(labels, minlength=len(names))
     order = np.argsort(-counts, kind="stable")
-    left_out = len(order) - MOST_CLASSES
-    first = len(order) if left_out <= 1 else MOST_CLASSES - 2
+    left_out = len(order) - MAX_CLASSES_SHOWN
+    first = len(order) if left_out <= 1 else MAX_CLASSES_SHOWN - 2
     shown = [*order[:first], *order[first:][-2:]]
     width = max(len(names[number]) for number in shown)
     shares = 100 * counts / counts.sum()
@@ -472,7 +472,7 @@ def _image_sizes(
     return form.shape, lines
 
 
-LENGTH = 128  # tokens of a window of running text
+WINDOW_LENGTH = 128  # tokens of a window of running text
 
 
 def _summarize_texts(path: Path, task: Task | None) -> DataSummary:
@@ -482,14 +482,14 @@ def _summarize_texts(path: Path, task: Task | None) -> DataSummary:
         lines = [f"{path}: a folder of texts for each class.", *summary.lines]
         return replace(summary, kind="texts", lines=lines)
     content = _content("text", path, None, task)
-    content |= {"tokens": "characters", "sequence_length": LENGTH}
+    content |= {"tokens": "characters", "sequence_length": WINDOW_LENGTH}
     by_split = texts.running_texts(path)
     total = sum(map(len, by_split.values()))
     different = len(set().union(*map(set, by_split.values())))
     share, splits = 0.8, "Validation and test are cut off its end, a tenth each."
     if len(by_split) > 1:
         share, splits = 1.0, f"Splits: {', '.join(by_split)}."
-    num_train = int(len(by_split["train"]) * share) // LENGTH
+    num_train = int(len(by_split["train"]) * share) // WINDOW_LENGTH
     if num_train < 2:
         build_dataset(DatasetSpec.model_validate(content))  # says what is too short
     lines = [
@@ -503,6 +503,6 @@ def _summarize_texts(path: Path, task: Task | None) -> DataSummary:
         task="language_modelling",
         num_train=num_train,
         lines=lines,
-        input_shape=(LENGTH,),
+        input_shape=(WINDOW_LENGTH,),
         notes={"tokens": "or words, or bytes", "sequence_length": "characters of a window"},
     )

@@ -192,7 +192,7 @@ def load_workload_dataset(
 _own_data: dict[tuple[str, Path | None], Dataset] = {}
 """The last few datasets of workloads, by data and shared folder; settings of the model do not
 change the data."""
-MOST_KEPT = 4
+MAX_DATASETS_KEPT = 4
 
 
 def _load_own(
@@ -208,7 +208,7 @@ def _load_own(
         check_settings(known_settings(workload.load_dataset, 1), data, what, key="data")
         build = partial(_build_own, name, workload, spec, data)
         found = build() if shared is None else open_shared(shared / key[0], build)
-        for oldest in list(_own_data)[: len(_own_data) + 1 - MOST_KEPT]:
+        for oldest in list(_own_data)[: len(_own_data) + 1 - MAX_DATASETS_KEPT]:
             del _own_data[oldest]
         _own_data[key] = found
     return workload, _own_data[key]

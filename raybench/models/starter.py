@@ -18,9 +18,9 @@ FRAMEWORKS = ("torch", "tensorflow")  # as the libraries are called
 SMALL_PIXELS = 96  # height up to which the shipped networks for pictures are meant
 PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
 """Texts that may stand in YAML without quotes, if they are read back as texts."""
-MOST_WORKERS = 8
-BATCHES_PER_EPOCH = 16  # least batches of an epoch
-MOST_BATCH = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256, "other": 512}
+MAX_WORKERS = 8
+MIN_BATCHES_PER_EPOCH = 16  # least batches of an epoch
+MAX_BATCH_SIZE = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256, "other": 512}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,9 @@ def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
     others = [
         one.name for one in METRICS.values() if seen.task in one.tasks and one.name != metric.name
     ]
-    batches = _powers(4, min(MOST_BATCH[seen.kind], max(8, seen.num_train // BATCHES_PER_EPOCH)))
+    batches = _powers(
+        4, min(MAX_BATCH_SIZE[seen.kind], max(8, seen.num_train // MIN_BATCHES_PER_EPOCH))
+    )
     least, most = max(4, batches[-1] // 32), batches[-1]
     affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -101,7 +103,7 @@ def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
         "confirm: {race: 24, fresh: 3}  # runs with new seeds: of the best few, of a winner alone",
         "space:",
         f"  framework: [{', '.join(start.frameworks)}]",
-        f"  num_workers: {_powers(1, min(MOST_WORKERS, cores))}  # of this machine; one core each",
+        f"  num_workers: {_powers(1, min(MAX_WORKERS, cores))}  # of this machine; one core each",
         f"  batch_size_per_worker: {{low: {least}, high: {most}, log2: true}}",
         "  optimizer: [adam, radam, lars, lamb]",
         "  learning_rate:",

@@ -121,7 +121,7 @@ def changed(**splits):
     ],
 )
 def test_what_cannot_be_trained_on_is_refused(dataset, message, monkeypatch):
-    monkeypatch.setattr(check, "_CHUNK", 8)  # two rows at a time: first rows of chunks too
+    monkeypatch.setattr(check, "VALUES_AT_ONCE", 8)  # two rows at a time: first rows of chunks too
     with pytest.raises(UserError, match=f"^x: .*{message}") as caught:
         check_dataset(dataset, "x")
     assert "\n" not in str(caught.value)

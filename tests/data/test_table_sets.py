@@ -201,7 +201,7 @@ def test_columns_are_read_in_parts_where_memory_is_short(csv, monkeypatch):
     together = load(csv, label="price", limit=10)
     passes, read = [], CsvTable.batches
     monkeypatch.setattr(CsvTable, "batches", lambda *given: passes.append(given[1]) or read(*given))
-    monkeypatch.setattr(table_set, "HELD_BYTES", 3 * 8 * ROWS)
+    monkeypatch.setattr(table_set, "MAX_BYTES_READ", 3 * 8 * ROWS)
     tables, spec = (
         open_tables("csv", str(csv)),
         DatasetSpec(name="csv", path=str(csv), label="price"),

@@ -37,7 +37,7 @@ from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import UserError, did_you_mean
 
 CHANNELS = (1, 3)
-CHUNK = 2**26  # bytes copied at a time
+BYTES_AT_ONCE = 2**26  # bytes copied at a time
 OPTIONS = ("task", "image_size", "resize", "channels", "split_seed", "columns", "label", "weight")
 INPUTS, LABELS = "x", "y"  # default names of arrays
 LABEL = "label"
@@ -114,7 +114,7 @@ def _write_inputs(
     form = _form(inputs, spec)
     shape = inputs.shape[1:] if form is None else form.shape
     target = writer.array(name, (len(inputs), *shape), inputs.dtype)
-    rows = max(1, CHUNK // max(1, target[:1].nbytes))
+    rows = max(1, BYTES_AT_ONCE // max(1, target[:1].nbytes))
     for start in range(0, len(order), rows):
         chunk = inputs[order[start : start + rows]]
         target[start : start + rows] = chunk if form is None else [fit(one, form) for one in chunk]

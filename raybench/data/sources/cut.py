@@ -19,7 +19,7 @@ from raybench.spec.run import DatasetSpec
 Floats = npt.NDArray[np.float32]
 
 
-def standardised(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
+def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
     """Standardize labels to mean 0 and standard deviation 1 over the training split.
 
     Args:
@@ -53,7 +53,7 @@ def stored_and_cut(
     known["class_names"] = tuple(known["class_names"])
     if known["task"] == "regression":
         labels = [part.labels for part in parts]
-        labels, known["label_scale"], known["label_offset"] = standardised(labels)
+        labels, known["label_scale"], known["label_offset"] = standardized(labels)
         parts = [replace(part, labels=one) for part, one in zip(parts, labels, strict=True)]
     num_classes = known.pop("num_classes", None) or len(known["class_names"]) or None
     train, validation, test = parts

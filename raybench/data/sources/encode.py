@@ -23,7 +23,7 @@ MAX_LEVELS = 128  # most names of a column with a feature each, the most frequen
 MAX_COUNTED = 1_000_000
 """Most different names of a column that are counted; further ones are treated as unseen."""
 ID_SHARE = 0.5  # different names per row beyond which a column holds ids
-SHOWN = 40  # characters of a text that a sentence shows
+MAX_TEXT_SHOWN = 40  # characters of a text that a sentence shows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ def learn_names(
     if len(known) > max(MAX_LEVELS, ID_SHARE * num_rows) and not is_asked:
         raise NotUsed(
             f"has a text of its own in most rows ({len(known):,} in {num_rows:,}, such as "
-            f"'{max(known)[:SHOWN]}'); if these are texts to learn from, name it in "
+            f"'{max(known)[:MAX_TEXT_SHOWN]}'); if these are texts to learn from, name it in "
             "dataset.text"
         )
     shares = np.array([counts[name] for name in known]) / num_rows

@@ -103,12 +103,12 @@ def require_once(names: Sequence[str], source: str) -> None:
 DELIMITERS = (",", ";", "\t", "|")
 SEPARATOR = re.compile(r'"?sep=([^\r\n])"?')  # the line that tells Excel the delimiter
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # replaces bytes that are not UTF-8
-SHOWN = 20  # bytes shown before and after one that is not UTF-8
+BYTES_SHOWN = 20  # bytes shown before and after one that is not UTF-8
 HEAD_BYTES = 2**20  # bytes of a file that decide on encoding and delimiter
 MEMORY_FACTOR = 3
 """Bytes of memory for a byte of the file, at most, while it is read: text and columns."""
 BLANKS = tuple(" " * number for number in range(9))
-MISSING = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
+MISSING_NUMBERS = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
 """Texts of missing values in a column of numbers."""
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
@@ -179,7 +179,7 @@ class CsvTable(MemoryTable):
         )
         parse = pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         convert = pa.csv.ConvertOptions(
-            null_values=list(MISSING),
+            null_values=list(MISSING_NUMBERS),
             include_columns=list(as_texts),
             column_types=dict.fromkeys(as_texts, pa.string()),
         )
@@ -271,7 +271,8 @@ def not_utf8(path: Path) -> UserError:
             try:
                 line.decode()
             except UnicodeDecodeError as error:
-                shown = line[max(0, error.start - SHOWN) : error.start + SHOWN].decode("latin-1")
+                start, end = max(0, error.start - BYTES_SHOWN), error.start + BYTES_SHOWN
+                shown = line[start:end].decode("latin-1")
                 break
     return UserError(
         f"{path}: line {number} is not UTF-8 ('{shown.strip()}' if it is Latin-1); save the file "

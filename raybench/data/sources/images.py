@@ -35,8 +35,8 @@ GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 """Modes of PIL with one channel of brightness; all others have colors."""
 ORIENTATION = 0x0112  # tag of EXIF
 PROBES = 16  # images that decide on the form of all
-AT_ONCE = 64  # images per thread whose bytes are held in memory
-MOST_PROBLEMS = 100  # decoding ends after that many problems
+IMAGES_AT_ONCE = 64  # images per thread whose bytes are held in memory
+MAX_PROBLEMS = 100  # decoding ends after that many problems
 
 
 class ImageError(Exception):
@@ -342,8 +342,8 @@ def decode_images(
         writer.progress(f"decoding {number:,} images", number) as advance,
         ThreadPoolExecutor(cores) as threads,
     ):
-        while len(problems) < MOST_PROBLEMS:
-            chunk = list(itertools.islice(remaining, AT_ONCE * cores))
+        while len(problems) < MAX_PROBLEMS:
+            chunk = list(itertools.islice(remaining, IMAGES_AT_ONCE * cores))
             if not chunk:
                 break
             list(threads.map(write, chunk))
@@ -352,8 +352,8 @@ def decode_images(
         first, error = problems[min(problems)]
         more = ""
         if len(problems) > 1:
-            least = " or more" if len(problems) >= MOST_PROBLEMS else ""
-            more = f" ({min(len(problems), MOST_PROBLEMS)}{least} such images)"
+            least = " or more" if len(problems) >= MAX_PROBLEMS else ""
+            more = f" ({min(len(problems), MAX_PROBLEMS)}{least} such images)"
         raise error.about(first, more)
 
 

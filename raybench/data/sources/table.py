@@ -17,7 +17,7 @@ from raybench.spec.errors import UserError, did_you_mean
 
 Numbers = npt.NDArray[np.float64]
 US_PER_DAY = 86.4e9
-LARGEST = 1e100
+LARGEST_NUMBER = 1e100
 """Larger numbers count as missing: they stand for it, and their squares exceed floats."""
 
 
@@ -47,7 +47,7 @@ def as_numbers(values: Any) -> Numbers:
     elif pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
     numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    is_sound = np.abs(numbers) <= LARGEST
+    is_sound = np.abs(numbers) <= LARGEST_NUMBER
     return numbers if is_sound.all() else np.where(is_sound, numbers, np.nan)
 
 
@@ -197,7 +197,7 @@ def is_text(table: Table, column: str) -> bool:
     return is_text_type(table.schema.field(column).type)
 
 
-LONG = 40  # least mean characters of a column of texts that are no names
+LONG_TEXT = 40  # least mean characters of a column of texts that are no names
 SEEN_ROWS = 2000  # first rows that decide on the use of a column
 
 
@@ -211,7 +211,7 @@ def is_long_text(table: Table, column: str) -> bool:
     if not is_text(table, column):
         return False
     length = pc.mean(pc.utf8_length(some_of(table, column).cast(pa.string()))).as_py()
-    return length is not None and length >= LONG
+    return length is not None and length >= LONG_TEXT
 
 
 def is_text_type(kind: Any) -> bool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import Rows
 from raybench.data.sources import encode, texts
-from raybench.data.sources.cut import cut, group_order, held_out_line, mixed_order, standardised
+from raybench.data.sources.cut import cut, group_order, held_out_line, mixed_order, standardized
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
     MAX_SHOWN,
@@ -29,7 +29,7 @@ from raybench.data.sources.table import (
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
-HELD_BYTES = 2**28
+MAX_BYTES_READ = 2**28
 """Most bytes of columns of numbers that are read in one pass; each pass opens all files again."""
 
 
@@ -61,7 +61,7 @@ class Features:
         """Learn the encoders of the columns; `say` takes notes on columns that are left out."""
         self.encoders: list[encode.Encoder] = []
         reasons = []
-        together = max(1, HELD_BYTES // (np.dtype(np.float64).itemsize * len(train.rows)))
+        together = max(1, MAX_BYTES_READ // (np.dtype(np.float64).itemsize * len(train.rows)))
         for start in range(0, len(inputs), together):
             seen = _read_columns(spec, inputs[start : start + together], train)
             for name in list(seen):
@@ -161,7 +161,7 @@ def table_dataset(
     ]
     known: dict[str, Any] = {}
     if labels.task == "regression":
-        values, known["label_scale"], known["label_offset"] = standardised(values)
+        values, known["label_scale"], known["label_offset"] = standardized(values)
     splits: dict[str, Any] = {
         member.split: Split(arrays[member.split], one, weights if member.split == "train" else None)
         for member, one in zip(members, values, strict=True)
@@ -263,7 +263,7 @@ def row_order(
 
 ORDERED = 0.95
 """Share of steps in one direction, from row to row, from which on rows are in order of a column."""
-FEWEST_STEPS = 10
+MIN_STEPS = 10
 
 
 def time_line(spec: DatasetSpec, tables: Tables) -> str | None:
@@ -276,7 +276,7 @@ def time_line(spec: DatasetSpec, tables: Tables) -> str | None:
         days = as_numbers(column_of(train, column.name))
         steps = np.diff(days[~np.isnan(days)])
         steps = steps[steps != 0]
-        if len(steps) >= FEWEST_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:
+        if len(steps) >= MIN_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:
             return (
                 f"rows are in order of column '{column.name}' and split at random: validation rows "
                 "lie between training rows; to judge by the latest rows, set dataset.split_by: "

@@ -83,7 +83,7 @@ class Tokenizer:
         return pieces.astype(np.int32) + len(SPECIAL)
 
 
-MANY = 0.25  # share of shortened texts beyond which a note says so
+MANY_SHORTENED = 0.25  # share of shortened texts beyond which a note says so
 
 
 def require_text(table: Table, column: str) -> None:
@@ -122,7 +122,7 @@ class Tokens:
         if empty := lengths.count(0):
             say(f"column '{column}' is empty in {empty:,} of {len(lengths):,} training rows.")
         share = float((self.lengths > most).mean())
-        if share > MANY:
+        if share > MANY_SHORTENED:
             say(
                 f"{100 * share:.0f} % of the texts are longer than {most} {kind} and are cut there "
                 f"(half have up to {np.median(lengths):.0f}); dataset.sequence_length says so."

@@ -33,15 +33,17 @@ from raybench.data.sources.table import (
 from raybench.spec.dataset_spec import TABLES, DatasetSpec, DateOrder, DecimalMark
 
 Mask = npt.NDArray[np.bool_]
-MISSING = (
+MISSING_TEXTS = (
     *("-", "--", "---", "\N{EN DASH}", "\N{EM DASH}", ".", "..", "...", "?", "*", "/"),
     *("na", "n/a", "n.a.", "#n/a", "#na", "<na>", "nan", "null", "(null)", "none", "nil", "\\n"),
     *("unknown", "missing", "not available", "inf", "-inf", "infinity", "-infinity"),
     *("#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!"),
 )
 """Texts of missing values in columns of numbers or dates, in lower case."""
-MISTAKES = 0.1  # most cells that are no numbers (dates), as a share, in a column of numbers (dates)
-PROBED = 1000  # first rows that decide whether a column may hold numbers or dates
+MAX_MISTAKES = (
+    0.1  # most cells that are no numbers (dates), as a share, in a column of numbers (dates)
+)
+PROBED_ROWS = 1000  # first rows that decide whether a column may hold numbers or dates
 SPACE = "[ '\N{RIGHT SINGLE QUOTATION MARK}\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}]"
 UNIT = (
     r"[\p{Sc}%‰]|EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|NZD|HKD|SGD|SEK|NOK|DKK|PLN|CZK|HUF|RON|BRL|"
@@ -82,7 +84,7 @@ ORDERS: dict[DateOrder, tuple[str, str, str]] = {
     "month_first": ("third", "first", "second"),
 }
 """Positions of year, month and day in a date."""
-SHOWN = {
+ORDER_NAMES = {
     "year_first": "year/month/day",
     "day_first": "day/month/year",
     "month_first": "month/day/year",
@@ -122,7 +124,7 @@ class NumberForm:
 
 
 def _is_missing(texts: Any) -> Mask:
-    return _mask(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(MISSING)))
+    return _mask(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(MISSING_TEXTS)))
 
 
 def _mask(booleans: Any) -> Mask:
@@ -478,9 +480,9 @@ def _texts_of(tables: Tables, name: str) -> _Texts | None:
     """Return the texts of a column; None unless it may hold numbers or dates in every split."""
     own = [one for one in tables.values() if name in one.schema.names and is_text(one, name)]
     for table in own:
-        first = _Texts([some_of(table, name).slice(0, PROBED)])
+        first = _Texts([some_of(table, name).slice(0, PROBED_ROWS)])
         most = max(first.cells(first.is_number), first.cells(first.is_date))
-        if most < (1 - MISTAKES) * first.cells():
+        if most < (1 - MAX_MISTAKES) * first.cells():
             return None
     if not own:
         return None
@@ -514,7 +516,7 @@ def _decide(texts: _Texts, known: _Known, *, is_number: bool) -> NumberForm | Un
     if dates == total:
         return _date_form(texts, known)
     for kind, mask in (("number", texts.is_number), ("date", texts.is_date)):
-        if texts.cells(mask) > (1 - MISTAKES) * total:
+        if texts.cells(mask) > (1 - MAX_MISTAKES) * total:
             wrong = texts.first(~mask)
             reason = (
                 f"holds {kind}s, and '{wrong}' there ({texts.cells(~mask):,} such rows); leave "
@@ -595,7 +597,7 @@ def _say_forms(texts: Mapping[str, _Texts], forms: Mapping[str, NumberForm], say
     for name, form in forms.items():
         own, begin = texts[name], "numbers are read as they are written"
         if form.kind == "date":
-            begin = f"dates are read as {SHOWN[form.order]}"
+            begin = f"dates are read as {ORDER_NAMES[form.order]}"
         if form.kind == "date" or form.is_amount or any(mask.any() for mask in own.either.values()):
             lines.setdefault(begin, []).append(f"{name} ({_as(own, form)})")
         if own.missing:
