@@ -185,7 +185,7 @@ def test_a_folder_of_images_of_several_sizes(tmp_path, capsys):
     assert init.main([str(tmp_path / "pets")]) == 0
     out = capsys.readouterr().out
     assert re.search(r"dog +\d+ +6\d\.\d %", out)
-    assert "1 files are no images by their names" in out
+    assert "1 files are not images by their names" in out
     study, _ = study_of()
     assert (study.workload, study.dataset.image_size) == ("small_resnet", 32)
 

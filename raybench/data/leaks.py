@@ -45,7 +45,7 @@ def _all_equal(train: Split) -> Iterator[str]:
     if len(np.unique(_keys(train.take(slice(number))))) == 1:
         yield (
             f"{number:,} of {len(train):,} training samples have the same inputs: nothing can be "
-            "learnt from them; look at how they are read."
+            "learned from them; look at how they are read."
         )
 
 
@@ -69,7 +69,7 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
             at = int(there[np.flatnonzero(known == own[same[0]])[0]])
             called, harm = other, "the test then repeats what validation has chosen"
             if other == "train":
-                called, harm = "training", "what is learnt by heart looks like skill"
+                called, harm = "training", "what is memorized looks like skill"
             yield (
                 f"{len(same):,} of {len(keys[name]):,} {name} samples stand in the {called} split "
                 f"too, with the same inputs (the first: {name} sample {first:,}, {called} sample "
@@ -99,7 +99,7 @@ def _lone_classes(dataset: Dataset) -> Iterator[str]:
         if own.sum() > 1 and own.max() == own.sum():
             yield (
                 f"all {own.sum():,} {split} samples are of one class, '{names[own.argmax()]}': "
-                "they do not show whether classes are told apart."
+                "they do not show whether the model distinguishes classes."
             )
     total = counts.sum(axis=0)
     if len(unknown := np.flatnonzero((counts[0] == 0) & (total > 1))):

@@ -321,7 +321,9 @@ def _some_of(path: Path, size: int) -> bytes:
                 opened.seek(max(0, start))
                 found += opened.read(READ_BYTES)
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); mend or remove it.") from error
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}); repair or remove it."
+        ) from error
     return found
 
 
@@ -356,7 +358,7 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Itera
                 yield file_at(Path(entry.path), name=name)
             else:
                 raise UserError(
-                    f"{entry.path} is no file, or a link that leads nowhere; remove or mend it."
+                    f"{entry.path} is no file, or a link that leads nowhere; repair or remove it."
                 )
 
 
@@ -479,7 +481,7 @@ def stored(source: Source, build: Build) -> Stored:
         if key != source.key:
             raise UserError(
                 f"{source.path} has changed since this command began, and what was stored of it "
-                "then is gone; restore the file, or start anew with --fresh."
+                "then is gone; restore the file or start over with --fresh."
             )
         _build(folder, source, build)
 

@@ -393,7 +393,7 @@ def _summarize_image_folder(path: Path, task: Task | None) -> DataSummary:
     total = sum(table.num_rows for table in tables.values())
     lines = [f"{path}: {total:,} images, {size_in_words(sum(file.size for file in files))}."]
     if num_others:
-        lines.append(f"{num_others:,} files are no images by their names, and left out.")
+        lines.append(f"{num_others:,} files are not images by their names and are left out.")
     content = _content("image_folder", path, None, task)
     named = {"label": folders.LABEL, "image": folders.FILE_NAME}
     summary = _summarize_images(

@@ -145,7 +145,7 @@ class ModelData(Document):
             wanted = f"ids of tokens, whole numbers from 0 to {size - 1:,}"
         if not is_fine.all():
             row = int(np.argwhere(~is_fine)[0][0])
-            raise UserError(f"The model takes {wanted}, and sample {row} has others; mend it.")
+            raise UserError(f"The model takes {wanted}, and sample {row} has others; correct it.")
         return found
 
     def answers(self, outputs: Array) -> Array:

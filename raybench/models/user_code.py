@@ -138,7 +138,7 @@ def import_user_module(module_name: str, what: str) -> ModuleType:
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    advice = "; run from the folder that holds it, or mend it"
+    advice = "; run from the folder that holds it, or correct it"
     with user_code_errors(f"{what}: module '{module_name}' cannot be imported", advice=advice):
         return importlib.import_module(module_name)
 
@@ -183,7 +183,7 @@ def _import_file(path: Path, name: str) -> ModuleType:
     _put_first_on_path(folder)
     if path in _modules:
         return _modules[path]
-    with user_code_errors(f"{name}: {path.name} cannot be imported", advice="; mend it"):
+    with user_code_errors(f"{name}: {path.name} cannot be imported", advice="; correct it"):
         if len(parts) > 1:
             module = importlib.import_module(".".join(parts))
         else:  # by its place: another module may have its name

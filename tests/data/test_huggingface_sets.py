@@ -71,5 +71,5 @@ def test_two_texts_are_not_called_constant(tmp_path):
 def test_what_is_not_there(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="datasets' cache has no set of that name"):
         load("no_such_owner/no_such_set")
-    with pytest.raises(UserError, match="no whole folder of datasets' save_to_disk"):
+    with pytest.raises(UserError, match="not a whole folder of datasets' save_to_disk"):
         load(tmp_path)

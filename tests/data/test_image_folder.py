@@ -123,7 +123,7 @@ def test_nested_folders_and_other_files(folder, capsys):
     found = load(folder, validation_size=1, test_size=1)
     assert sum(sizes(found)) == 6
     said = capsys.readouterr().err
-    assert "1 files are no images by their names, and left out" in said
+    assert "1 files are not images by their names and are left out" in said
     assert "decoding 6 images once" in said
     load(folder, validation_size=1, test_size=1)
     assert capsys.readouterr().err == "", "a second study has nothing to wait for"

@@ -185,7 +185,7 @@ def test_the_form_is_told_by_the_first_images():
 @pytest.mark.parametrize(
     ("bytes_of", "message"),
     [
-        (lambda: b"no image at all", "is no image"),
+        (lambda: b"no image at all", "is not an image"),
         (lambda: content(Image.effect_noise((64, 64), 50))[:900], "cannot be decoded"),
         (lambda: content(Image.new("F", (6, 4), -0.5), "TIFF"), "numbers from -0.5 to -0.5"),
         (lambda: content(Image.new("F", (6, 4), np.nan), "TIFF"), "numbers from nan"),
@@ -201,7 +201,7 @@ def test_what_is_wrong_with_an_image_is_said(bytes_of, message):
 
 def test_colours_are_not_lost_unless_that_is_asked_for():
     colours = content(Image.new("RGB", (6, 4), RED))
-    with pytest.raises(ImageError, match="has colours, and the first images are grey"):
+    with pytest.raises(ImageError, match="has colors, and the first images are gray"):
         decode(colours, form(channels=1, is_greyed=False))
 
 
@@ -218,7 +218,9 @@ def decoded(folder, number, broken=()):
 
 
 def test_every_image_is_written_to_its_row(tmp_path):
-    message = r"^image 70 is no image that PIL can read \(3 such images\); mend or remove it\.$"
+    message = (
+        r"^image 70 is not an image that PIL can read \(3 such images\); repair or remove it\.$"
+    )
     with pytest.raises(UserError, match=message):
         decoded(tmp_path, 300, broken=(250, 70, 190))
     found = np.load(tmp_path / "images.npy")

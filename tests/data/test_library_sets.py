@@ -149,7 +149,10 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path, what):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"name": "keras", "set": "cifar"}, "cifar is none of the sets of keras .* did you mean"),
+        (
+            {"name": "keras", "set": "cifar"},
+            "cifar is not one of the sets of keras .* did you mean",
+        ),
         ({"name": "torchvision", "set": "SVHN"}, "SVHN of torchvision is not on this machine"),
     ],
 )

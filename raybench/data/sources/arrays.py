@@ -345,7 +345,7 @@ def _load(
     known = sets.get(spec.set)
     if known is None:
         raise UserError(
-            f"dataset.set: {spec.set} is none of the sets of {spec.name} that are read here; "
+            f"dataset.set: {spec.set} is not one of the sets of {spec.name} that are read here; "
             f"{did_you_mean(spec.set, sets)}"
         )
     looked = [Path(one).expanduser() for one in ([spec.path] if spec.path else folders)]

@@ -246,6 +246,6 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
             found.append(encoder.encode(values))
         except (ValueError, pa.ArrowNotImplementedError) as error:
             raise UserError(
-                f"Column '{encoder.name}' of the rows holds no numbers ({error}); mend it."
+                f"Column '{encoder.name}' of the rows holds no numbers ({error}); correct it."
             ) from error
     return np.hstack(found)

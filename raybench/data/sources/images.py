@@ -40,9 +40,9 @@ MAX_PROBLEMS = 100  # decoding ends after that many problems
 
 
 class ImageError(Exception):
-    """An image cannot be used; the message follows its name: 'is no image that PIL can read'."""
+    """An image cannot be used; the message follows its name: 'cannot be decoded'."""
 
-    def __init__(self, reason: str, advice: str = "mend or remove it") -> None:
+    def __init__(self, reason: str, advice: str = "repair or remove it") -> None:
         super().__init__(reason)
         self.advice = advice
 
@@ -211,8 +211,8 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
         image.load()
         if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
             raise ImageError(
-                "has colours, and the first images are grey",
-                "set dataset.channels: 3, or 1 to make all of them grey",
+                "has colors, and the first images are gray",
+                "set dataset.channels: 3, or 1 to make all of them gray",
             )
         return _scale(_in_channels(ImageOps.exif_transpose(image), form), form)
 
@@ -258,7 +258,7 @@ def _problems() -> Iterator[None]:
             "scale it down or remove it",
         ) from error
     except UnidentifiedImageError as error:
-        raise ImageError("is no image that PIL can read") from error
+        raise ImageError("is not an image that PIL can read") from error
     except Exception as error:
         raise ImageError(f"cannot be decoded ({str(error) or type(error).__name__})") from error
 

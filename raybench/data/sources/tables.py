@@ -72,7 +72,7 @@ def load_image_folder(spec: DatasetSpec) -> Dataset:
 
     def build(writer: Writer) -> Mapping[str, Any]:
         if num_others:
-            _say(spec)(f"{num_others:,} files are no images by their names, and left out.")
+            _say(spec)(f"{num_others:,} files are not images by their names and are left out.")
         named = spec.model_copy(update={"image": folders.FILE_NAME, "label": folders.LABEL})
         return _store_images(named, folders.open_image_folder(path, files), writer)
 
@@ -357,7 +357,7 @@ def _load_huggingface(path: str, name: str | None) -> Any:
         )
     except (OSError, ValueError, KeyError) as error:
         wrong = (
-            f"{path} is no whole folder of datasets' save_to_disk ({error}); save it again, or "
+            f"{path} is not a whole folder of datasets' save_to_disk ({error}); save it again, or "
             "name another kind of dataset (parquet, image_folder)."
         )
         if not folder.exists():
