@@ -192,10 +192,7 @@ def prepare(
     columns, inputs = find_roles(spec, tables, say)
     labels = read_labels(tables, columns, spec.task, are_pictures=spec.text is not None)
     members = split_members(spec, tables, labels)
-    if line := held_out_line(tables["train"].num_rows, spec, tables):
-        say(line)
-    if line := time_line(spec, tables):
-        say(line)
+    say_splits(spec, tables, say)
     if spec.text is None:
         return labels, members, Features(spec, inputs, members[0], say)
     texts.require_text(members[0].table, spec.text)
@@ -264,6 +261,13 @@ def row_order(
 ORDERED = 0.95
 """Share of steps in one direction, from row to row, from which on rows are in order of a column."""
 MIN_STEPS = 10
+
+
+def say_splits(spec: DatasetSpec, tables: Tables, say: Say) -> None:
+    """Give notes on how splits are cut that a user may not expect."""
+    lines = held_out_line(tables["train"].num_rows, spec, tables), time_line(spec, tables)
+    for line in filter(None, lines):
+        say(line)
 
 
 def time_line(spec: DatasetSpec, tables: Tables) -> str | None:

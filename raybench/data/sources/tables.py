@@ -11,7 +11,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Dataset
 from raybench.data.inputs import Rows
 from raybench.data.sources import folders, images, texts
-from raybench.data.sources.cut import KEYS, held_out_line, mixed_order, stored_and_cut
+from raybench.data.sources.cut import KEYS, mixed_order, stored_and_cut
 from raybench.data.sources.files import open_tables, split_of
 from raybench.data.sources.label_columns import read_labels, read_weights
 from raybench.data.sources.table import (
@@ -25,7 +25,7 @@ from raybench.data.sources.table import (
     is_text_type,
     require_columns,
 )
-from raybench.data.sources.table_set import row_order, split_members, table_dataset, time_line
+from raybench.data.sources.table_set import row_order, say_splits, split_members, table_dataset
 from raybench.data.sources.written import read_written
 from raybench.data.store import (
     File,
@@ -206,10 +206,7 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
     for table in tables.values():
         require_image_column(table, image)
     labels = read_labels(tables, columns, spec.task, are_pictures=True)
-    if line := held_out_line(tables["train"].num_rows, spec, tables):
-        _say(spec)(line)
-    if line := time_line(spec, tables):
-        _say(spec)(line)
+    say_splits(spec, tables, _say(spec))
     is_class = labels.task == "classification"
     form = images.probe(first_pictures(tables["train"], image), spec)
     for split, table in tables.items():
@@ -229,11 +226,7 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
     if form.white is not None:
         _say(spec)(images.white_line(form.white))
     encoding = {"white": form.white} if form.white is not None else None
-    return {
-        "task": labels.task,
-        "class_names": list(labels.class_names),
-        "encoding": encoding,
-    }
+    return {"task": labels.task, "class_names": list(labels.class_names), "encoding": encoding}
 
 
 def _image_files(column: str, tables: Tables) -> list[File]:
