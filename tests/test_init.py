@@ -172,7 +172,7 @@ def test_a_folder_of_images_of_several_sizes(tmp_path, capsys):
     study = made("pets")
     out = capsys.readouterr().out
     assert re.search(r"dog +\d+ +6\d\.\d %", out)
-    assert "1 files are no images by their names" in out
+    assert "1 files are not images by their names" in out
     assert (study.workload, study.dataset.image_size) == ("small_resnet", 32)
 
 

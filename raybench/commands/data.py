@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from raybench.commands import cli
-from raybench.data.store.entries import (
+from raybench.data.store import (
     Entry,
     free_bytes,
     list_entries,

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from raybench.commands import cli
-from raybench.data.inspect import DataSummary
-from raybench.data.inspect.find import see, see_dataset
+from raybench.data.summary import DataSummary, summarize, summarize_dataset
 from raybench.models.find import load_workload_dataset
 from raybench.models.starter import space_text, start_for
 from raybench.results.store import write_out
@@ -45,7 +44,7 @@ def _see(options: InitOptions) -> tuple[DataSummary, str | None]:
             if getattr(options, key):
                 raise UserError(f"--{key} is for data in files; {options.data} says it itself.")
         _, dataset = load_workload_dataset(options.data, DatasetSpec(name="workload"))
-        return see_dataset(dataset, {"name": "workload"}), options.data
+        return summarize_dataset(dataset, {"name": "workload"}), options.data
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError(f"{path}: is no file and no folder; name your data.")
-    return see(path.resolve(), labels=options.label, task=options.task), None
+    return summarize(path.resolve(), labels=options.label, task=options.task), None

@@ -1,13 +1,11 @@
-"""Batches of training samples, changed as `augment` of a run spec says: the kinds of changes, then
-what makes all of them.
+"""Augmentation of training batches, as `augment` of a run spec says.
 
-Each kind takes some images (n, height, width, channels) of any type, which may be written to, and
-their random numbers, and returns others of the same type and shape.
+The function of each kind takes images (n, height, width, channels) of any type, which it may
+overwrite, and their random numbers, and returns images of the same type and shape.
 
-Random numbers are a hash of seed, round, sample and their own number, so a sample is changed alike
-in whatever batch, worker and framework it stands, and no state is kept. The hash is SplitMix64
-(Steele, Lea and Flood 2014, doi 10.1145/2660193.2660195): its output function chained over the
-four, whole arrays at once.
+Random numbers are a hash of seed, round, sample and draw, so a sample changes alike in any batch,
+worker and framework, and no state is kept. The hash is SplitMix64 (Steele, Lea and Flood 2014, doi
+10.1145/2660193.2660195): its output function chained over the four, for whole arrays.
 """
 
 import math
@@ -39,39 +37,39 @@ Whole = npt.NDArray[np.int64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
-MOST_DRAWS = 64  # random numbers of a sample that one augmentation may ask for
+MOST_DRAWS = 64  # most random numbers of a sample in one augmentation
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one augmentation, of each sample of a batch."""
+    """The random numbers of one augmentation for each sample of a batch."""
 
     keys: Key
     """(n,): see `sample_keys`."""
     place: int
-    """Position of the augmentation in its list: two of one kind draw other numbers."""
+    """Position of the augmentation in its list, so that two of one kind draw different numbers."""
 
     def __call__(self, number: int) -> Uniform:
-        """Return draw `number` of each sample, (n,) float64 from 0 to below 1."""
+        """Return draw `number` of each sample: (n,) float64 in [0, 1)."""
         assert number < MOST_DRAWS
         offset = _mixed_number((self.place * MOST_DRAWS + number + 1) * _GOLDEN & _MASK)
         bits = _mixed(self.keys + np.uint64(offset)) >> np.uint64(11)
         return bits.astype(np.float64) * 2.0**-53
 
     def of(self, samples: npt.NDArray[np.intp]) -> "Draws":
-        """Return those of some samples of the batch."""
+        """Return the random numbers of some samples of the batch."""
         return Draws(self.keys[samples], self.place)
 
 
 def sample_keys(seed: int, rounds: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Key:
-    """Return (n,) keys, equal where seed, round and row are; of one round all others differ."""
+    """Return (n,) keys, equal for equal seed, round and row; all rows of one round differ."""
     first = np.uint64(_mixed_number(seed + _GOLDEN & _MASK))
     in_round = _mixed(rounds.astype(np.uint64) * np.uint64(_GOLDEN) + first)
     return _mixed(rows.astype(np.uint64) * np.uint64(_GOLDEN) + in_round)
 
 
 def whole(uniform: Uniform, number: int | Whole) -> Whole:
-    """Return whole numbers from 0 to `number` - 1, equally likely, of uniform ones."""
+    """Turn uniform numbers into whole numbers from 0 to `number` - 1, equally likely."""
     return (uniform * number).astype(np.int64)
 
 
@@ -82,34 +80,34 @@ def _mixed(values: Key) -> Key:
 
 
 def _mixed_number(value: int) -> int:
-    """Return `_mixed` of one number; numpy warns of one that overflows, not of arrays."""
+    """Return `_mixed` of one number; numpy warns of overflow in scalars, not in arrays."""
     return int(_mixed(np.array([value], np.uint64))[0])
 
 
 def random_crop(images: Array, draws: Draws, settings: RandomCrop) -> Array:
-    """Pad with zeros, and cut the old size out: each of (2 padding + 1)^2 places alike."""
+    """Pad with zeros and crop to the old size at one of (2 padding + 1)^2 equally likely places."""
     number, height, width, channels = images.shape
     padding = settings.padding
     tops, lefts = (whole(draws(one), 2 * padding + 1) for one in (0, 1))
     padded = np.zeros((number, height + 2 * padding, width + 2 * padding, channels), images.dtype)
     padded[:, padding : padding + height, padding : padding + width] = images
-    # A row of pixels is one run of memory, so a copy of a window is a copy of `height` runs.
+    # A row of pixels is contiguous, so copying a window copies `height` runs of memory.
     lines = padded.reshape(number, height + 2 * padding, -1)
     windows = sliding_window_view(lines, (height, width * channels), axis=(1, 2))[:, :, ::channels]
     return windows[np.arange(number), tops, lefts].reshape(images.shape)
 
 
 def flip(images: Array, draws: Draws, settings: Flip) -> Array:
-    """Mirror some left to right."""
+    """Mirror some images left to right."""
     rows = np.flatnonzero(draws(0) < settings.probability)
     old = images[rows]
-    for channel in range(images.shape[3]):  # three times as fast as all channels of a pixel
+    for channel in range(images.shape[3]):  # three times as fast as all channels at once
         images[rows, ..., channel] = old[:, :, ::-1, channel]
     return images
 
 
 def cutout(images: Array, draws: Draws, settings: Cutout) -> Array:
-    """Set a square around a pixel to zero, each alike; beyond the edge there is none of it."""
+    """Set a square around a random pixel to zero; it may reach over the edge."""
     height, width = images.shape[1:3]
     side = max(1, round(settings.size * min(height, width)))
     tops, lefts = (whole(draws(at), size) - side // 2 for at, size in enumerate((height, width)))
@@ -118,37 +116,37 @@ def cutout(images: Array, draws: Draws, settings: Cutout) -> Array:
     return images
 
 
-TRIES = 10  # how often a part is drawn that reaches over the edge, before the largest one is taken
-ONE = 256
-"""Weights of pixels and shares of mixup are in whole 1/256, so that of bytes every sum is a whole
-number of 16 bits, the loss has the very same share, and all is the same on any machine."""
+MAX_TRIES = 10  # draws of a part that fits, before the largest possible one is taken
+UNITY = 256
+"""Weights of pixels and shares of mixup are multiples of 1/256, so that sums of bytes are 16-bit
+integers, the loss has the same share, and results are the same on any machine."""
 
 Taps = tuple[Whole, Whole, npt.NDArray[np.uint16]]
-"""(n, wanted) each: the two lines that a line lies between, and the second's weight."""
+"""(n, wanted) each: the two source lines of a line, and the weight of the second."""
 
 
 def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop) -> Array:
-    """Cut a part out and scale it to the old size.
+    """Crop a part and scale it to the old size, bilinearly.
 
-    Centres of pixels are at halves; beyond the part, its border pixels go on. A part is never
-    larger than the image, so pixels are never averaged.
+    Centers of pixels are at halves; border pixels continue beyond the part. A part is never larger
+    than the image, so pixels are never averaged.
     """
     height, width = images.shape[1:3]
     top, left, rows, columns = crop_parts(draws, height, width, settings)
     first, second, weights = _taps(left, columns, width)
     begin, end = int(first.min()), int(second.max()) + 1  # no part has others
     tall = _between_rows(images[:, :, begin:end], *_taps(top, rows, height))
-    # Columns as rows: a row is one run of memory, pixels of one column are not.
+    # Columns as rows: a row is contiguous in memory, a column is not.
     return _turned(_between_rows(_turned(tall), first - begin, second - begin, weights))
 
 
 def crop_parts(
     draws: Draws, height: int, width: int, settings: RandomResizedCrop
 ) -> tuple[Whole, Whole, Whole, Whole]:
-    """Return the parts' top, left, height and width, (n,) each.
+    """Return top, left, height and width of the parts, (n,) each.
 
-    A share of the area is drawn, and a ratio of the sides by its logarithm, until the part fits;
-    after `TRIES` it is the largest of an allowed ratio, in the middle (as in torchvision).
+    A share of the area and the logarithm of the aspect ratio are drawn until the part fits; after
+    `MAX_TRIES` it is the largest central part of an allowed ratio, as in torchvision.
     """
     number = len(draws.keys)
     rows = min(height, max(1, round(width * settings.max_ratio)))  # the largest part allowed
@@ -156,7 +154,7 @@ def crop_parts(
     found_rows, found_columns = np.full(number, rows), np.full(number, columns)
     top, left = (height - found_rows) // 2, (width - found_columns) // 2
     missing = np.arange(number)
-    for one in range(TRIES):
+    for one in range(MAX_TRIES):
         of = draws.of(missing)
         area = (settings.min_area + (1 - settings.min_area) * of(2 * one)) * height * width
         side = np.exp((of(2 * one + 1) - 0.5) * math.log(settings.max_ratio))  # root of the ratio
@@ -166,8 +164,8 @@ def crop_parts(
         fitting = missing[fits]
         found_rows[fitting], found_columns[fitting] = down[fits], across[fits]
         where = draws.of(fitting)
-        top[fitting] = whole(where(2 * TRIES), height - down[fits] + 1)
-        left[fitting] = whole(where(2 * TRIES + 1), width - across[fits] + 1)
+        top[fitting] = whole(where(2 * MAX_TRIES), height - down[fits] + 1)
+        left[fitting] = whole(where(2 * MAX_TRIES + 1), width - across[fits] + 1)
         missing = missing[~fits]
         if not len(missing):
             break
@@ -175,20 +173,20 @@ def crop_parts(
 
 
 def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
-    """Return the taps of `number` (n,) lines of each image from its `first` (n,) on."""
+    """Return the taps that scale `number` (n,) lines of each image, from its `first` (n,) on."""
     last = (number - 1)[:, None]
-    centres = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
-    centres = np.clip(centres, 0, last)
-    before = centres.astype(np.int64)
+    centers = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
+    centers = np.clip(centers, 0, last)
+    before = centers.astype(np.int64)
     after = np.minimum(before + 1, last)
-    weights = np.rint((centres - before) * ONE).astype(np.uint16)
+    weights = np.rint((centers - before) * UNITY).astype(np.uint16)
     return first[:, None] + before, first[:, None] + after, weights
 
 
 def _between_rows(
     images: Array, first: Whole, second: Whole, weights: npt.NDArray[np.uint16]
 ) -> Array:
-    """Return images (n, wanted, width, channels) of rows that lie between rows of `images`."""
+    """Return images (n, wanted, width, channels) of rows interpolated between rows of `images`."""
     number, height, width, channels = images.shape
     lines = images.reshape(number * height, width * channels)
     start = np.arange(0, number * height, height)[:, None]
@@ -197,22 +195,21 @@ def _between_rows(
 
 
 def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
-    """Return numbers between two arrays (lines, numbers); `weights` (lines, 1) are the other's."""
-    if one.dtype == np.uint8:
-        return _between_bytes(one, other, weights)
-    other -= one
-    other *= weights / np.float32(ONE)
-    other += one
-    return other
+    """Interpolate two arrays of bytes or float32; bytes are rounded.
 
-
-def _between_bytes(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
+    `weights` of the other array are in 1/256, of a shape that broadcasts.
+    """
+    if one.dtype == np.float32:
+        mixed = other - one
+        mixed *= weights / np.float32(UNITY)
+        mixed += one
+        return mixed
     total = one.astype(np.uint16)
-    total *= ONE - weights
+    total *= UNITY - weights
     added = other.astype(np.uint16)
     added *= weights
     total += added
-    total += ONE // 2
+    total += UNITY // 2
     total >>= 8
     return total.astype(np.uint8)
 
@@ -221,22 +218,22 @@ def _turned(images: Array) -> Array:
     """Return (n, height, width, channels) as (n, width, height, channels)."""
     number, height, width, channels = images.shape
     turned = np.empty((number, width, height, channels), images.dtype)
-    for channel in range(channels):  # four times as fast as all channels of a pixel
+    for channel in range(channels):  # four times as fast as all channels at once
         turned[..., channel] = images[..., channel].transpose(0, 2, 1)
     return turned
 
 
 GREY = (0.299, 0.587, 0.114)
-"""Parts of red, green and blue in a grey as bright (ITU-R BT.601, as PIL and torchvision)."""
+"""Weights of red, green and blue in grey (ITU-R BT.601, as in PIL and torchvision)."""
 
 
 def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
-    """Change colours of bytes or float32; of other than three channels saturation stays.
+    """Change brightness, contrast and saturation of bytes or float32.
 
-    Brightness multiplies a pixel, contrast its distance from the image's mean grey, saturation
-    from its own grey, one after the other. Together that is `own` x pixel + `greys`, a multiple of
-    its grey and a number of the image, so values are cut to 0..255 once, at the end, and those of
-    float32, whose range nobody knows, are not cut. Grey of other than three channels is their mean.
+    Brightness multiplies a pixel, contrast its distance from the mean grey of the image, saturation
+    its distance from its own grey, in this order. Together that is `own` x pixel + `greys`, so
+    bytes are clipped once, at the end; float32 of unknown range is not clipped. Grey is the mean of
+    the channels unless there are three, and saturation then stays.
     """
     size, height, width, channels = images.shape
     most = [settings.brightness, settings.contrast, settings.saturation * (channels == len(GREY))]
@@ -252,7 +249,7 @@ def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
         greys += plane * np.float32(part)
     offset = brightness * (1 - contrast) * greys.mean(axis=1)
     if images.dtype == np.uint8:
-        offset += 0.5  # rounds, where the fraction is cut off
+        offset += 0.5  # rounds, since the fraction is truncated
     both = brightness * contrast
     factor, offset, own = (
         numbers.astype(np.float32)[:, None]
@@ -273,58 +270,51 @@ CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
     change.__name__: change
     for change in (random_crop, flip, random_resized_crop, cutout, color_jitter)
 }
-"""Augmentations by kind; `mixup` alone needs other samples too."""
+"""Augmentations by kind; `mixup` is not among them, since it needs other samples."""
 
 
 @lru_cache
 def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
     from scipy.special import betainc  # not with the package: it must import fast
 
-    below: npt.NDArray[np.float64] = betainc(alpha, alpha, (np.arange(ONE) + 0.5) / ONE)
+    below: npt.NDArray[np.float64] = betainc(alpha, alpha, (np.arange(UNITY) + 0.5) / UNITY)
     return below
 
 
 def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
-    """Return each sample's own share, (n,) from 0 to 256, by Beta(alpha, alpha)."""
+    """Return the share of each sample, (n,) from 0 to 256, drawn from Beta(alpha, alpha)."""
     return np.searchsorted(_shares_below(alpha), draws(0), side="right").astype(np.uint16)
 
 
 def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
-    """Return shares / 256 of the samples and the rest of the others; of bytes rounded to bytes."""
-    assert samples.dtype in (np.uint8, np.float32)
-    share = shares.reshape(-1, *(1,) * (samples.ndim - 1))
-    if samples.dtype == np.float32:
-        mixed = samples - others
-        mixed *= share / np.float32(ONE)
-        mixed += others
-        return mixed
-    return _between_bytes(others, samples, share)
+    """Return shares / 256 of the samples plus the rest of the others; bytes are rounded."""
+    return _between(others, samples, shares.reshape(-1, *(1,) * (samples.ndim - 1)))
 
 
-CHUNK = 2**18
-"""Numbers that all changes are made to before the next ones: about what a core's cache holds."""
+NUMBERS_AT_ONCE = 2**18
+"""Numbers that go through all changes together: about what the cache of a core holds."""
 
 Placed = tuple[int, Augmentation]
 
 
 @dataclass(frozen=True)
 class Augmented:
-    """A batch after its changes."""
+    """An augmented batch."""
 
     inputs: Batch
     """Inputs, unchanged in shape and type."""
     other_rows: Rows | None
-    """(n,) rows that samples are mixed with: the loss is `shares` of that of a sample's own label
-    and the rest of that of this row's. None without mixup, and so are the shares."""
+    """(n,) rows that samples are mixed with; None without mixup."""
     shares: npt.NDArray[np.float32] | None
-    """(n,) from 0 to 1."""
+    """(n,) from 0 to 1: weight of the loss for a sample's own label; the loss for the label of the
+    other row has the rest. None without mixup."""
 
 
 class Augmenter:
-    """Changes training samples by (seed, round, row) alone.
+    """Augments training samples by (seed, round, row) alone.
 
-    So what a sample becomes depends on no batch, order, worker or framework. Keeps no state:
-    several threads may call it.
+    The result depends on no batch, order, worker or framework. It has no state, so several threads
+    may call it.
     """
 
     def __init__(
@@ -334,7 +324,7 @@ class Augmenter:
         seed: int,
         read: Callable[[Rows], Batch] | None = None,
     ) -> None:
-        """`read` is `split.read` in a form that several threads may call; for mixup alone."""
+        """`read`: `split.read` as a function that several threads may call, for mixup."""
         self._read, self._seed, self._num_rows = read or split.read, seed, len(split)
         placed = list(enumerate(augmentations))
         mixups = [(place, one) for place, one in placed if isinstance(one, Mixup)]
@@ -343,12 +333,16 @@ class Augmenter:
         self._before, self._after = placed[:at], placed[at + 1 :]
 
     def __call__(self, inputs: Batch, rows: Rows, rounds: Rows) -> Augmented:
-        """Return the samples of `rows` (n,), which stood in training `rounds` (n,) times before.
+        """Augment samples.
 
-        `inputs` are what `Split.read(rows)` returns; they are not written to. Changes are of
-        images: arrays (n, height, width, channels) of bytes or float32, those of one sample all
-        alike; mixup is of all inputs. The other sample of a mixup is changed as it would be
-        itself in this round, by what stands before mixup.
+        Images are arrays (n, height, width, channels) of bytes or float32; all images of one sample
+        change alike, and mixup mixes all inputs. The other sample of a mixup goes through the
+        changes before mixup as it would itself in this round.
+
+        Args:
+            inputs: result of `Split.read(rows)`; it is not overwritten.
+            rows: (n,) rows of the training split.
+            rounds: (n,) number of earlier uses of each row in training.
         """
         changed = self._changed(self._before, inputs, rows, rounds)
         if self._mixup is None:
@@ -364,7 +358,7 @@ class Augmenter:
             assert not isinstance(partners, dict)
             mixed = mix(changed, partners, shares)
         mixed = self._changed(self._after, mixed, rows, rounds)
-        return Augmented(mixed, others, (shares / ONE).astype(np.float32))
+        return Augmented(mixed, others, (shares / UNITY).astype(np.float32))
 
     def _changed(
         self, augmentations: list[Placed], inputs: Batch, rows: Rows, rounds: Rows
@@ -376,24 +370,24 @@ class Augmenter:
 
 
 def is_image(inputs: Any) -> bool:
-    """Whether inputs (an array, or on demand) are images that can be changed."""
+    """Return whether inputs (an array, or on demand) are images that can be augmented."""
     return len(inputs.shape) == 4 and np.dtype(inputs.dtype) in (np.uint8, np.float32)
 
 
 def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
-    """Return images after all changes, a few at a time, which stay in the cache between them."""
+    """Return images after all changes, in chunks that stay in the cache between changes."""
     changed = images.copy()
-    size = max(1, CHUNK * len(images) // max(1, images.size))
+    size = max(1, NUMBERS_AT_ONCE * len(images) // max(1, images.size))
     for start in range(0, len(images), size):
         chunk, own = changed[start : start + size], keys[start : start + size]
         for place, settings in augmentations:
             chunk = CHANGES[settings.kind](chunk, Draws(own, place), settings)
-        changed[start : start + size] = chunk  # numpy leaves it where it is already there
+        changed[start : start + size] = chunk  # no copy if it was changed in place
     return changed
 
 
 def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> None:
-    """Raise UserError for `augment` that these data cannot be given."""
+    """Raise UserError if `augment` has a change that the inputs do not allow."""
     if sum(isinstance(one, Mixup) for one in augmentations) > 1:
         raise UserError("augment: mixup stands there twice; a sample is mixed once, keep one.")
     for augmentation in augmentations:
@@ -427,7 +421,7 @@ def _check_mixup(dataset: Dataset) -> None:
 
 
 def _shown(dataset: Dataset) -> str:
-    """Return type and shape of the inputs in words."""
+    """Return types and shapes of the inputs for a sentence."""
     inputs = dataset.train.inputs
     named = inputs if isinstance(inputs, dict) else {"": inputs}
     return ", ".join(

@@ -1,28 +1,37 @@
-"""Checks of a dataset, made once and before anything trains."""
+"""Checks of a dataset before anything trains."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from raybench.data.dataset import IGNORED, SPLITS, Array, Dataset, Split
+from raybench.data.dataset import IGNORED, Array, Dataset, Split
 from raybench.data.inputs import One
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
 
-TRIED = 8
-"""Samples of a split on demand that are read, from its end to its begin; all others are checked
-when they are read for training."""
-_CHUNK = 2**24  # values looked at together: bounds what the check itself takes to 16 MB
+SAMPLES_TRIED = 8
+"""Samples of a split on demand that are read here, from its end to its start; all others are
+checked when they are read for training."""
+VALUES_AT_ONCE = 2**24  # values checked together: bounds the memory of the check to 16 MB
 
 
 def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> None:
-    """Raise UserError for data that no model could be trained on or judged by.
+    """Check that a model can be trained on and judged by a dataset.
 
-    Reads all arrays once, and a few samples of what is on demand; `source` begins the sentence, as
-    "load_dataset of workload my:Net".
+    All arrays are read once, and a few samples of inputs on demand.
+
+    Args:
+        dataset: the dataset.
+        source: begins the sentence of an error: "load_dataset of workload my:Net".
+        is_own: whether the user's own workload loads it, whose loss may ignore the labels.
+
+    Raises:
+        UserError: a split is empty, splits differ in shape or type, or inputs, labels or weights
+            have values that they cannot have.
     """
-    for name in SPLITS:
-        split: Split = getattr(dataset, name)
+    # Tokens among inputs by name cannot be told from codes and masks.
+    num_tokens = None if isinstance(dataset.train.inputs, dict) else dataset.num_tokens
+    for name, split in dataset.splits.items():
         where = f"{source}: the {name} split"
         if len(split) == 0 and name == "test":
             continue  # nothing is tested, and the answer says so
@@ -32,22 +41,22 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
         _check_labels(dataset, split, where)
         _check_weights(split, where)
         if split.is_on_demand:
-            rows = np.linspace(len(split) - 1, 0, TRIED).astype(np.int64)
+            rows = np.linspace(len(split) - 1, 0, SAMPLES_TRIED).astype(np.int64)
             try:
                 split.read(rows)
             except UserError as error:
                 raise UserError(f"{where}: {error}") from error
         for of_input, one in _named(split).items():
             if isinstance(one, np.ndarray):
-                _check_values(one, _num_tokens(dataset), f"{where}{of_input}")
+                _check_values(one, num_tokens, f"{where}{of_input}")
     if is_own and dataset.num_classes == 1:
-        return  # labels that the user's own loss does not look at, as of an autoencoder
+        return  # labels that the user's own loss ignores, as of an autoencoder
     labels, names = dataset.train.labels, dataset.class_names
     check_something_to_learn(dataset.task, labels, names, source)
 
 
 def _named(split: Split) -> dict[str, One]:
-    """Return the inputs, each by what a sentence says of it: nothing where it is the only one."""
+    """Return the inputs by the words that name them in a sentence: none for the only one."""
     if isinstance(split.inputs, dict):
         return {f"'s input {name}": one for name, one in sorted(split.inputs.items())}
     return {"": split.inputs}
@@ -93,21 +102,12 @@ def _check_weights(split: Split, where: str) -> None:
         )
 
 
-def _num_tokens(dataset: Dataset) -> int | None:
-    """Return what token ids must be below; None where nobody knows, or which input they are."""
-    if isinstance(dataset.train.inputs, dict):
-        return None
-    if dataset.vocabulary:
-        return len(dataset.vocabulary)
-    return dataset.num_classes if dataset.task == "language_modelling" else None
-
-
 def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
     if inputs.dtype == np.uint8:
         return
     is_float = inputs.dtype == np.float32
     most = np.inf if num_tokens is None else num_tokens - 1
-    rows = max(1, _CHUNK // max(1, int(np.prod(inputs.shape[1:]))))
+    rows = max(1, VALUES_AT_ONCE // max(1, int(np.prod(inputs.shape[1:]))))
     for start in range(0, len(inputs), rows):
         chunk = inputs[start : start + rows]
         wrong = ~np.isfinite(chunk) if is_float else (chunk < 0) | (chunk > most)
@@ -127,7 +127,7 @@ def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
         )
 
 
-WANTED = {
+LABEL_FORMS = {
     "classification": "int64 classes of shape (N,)",
     "regression": "float32 numbers of shape (N,) or (N, outputs)",
     "language_modelling": "int64 tokens of shape (N, tokens)",
@@ -136,13 +136,13 @@ _DIMENSIONS = {"classification": (1,), "regression": (1, 2), "language_modelling
 
 
 def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
-    """Raise UserError for labels that a task cannot have; `where` begins the sentence."""
+    """Raise UserError for labels that the task cannot have; `where` begins the sentence."""
     labels, task = split.labels, dataset.task
     is_number = labels.dtype == np.float32 and task != "regression"
     if is_number or labels.ndim not in _DIMENSIONS[task]:
         raise UserError(
             f"{where} has labels of {labels.dtype} {labels.shape}; of task {task} they are "
-            f"{WANTED[task]}."
+            f"{LABEL_FORMS[task]}."
         )
     if task == "regression":
         wrong = ~np.isfinite(labels).reshape(len(labels), -1).all(axis=1)
@@ -175,7 +175,7 @@ def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
 def check_something_to_learn(
     task: Task, labels: Array, class_names: Sequence[str], source: str
 ) -> None:
-    """Raise UserError where all training samples have one label; `source` begins the sentence."""
+    """Raise UserError if all training samples have one label; `source` begins the sentence."""
     counted = labels[labels != IGNORED] if task == "language_modelling" else labels
     if not len(counted) or not (counted == counted[0]).all():
         return

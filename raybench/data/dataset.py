@@ -1,7 +1,7 @@
 """Datasets: three splits of samples and labels, the same for both frameworks.
 
 The order of samples is a pure function of (seed, epoch, rank, workers): both frameworks and every
-worker compute it for themselves and agree without talking.
+worker compute it for themselves, without communication.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
 
 SPLITS = ("train", "validation", "test")
-LABEL_KINDS = (np.dtype(np.int64), np.dtype(np.float32))  # labels are classes or tokens, or numbers
+LABEL_TYPES = (np.dtype(np.int64), np.dtype(np.float32))  # classes or tokens; numbers
 IGNORED = -100
 """Label of a token that counts neither in the loss nor in a metric (language modelling)."""
 
@@ -38,13 +38,18 @@ IGNORED = -100
 class Split:
     """Samples and their labels.
 
-    Inputs are one array or a dict of arrays, which both frameworks get by the same names.
-    `uint8` inputs are pixels: the backends scale them by 1/255 inside the training step, so
-    that they travel and stay in memory as bytes. `float32` inputs are used as they are, and so
-    are `int32` and `int64`: token ids, codes of categories, masks.
+    Inputs are one array, or a dict of arrays by name. `uint8` inputs are pixels: the training step
+    scales them by 1/255, so they are stored and moved as bytes. `float32` inputs, and `int32` and
+    `int64` (token ids, codes of categories, masks), are used as they are.
 
-    Inputs may also be on demand: any object with `shape`, `dtype` and `[rows]` that reads or
-    computes samples when a batch asks for them (`inputs.OnDemand`). Labels are an array always.
+    Inputs may also be read on demand: any object with `shape`, `dtype` and `[rows]` that reads or
+    computes samples when a batch needs them (`inputs.OnDemand`). Labels are always an array.
+
+    Example:
+        >>> Split(np.zeros((100, 28, 28, 1), np.uint8), np.zeros(100, np.int64))
+
+    Raises:
+        UserError: the arrays differ in length, or have a type or shape that is not listed below.
     """
 
     inputs: Inputs
@@ -53,7 +58,7 @@ class Split:
     """(N,) int64 classes from 0 to `num_classes - 1`; (N,) or (N, outputs) float32 numbers;
     (N, tokens) int64 tokens, of which those that are -100 do not count."""
     weights: Array | None = None
-    """(N,) float32: weight of each sample in the training loss; none is 1 of each."""
+    """(N,) float32: weight of each sample in the training loss; None is 1 for each."""
 
     def __post_init__(self) -> None:
         number = check_inputs(self.inputs)
@@ -62,7 +67,7 @@ class Split:
                 f"A split needs one label per input, found {number} inputs and "
                 f"{len(self.labels)} labels."
             )
-        if self.labels.dtype not in LABEL_KINDS or self.labels.ndim not in (1, 2):
+        if self.labels.dtype not in LABEL_TYPES or self.labels.ndim not in (1, 2):
             raise UserError(
                 "The labels of a split must be int64 (classes, tokens) or float32 (numbers), of "
                 f"shape (N,) or (N, outputs), found {self.labels.dtype} {self.labels.shape}."
@@ -79,44 +84,48 @@ class Split:
 
     @property
     def is_on_demand(self) -> bool:
-        """Whether inputs (some of a dict) are read when they are asked for; else arrays."""
+        """Whether any input is read on demand, not an array."""
         return not all(isinstance(one, np.ndarray) for one in parts(self.inputs))
 
     @property
     def arrays(self) -> Batch:
-        """The inputs of a split that is not on demand: an array, or a dict of arrays."""
+        """The inputs of a split that is in memory: an array, or a dict of arrays."""
         assert not self.is_on_demand
         return self.inputs  # type: ignore[return-value]
 
     @property
     def array(self) -> Array:
-        """The one array of inputs of a split that is not on demand."""
+        """The inputs of a split that is in memory, where they are one array."""
         assert isinstance(self.inputs, np.ndarray)
         return self.inputs
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the inputs, where they are one array."""
+        """Type of the inputs, where they are not a dict."""
         assert not isinstance(self.inputs, dict)
         return np.dtype(self.inputs.dtype)
 
     def read(self, rows: Rows) -> Batch:
-        """Return the inputs at `rows`, in that order, as arrays that can be written to."""
+        """Return the inputs at `rows`, in that order, as new arrays."""
         return each(self.inputs, lambda one: read_one(one, rows))
 
     def take(self, indices: Rows | slice) -> "Split":
-        """Return the samples at `indices`, in that order; of inputs on demand none is read."""
+        """Return the split of the samples at `indices`, in that order; nothing is read."""
         weights = None if self.weights is None else self.weights[indices]
         return Split(select(self.inputs, indices), self.labels[indices], weights)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Three splits; the test split is for confirmed winners only."""
+    """Training, validation and test split, and what their labels mean.
+
+    Trials are judged on the validation split; the test split is for confirmed winners only.
+    """
 
     name: str
+    """Short, for tables."""
     num_classes: int | None
-    """Classes, or tokens of a vocabulary; None of numbers."""
+    """Number of classes, or of tokens of a language model; None for a regression."""
     train: Split
     validation: Split
     test: Split
@@ -124,47 +133,71 @@ class Dataset:
     """Repetitions of the training split in one epoch. The arrays are not copied: sample `i`
     of an epoch is `train[i % len(train)]`."""
     task: Task = "classification"
-    """Task that is to be learnt."""
+    """`classification`, `regression` or `language_modelling`."""
     class_names: tuple[str, ...] = ()
     """Names of the classes, by number; empty where they have none."""
     label_scale: npt.NDArray[np.float32] | None = field(default=None, compare=False)
-    """() or (outputs,) float32: what labels of a regression were divided by, so that a metric is
-    in their own unit; None is 1."""
+    """() or (outputs,) float32: divisor of the labels of a regression, so that metrics are in the
+    labels' original unit; None is 1."""
     label_offset: npt.NDArray[np.float32] | None = field(default=None, compare=False)
-    """Offset that was taken off them before; None is 0."""
+    """() or (outputs,) float32: offset that was subtracted before the division; None is 0."""
     vocabulary: tuple[str, ...] = ()
-    """The tokens of a text set by number; empty where there are none."""
+    """Tokens of texts, by their ids; empty without texts."""
     encoding: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """Recipe of the inputs, as JSON: `columns` of a table (`sources.encode`),
-    `tokens` that texts are cut into, `white` of images of more than 8 bits; None where they are
-    used as they are."""
+    """Recipe of the inputs, as JSON: `columns` of a table (`sources.encode`), `tokens` that texts
+    are cut into, `white` of images of more than 8 bits; None where they are used as they are."""
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The splits by name: `train`, `validation`, `test`."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
 
     @property
     def num_train_samples(self) -> int:
-        """Samples in one epoch, repeats included."""
+        """Samples in one epoch, including repetitions."""
         return len(self.train) * self.repeat
 
     @property
     def input_shape(self) -> "tuple[int, ...] | dict[str, tuple[int, ...]]":
-        """Shape of one sample: (H, W, C), (features,), (tokens,); of a dict each by its name."""
+        """Shape of one sample: (H, W, C), (features,) or (tokens,); a dict for inputs by name."""
         return sample_shape(self.train.inputs)
 
     @property
     def num_outputs(self) -> int:
-        """Numbers that a model returns for a sample, or for a token of it."""
+        """Outputs of a model for one sample, or for one token of it."""
         if self.task == "regression":
             return 1 if self.train.labels.ndim == 1 else int(self.train.labels.shape[1])
         assert self.num_classes is not None
         return self.num_classes
 
+    @property
+    def num_tokens(self) -> int | None:
+        """Number of token ids; None where the inputs are no tokens, or have no vocabulary."""
+        if self.vocabulary:
+            return len(self.vocabulary)
+        return self.num_classes if self.task == "language_modelling" else None
+
+    @property
+    def names_of_classes(self) -> tuple[str, ...]:
+        """Names of the classes of a classification; their numbers where they have no names."""
+        assert self.num_classes is not None
+        return self.class_names or tuple(map(str, range(self.num_classes)))
+
+    def original_labels(self, labels: Array) -> Array:
+        """Return labels of a regression in their original unit."""
+        scale = 1.0 if self.label_scale is None else self.label_scale
+        offset = 0.0 if self.label_offset is None else self.label_offset
+        original: Array = labels * scale + offset
+        return original
+
 
 _NOTHING = Split(np.zeros((0, 0), np.float32), np.zeros(0, np.int64))
 NO_DATA = Dataset("workload", None, _NOTHING, _NOTHING, _NOTHING)
-"""Dataset of a training loop of the user's own, which loads its data itself."""
+"""Dataset of a user's own training loop, which loads its data itself."""
 
 
 def about_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return all but the splits, as plain data for JSON."""
+    """Return all fields but the splits, as plain data for JSON."""
     about = {one.name: getattr(dataset, one.name) for one in fields(dataset)}
     for key in ("label_scale", "label_offset"):
         if about[key] is not None:
@@ -175,7 +208,7 @@ def about_dataset(dataset: Dataset) -> dict[str, Any]:
 
 
 def dataset_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Dataset:
-    """Return the dataset that `about_dataset` and `all_arrays` have described."""
+    """Return the dataset of `about_dataset` and `all_arrays`."""
     content = dict(about)
     for key in ("class_names", "vocabulary"):
         content[key] = tuple(content[key])
@@ -187,15 +220,15 @@ def dataset_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Dataset:
 
 
 def all_arrays(dataset: Dataset) -> dict[str, Any]:
-    """Return all that a dataset is made of, by the names that its files have."""
+    """Return the inputs, labels and weights of all splits, by the names of their files."""
     found: dict[str, Any] = {}
-    for part in SPLITS:
-        found |= named_arrays(getattr(dataset, part), part)
+    for name, split in dataset.splits.items():
+        found |= named_arrays(split, name)
     return found
 
 
 def named_arrays(split: Split, part: str) -> dict[str, One]:
-    """Return all that a split is made of, by the names that its files have."""
+    """Return the inputs, labels and weights of a split, by the names of their files."""
     inputs = split.inputs
     if isinstance(inputs, dict):
         found = {f"{part}-input-{quote(name, safe='')}": one for name, one in inputs.items()}
@@ -206,7 +239,7 @@ def named_arrays(split: Split, part: str) -> dict[str, One]:
 
 
 def split_of_arrays(arrays: Mapping[str, Any], part: str) -> Split:
-    """Return the split that `named_arrays` has named."""
+    """Return the split of arrays that `named_arrays` has named."""
     begin = f"{part}-input-"
     inputs = arrays.get(f"{part}-inputs")
     if inputs is None:
@@ -219,17 +252,23 @@ def split_of_arrays(arrays: Mapping[str, Any], part: str) -> Split:
 
 
 def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
-    """Return a part's samples: a number, a share of `total`, `none`, or the typical number."""
+    """Return the number of samples of a held-out split.
+
+    Args:
+        part: a number, a share of `total`, or `none`; None is `typical`.
+        total: samples that the split is cut from.
+        typical: number of samples by default.
+    """
     if part is None or isinstance(part, str):
         return typical if part is None else 0
     return max(1, round(part * total)) if isinstance(part, float) else part
 
 
 def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Split, Split]:
-    """Shuffle by `seed` and cut: (the first `size` samples, all others).
+    """Shuffle samples by `seed` alone and return the first `size` and all others.
 
-    Depends on nothing else, so every process of a study holds out the same samples. A size
-    that leaves nothing to train on is a UserError naming `source`.
+    Raises:
+        UserError: nothing is left to train on; `source` names the data.
     """
     if size >= len(samples):
         raise UserError(
@@ -242,21 +281,27 @@ def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Spli
 
 Indices = npt.NDArray[np.int64]
 
-_STREAM = 1  # keeps these numbers apart from those of the initial weights (same seed)
+_STREAM = 1  # separates these numbers from those of the initial weights (same seed)
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Indices:
-    """Return a permutation of 0 .. num_samples - 1, int64.
+    """Return the order of the samples in an epoch: a permutation of 0 .. num_samples - 1, int64.
 
-    `num_samples` includes repeats (`Dataset.num_train_samples`); take the result modulo
+    `num_samples` includes repetitions (`Dataset.num_train_samples`); take the result modulo
     `len(dataset.train)` to index the arrays.
     """
     return np.random.default_rng([_STREAM, epoch, seed]).permutation(num_samples)
 
 
 def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Iterator[slice]:
-    """Yield the batches of an epoch from position `first` on: `size` samples each, the last one
-    what is left. Fewer than `least` are not left: the batch before has them too."""
+    """Yield the batches of an epoch as slices of its order.
+
+    Args:
+        num_samples: samples of the epoch.
+        size: samples of a batch.
+        least: a remainder of fewer samples joins the batch before it.
+        first: position to begin at.
+    """
     while first < num_samples:
         end = first + size if num_samples - first - size >= least else num_samples
         yield slice(first, end)
@@ -266,12 +311,12 @@ def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Itera
 def worker_share(indices: Indices, *, rank: int, num_workers: int) -> Indices:
     """Return one worker's part of a global batch.
 
-    The parts of all ranks, in order, are exactly the batch. A full batch splits evenly; of a
-    partial one the sizes differ by at most one, and a part may be empty.
+    The parts of all ranks, in order, are the batch. Their sizes differ by at most one; parts of a
+    small batch may be empty.
     """
     return indices[shard(len(indices), rank=rank, num_workers=num_workers)]
 
 
 def shard(num_samples: int, *, rank: int, num_workers: int) -> slice:
-    """Return one worker's contiguous part of `num_samples`, for example of the validation set."""
+    """Return one worker's contiguous part of `num_samples`, for example of the validation split."""
     return slice(rank * num_samples // num_workers, (rank + 1) * num_samples // num_workers)

@@ -1,12 +1,14 @@
-"""Sets of digits: MNIST (on disk, or downloaded once) and the 1,797 of scikit-learn (shipped)."""
+"""Handwritten digits: MNIST (from disk, or downloaded once) and the 1,797 of scikit-learn."""
 
+import contextlib
 import gzip
 import importlib.util
 import logging
 import math
 import os
+import pickle
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -19,7 +21,7 @@ from raybench.data.memory import require_memory
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
-CHUNK = 2**22  # pixels scaled at a time: bounds the float32 copies to some 16 MB
+PIXELS_AT_ONCE = 2**22  # pixels scaled at a time: bounds the float32 copies to some 16 MB
 NPZ = "mnist.npz"
 IDX_FILES = (
     "train-images-idx3-ubyte",
@@ -36,16 +38,17 @@ NUM_VALIDATION = {"mnist": 5000, "digits": 360}
 
 
 def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.uint8]:
-    """Scale (N, H, W) images to (N, size, size); None keeps them as they are.
+    """Scale (N, H, W) images to (N, size, size); None keeps their size.
 
-    Bilinear with pixel centres aligned; shrinking averages over the pixels it drops.
+    Bilinear with aligned pixel centers; shrinking averages over all pixels. The same bytes on any
+    platform.
     """
     num_images, height, width = images.shape
     if size is None or (height, width) == (size, size):
         return images
     rows, columns = _weights(height, size), _weights(width, size)
     scaled = np.empty((num_images, size, size), np.uint8)
-    count = max(1, CHUNK // (max(size, height) * max(size, width)))
+    count = max(1, PIXELS_AT_ONCE // (max(size, height) * max(size, width)))
     for start in range(0, num_images, count):
         chunk = images[start : start + count].astype(np.float32)
         scaled[start : start + count] = np.rint(rows @ chunk @ columns.T)
@@ -53,10 +56,10 @@ def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.ui
 
 
 def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
-    """Weights (size_out, size_in) of each input pixel in each output pixel; rows sum to 1."""
+    """Return weights (size_out, size_in) of input pixels in output pixels; rows sum to 1."""
     scale = size_in / size_out
     centers = (np.arange(size_out) + 0.5) * scale - 0.5
-    # The border pixel goes on outside the image, so a centre there is moved to the border.
+    # The border pixel goes on outside the image, so a center there is moved to the border.
     centers = np.clip(centers, 0, size_in - 1)
     distances = np.abs(centers[:, None] - np.arange(size_in)[None, :])
     weights = np.maximum(0, 1 - distances / max(1.0, scale))
@@ -69,7 +72,7 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
 
 
 def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
-    """Return the dataset of images (N, H, W), of which validation is held out by the seed."""
+    """Return the dataset of images (N, H, W), with a validation split that the seed holds out."""
     if spec.image_size is not None:
         num_bytes = (len(rest) + len(test)) * spec.image_size**2
         require_memory(num_bytes, f"dataset.image_size {spec.image_size}")
@@ -102,8 +105,10 @@ def load_digits(spec: DatasetSpec) -> Dataset:
 def load_mnist(spec: DatasetSpec) -> Dataset:
     """Return 55,000 training, 5,000 validation and the 10,000 official test images, uint8.
 
-    Images are (size, size, 1). Missing or damaged files, and a failing download, are
-    UserErrors that name the file or what to provide.
+    Images are (size, size, 1).
+
+    Raises:
+        UserError: files are missing or damaged, or the download fails.
     """
     images, labels, others, theirs = _read_mnist()
     rest, test = Split(images, labels.astype(np.int64)), Split(others, theirs.astype(np.int64))
@@ -116,7 +121,7 @@ def _read_mnist() -> list[Array]:
     folder = Path(given) if given else cache
     for place in (folder, folder / "mnist"):
         if (place / NPZ).is_file():
-            return _read_npz(place / NPZ)
+            return read_mnist_npz(place / NPZ)
         files = find_files(place, [f"{name}*" for name in IDX_FILES])
         if files is not None:
             return read_idx_files(files)
@@ -134,20 +139,31 @@ def _read_mnist() -> list[Array]:
             f"MNIST could not be downloaded ({type(error).__name__}); set RAYBENCH_DATA to a "
             f"folder that holds {EXPECTED}."
         ) from error
-    return _read_npz(Path(file))
+    return read_mnist_npz(Path(file))
 
 
-def _read_npz(file: Path) -> list[Array]:
-    # numpy and zipfile raise half a dozen kinds for a damaged archive; all mean the same here.
+@contextlib.contextmanager
+def whole_file(file: Path, advice: str) -> Iterator[None]:
+    """Raise a UserError, which ends in `advice`, for what libraries raise for a damaged file."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error) as error:
-        raise UserError(f"{file} is not a whole mnist.npz ({error}); copy it again.") from error
+        yield
+    except UserError:
+        raise
+    except (
+        *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
+        *(BadZipFile, zlib.error, pickle.UnpicklingError),
+    ) as error:
+        raise UserError(f"{file} cannot be read whole ({error}); {advice}.") from error
+
+
+def read_mnist_npz(file: Path, advice: str = "copy it again") -> list[Array]:
+    """Return images and labels of the training split, then of the test split."""
+    with whole_file(file, advice), np.load(file, allow_pickle=False) as arrays:
+        return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
 
 
 def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
-    """Return files of a folder, of names that end in * gzipped or not; None where one lacks."""
+    """Return the files of a folder, or None if one is missing; names that end in * may be .gz."""
     found = []
     for name in names:
         ends = ("", ".gz") if name.endswith("*") else ("",)
@@ -157,9 +173,13 @@ def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
 
 
 def read_idx_files(files: Sequence[Path]) -> list[Array]:
-    """Return images and labels of the training split, then of the test split."""
+    """Return images and labels of the training split, then of the test split.
+
+    Raises:
+        UserError: a file is truncated, too long or of another format.
+    """
     arrays = [
-        read_idx(file, num_dimensions=dimensions)
+        _read_idx(file, num_dimensions=dimensions)
         for file, dimensions in zip(files, (3, 1, 3, 1), strict=True)
     ]
     for images, labels in ((0, 1), (2, 3)):
@@ -171,17 +191,12 @@ def read_idx_files(files: Sequence[Path]) -> list[Array]:
     return arrays
 
 
-def read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes, the format of MNIST, gzipped if its name ends in .gz.
-
-    A file that is truncated, too long or of another format is a UserError naming it.
-    """
-    try:
+def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
+    """Read an IDX file of unsigned bytes, the format of MNIST, gzipped if its name ends in .gz."""
+    with whole_file(file, "copy it again"):
         content = file.read_bytes()
         if file.suffix == ".gz":
             content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{file} cannot be read ({error}); copy it again.") from error
     # Two zero bytes, type (8: bytes), number of dimensions; each dimension in 4 bytes; the values.
     start = 4 + 4 * num_dimensions
     if content[:4] != bytes([0, 0, 8, num_dimensions]) or len(content) < start:

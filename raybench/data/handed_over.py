@@ -1,4 +1,4 @@
-"""Data that Python hands over as they are: written once, to a file that the sources read."""
+"""Data given to the Python API: written once to a file, which the sources then read."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -12,10 +12,10 @@ import pyarrow.parquet
 from raybench.data.dataset import Array, Dataset, Split
 from raybench.spec.errors import UserError, did_you_mean
 
-FOLDER = "raybench-data"  # of what is written, beside the results
+FOLDER = "raybench-data"  # beside the results
 INPUTS, LABELS, WEIGHTS = "x", "y", "weight"
 PARTS = {"train": "train", "validation": "val", "test": "test"}
-"""Splits, and how their arrays' names end."""
+"""Suffixes of the names of arrays, by split."""
 TAKEN = (
     "a raybench.Dataset, arrays by name (x_train, y_train, ... or x, y), a DataFrame, a Dataset of "
     "torch or of Hugging Face"
@@ -23,8 +23,16 @@ TAKEN = (
 
 
 def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str, Any]:
-    """Return the `dataset` of a file for data, which are written below `folder` under a name that
-    their content gives; UserError for data of no kind that is TAKEN."""
+    """Write data to a file and return the `dataset` of a run spec that reads it.
+
+    Args:
+        data: a Dataset, arrays by name, a DataFrame, or a dataset of torch or Hugging Face.
+        label: column of the labels, or columns; of tables.
+        folder: folder of the file, which is named by a digest of its content.
+
+    Raises:
+        UserError: data of another type, or samples that differ in type or length.
+    """
     named: dict[str, Any] = {} if label is None else {"label": label}
     if hasattr(data, "save_to_disk"):  # Hugging Face, of one split or several
         splits = data.values() if isinstance(data, Mapping) else [data]
@@ -55,7 +63,7 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
 def _array(values: Any, name: str) -> Array:
     try:
         found = np.asarray(values)
-    except ValueError:  # of several lengths
+    except ValueError:  # ragged
         found = np.empty(0, object)
     if found.dtype.kind == "O":
         raise UserError(f"data: {name}: are of several kinds or lengths; make all samples alike.")
@@ -71,7 +79,7 @@ def _table(frame: Any) -> Callable[[Any], None]:
 
 
 def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
-    """Write a file that is called by its content, if it is not there; return its path."""
+    """Write a file named by a digest of its content, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".partial{end}"
     with partial.open("wb") as file:
@@ -82,7 +90,7 @@ def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
 
 
 def _of_dataset(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays of a `Dataset`, and what else its spec says."""
+    """Return the arrays of a `Dataset`, and the other keys of its spec."""
     arrays: dict[str, Array] = {}
     spec: dict[str, Any] = {"task": data.task, "repeat": data.repeat}
     for part, end in PARTS.items():
@@ -99,10 +107,8 @@ def _of_dataset(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
         labels = split.labels
         if data.class_names and labels.ndim == 1:
             labels = np.array(data.class_names)[labels]
-        if data.label_scale is not None:
-            labels = labels * data.label_scale
-        if data.label_offset is not None:
-            labels = labels + data.label_offset
+        if data.task == "regression":
+            labels = data.original_labels(labels)
         arrays[f"{LABELS}_{end}"] = labels
         if split.weights is not None and part == "train":
             arrays[f"{WEIGHTS}_{end}"], spec["weight"] = split.weights, WEIGHTS
@@ -112,13 +118,13 @@ def _of_dataset(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def _is_map_style(data: Any) -> bool:
-    """Whether these are samples by number, as a Dataset of torch has them."""
+    """Return whether data are samples by number, as a map-style dataset of torch."""
     is_plain = isinstance(data, Mapping | list | tuple | str | bytes) or hasattr(data, "dtype")
     return not is_plain and hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
 
 def _of_samples(samples: Any, end: str) -> dict[str, Array]:
-    """Return all (input, label) of a set; images of torch have their channels first."""
+    """Return the inputs and labels of (input, label) pairs; images get their channels last."""
     pairs = [samples[number] for number in range(len(samples))]
     if not pairs or not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
         raise UserError("data: a sample must be a pair, its input and its label.")

@@ -11,17 +11,17 @@ from raybench.spec.errors import UserError
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]  # positions of samples in a split
-KINDS = tuple(np.dtype(kind) for kind in (np.uint8, np.float32, np.int32, np.int64))
-"""Kinds of inputs."""
+INPUT_TYPES = tuple(np.dtype(kind) for kind in (np.uint8, np.float32, np.int32, np.int64))
+"""Types of inputs."""
 
 
 class OnDemand(Protocol):
-    """Inputs of a split in place of an array: any object with these three.
+    """Inputs that are read for each batch: any object with these three attributes.
 
-    Nothing that it returns is kept by raybench after its batch, so a split may be larger than
-    memory. It is asked by one thread at a time, not always the same one, in the order of training
-    (with `augment` and a `prefetch` above 1 nearly so). Equal rows must give equal samples, else
-    no run can be repeated or continued.
+    raybench keeps nothing of a batch after its step, so a split may be larger than memory. One
+    thread at a time reads, not always the same one, in the order of training (with `augment` and a
+    `prefetch` above 1 nearly so). Equal rows must give equal samples, or no run can be repeated or
+    resumed.
     """
 
     @property
@@ -35,10 +35,10 @@ class OnDemand(Protocol):
         ...
 
     def __getitem__(self, rows: Rows, /) -> Array:
-        """Return the samples at `rows`, which come in any order, some perhaps twice.
+        """Return the samples at `rows`, which are in any order and may repeat.
 
-        A new array of `dtype` and shape (len(rows), *shape[1:]): the caller keeps it, while
-        the next one is asked for.
+        Returns:
+            A new array of `dtype` and shape (len(rows), *shape[1:]).
         """
         ...
 
@@ -49,7 +49,7 @@ Batch = Array | dict[str, Array]  # inputs of some samples, in memory
 
 
 class Selected:
-    """Some samples of others, which are read when these are."""
+    """A selection of the samples of an array or of inputs on demand, read with its batches."""
 
     def __init__(self, inputs: One, rows: Rows) -> None:
         self.inputs, self.rows = inputs, rows
@@ -57,7 +57,7 @@ class Selected:
         self.dtype = inputs.dtype
 
     def __getitem__(self, rows: Rows, /) -> Array:
-        """Return the samples at `rows` of the selected ones."""
+        """Return the samples at `rows` of the selection."""
         return read_one(self.inputs, self.rows[rows])
 
 
@@ -72,10 +72,11 @@ def _select_one(inputs: One, rows: Rows | slice) -> One:
 
 
 def read_one(inputs: One, rows: Rows) -> Array:
-    """Return the samples at `rows` as an array that can be written to, whole in memory.
+    """Return the samples at `rows` as a new array in memory.
 
-    What an object on demand returns is checked as arrays are before training: UserError for
-    another shape or type than promised, and for NaN or infinite values.
+    Raises:
+        UserError: inputs on demand return another shape or type than promised, or NaN or infinite
+            values.
     """
     found = inputs[rows]
     if isinstance(inputs, np.ndarray | Selected):
@@ -95,7 +96,7 @@ def read_one(inputs: One, rows: Rows) -> Array:
     if found.dtype == np.float32:
         with np.errstate(over="ignore", invalid="ignore"):
             total = found.sum()
-        if not np.isfinite(total):  # or only too large a sum
+        if not np.isfinite(total):  # the sum alone may be too large
             finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
             if not finite.all():
                 raise UserError(
@@ -106,7 +107,7 @@ def read_one(inputs: One, rows: Rows) -> Array:
 
 
 def _check_one(inputs: One) -> None:
-    """Raise UserError for what can be neither an array of samples nor samples on demand."""
+    """Raise UserError unless the inputs are an array of samples or samples on demand."""
     if not all(hasattr(inputs, name) for name in ("shape", "dtype", "__getitem__")):
         raise UserError(
             "The inputs of a split must be a numpy array, or an object with shape, dtype and "
@@ -118,7 +119,7 @@ def _check_one(inputs: One) -> None:
             f"(N, features), (N, tokens) or (N,), found {inputs.shape!r}."
         )
     try:
-        is_known = np.dtype(inputs.dtype) in KINDS
+        is_known = np.dtype(inputs.dtype) in INPUT_TYPES
     except TypeError:  # another library's
         is_known = False
     if not is_known:
@@ -136,7 +137,7 @@ New = TypeVar("New")
 
 
 def each(inputs: "Old | dict[str, Old]", change: Callable[[Old], New]) -> "New | dict[str, New]":
-    """Return `change` of the one input, or of each input of a dict by the same names."""
+    """Apply a function to the one input, or to each input of a dict."""
     if isinstance(inputs, dict):
         return {name: change(one) for name, one in inputs.items()}
     return change(inputs)
@@ -148,34 +149,37 @@ def parts(inputs: "Old | dict[str, Old]") -> list[Old]:
 
 
 def sample_shape(inputs: Inputs) -> InputShape:
-    """Return the shape of one sample, of a dict each by its name."""
+    """Return the shape of one sample; a dict for inputs by name."""
     return each(inputs, lambda one: tuple(one.shape[1:]))
 
 
 def shown(shapes: InputShape) -> str:
-    """Return shapes for a sentence: `(28, 28, 1)`, or those of inputs by their names."""
+    """Return shapes for a sentence: `(28, 28, 1)`, or `image (28, 28, 1), age (1,)`."""
     if not isinstance(shapes, dict):
         return str(tuple(shapes))
     return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
 
 
 def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
-    """Return the samples at `rows`, in that order; of those on demand none is read.
+    """Return the samples at `rows`, in that order, without reading inputs on demand.
 
-    Nor is any of a mapped file where they are more than memory holds.
+    Nothing of a mapped file is read either, where the samples are more than memory holds.
     """
     return each(inputs, lambda one: _select_one(one, rows))
 
 
 def repeated_first(inputs: One, number: int) -> Array:
-    """Return the first sample of one input so many times."""
+    """Return `number` copies of the first sample of one input."""
     first = read_one(inputs, np.zeros(1, np.int64))
     return np.repeat(first, number, axis=0)
 
 
 def check_inputs(inputs: Inputs) -> int:
-    """Return the number of samples; UserError for what can be neither arrays of samples nor samples
-    on demand, and for inputs of several lengths."""
+    """Return the number of samples.
+
+    Raises:
+        UserError: inputs are neither arrays nor on demand, or differ in length.
+    """
     named = inputs if isinstance(inputs, dict) else {"": inputs}
     if not named or not all(isinstance(name, str) for name in named):
         raise UserError("Inputs by name need at least one name, and names that are text.")
@@ -184,5 +188,5 @@ def check_inputs(inputs: Inputs) -> int:
     lengths = {name: int(one.shape[0]) for name, one in named.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {number}" for name, number in lengths.items())
-        raise UserError(f"The inputs of a split must be as many of each name, found {counts}.")
+        raise UserError(f"All inputs of a split need the same number of samples, found {counts}.")
     return next(iter(lengths.values()))

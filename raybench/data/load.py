@@ -1,4 +1,4 @@
-"""From a `DatasetSpec` to arrays: the loader of each name, its limit, repeats and weights."""
+"""Datasets by their spec: the loader of each name, then limit, repetitions and weights."""
 
 import dataclasses
 import importlib
@@ -13,19 +13,20 @@ from raybench.data.dataset import Dataset, Split, num_of
 from raybench.data.digits import load_digits, load_mnist
 from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
-from raybench.data.store.build import pinning
+from raybench.data.store import pinning
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 
 
 def load_synthetic(spec: DatasetSpec) -> Dataset:
-    """Return `num_samples` training samples of `shape`, uint8; a function of `split_seed`.
+    """Return `num_samples` random training samples of `shape`, a function of `split_seed` alone.
 
-    Of a regression labels are `num_classes` numbers each; of a language model the inputs are
-    tokens, and labels the tokens that follow them.
+    Inputs are uint8, and tokens for a language model, whose labels are the tokens that follow.
+    Labels of a regression are `num_classes` numbers each. Validation and test have a quarter of
+    `num_samples` each, or `validation_size`.
 
-    Validation and test have a quarter of `num_samples` each, or `validation_size`. More than
-    this machine's memory holds is a UserError.
+    Raises:
+        UserError: memory cannot hold them.
     """
     if spec.image_size is not None and spec.shape[:2] != [spec.image_size, spec.image_size]:
         raise UserError(
@@ -57,10 +58,12 @@ def _random_split(rng: np.random.Generator, num_samples: int, spec: DatasetSpec)
 
 
 def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
-    """Return the dataset with the weights of its training samples, times `spec.class_weights`.
+    """Multiply the weights of the training samples by `spec.class_weights`.
 
-    Scaled to mean 1, so that a learning rate means what it does without. UserError for a class
-    that there is not, for data without classes, and for weights that are all 0.
+    Weights are scaled to mean 1, so that a learning rate means the same as without.
+
+    Raises:
+        UserError: a class is unknown, the task has no classes, or all weights are 0.
     """
     train, asked = dataset.train, spec.class_weights
     if asked is None and train.weights is None:
@@ -73,13 +76,12 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
                 "leave them out."
             )
         assert dataset.num_classes is not None
-        of_class = np.ones(dataset.num_classes)
+        of_class, names = np.ones(dataset.num_classes), dataset.names_of_classes
         if asked == "balanced":
             counts = np.bincount(train.labels, minlength=dataset.num_classes)
             of_class = 1.0 / np.maximum(counts, 1)
         else:
             assert not isinstance(asked, str)
-            names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
             for name, weight in asked.items():
                 if name not in names:
                     listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else ".")
@@ -108,23 +110,28 @@ STORED = {
     **dict.fromkeys(("image_folder", "csv", "parquet", "text", "huggingface"), "tables"),
     **dict.fromkeys(("npz", "keras", "torchvision"), "arrays"),
 }
-"""Datasets whose arrays are mapped from the store of the machine already: nothing copies them. Each
-with the module of `sources` that loads it, imported when it is needed: pyarrow takes a while."""
+"""Datasets whose arrays are mapped from the store of the machine and never copied, and the module
+of `sources` that loads each. It is imported when it is needed, since pyarrow takes a while."""
 NOT_USED = {
     "image_folder": ("label", "columns", "categories", "image", "text", "weight"),
     "text": ("label", "columns", "categories", "image", "text", "weight", "image_size", "channels"),
     "npz": ("categories", "image", "text"),
 }
-"""Keys that such files have nothing for: whoever sets one believes that it does something."""
+"""Keys that have no effect on a dataset, and are refused."""
 
 
 def load_dataset(spec: DatasetSpec, shared: Path | None = None) -> Dataset:
-    """Load, scale and split the dataset; a second call with an equal spec costs nothing.
+    """Load, scale and split a dataset; a second call with an equal spec returns the same one.
 
-    The arrays are shared between callers: do not write to them; with `shared`, a folder on this
-    machine that lives as long as a session, also between processes. Name `workload` is not for
-    here, see `raybench.models.find.load_workload_dataset`. Missing or damaged files, and
-    sizes that the dataset cannot give, are UserErrors.
+    Do not write to its arrays.
+
+    Args:
+        spec: any dataset but `workload` (see `raybench.models.find.load_workload_dataset`).
+        shared: a folder on this machine, as long-lived as a session, through which processes share
+            the arrays.
+
+    Raises:
+        UserError: files are missing or damaged, or the dataset is smaller than the spec asks for.
     """
     # A spec holds a list, so it cannot be hashed: its JSON is the key.
     return _load(spec.model_dump_json(), shared)
@@ -142,7 +149,7 @@ def _load(spec_json: str, shared: Path | None) -> Dataset:
 
 
 def build_dataset(spec: DatasetSpec) -> Dataset:
-    """Load, scale and split anew: as `load_dataset`, and nothing of it is kept here."""
+    """Load, scale and split a dataset as `load_dataset` does, without its cache."""
     for key in NOT_USED.get(spec.name, ()):
         if getattr(spec, key) is not None:
             raise UserError(f"dataset.{key} is not for {spec.name}; leave it out.")
@@ -154,9 +161,10 @@ def build_dataset(spec: DatasetSpec) -> Dataset:
 
 
 def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
-    """Keep the first `spec.limit` training samples, `spec.repeat` times an epoch; weigh them.
+    """Keep the first `spec.limit` training samples, `spec.repeat` times an epoch; weight them.
 
-    A limit above what there is, and an epoch whose order fills the memory, are UserErrors.
+    Raises:
+        UserError: the limit exceeds the samples, or the order of an epoch exceeds memory.
     """
     train = dataset.train
     if spec.limit is not None:
@@ -166,6 +174,6 @@ def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
                 f"{dataset.name}; choose a smaller one, or leave it out to use all."
             )
         train = train.take(slice(spec.limit))
-    number = len(train) * spec.repeat  # each has its place in the order, and in the arrays
+    number = len(train) * spec.repeat
     require_memory(16 * number, f"dataset.repeat {spec.repeat} (the order of {number:,} samples)")
     return weighted(dataclasses.replace(dataset, train=train, repeat=spec.repeat), spec)

@@ -1,4 +1,4 @@
-"""Memory: how much there is, asked before it is taken, and arrays that are mapped files."""
+"""Memory that this machine or container has left, and arrays that are mapped files."""
 
 import mmap
 import sys
@@ -21,7 +21,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def require_memory(num_bytes: int, what: str) -> None:
-    """Raise UserError if `num_bytes` are more than this machine has left; `what` needs them."""
+    """Raise UserError if `what` needs more bytes of memory than this machine has left."""
     available = available_bytes()
     if num_bytes > available:
         raise UserError(
@@ -31,9 +31,9 @@ def require_memory(num_bytes: int, what: str) -> None:
 
 
 def available_bytes() -> int:
-    """Return the bytes of memory that can still be taken: the machine's, or the container's.
+    """Return the bytes of memory that are left on this machine, or in its container.
 
-    Of a container within others (a job of SLURM, a systemd slice) the least that any of them has.
+    Containers in containers (a job of SLURM, a systemd slice) have the least of all of them.
     """
     left = [int(psutil.virtual_memory().available)]
     for controller, *names in _CGROUPS:
@@ -62,25 +62,24 @@ def _of_container(*files: Path) -> int:
 
 Array = npt.NDArray[Any]
 
-SHARE = 0.5
-"""Share of the memory at hand above which arrays are read by rows. Such arrays are mapped so that
-they cannot be written to, since the system may refuse to promise so much memory to what could
-be."""
+MAX_MAPPED_SHARE = 0.5
+"""Share of the available memory above which an array is mapped read-only and read by rows: the
+system may refuse to reserve that much memory for a writable one."""
 
 
 def map_array(file: Path) -> Array:
-    """Return the array of an `.npy` file, mapped.
+    """Map the array of an `.npy` file.
 
-    It can be written to, and what is written stays in this process, so torch takes it without a
-    copy and without a warning; a large one can not (`SHARE`).
+    It is writable (copy-on-write), so torch takes it without a copy and without a warning; a large
+    one is read-only (`MAX_MAPPED_SHARE`).
     """
-    is_large = file.stat().st_size > SHARE * available_bytes()
+    is_large = file.stat().st_size > MAX_MAPPED_SHARE * available_bytes()
     array: Array = np.load(file, mmap_mode="r" if is_large else "c")
     return array.view(np.ndarray)
 
 
 def is_mapped(array: Array) -> bool:
-    """Whether the array, or what it is a view of, is a mapped file."""
+    """Return whether an array is a mapped file or a view of one."""
     owner: object = array
     while isinstance(owner, np.ndarray):
         if isinstance(owner, np.memmap):
@@ -90,6 +89,6 @@ def is_mapped(array: Array) -> bool:
 
 
 def is_beyond_memory(array: Array, num_rows: int) -> bool:
-    """Whether so many rows of a mapped file had better stay there than be copied into memory."""
+    """Return whether `num_rows` rows of a mapped file are too many to copy into memory."""
     num_bytes = array.nbytes / max(1, len(array)) * num_rows
-    return is_mapped(array) and num_bytes > SHARE * available_bytes()
+    return is_mapped(array) and num_bytes > MAX_MAPPED_SHARE * available_bytes()

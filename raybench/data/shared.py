@@ -1,7 +1,7 @@
-"""A dataset as files that all processes of a node map into memory: built once, held once.
+"""A dataset as files that all processes of a session map into memory: built once, held once.
 
-What is on demand, or a mapped file already, is made by each process for itself: an object may hold
-open files, and nothing of a folder is unpickled. What it reads is the system's to keep.
+Inputs on demand, and mapped files, are opened by each process for itself: an object may hold open
+files, and nothing is pickled.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import numpy as np
 
 from raybench.data.dataset import NO_DATA, SPLITS, Dataset, about_dataset, all_arrays, dataset_of
 from raybench.data.memory import is_mapped, map_array
-from raybench.data.store.entries import NO_ROOM, EntryLock, remove_unfinished, written_whole
+from raybench.data.store import NO_ROOM, EntryLock, remove_unfinished, written_whole
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -25,10 +25,15 @@ ABOUT = "dataset.json"
 def shared_key(
     workload: str, spec: DatasetSpec, data: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """Return the name of the folder for a dataset: equal for equal data, else another.
+    """Return the name of the folder of a dataset, equal for equal data.
 
-    The workload counts where the data are its own, and `data`, its settings. What its code reads is
-    not looked at, so the folder that holds these must not outlive a session.
+    The files that a workload's own code reads are not part of the name, so the parent folder must
+    not outlive a session.
+
+    Args:
+        workload: part of the name for data of the workload's own.
+        spec: the dataset.
+        data: settings of the workload's `load_dataset`.
     """
     owner = [workload, *([dict(data)] if data else [])] if spec.name == "workload" else [""]
     content = json.dumps([*owner, spec.model_dump(mode="json")], sort_keys=True)
@@ -36,18 +41,19 @@ def shared_key(
 
 
 def share(dataset: Dataset, folder: Path) -> None:
-    """Write the arrays into `folder` as `open_shared` does, ahead of the processes that will ask;
-    none of a training loop of the user's own, which loads its data itself."""
+    """Write the arrays to `folder` before other processes open it; nothing for `NO_DATA`."""
     if dataset is not NO_DATA:
         open_shared(folder, lambda: dataset)
 
 
 def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
-    """Return the dataset of `folder`, its arrays mapped; `build` makes it if it is not there.
+    """Return the dataset of `folder` with its arrays mapped; build and write it if necessary.
 
-    Processes that ask at once wait for the one that builds; what a killed one left is removed.
-    Where the disk has no room, what was built is returned as it is, and nothing is shared.
-    What is on demand, or mapped, is built by every process; UserError if its labels differ.
+    One process builds, others wait. On a full disk the built dataset is returned, and nothing is
+    shared. Every process builds inputs on demand, and mapped ones, for itself.
+
+    Raises:
+        UserError: another process has built other labels.
     """
     built: Dataset | None = None
     if not folder.is_dir():
@@ -77,7 +83,7 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
-    """Write what all processes share. Needs the lock."""
+    """Write the arrays that all processes share; the lock of the folder must be held."""
     remove_unfinished(folder.parent, locked=folder)
     about = about_dataset(dataset) | {"is_whole": True}
     with written_whole(folder) as part:

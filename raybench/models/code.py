@@ -1,7 +1,7 @@
-"""The user's code that a study runs: its files and their digests.
+"""Digests of the user's code that a study runs.
 
-The file of a training loop or of a model's class, a command's script, and what these import from
-beside them, wherever in the file the import stands. Installed packages are not among them.
+The files are that of a training loop or of a model's class, or the script of a command, and what
+they import from their folders, anywhere in the file. Installed packages are not among them.
 """
 
 import ast
@@ -12,23 +12,24 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from raybench.models.find import loop_file
 from raybench.models.named import is_named
+from raybench.models.user_code import loop_file
 from raybench.spec.own_loop import MARK, is_command, is_own_loop
 
 MAX_BYTES = 16 << 20
-"""A word of a command that is a larger file is data."""
+"""Largest file in a command that is code; a larger one is data."""
 DIGITS = 12
 
 
 def digests_of(workload: str) -> dict[str, str]:
-    """Return the digest of each of the user's files that a workload runs, by its path from here.
+    """Return the digest of each of the user's files that a workload runs.
 
     Args:
-        workload: as a run spec has it; the file is looked for from the current folder.
+        workload: of a run spec; its file is sought from the current folder.
 
     Returns:
-        Nothing for a shipped workload, and for a program that is not in the current folder.
+        Digests by path from the current folder; none for a shipped workload, or for a program that
+        is not in the current folder.
     """
     files = list[Path]()
     left = list(_first_files(workload))
@@ -41,7 +42,7 @@ def digests_of(workload: str) -> dict[str, str]:
 
 
 def version_of(digests: Mapping[str, str]) -> str | None:
-    """Return one digest for all files; None without any."""
+    """Return one digest for all files; None without files."""
     return _digest(json.dumps(dict(digests), sort_keys=True).encode()) if digests else None
 
 
@@ -66,12 +67,14 @@ def _first_files(workload: str) -> Iterator[Path]:
 
 
 CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".r", ".jl", ".ipynb")
-"""Endings of files that hold code or settings; a log or a model that a command writes does not."""
+"""Endings of files of code or settings, not of logs or models that a command writes."""
 
 
 def _files_of_command(command: str) -> Iterator[Path]:
-    """Yield the words that are files (`train.py`, `--config=small.yaml`), and the module behind
-    `-m`. The program itself, the first word, only where it is the user's: in this folder."""
+    """Yield the words of a command that are files, and the module after `-m`.
+
+    `--config=small.yaml` is such a word; the first word, the program, is if it is a relative path.
+    """
     words = shlex.split(command)
     for number, word in enumerate(words):
         if number and words[number - 1] == "-m":
@@ -80,14 +83,14 @@ def _files_of_command(command: str) -> Iterator[Path]:
             file = Path(text)
             is_own = number > 0 or not file.is_absolute()
             is_code = number == 0 or file.suffix.lower() in CODE
-            # os.path: a word may be too long for a path, which pathlib raises.
+            # os.path: pathlib raises an error for a word that is too long for a path.
             is_file = text and is_own and is_code and os.path.isfile(text)  # noqa: PTH113
             if is_file and file.stat().st_size <= MAX_BYTES:
                 yield file
 
 
 def _imported(file: Path) -> Iterator[Path]:
-    """Yield the files beside a file that it imports; of one that is no Python none."""
+    """Yield the files that a file imports from its folders; none if it is not valid Python."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
@@ -112,8 +115,10 @@ def _imported(file: Path) -> Iterator[Path]:
 
 
 def _module_files(name: str, *folders: Path) -> Iterator[Path]:
-    """Yield the files of a module and of the packages that it is in, as far as they lie in one of
-    the folders; of a name in a module the module's."""
+    """Yield the files of a module, and of its packages, that lie in one of the folders.
+
+    For `module.name` that is the file of the module.
+    """
     for folder in folders:
         place = folder
         for part in name.split("."):

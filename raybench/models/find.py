@@ -1,13 +1,9 @@
-"""Workloads by name, and the checks that need no training."""
+"""Workloads by name, with their data, and the checks that need no training."""
 
-import importlib
-import importlib.util
-import inspect
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,17 +19,19 @@ from raybench.models.base import (
     OwnLoop,
     Workload,
     as_tuples,
-    check_settings,
-    import_users,
-    known_settings,
     missing_method,
-    users_code,
 )
-from raybench.models.hidden import refuse_hiding_files
 from raybench.models.layers import Layer, num_parameters, output_shapes
 from raybench.models.named import NamedWorkload, is_named, named_workload, require_library
 from raybench.models.networks import NETWORKS
 from raybench.models.shipped import WORKLOADS, shipped_workload
+from raybench.models.user_code import (
+    check_settings,
+    import_loop,
+    import_user_module,
+    known_settings,
+    user_code_errors,
+)
 from raybench.spec.dataset_spec import TASKS, DatasetSpec
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.metric import Metric
@@ -48,7 +46,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 
 
 def check_attributes(workload: Workload, source: str) -> None:
-    """Raise UserError, beginning with `source`, for the first attribute of a wrong kind."""
+    """Raise UserError, which begins with `source`, for the first attribute of a wrong type."""
     shape = workload.input_shape
     shapes = list(shape.values()) if isinstance(shape, dict) else [shape]
     is_shape = bool(shapes) and shape != () and all(map(_is_shape, shapes))
@@ -99,22 +97,28 @@ def _wrong(source: str, name: str, must: str, found: Any) -> UserError:
 
 
 BYTES_PER_PARAMETER = 12
-"""Least bytes of a parameter of a layer workload in training: drawn in float64, then weight and
-gradient."""
+"""Least bytes of a layer workload's parameter in training: its float64 draw, then weight and
+gradient in float32."""
 BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
 
 
 def find_workload(
     name: str, shape: DataShape | None = None, model: Mapping[str, Any] = MappingProxyType({})
 ) -> Workload:
-    """Return a shipped workload, a library's model by name (`torchvision:resnet18`), or an
-    instance of `module:Class` (also beside the user).
+    """Return a workload by its name.
 
-    Shipped ones take shape, outputs and task of the data (none: their own); a user's class has its
-    own. `model` are its own settings, by name. UserError for what does not fit or is not there.
+    Args:
+        name: a shipped workload, a library's model (`torchvision:resnet18`), `module:Class` of the
+            user's, also in the current folder, or a training loop (`FILE.py:FUNCTION`).
+        shape: shape and task of the data, which a shipped workload or a library's model takes on,
+            and which a user's class must fit; by default their own.
+        model: settings of the model by name.
+
+    Raises:
+        UserError: there is no such workload, or it does not fit the data or takes other settings.
     """
     if is_own_loop(name):
-        return OwnLoop(name, None if is_command(name) else _function_of(name))
+        return OwnLoop(name, None if is_command(name) else import_loop(name))
     if is_named(name):
         return named_workload(name, shape, model)
     if ":" in name:
@@ -136,9 +140,9 @@ def find_workload(
 
 
 def require_framework(workload: Workload, framework: str) -> None:
-    """Raise a UserError if the workload cannot run with `framework` ('torch', 'tensorflow').
+    """Raise UserError if the workload cannot run with `framework` ('torch' or 'tensorflow').
 
-    Builds nothing, so a study can be refused before it starts.
+    Nothing is built, so that a study can be refused before it starts.
     """
     method = BUILD_METHODS[framework]
     if isinstance(workload, NamedWorkload):
@@ -157,12 +161,20 @@ def load_workload_dataset(
     *,
     shared: Path | None = None,
 ) -> tuple[Workload, Dataset]:
-    """Return workload `name` with its settings and the data of `spec`, made to fit each other.
+    """Return a workload and its data, which fit each other.
 
-    `data` are settings of the workload's own `load_dataset`; UserError for one that it does not
-    take. A second call with an equal spec does not load again. With `shared`, a folder on this
-    machine that lives as long as a session, the first process to ask loads the arrays, and all map
-    them.
+    A second call with an equal spec returns the same data.
+
+    Args:
+        name: see `find_workload`.
+        spec: the dataset.
+        model: settings of the model by name.
+        data: settings of the workload's own `load_dataset` by name.
+        shared: a folder on this machine, as long-lived as a session, through which processes share
+            the arrays.
+
+    Raises:
+        UserError: workload or data are missing or wrong, or do not fit each other.
     """
     if is_own_loop(name):
         return find_workload(name), NO_DATA
@@ -178,8 +190,9 @@ def load_workload_dataset(
 
 
 _own_data: dict[tuple[str, Path | None], Dataset] = {}
-"""The last few datasets of workloads; whatever settings a model has, its data are the same."""
-MOST_KEPT = 4
+"""The last few datasets of workloads, by data and shared folder; settings of the model do not
+change the data."""
+MAX_DATASETS_KEPT = 4
 
 
 def _load_own(
@@ -195,7 +208,7 @@ def _load_own(
         check_settings(known_settings(workload.load_dataset, 1), data, what, key="data")
         build = partial(_build_own, name, workload, spec, data)
         found = build() if shared is None else open_shared(shared / key[0], build)
-        for oldest in list(_own_data)[: len(_own_data) + 1 - MOST_KEPT]:
+        for oldest in list(_own_data)[: len(_own_data) + 1 - MAX_DATASETS_KEPT]:
             del _own_data[oldest]
         _own_data[key] = found
     return workload, _own_data[key]
@@ -204,7 +217,7 @@ def _load_own(
 def _build_own(
     name: str, workload: Workload, spec: DatasetSpec, data: Mapping[str, Any]
 ) -> Dataset:
-    with users_code(f"Workload {name}: load_dataset failed"):
+    with user_code_errors(f"Workload {name}: load_dataset failed"):
         dataset = workload.load_dataset(spec, **data)
     if not isinstance(dataset, Dataset):
         raise UserError(
@@ -216,8 +229,7 @@ def _build_own(
 
 
 def _require_fit(workload: Workload, data: DataShape) -> None:
-    """Raise UserError where a workload of the user's own cannot take the data; with a loss of its
-    own it may take any labels."""
+    """Raise UserError if a user's workload cannot take the data; an own loss takes any labels."""
     name, own, found = workload.name, workload.input_shape, data.input_shape
     if as_tuples(own) != as_tuples(found):
         advice = "set dataset.image_size, or " if data.kind == "pixels" else ""
@@ -240,7 +252,7 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
 
 
 def _require_layers(workload: LayerWorkload) -> None:
-    """Check that the layers fit the input, end in the classes, and fit into memory."""
+    """Raise UserError unless the layers fit the input, end in the outputs and fit into memory."""
     tokens = workload.input_shape if workload.task == "language_modelling" else ()
     last = output_shapes(workload.layers, workload.input_shape)[-1]
     if last != (*tokens, workload.num_classes):
@@ -258,7 +270,7 @@ def _require_layers(workload: LayerWorkload) -> None:
 
 def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
     module_name, _, class_name = name.partition(":")
-    module = import_users(module_name, f"Workload {name}")
+    module = import_user_module(module_name, f"Workload {name}")
     found = getattr(module, class_name, None)
     if found is None:
         raise UserError(f"Workload {name}: module '{module_name}' has no class '{class_name}'.")
@@ -269,7 +281,7 @@ def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
         )
     check_settings(known_settings(found), model, f"workload {name}")
     given = ", ".join(f"{key}={value!r}" for key, value in model.items())
-    with users_code(f"Workload {name}: {class_name}({given}) failed"):
+    with user_code_errors(f"Workload {name}: {class_name}({given}) failed"):
         workload = found(**model)
     has_layers = issubclass(found, LayerWorkload)
     wanted = {"name": True, "input_shape": True, "layers": has_layers}
@@ -279,70 +291,3 @@ def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
             raise UserError(f"Workload {name}: {class_name} needs the attribute {attribute}.")
     check_attributes(workload, f"Workload {name}")
     return workload
-
-
-def _function_of(name: str) -> Callable[[Any], object]:
-    """Return the function of `FILE.py:FUNCTION`, its file found as a user's own module is."""
-    file, _, function = name.rpartition(":")
-    if (path := loop_file(name)) is None:
-        raise UserError(f"{name}: there is no file {file} in {Path.cwd()}; run from its folder.")
-    module = _module_of(path.resolve(), name)
-    found: Callable[[Any], object] | None = getattr(module, function, None)
-    if isinstance(found, type):
-        raise UserError(f"{name}: {function} is a class; write a model as {path.stem}:{function}.")
-    if not callable(found):
-        own = [key for key, one in vars(module).items() if inspect.isfunction(one)]
-        raise UserError(f"{name}: {file} has no function {function}; {did_you_mean(function, own)}")
-    return found
-
-
-def loop_file(name: str) -> Path | None:
-    """Return the file of `FILE.py:FUNCTION`, as it lies here or where modules are looked for."""
-    file = name.rpartition(":")[0]
-    folders = [Path.cwd(), *map(Path, sys.path)]
-    return next((one / file for one in folders if (one / file).is_file()), None)
-
-
-_modules: dict[Path, ModuleType] = {}
-"""Files that were imported: two of one name, in different folders, are two modules."""
-_folders: list[Path] = []  # what was in reach of them
-
-
-def _module_of(path: Path, name: str) -> ModuleType:
-    """Import a file, with what lies beside it in reach, as Python does with a script; within a
-    package as a module of it."""
-    parts, folder = [path.stem], path.parent
-    while (folder / "__init__.py").is_file():
-        parts, folder = [folder.name, *parts], folder.parent
-    _bring_in_reach(folder)
-    if path in _modules:
-        return _modules[path]
-    with users_code(f"{name}: {path.name} cannot be imported", advice="; mend it"):
-        if len(parts) > 1:
-            module = importlib.import_module(".".join(parts))
-        else:  # by its place: another module may have its name
-            spec = importlib.util.spec_from_file_location(path.stem, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules.setdefault(path.stem, module)
-            spec.loader.exec_module(module)
-    _modules[path] = module
-    return module
-
-
-def _bring_in_reach(folder: Path) -> None:
-    """Have modules looked for in a folder first; those that it has too, and that were imported from
-    another one's, make way for its own: two revisions have modules of the same names."""
-    refuse_hiding_files(folder)
-    if str(folder) in sys.path:
-        sys.path.remove(str(folder))
-    sys.path.insert(0, str(folder))
-    others = [one for one in _folders if one != folder]
-    if folder not in _folders:
-        _folders.append(folder)
-    for key, module in list(sys.modules.items()):
-        file = Path(getattr(module, "__file__", None) or "/")
-        for other in others:
-            if file.is_relative_to(other) and (folder / file.relative_to(other)).is_file():
-                sys.modules.pop(key, None)

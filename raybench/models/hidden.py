@@ -1,7 +1,7 @@
-"""Files in the user's folder that hide a package which raybench's processes import.
+"""Files in the user's folder that hide a package which raybench imports.
 
-The folder is the first place where Ray's workers look for modules: a script `optuna.py` there would
-be run in place of Optuna.
+Ray's workers look for modules in that folder first: they would run a script `optuna.py` there in
+place of Optuna.
 """
 
 import functools
@@ -21,20 +21,23 @@ NEVER_IMPORTED = {
     *("mailbox", "mailcap", "nntplib", "poplib", "sched", "sndhdr", "sunau", "telnetlib", "this"),
     *("trace", "turtle", "turtledemo", "wave", "xdrlib"),
 }
-"""Modules of the standard library that nothing which raybench needs imports."""
+"""Modules of the standard library that neither raybench nor its dependencies import."""
 STRAY = {"benchmarks", "docs", "example", "examples", "scripts", "test", "tests", "tools"}
-"""Folders that packages install beside themselves by mistake; nobody imports them."""
+"""Folders that packages install beside themselves by mistake, and that are never imported."""
 NAME = re.compile(r"^[\w.-]+")
 EXTRA = re.compile(r"extra\s*==\s*[\"']([\w-]+)")
 FRAMEWORKS = ("torch", "tensorflow")
-"""The extras of raybench that its processes import whatever a user asks for."""
+"""The extras of raybench that its processes always import."""
 
 
 def refuse_hiding_files(folder: Path) -> None:
-    """Raise UserError where a module in a folder hides one that raybench needs.
+    """Check that no module in a folder hides one that raybench needs.
 
     Args:
-        folder: one that is in front of others where modules are looked for.
+        folder: the first folder of Python's path.
+
+    Raises:
+        UserError: names the module.
     """
     for name, entry in _modules_in(folder):
         hides = _hidden_kind(name, entry, folder)
@@ -57,7 +60,7 @@ def _modules_in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _hidden_kind(name: str, entry: Path, folder: Path) -> str | None:
-    """Return what sort of module is hidden by an entry of the folder; None where none is."""
+    """Return the kind of the module that an entry of the folder hides; None if it hides none."""
     if name in sys.stdlib_module_names:
         is_needed = name not in sys.builtin_module_names and name not in NEVER_IMPORTED
         is_here = PathFinder.find_spec(name, _without(folder)) is not None  # not Windows's alone
@@ -75,13 +78,13 @@ def _hidden_kind(name: str, entry: Path, folder: Path) -> str | None:
 
 
 def _without(folder: Path) -> list[str]:
-    """Return where modules are looked for beside a folder."""
+    """Return Python's path without a folder."""
     return [one for one in sys.path if Path(one).resolve() != folder.resolve()]
 
 
 @functools.cache
 def _needed_distributions() -> frozenset[str]:
-    """Return raybench's dependencies and theirs, as far as they are installed."""
+    """Return the installed dependencies of raybench, and theirs."""
     needed, left = set[str](), [OWN]
     while left:
         one = left.pop()

@@ -1,4 +1,4 @@
-"""One description of a network for both frameworks: its layers, shapes and initial weights."""
+"""Networks as a list of layers for both frameworks: shapes and initial weights."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ class Conv(Layer):
 
 @dataclass(frozen=True)
 class DepthwiseConv(Layer):
-    """Every input channel has `multiplier` filters of its own; with bias, stride 1."""
+    """2-D convolution with `multiplier` filters for each input channel; with bias, stride 1."""
 
     multiplier: int
     kernel: int = 3
@@ -37,7 +37,7 @@ class DepthwiseConv(Layer):
 
 @dataclass(frozen=True)
 class MaxPool(Layer):
-    """Maximum over squares of `size`, which is the stride too; a rest at the border is dropped."""
+    """Maximum over squares of `size` with stride `size`; a remainder at the border is dropped."""
 
     size: int = 2
 
@@ -49,49 +49,51 @@ class ReLU(Layer):
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """An image into a vector, in each framework's own order of axes."""
+    """Flattens an image into a vector, in the framework's own order of axes."""
 
 
 @dataclass(frozen=True)
 class Dense(Layer):
-    """Fully connected, with bias; of (tokens, features) the same for each token."""
+    """Fully connected layer with bias, applied to a vector or to each token."""
 
     units: int
 
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Sets a share `rate` of the values to zero in training."""
+    """Sets values to zero with probability `rate` in training."""
 
     rate: float
 
 
 @dataclass(frozen=True)
 class GELU(Layer):
-    """x times the share of a standard normal distribution below x."""
+    """x times the standard normal distribution function of x."""
 
 
 @dataclass(frozen=True)
 class GroupNorm(Layer):
-    """Each image's channels in `groups`, each group to mean 0 and variance 1, then a weight and a
-    bias a channel. Unlike batch normalisation it does not depend on the other samples."""
+    """Group normalization of an image's channels, with a weight and a bias per channel.
+
+    Unlike batch normalization it does not depend on the other samples.
+    """
 
     groups: int
 
 
 @dataclass(frozen=True)
 class LayerNorm(Layer):
-    """The features of a vector or token to mean 0 and variance 1, then a weight and bias each."""
+    """Layer normalization of a vector or token, with a weight and a bias per feature."""
 
 
 @dataclass(frozen=True)
 class GlobalAveragePool(Layer):
-    """An image into the means of its channels; (tokens, features) into the means of its tokens."""
+    """Mean over the pixels of an image, or over the tokens of a text."""
 
 
 @dataclass(frozen=True)
 class Embedding(Layer):
-    """Token ids into a learnt vector each."""
+    """Learned vector for each token id."""
 
     vocabulary: int
     size: int
@@ -99,7 +101,7 @@ class Embedding(Layer):
 
 @dataclass(frozen=True)
 class MeanEmbedding(Layer):
-    """Token ids into the mean of their learnt vectors; id 0 is padding and does not count."""
+    """Mean of the learned vectors of token ids; id 0 is padding and does not count."""
 
     vocabulary: int
     size: int
@@ -107,19 +109,19 @@ class MeanEmbedding(Layer):
 
 @dataclass(frozen=True)
 class Positions(Layer):
-    """Adds a learnt vector for each place to the tokens' vectors."""
+    """Adds a learned vector for each position to the tokens."""
 
 
 @dataclass(frozen=True)
 class CausalAttention(Layer):
-    """Each token looks at itself and the tokens before it, with `heads` weighted means of them."""
+    """Multi-head self-attention of each token to itself and the tokens before it."""
 
     heads: int
 
 
 @dataclass(frozen=True)
 class Residual(Layer):
-    """Sum of its input and of what the layers make of it, which is of the same shape."""
+    """Sum of the input and the output of `layers`, which have the same shape."""
 
     layers: tuple[Layer, ...]
 
@@ -133,8 +135,8 @@ Shape = tuple[int, ...]
 def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
     """Return the shape of one sample after each layer.
 
-    An image too small for the layers, or a layer that cannot take the shape before it, is a
-    UserError.
+    Raises:
+        UserError: an image is too small, or a layer cannot take the shape before it.
     """
     shapes: list[Shape] = []
     shape, turned = tuple(input_shape), False
@@ -158,17 +160,17 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
 
 
 def of_class(forms: Mapping[type[Any], Form], layer: Layer) -> Form:
-    """Return what `forms` has for a layer's class, or for the one that it derives from."""
+    """Return the value for a layer's class, or for the nearest class that it derives from."""
     return next(forms[kind] for kind in type(layer).__mro__ if kind in forms)
 
 
 def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
     """Return the shapes of all weights and biases in torch's layout, in layer order.
 
-    Conv (filters, C, k, k), DepthwiseConv (C * multiplier, 1, k, k), Dense (units, features),
-    norms (features,), each followed by its bias (outputs,); embeddings (vocabulary, size) and
-    positions (tokens, size) have none. Attention is the Dense of queries, keys and values, side
-    by side, and that of its outputs.
+    Conv (filters, C, k, k), DepthwiseConv (C * multiplier, 1, k, k), Dense (units, features) and
+    norms (features,) are each followed by a bias (outputs,); embeddings (vocabulary, size) and
+    positions (tokens, size) have none. Attention has a Dense for queries, keys and values, side by
+    side, and one for its outputs.
     """
     shapes: list[Shape] = []
     for layer, before in _with_inputs(layers, input_shape):
@@ -194,7 +196,7 @@ def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]
 
 
 def _with_inputs(layers: Sequence[Layer], input_shape: Shape) -> Iterator[tuple[Layer, Shape]]:
-    """Yield each layer and the shape that it is given; in place of a residual what is in it."""
+    """Yield each layer and the shape of its input; for a residual, the layers in it."""
     given = [tuple(input_shape), *output_shapes(layers, input_shape)]
     for layer, before in zip(layers, given, strict=False):
         if isinstance(layer, Residual):
@@ -204,7 +206,7 @@ def _with_inputs(layers: Sequence[Layer], input_shape: Shape) -> Iterator[tuple[
 
 
 def num_parameters(layers: Sequence[Layer], input_shape: Shape) -> int:
-    """Weights and biases together."""
+    """Return the number of weights and biases."""
     return sum(math.prod(shape) for shape in parameter_shapes(layers, input_shape))
 
 
@@ -266,11 +268,11 @@ Weights = list[Array]
 
 
 def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> Weights:
-    """Return the weights of all layers in torch's layout and order, float32.
+    """Return the initial weights of all layers in torch's layout and order, float32.
 
-    Of convolutions and dense layers torch's own default distribution, for both frameworks:
-    uniform within 1 / sqrt(fan in), biases too. Norms begin as 1 and 0. The vectors of tokens and
-    places are normal, with a length of about 1.
+    Weights and biases of convolutions and dense layers have torch's default distribution in both
+    frameworks: uniform within 1 / sqrt(fan in). Norms start at 1 and 0. Vectors of tokens and
+    positions are normal, with a length of about 1.
     """
     rng = np.random.default_rng(seed)
     weights: Weights = []
@@ -285,14 +287,14 @@ def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> W
             case _:
                 bound = 0.0
                 for shape in shapes:
-                    if len(shape) > 1:  # a bias keeps the bound of the weight before it
+                    if len(shape) > 1:  # a bias has the bound of the weight before it
                         bound = 1 / math.sqrt(math.prod(shape[1:]))
                     weights.append(rng.uniform(-bound, bound, shape).astype(np.float32))
     return weights
 
 
 def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weights) -> Weights:
-    """Reorder weights from torch's layout to that of Keras, channels last.
+    """Return weights in Keras's layout, channels last, from torch's.
 
     | layer | torch | Keras |
     |---|---|---|
@@ -301,11 +303,11 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
     | Dense, CausalAttention | (out, in) | (in, out) |
     | Dense after Flatten | inputs ordered (C, H, W) | inputs ordered (H, W, C) |
 
-    All others are the same in both.
+    All other layers have the same layout in both.
     """
     remaining, turned = iter(weights), Weights()
     flattened: Shape = ()
-    """The image whose values, in each framework's order, the vector before a layer has."""
+    """Shape of the image that was flattened into the vector before a layer."""
     for layer, before in _with_inputs(layers, input_shape):
         if isinstance(layer, Flatten) and len(before) == 3:
             flattened = before
@@ -319,7 +321,7 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
 
 
 def _in_keras(layer: Layer, weight: Array, channels: int, flattened: Shape) -> Array:
-    """Return one weight or bias of a layer that is given so many `channels`."""
+    """Return one weight or bias of a layer whose input has `channels` channels."""
     match layer:
         case Conv() if weight.ndim > 1:
             return weight.transpose(2, 3, 1, 0)

@@ -1,4 +1,4 @@
-"""Data that a saved model needs to be used on new samples."""
+"""Description of the training data that a saved model needs for new samples."""
 
 from collections.abc import Collection
 from dataclasses import fields
@@ -16,49 +16,49 @@ from raybench.spec.documents import Document
 from raybench.spec.errors import UserError
 
 DTYPES = {"pixels": np.uint8, "numbers": np.float32, "tokens": np.int32}
-"""Type of one array of inputs, by what it holds."""
+"""Type of an array of inputs, by its kind."""
 
 
 class ModelData(Document):
-    """Description of the data that a model was trained on: all but the samples."""
+    """Description of the data that a model was trained on, without the samples."""
 
     name: str
     """Name of the dataset."""
     task: Task
-    """Task that was learnt."""
+    """Task of the model."""
     num_classes: int | None
-    """Classes, or tokens of a vocabulary; None of numbers."""
+    """Number of classes, or of tokens of a language model; None for a regression."""
     class_names: tuple[str, ...]
     """Names of the classes, by number; empty where they have none."""
     vocabulary: tuple[str, ...]
-    """Tokens by number; empty where there are none, or they are unknown."""
+    """Tokens by their ids; empty without texts, or where they are unknown."""
     label_scale: float | list[float] | None
-    """Divisor of a regression's labels; None is 1."""
+    """Divisor of the labels of a regression; None is 1."""
     label_offset: float | list[float] | None
-    """Offset that was taken off them before; None is 0."""
+    """Offset that was subtracted before the division; None is 0."""
     encoding: dict[str, Any] | None
     """See `Dataset.encoding`."""
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
-    """See `DataShape`, as for the next ones."""
+    """Shape of one sample; see `DataShape`."""
     num_outputs: int
-    """Numbers that the model returns for a sample, of a language model for a token of it."""
+    """Outputs of the model for one sample, or for one token of a language model."""
     vocabulary_size: int | None
-    """Token ids are below it; None where it is unknown."""
+    """Number of token ids; None where it is unknown."""
     kind: Kind | None
     """Kind of the inputs; None for inputs by name."""
     resize: Literal["stretch", "crop"]
-    """Treatment of images that were not square."""
+    """How images that are not square were brought into shape."""
 
     @classmethod
     def of(cls, dataset: Dataset, spec: DatasetSpec) -> Self:
-        """Return what is to be known of a dataset; `spec` is what it was loaded by."""
+        """Return the description of a dataset that was loaded by `spec`."""
         known = about_dataset(dataset) | vars(DataShape.of(dataset)) | {"resize": spec.resize}
         known |= {key: tuple(known[key]) for key in ("class_names", "vocabulary")}
         return cls(**{key: known[key] for key in cls.model_fields})
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Return what was saved beside a model; UserError where the file is damaged."""
+        """Read the file beside a saved model; raise UserError if it is damaged."""
         try:
             return cls.model_validate_json(file.read_bytes())
         except ValidationError as error:
@@ -74,11 +74,17 @@ class ModelData(Document):
         return DataShape(**{one.name: getattr(self, one.name) for one in fields(DataShape)})
 
     def inputs(self, samples: Any) -> Batch:
-        """Return new samples as the arrays that a dataset has: pixels, features, token ids.
+        """Encode new samples as the training data were: pixels, features, token ids.
 
-        `samples` are rows of a table (a data frame, a dict of columns, a list of dicts), a list of
-        texts, paths of images (or their bytes), or arrays as the model takes them. UserError for
-        what it cannot take.
+        Args:
+            samples: rows of a table (a data frame, a dict of columns, a list of dicts), a list of
+                texts, a list of images (paths or bytes), or arrays as the model takes them.
+
+        Returns:
+            An array (N, *input_shape), or a dict of arrays for inputs by name.
+
+        Raises:
+            UserError: the model cannot take such samples.
         """
         encoding = self.encoding or {}
         length = self.input_shape[0] if isinstance(self.input_shape, tuple) else 0
@@ -122,8 +128,8 @@ class ModelData(Document):
         return found
 
     def _of_kind(self, array: Array) -> Array:
-        """Return an array in the type that the data had; UserError where it had no such values."""
-        if self.kind is None:  # each by what it is
+        """Return an array in the type of the data; raise UserError for values out of its range."""
+        if self.kind is None:  # inputs by name keep their types
             return array.astype(np.float32) if array.dtype.kind == "f" else array
         with np.errstate(invalid="ignore", over="ignore"):
             found: Array = array.astype(DTYPES[self.kind])
@@ -133,20 +139,21 @@ class ModelData(Document):
         else:
             is_fine, wanted = found == array, "whole numbers from 0 to 255"
         if self.kind == "tokens":
-            # As in training: where no vocabulary is known, a user's own model may take others.
+            # As in training: a user's own model may take any id where no vocabulary is known.
             size = len(self.vocabulary) or np.iinfo(np.int32).max
             is_fine &= (found >= 0) & (found < size)
             wanted = f"ids of tokens, whole numbers from 0 to {size - 1:,}"
         if not is_fine.all():
             row = int(np.argwhere(~is_fine)[0][0])
-            raise UserError(f"The model takes {wanted}, and sample {row} has others; mend it.")
+            raise UserError(f"The model takes {wanted}, and sample {row} has others; correct it.")
         return found
 
     def answers(self, outputs: Array) -> Array:
-        """Return what a model's outputs (N, ...) say, in the user's own terms.
+        """Turn outputs of the model (N, ...) into answers.
 
-        Of a regression numbers in the labels' own unit; else the names of the likeliest classes
-        or tokens, or their numbers where they have no names.
+        Returns:
+            Numbers in the labels' original unit for a regression; else the names of the most
+            likely classes or tokens, or their numbers where they have no names.
         """
         if self.task != "regression":
             best: Array = outputs.argmax(axis=-1)

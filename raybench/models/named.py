@@ -1,6 +1,6 @@
-"""Models by name: from `library:name` to the workload, and what is known without a framework.
+"""Models of libraries by name, `library:name`, as far as no framework is needed.
 
-Trained weights are looked for where the libraries keep them; nothing is fetched from the net.
+Trained weights are read from the folders in which the libraries keep them; nothing is downloaded.
 """
 
 import importlib.util
@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from raybench.data.inputs import shown
-from raybench.models.base import DataShape, Workload, check_settings, users_code
+from raybench.models.base import DataShape, Workload
 from raybench.models.networks import NETWORKS
+from raybench.models.user_code import check_settings, user_code_errors
 from raybench.spec.errors import UserError
 from raybench.spec.run import Task
 
@@ -23,7 +24,7 @@ from raybench.spec.run import Task
 class NamedWorkload(Workload):
     """A library's model whose head and input size come from the data.
 
-    Its build methods are not asked: `training/*/named` builds it.
+    `training/torch/named` and `training/tensorflow/named` build it, not its build methods.
     """
 
     name: str
@@ -42,10 +43,10 @@ class NamedWorkload(Workload):
     """Further arguments of its constructor, by name."""
 
     def constructed(self) -> AbstractContextManager[None]:
-        """Turn what the library says of the settings into one sentence."""
+        """Turn errors of the library about the settings into a UserError."""
         given = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
         what = f"Workload {self.name}: cannot be built with {given}"
-        return users_code(what) if self.settings else nullcontext()
+        return user_code_errors(what) if self.settings else nullcontext()
 
 
 TORCH_URL = "https://download.pytorch.org/models/"  # where torchvision's files come from
@@ -64,7 +65,7 @@ def keras_folder() -> Path:
 
 
 def first_there(workload: str, folder: Path, files: tuple[str, ...], url: str = "") -> Path:
-    """Return the first of the files that is there; UserError, with its place, if none is."""
+    """Return the first existing file; raise UserError, with the place for it, if none exists."""
     for file in files:
         if (folder / file).is_file():
             return folder / file
@@ -72,7 +73,7 @@ def first_there(workload: str, folder: Path, files: tuple[str, ...], url: str = 
 
 
 def missing(workload: str, what: str) -> UserError:
-    """Return the error of weights that this machine has not got; `what` is the file."""
+    """Return the error for trained weights that are not on this machine; `what` is the file."""
     return UserError(
         f"weights cached: the trained weights of {workload} are not on this machine, and nothing "
         f"is fetched from the net; put them at {what}, or set weights to a file of yours or none."
@@ -80,8 +81,8 @@ def missing(workload: str, what: str) -> UserError:
 
 
 SMALL_IMAGE = 64
-"""Pixels a side below which networks that halve images five times have next to nothing left."""
-MADE_FOR = 224  # pixels a side that these networks were made for, most of them
+"""Height and width in pixels below which networks that halve images five times leave little."""
+MADE_FOR = 224  # height and width in pixels that most of these networks were made for
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,13 @@ class Library:
     """A library of models."""
 
     framework: str | None
-    """The one framework of its models; None of both."""
+    """The one framework of its models; None for both."""
     package: str
-    """Package that is imported, and the one that pip installs."""
+    """Package to import and to install."""
     example: str
-    """The name of one of its models."""
+    """Name of one of its models."""
     takes_images: bool = True
-    """Whether its models take images, else token ids."""
+    """Whether its models take images, not token ids."""
 
 
 LIBRARIES = {
@@ -106,14 +107,14 @@ LIBRARIES = {
     "both": Library(None, "torchvision", "resnet18"),
 }
 """`both` are the networks that raybench builds alike in both frameworks, named without a prefix;
-only torch's need a library, which has them."""
+torch's are torchvision's own."""
 IMAGES = DataShape(input_shape=(MADE_FOR, MADE_FOR, 3), num_outputs=1000)
 TOKENS = DataShape(input_shape=(128,), num_outputs=2)
-"""The data that a model is built for where none are given."""
+"""Shapes of the data that a model is built for by default."""
 
 
 def is_named(name: str) -> bool:
-    """Whether a workload's name is that of a library's model, or of a network of both."""
+    """Return whether a workload is a library's model, or a network of both frameworks."""
     library, colon, _ = name.partition(":")
     return name in NETWORKS or (bool(colon) and library in LIBRARIES and library != "both")
 
@@ -121,10 +122,12 @@ def is_named(name: str) -> bool:
 def named_workload(
     name: str, shape: DataShape | None, settings: Mapping[str, Any] = MappingProxyType({})
 ) -> NamedWorkload:
-    """Return the model of that name for data of that shape (none: typical ones).
+    """Return a library's model for data of a shape (by default of a typical one).
 
-    UserError where the library is not installed, or its models do not take such data. Whether the
-    library has the name is known when a backend builds it.
+    Whether the library has a model of that name is checked when a backend builds it.
+
+    Raises:
+        UserError: the library is not installed, or its models do not take such data.
     """
     key, model = ("both", name) if name in NETWORKS else name.split(":", 1)
     library = LIBRARIES[key]
@@ -141,7 +144,7 @@ def named_workload(
 
 
 def require_library(workload: NamedWorkload, framework: str) -> None:
-    """Raise UserError if the model cannot run with `framework` ('torch', 'tensorflow')."""
+    """Raise UserError if the model cannot run with `framework` ('torch' or 'tensorflow')."""
     library = LIBRARIES[workload.library]
     if library.framework not in (None, framework):
         known = " and ".join(NETWORKS)
@@ -155,7 +158,7 @@ def require_library(workload: NamedWorkload, framework: str) -> None:
 
 
 def size_warnings(workload: NamedWorkload) -> list[str]:
-    """Return a sentence where the images are far below what such networks were made for."""
+    """Return a warning if the images are much smaller than such networks were made for."""
     shape = workload.input_shape
     if isinstance(shape, dict) or len(shape) != 3 or min(shape[:2]) >= SMALL_IMAGE:
         return []
@@ -204,9 +207,15 @@ def cached_network(workload: NamedWorkload) -> Path:
 def weights_file(
     workload: Workload, weights: str, cached: Mapping[str, Callable[[NamedWorkload], Path]]
 ) -> Path | None:
-    """Return the file of the weights of a spec; None for `none`, UserError where it is not there.
+    """Return the file of the weights of a run spec; None for `none`.
 
-    `cached` finds trained weights on this machine, by the library of a model by name.
+    Args:
+        workload: the workload.
+        weights: `none`, `cached` or a path.
+        cached: functions that find trained weights on this machine, by library.
+
+    Raises:
+        UserError: there is no such file.
     """
     if weights == "none":
         return None

@@ -1,8 +1,8 @@
-"""Networks that both frameworks have, described once: ResNet-18, -34, -50 and MobileNetV2.
+"""Networks that both frameworks build from one description: ResNet-18, -34, -50 and MobileNetV2.
 
-They are torchvision's, weight by weight: paddings, strides, the epsilon and momentum of batch
-normalisation. Keras's own ResNet50 (strides on other convolutions, biases) and MobileNetV2 (other
-paddings and epsilon) are other networks; they stay `keras:ResNet50` and `keras:MobileNetV2`.
+They equal torchvision's weight by weight, with its paddings, strides, and epsilon and momentum of
+batch normalization. Keras's own ResNet50 (strides on other convolutions, biases) and MobileNetV2
+(other paddings and epsilon) are other networks: `keras:ResNet50` and `keras:MobileNetV2`.
 """
 
 import math
@@ -16,9 +16,9 @@ import numpy.typing as npt
 Activation = Literal["relu", "relu6"]
 Arrays = dict[str, npt.NDArray[np.float32]]  # weights by torchvision's names, in torch's layout
 
-EPSILON = 1e-5  # of batch normalisation
+EPSILON = 1e-5  # of batch normalization
 MOMENTUM = 0.1
-"""Share of a batch's statistics in the running ones, which hold the unbiased variance."""
+"""Weight of a batch's statistics in the running ones, which hold the unbiased variance."""
 MEAN = (0.485, 0.456, 0.406)
 """Means of ImageNet's channels in 0..1; torchvision's weights expect (x - mean) / std."""
 STD = (0.229, 0.224, 0.225)
@@ -26,7 +26,7 @@ STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class ConvSpec:
-    """A convolution without bias, padded by `kernel // 2` on every side, then batch normalisation.
+    """A convolution without bias, padded by `kernel // 2` on every side, then batch normalization.
 
     `name` and `norm` are torchvision's prefixes of their weights.
     """
@@ -47,16 +47,16 @@ class Block:
 
     convs: tuple[ConvSpec, ...]
     is_residual: bool = True
-    """Whether anything is added at all."""
+    """Whether the input is added."""
     shortcut: ConvSpec | None = None
-    """Layers that the input goes through before it is added; none adds it as it is."""
+    """Convolution of the input before it is added; None adds the input itself."""
     activation: Activation | None = None
-    """After the sum."""
+    """Activation after the sum."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Stem, blocks, average pooling, head."""
+    """A network of stem, blocks, average pooling and head."""
 
     stem: ConvSpec
     max_pool: bool
@@ -65,13 +65,13 @@ class Network:
     last: ConvSpec | None
     """A convolution after the blocks."""
     dropout: float
-    """Before the head."""
+    """Rate of dropout before the head."""
     head: str
     """torchvision's prefix of the last layer's weights."""
     head_init: Literal["uniform", "normal"]
     """Distribution of the head: uniform within 1 / sqrt(fan in), or normal of std 0.01, bias 0."""
     weights: tuple[str, ...]
-    """torchvision's files of trained weights, the best first."""
+    """torchvision's files of trained weights, the most accurate first."""
 
     @property
     def features(self) -> int:
@@ -90,8 +90,10 @@ class Network:
 
 
 def initial_arrays(network: Network, num_outputs: int, seed: int) -> Arrays:
-    """Return the first weights for both frameworks, of torchvision's own distributions: normal,
-    kept by variance on the way back (He et al. 2015), batch normalisation 1 and 0."""
+    """Return the initial weights for both frameworks, by torchvision's names and distributions.
+
+    Convolutions are normal, scaled by the fan out (He et al. 2015); batch normalization is 1 and 0.
+    """
     rng = np.random.default_rng(seed)
     norm = {"weight": 1, "bias": 0, "running_mean": 0, "running_var": 1}
     arrays: Arrays = {}

@@ -1,7 +1,6 @@
-"""Pictures that are decoded one by one when a batch asks for them, as most users' are."""
+"""Workloads whose pictures are decoded one by one for each batch, as those of most users are."""
 
 import zlib
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +10,6 @@ from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import resize
 from raybench.data.load import load_dataset
 from raybench.models.base import LayerWorkload
-from raybench.models.layers import Shape
 from raybench.models.shipped import cnn7, mnist_large_dense, mnist_small
 from raybench.spec.run import DatasetSpec
 
@@ -42,13 +40,6 @@ class Pictures(LayerWorkload):
 
     num_classes = 10
 
-    def __init_subclass__(
-        cls, *, pixels: int = 32, network: Callable[[Shape, int], LayerWorkload] = cnn7
-    ) -> None:
-        """Give a class the `network` for pictures scaled to so many `pixels`."""
-        cls.input_shape = (pixels, pixels, 1)
-        cls.layers = network(cls.input_shape, cls.num_classes).layers
-
     def load_dataset(self, spec: DatasetSpec) -> Dataset:
         """Return the splits of `digits`, on demand."""
         size = self.input_shape[0]
@@ -63,30 +54,40 @@ class DecodedDigits(Pictures):
     """`cnn7` at 32 pixels."""
 
     name = "decoded_digits"
+    input_shape = (32, 32, 1)
+    layers = cnn7(input_shape).layers
 
 
-class LargeDecodedDigits(Pictures, pixels=224):
-    """`cnn7` at the size at which MobileNetV2 was fine-tuned."""
+class LargeDecodedDigits(Pictures):
+    """`cnn7` at 224 pixels, the size at which MobileNetV2 was fine-tuned."""
 
     name = "large_decoded_digits"
+    input_shape = (224, 224, 1)
+    layers = cnn7(input_shape).layers
 
 
-class MediumDecodedDigits(Pictures, pixels=128):
+class MediumDecodedDigits(Pictures):
     """`cnn7` at 128 pixels."""
 
     name = "medium_decoded_digits"
+    input_shape = (128, 128, 1)
+    layers = cnn7(input_shape).layers
 
 
-class SmallDecodedDigits(Pictures, network=mnist_small):
+class SmallDecodedDigits(Pictures):
     """`mnist_small` at 32 pixels."""
 
     name = "small_decoded_digits"
+    input_shape = (32, 32, 1)
+    layers = mnist_small(input_shape).layers
 
 
-class DenseDecodedDigits(Pictures, pixels=28, network=mnist_large_dense):
+class DenseDecodedDigits(Pictures):
     """`mnist_large_dense` at 28 pixels."""
 
     name = "dense_decoded_digits"
+    input_shape = (28, 28, 1)
+    layers = mnist_large_dense(input_shape).layers
 
 
 Stored = tuple[list[bytes], npt.NDArray[np.int64]]

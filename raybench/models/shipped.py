@@ -1,10 +1,10 @@
 """The workloads that come with raybench, by name.
 
-There are two large ones because the source of the names contradicts itself (data-parallel
-PyTorch against TensorFlow on MNIST, 2020): it publishes 2,636,554 parameters, but the model it
-timed has 4,104,202. The smaller number counts every convolution as if it had one input channel.
-`mnist_large` makes that reading real with depthwise convolutions: the published count, the
-same activations. `mnist_large_dense` is the network the published PyTorch timings came from.
+There are two large ones because the source of the names contradicts itself (data-parallel PyTorch
+against TensorFlow on MNIST, 2020): it publishes 2,636,554 parameters, but the model it timed has
+4,104,202. The smaller number counts every convolution as if it had one input channel. `mnist_large`
+has that count and the same activations, with depthwise convolutions. `mnist_large_dense` is the
+network of the published PyTorch timings.
 """
 
 import dataclasses
@@ -90,7 +90,7 @@ def cnn7(input_shape: Shape = (299, 299, 3), num_classes: int = 10) -> ShippedWo
 
 
 def deep_mlp(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
-    """Eight dense layers, 64 wide, without normalisation: where layer-wise rates matter."""
+    """Eight dense layers, 64 wide, without normalization: where layer-wise rates matter."""
     hidden = (layer for _ in range(7) for layer in (Dense(64), ReLU()))
     layers = (Flatten(), *hidden, Dense(num_classes))
     return ShippedWorkload("deep_mlp", input_shape, num_classes, layers)
@@ -113,10 +113,10 @@ def cifar_cnn(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> Shippe
 
 
 def small_resnet(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> ShippedWorkload:
-    """Eight convolutions, of which two pairs are residual, 413,514 parameters.
+    """Eight convolutions, two pairs of them residual, 413,514 parameters.
 
-    The shape of the ResNet-9 of DAWNBench's CIFAR-10 entries at a quarter of its width, with
-    group normalisation in place of batch normalisation: a worker's batch may be of any size.
+    The ResNet-9 of DAWNBench's CIFAR-10 entries at a quarter of its width, with group
+    normalization in place of batch normalization, so that a worker's batch may have any size.
     """
     layers = (
         *(*_normed_block(16), *_normed_block(32), MaxPool(), _residual_block(32)),
@@ -128,7 +128,7 @@ def small_resnet(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> Shi
 
 
 def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
-    """Three hidden layers, 101,250 parameters of 8 columns and 2 classes: for tables."""
+    """Three hidden layers, 101,250 parameters for 8 columns and 2 classes: for tables."""
     hidden = (layer for units in (256, 256, 128) for layer in (Dense(units), ReLU()))
     flat = (Flatten(),) if len(input_shape) > 1 else ()
     return ShippedWorkload("mlp", input_shape, num_classes, (*flat, *hidden, Dense(num_classes)))
@@ -137,7 +137,7 @@ def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
 def text_bag(
     input_shape: Shape = (128,), num_classes: int = 2, vocabulary_size: int = 20_000
 ) -> ShippedWorkload:
-    """The mean of a text's words, in whatever order, and a hidden layer: for texts by class."""
+    """Mean of the words of a text, whatever their order, and a hidden layer: for texts by class."""
     layers = (MeanEmbedding(vocabulary_size, 64), Dense(128), ReLU(), Dense(num_classes))
     return ShippedWorkload("text_bag", input_shape, num_classes, layers)
 
@@ -145,7 +145,7 @@ def text_bag(
 def char_lm(
     input_shape: Shape = (128,), num_classes: int = 256, vocabulary_size: int | None = None
 ) -> ShippedWorkload:
-    """A transformer of two blocks, 128 wide, 478,976 parameters of 128 tokens out of 256."""
+    """A transformer of two blocks, 128 wide, 478,976 parameters for 128 tokens out of 256."""
     layers = (
         *(Embedding(vocabulary_size or num_classes, 128), Positions()),
         *(layer for _ in range(2) for layer in _transformer_block(128, heads=4)),
@@ -158,15 +158,16 @@ FOR_IMAGES = (mnist_small, mnist_large, mnist_large_dense, cnn7, cifar_cnn, deep
 WORKLOADS: dict[str, Callable[..., ShippedWorkload]] = {
     make.__name__: make for make in (*FOR_IMAGES, mlp, text_bag, char_lm)
 }
-"""Each takes the dataset's `input_shape` and `num_classes`, both optional; those for tokens a
-`vocabulary_size` too."""
+"""Functions of the dataset's `input_shape` and `num_classes`, both optional, and for tokens of its
+`vocabulary_size`."""
 FOR_TOKENS = ("text_bag", "char_lm")
 
 
 def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorkload:
-    """Return a workload of `WORKLOADS` for data of that shape (by default its own).
+    """Return a workload of `WORKLOADS` for data of a shape, by default of its own.
 
-    Data that it cannot take are a UserError.
+    Raises:
+        UserError: it cannot take such data.
     """
     if shape is None:
         return WORKLOADS[name]()
@@ -193,7 +194,7 @@ def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorklo
 
 
 def _fitting(shape: DataShape) -> list[str]:
-    """Return the names of those that take such inputs for such a task."""
+    """Return the names of the workloads for such inputs and such a task."""
     if shape.task == "language_modelling":
         return ["char_lm"]
     if shape.kind == "tokens":

@@ -1,4 +1,4 @@
-"""The space file that `raybench init` writes: what to train on data that were looked at."""
+"""The space file that `raybench init` writes for a summary of data."""
 
 import importlib.util
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybench.data.inspect import DataSummary
+from raybench.data.summary import DataSummary
 from raybench.spec.documents import parse_yaml
 from raybench.spec.metric import DEFAULTS, METRICS
 from raybench.spec.text import clean, command_line
@@ -17,26 +17,26 @@ from raybench.spec.text import clean, command_line
 FRAMEWORKS = ("torch", "tensorflow")  # as the libraries are called
 SMALL_PIXELS = 96  # height up to which the shipped networks for pictures are meant
 PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
-"""Texts that YAML may take without quotes, if it takes them for themselves."""
-MOST_WORKERS = 8
-BATCHES_PER_EPOCH = 16  # a batch is at most so small a part of the training samples
-MOST_BATCH = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256, "other": 512}
+"""Texts that may stand in YAML without quotes, if they are read back as texts."""
+MAX_WORKERS = 8
+MIN_BATCHES_PER_EPOCH = 16  # least batches of an epoch
+MAX_BATCH_SIZE = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256, "other": 512}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StarterModel:
-    """Beginning of a space file, besides the data."""
+    """Frameworks and workload of a space file."""
 
     frameworks: list[str]
     workload: str
     comment: str
-    """Comment on the workload, and what else it may be."""
+    """Comment on the workload, and alternatives."""
 
 
 def start_for(
     seen: DataSummary, framework: str | None, workload: str | None = None
 ) -> StarterModel:
-    """Return what to train: in `framework` alone, or in all that are installed."""
+    """Return the workload for data, in `framework` or in all installed frameworks."""
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]  # not imported
     frameworks = [framework] if framework else installed or list(FRAMEWORKS)
     of_kind = {
@@ -66,17 +66,19 @@ def _for_pictures(shape: Sequence[int], frameworks: list[str]) -> tuple[str, str
 
 
 def _powers(low: int, high: int) -> list[int]:
-    """Return the powers of two from `low`, one of them, up to `high`."""
+    """Return the powers of two from `low` to `high`; `low` is one."""
     return [low * 2**step for step in range(max(1, (high // low).bit_length()))]
 
 
 def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
-    """Return the content of the space file, its comments included."""
+    """Return the content of the space file, with comments."""
     metric = METRICS[DEFAULTS[seen.task]]
     others = [
         one.name for one in METRICS.values() if seen.task in one.tasks and one.name != metric.name
     ]
-    batches = _powers(4, min(MOST_BATCH[seen.kind], max(8, seen.num_train // BATCHES_PER_EPOCH)))
+    batches = _powers(
+        4, min(MAX_BATCH_SIZE[seen.kind], max(8, seen.num_train // MIN_BATCHES_PER_EPOCH))
+    )
     least, most = max(4, batches[-1] // 32), batches[-1]
     affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -101,7 +103,7 @@ def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
         "confirm: {race: 24, fresh: 3}  # runs with new seeds: of the best few, of a winner alone",
         "space:",
         f"  framework: [{', '.join(start.frameworks)}]",
-        f"  num_workers: {_powers(1, min(MOST_WORKERS, cores))}  # of this machine; one core each",
+        f"  num_workers: {_powers(1, min(MAX_WORKERS, cores))}  # of this machine; one core each",
         f"  batch_size_per_worker: {{low: {least}, high: {most}, log2: true}}",
         "  optimizer: [adam, radam, lars, lamb]",
         "  learning_rate:",
@@ -113,7 +115,7 @@ def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a value as YAML on one line; a text in quotes where it would be read as another."""
+    """Return a value as YAML on one line; a text is quoted if it is read as another value."""
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     text = str(value)

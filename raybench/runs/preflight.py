@@ -23,10 +23,11 @@ from raybench.data.augment import check_augment
 from raybench.data.baseline import label_baseline
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
-from raybench.data.inspect.leaks import leak_lines
-from raybench.models.base import OwnLoop, refuse_label_smoothing, users_code
+from raybench.data.leaks import leak_lines
+from raybench.models.base import OwnLoop, refuse_label_smoothing
 from raybench.models.find import load_workload_dataset, require_framework
 from raybench.models.hidden import refuse_hiding_files
+from raybench.models.user_code import user_code_errors
 from raybench.report.console import say
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.scaling.cells import CELL_COLUMNS
@@ -135,7 +136,7 @@ def check_task(
         source = f"dataset {spec.dataset.name}"
         if is_own := spec.dataset.name == "workload":
             source = f"load_dataset of workload {spec.workload}"
-        with users_code(f"{source}: reading its samples failed"):
+        with user_code_errors(f"{source}: reading its samples failed"):
             check_dataset(dataset, source, is_own=is_own)
         check_augment(dataset, spec.augment)
         metric = find_metric(objective.metric, task=task, own=own)
@@ -213,7 +214,7 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
             continue
         _, other = load_workload_dataset(spec.workload, spec.dataset, spec.model, own)
         shown = ", ".join(f"{key} {short(value)}" for key, value in given.items())
-        with users_code(f"{shown}: reading its samples failed"):
+        with user_code_errors(f"{shown}: reading its samples failed"):
             check_dataset(other, f"load_dataset of workload {spec.workload} ({shown})", is_own=True)
         if not np.array_equal(other.validation.labels, dataset.validation.labels):
             raise UserError(

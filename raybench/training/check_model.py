@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from raybench.models.base import DataShape, LayerWorkload, OwnLoop, users_code
+from raybench.models.base import DataShape, LayerWorkload, OwnLoop
 from raybench.models.find import find_workload, load_workload_dataset
+from raybench.models.user_code import user_code_errors
 from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
 from raybench.spec.metric import find_metric
@@ -63,7 +64,7 @@ def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSp
     if isinstance(workload, LayerWorkload) and not any(map(needs_check, (spec, *others))):
         return Probed([])
     rows = np.arange(min(SAMPLES, len(dataset.train)))
-    with users_code(f"Dataset {dataset.name}: reading its first samples failed"):
+    with user_code_errors(f"Dataset {dataset.name}: reading its first samples failed"):
         inputs = dataset.train.read(rows)
     request: dict[str, Any] = {
         "spec": spec.document(),

@@ -62,7 +62,12 @@ takes only matrices, and keras.optimizers.Muon leaves convolutions to Adam.
 from collections.abc import Callable
 from typing import Any
 
-from raybench.models.base import check_settings, import_users, known_settings, users_code
+from raybench.models.user_code import (
+    check_settings,
+    import_user_module,
+    known_settings,
+    user_code_errors,
+)
 from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.optimizer import DEFAULTS, KEY_OF
 from raybench.spec.run import RunSpec
@@ -93,7 +98,7 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
     """
     path, what = name.partition(":")[2], f"optimizer {name}"
     module_name, _, class_name = path.rpartition(".")
-    module = import_users(module_name or package, what)
+    module = import_user_module(module_name or package, what)
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, base)):
         kind = [one for one in vars(module).values() if isinstance(one, type)]
@@ -114,7 +119,7 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
     if "weight_decay" in known:
         options["weight_decay"] = decay
     shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    with users_code(f"{what}: cannot be made with {shown or 'its defaults'}"):
+    with user_code_errors(f"{what}: cannot be made with {shown or 'its defaults'}"):
         return found(*first, **{rate: given["learning_rate"]}, **options)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from raybench.data.memory import GIB
-from raybench.models.base import place_of, users_code
+from raybench.models.user_code import user_code_errors, user_code_place
 from raybench.spec.errors import UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES, ROUNDING
 from raybench.spec.objective import StopRule
@@ -533,7 +533,7 @@ class OwnTrainer:
                 left=self._left,
                 num_exchanges=number,
                 still_s=now - self._exchanges[1],
-                place=place_of(self._stack()),
+                place=user_code_place(self._stack()),
             )
         )
 
@@ -545,7 +545,7 @@ class OwnTrainer:
         """Call the user's function; runs in its own thread."""
         outcome: BaseException | None = None
         try:
-            with users_code(f"{self._name} failed{self._whose}"), settings_kept():
+            with user_code_errors(f"{self._name} failed{self._whose}"), settings_kept():
                 random.seed(self._spec.seed)
                 np.random.seed(self._spec.seed)  # noqa: NPY002 (a user's loop may draw from it)
                 self.run._adapter.begin(self._spec.seed)

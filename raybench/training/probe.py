@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from raybench.data.inputs import Batch, each, shown
 from raybench.data.memory import available_bytes
-from raybench.models.base import LayerWorkload, Workload, users_code
+from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload, size_warnings
+from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
 from raybench.spec.optimizer import framework_of, is_librarys
@@ -135,7 +136,7 @@ class BaseTrial:
         return TRIAL_BYTES * num_parameters > available_bytes()
 
     def _users_code(self, what: str) -> AbstractContextManager[None]:
-        return users_code(f"Workload {self.workload.name}: {what}")
+        return user_code_errors(f"Workload {self.workload.name}: {what}")
 
     def _error(self, what: str) -> UserError:
         return UserError(f"Workload {self.workload.name}: {what}")

@@ -2,13 +2,12 @@
 
 import pytest
 
+from raybench.data import store
+
 
 @pytest.fixture
 def own_store(tmp_path, monkeypatch):
     """Keep stored datasets of this test alone."""
-    from raybench.data.store import build
-
-    folder = tmp_path / "store"
-    monkeypatch.setenv("RAYBENCH_CACHE", str(folder))
-    monkeypatch.setattr(build, "_in_use", {})
-    return folder
+    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "store"))
+    monkeypatch.setattr(store, "_in_use", {})
+    return tmp_path / "store"

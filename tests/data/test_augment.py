@@ -67,7 +67,7 @@ def test_a_sample_is_the_same_in_any_batch(kind, monkeypatch):
             np.testing.assert_array_equal(again.inputs, together.inputs[part])
             np.testing.assert_array_equal(again.other_rows, together.other_rows[part])
             np.testing.assert_array_equal(again.shares, together.shares[part])
-    monkeypatch.setattr("raybench.data.augment.CHUNK", 9 * 7 * 3 * 7)
+    monkeypatch.setattr("raybench.data.augment.NUMBERS_AT_ONCE", 9 * 7 * 3 * 7)
     np.testing.assert_array_equal(augmented(split, rows, rounds).inputs, together.inputs)
     # The other round and another seed are other images.
     assert (together.inputs[:50] != together.inputs[50:]).any(axis=(1, 2, 3)).mean() > 0.9

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from raybench.data.load import build_dataset
-from raybench.data.store.entries import EntryLock
+from raybench.data.store import EntryLock
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 

@@ -4,26 +4,16 @@ import os
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from raybench.commands import cli
 from raybench.data.load import build_dataset
-from raybench.data.store import build
-from raybench.data.store.build import pinning
-from raybench.data.store.entries import remove_entry, store_folder
+from raybench.data.store import pinning, remove_entry, store_folder
 from raybench.spec.documents import parse_yaml
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
+from tests.data.making import close_datasets, grey, load
 
 pytestmark = pytest.mark.usefixtures("own_store")
-
-
-def load(path, name, **keys):
-    return build_dataset(DatasetSpec(name=name, path=str(path), **keys))
-
-
-def grey(path, value):
-    Image.fromarray(np.full((8, 8), value, np.uint8)).save(path)
 
 
 def test_images_that_a_table_names_are_read_anew_when_they_change(tmp_path):
@@ -31,7 +21,7 @@ def test_images_that_a_table_names_are_read_anew_when_they_change(tmp_path):
     (tmp_path / "table.csv").write_text("\n".join(["image,kind", *lines]))
     for value in (7, 200):
         for row in range(20):
-            grey(tmp_path / f"{row}.png", value)
+            grey(value).save(tmp_path / f"{row}.png")
         found = load(tmp_path / "table.csv", "csv", image="image", label="kind")
         assert (found.train.read(np.arange(16)) == value).all()
 
@@ -51,8 +41,7 @@ def test_a_session_goes_on_with_the_data_that_it_began_with(tmp_path):
     assert seen() == 1.0
     assert build_dataset(DatasetSpec(**keys)).train.array[0, 0] == 2.0, "another session's"
     assert seen() == 1.0, "what is in use is not removed"
-    for _ in range(2):
-        build._in_use.popitem()[1].release()
+    close_datasets()
     for entry in store_folder().glob("npz-*/"):
         assert remove_entry(entry)
     with pytest.raises(UserError, match=r"d\.npz has changed since this command began"):
@@ -94,7 +83,7 @@ def test_init_writes_the_label_and_task_that_were_asked_for(tmp_path):
     lines = [f"{row}.png,{20 + row}" for row in range(20)]
     (tmp_path / "pictures/metadata.csv").write_text("\n".join(["file_name,age", *lines]))
     for row in range(20):
-        grey(tmp_path / f"pictures/{row}.png", row)
+        grey(row).save(tmp_path / f"pictures/{row}.png")
     for data, label in {"d.npz": ["--label", "z"], "pictures": []}.items():
         out = tmp_path / f"{data}.yaml"
         asked = [*label, "--task", "regression", "--out", str(out)]

@@ -42,25 +42,6 @@ def with_value(value, row):
     return changed
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"train": split(0)}, "the train split is empty"),
-        ({"train": split(2, labels=labels(0, 3))}, "label 3 at sample 1 .* from 0 to 2"),
-        ({"train": split(3, labels=labels(0, -1, -1))}, r"label -1 at sample 1 \(2 such labels\)"),
-        ({"test": split(2, labels=labels(0, 5))}, "the test split has the label 5"),
-        ({"train": with_value(np.nan, 7)}, "the train split has NaN or infinite .* sample 7"),
-        ({"validation": split(shape=(5,))}, r"validation split has samples of float32 \(5,\)"),
-        ({"train": split(shape=(0,))}, "has inputs of shape"),
-    ],
-)
-def test_what_cannot_be_trained_on_is_refused(changes, message, monkeypatch):
-    monkeypatch.setattr(check, "_CHUNK", 8)  # two rows at a time: first rows of chunks too
-    with pytest.raises(UserError, match=f"^load_dataset of own:Net: .*{message}") as caught:
-        check_dataset(dataclasses.replace(GOOD, **changes), "load_dataset of own:Net")
-    assert "\n" not in str(caught.value)
-
-
 def test_labels_of_one_class_that_the_user_states_are_let_through():
     """An autoencoder's loss looks at none; of a table they are a mistake."""
     one = Split(np.ones((4, 4), np.float32), labels(0, 0, 0, 0))
@@ -90,9 +71,23 @@ TOKENS = np.arange(8).reshape(4, 2)
 BY_NAME = {"image": np.ones((4, 2), np.uint8), "codes": np.array([0, 3, -2, 1])}
 
 
+def changed(**splits):
+    return dataclasses.replace(GOOD, **splits)
+
+
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
+        (changed(train=split(0)), "the train split is empty"),
+        (changed(train=split(2, labels=labels(0, 3))), "label 3 at sample 1 .* from 0 to 2"),
+        (
+            changed(train=split(3, labels=labels(0, -1, -1))),
+            r"label -1 at sample 1 \(2 such labels\)",
+        ),
+        (changed(test=split(2, labels=labels(0, 5))), "the test split has the label 5"),
+        (changed(train=with_value(np.nan, 7)), "the train split has NaN or infinite .* sample 7"),
+        (changed(validation=split(shape=(5,))), r"validation split has samples of float32 \(5,\)"),
+        (changed(train=split(shape=(0,))), "has inputs of shape"),
         (whole(FOUR, NUMBERS), r"NaN or infinite labels, first at sample 1 \(2 such samples\)"),
         (whole(FOUR, np.ones(4, "f")), "all 4 training labels are 1.0; there is nothing to learn"),
         (
@@ -125,7 +120,8 @@ BY_NAME = {"image": np.ones((4, 2), np.uint8), "codes": np.array([0, 3, -2, 1])}
         ),
     ],
 )
-def test_what_no_task_can_have_is_refused(dataset, message):
+def test_what_cannot_be_trained_on_is_refused(dataset, message, monkeypatch):
+    monkeypatch.setattr(check, "VALUES_AT_ONCE", 8)  # two rows at a time: first rows of chunks too
     with pytest.raises(UserError, match=f"^x: .*{message}") as caught:
         check_dataset(dataset, "x")
     assert "\n" not in str(caught.value)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from raybench.commands import cli
-from raybench.data.store import build as store
-from raybench.data.store.build import Source, stored
+from raybench.data.store import Source, stored
+from tests.data.making import close_datasets
 
 
 @pytest.fixture
-def keys(tmp_path, own_store, monkeypatch):
+def keys(tmp_path, own_store):
     """Two datasets that nobody uses, the first of them for 40 days."""
 
     def build(writer):
@@ -24,9 +24,7 @@ def keys(tmp_path, own_store, monkeypatch):
         options = {"image_size": size, "channels": None}
         source = Source(name="toy", path=tmp_path, files=[], options=options)
         found.append(stored(source, build).folder)
-    for lock in store._in_use.values():
-        lock.release()
-    monkeypatch.setattr(store, "_in_use", {})
+    close_datasets()
     old = time.time() - 40 * 86400
     os.utime(found[0] / "about.json", (old, old))
     return [folder.name for folder in found]

@@ -9,12 +9,20 @@ import signal
 import numpy as np
 import pytest
 
+from raybench.data import store as entries
 from raybench.data.dataset import Dataset, Split
-from raybench.data.store import build as store
-from raybench.data.store import entries
-from raybench.data.store.build import Source, file_at, list_files, stored, stored_dataset
-from raybench.data.store.entries import list_entries, remove_entry, remove_unfinished
+from raybench.data.store import (
+    Source,
+    file_at,
+    list_entries,
+    list_files,
+    remove_entry,
+    remove_unfinished,
+    stored,
+    stored_dataset,
+)
 from raybench.spec.errors import UserError
+from tests.data.making import close_datasets
 from tests.factories import start_python
 
 
@@ -39,20 +47,13 @@ def never(writer):
     raise AssertionError("is there already")
 
 
-def give_back(monkeypatch):
-    """Give back the locks of what this process has opened, as its end would."""
-    for lock in store._in_use.values():
-        lock.release()
-    monkeypatch.setattr(store, "_in_use", {})
-
-
 def in_new_process(code, path):
     """Start a process that runs `code` with the dataset of `path` at hand."""
     head = f"""
         import sys, time
         import numpy as np
         from pathlib import Path
-        from raybench.data.store.build import Source, file_at, stored
+        from raybench.data.store import Source, file_at, stored
         path = Path({str(path)!r})
         source = Source(name="toy", path=path, files=[file_at(path)], options={{}})
         def build(writer):
@@ -91,12 +92,10 @@ def test_the_key_is_of_files_and_options_wherever_they_lie(tmp_path, data):
     assert source(moved).key in keys
 
 
-def test_a_changed_file_is_read_anew_and_its_old_content_removed(
-    own_store, data, monkeypatch, capsys
-):
+def test_a_changed_file_is_read_anew_and_its_old_content_removed(own_store, data, capsys):
     stored(source(data), write)
     other = stored(source(data, image_size=8), write).folder
-    give_back(monkeypatch)
+    close_datasets()
     data.write_text("changed under the cache")
     capsys.readouterr()
     found = stored(source(data), write)
@@ -140,7 +139,7 @@ def test_what_a_killed_builder_leaves_is_removed_by_the_next(own_store, data):
     }
 
 
-def test_what_is_used_is_not_removed(own_store, data, monkeypatch):
+def test_what_is_used_is_not_removed(own_store, data):
     process = in_new_process("stored(source, build); print('open', flush=True); input()", data)
     process.stdin.write("go\n")
     process.stdin.flush()
@@ -149,7 +148,7 @@ def test_what_is_used_is_not_removed(own_store, data, monkeypatch):
     assert not remove_entry(entry.folder)
     assert stored(source(data), never).arrays["images"].sum() == 2800
     process.communicate("\n")
-    give_back(monkeypatch)
+    close_datasets()
     assert remove_entry(entry.folder)
     assert list(own_store.iterdir()) == []
 

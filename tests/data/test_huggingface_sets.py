@@ -1,13 +1,15 @@
 """Sets of Hugging Face's `datasets`, written to a folder; its library reads no net here."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.data.inspect.find import see
-from raybench.data.load import build_dataset
+from raybench.data.summary import summarize
 from raybench.spec.errors import UserError
-from raybench.spec.run import DatasetSpec
+from tests.data import making
+from tests.data.making import sizes
 
 pytestmark = pytest.mark.usefixtures("own_store")
 datasets = pytest.importorskip("datasets")
@@ -18,8 +20,7 @@ def _quiet():
     datasets.disable_progress_bars()
 
 
-def load(path, **keys):
-    return build_dataset(DatasetSpec(name="huggingface", path=str(path), **keys))
+load = partial(making.load, name="huggingface")
 
 
 def save(folder, splits, features):
@@ -38,7 +39,7 @@ def test_images_and_classes_by_their_names(tmp_path):
     save(tmp_path / "s", {"train": columns, "validation": columns}, features)
     found = load(tmp_path / "s")
     assert (found.class_names, found.input_shape) == (("ship", "car"), (4, 5, 3))
-    assert [len(split) for split in (found.train, found.validation, found.test)] == [11, 12, 1]
+    assert sizes(found) == [11, 12, 1]
     np.testing.assert_array_equal(found.train.inputs[:, 0, 0, 0] % 2, found.train.labels)
 
 
@@ -48,7 +49,7 @@ def test_texts_and_a_test_split_whose_labels_are_secret(tmp_path):
     secret = {"text": ["which film"] * 5, "label": [-1] * 5}
     save(tmp_path / "s", {"train": columns, "test": secret}, features)
     found = load(tmp_path / "s", sequence_length=2)
-    assert [len(split) for split in (found.train, found.validation, found.test)] == [16, 2, 2]
+    assert sizes(found) == [16, 2, 2]
     words = [found.vocabulary[number] for number in found.train.inputs[:, 0]]
     assert [word == "good" for word in words] == found.train.labels.astype(bool).tolist()
 
@@ -63,12 +64,12 @@ def test_two_texts_are_not_called_constant(tmp_path):
     save(tmp_path / "s", {"train": columns}, features)
     with pytest.raises(UserError, match=r"'premise' is left out: it has a text of its own .* 'hyp"):
         load(tmp_path / "s", label="label")
-    found = see(tmp_path / "s", labels=["label"])
+    found = summarize(tmp_path / "s", labels=["label"])
     assert found.dataset["text"] == "premise"
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="datasets' cache has no set of that name"):
         load("no_such_owner/no_such_set")
-    with pytest.raises(UserError, match="no whole folder of datasets' save_to_disk"):
+    with pytest.raises(UserError, match="not a whole folder of datasets' save_to_disk"):
         load(tmp_path)

@@ -1,6 +1,7 @@
 """Folders of images as users have them: by class, with splits or without, or in a table."""
 
 import collections
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,11 +9,13 @@ from PIL import Image
 
 from raybench.data.load import build_dataset
 from raybench.data.memory import is_mapped
-from raybench.data.store.entries import store_folder
+from raybench.data.store import store_folder
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
+from tests.data import making
+from tests.data.making import grey, sizes
 
 pytestmark = pytest.mark.usefixtures("own_store")
 
@@ -25,7 +28,7 @@ def folder(tmp_path):
 def picture(path, value=0, size=(6, 4)):
     """Write a grey image, which its value tells apart."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("L", size, value).save(path)
+    grey(value, size).save(path)
 
 
 def classes(folder, counts, first=0):
@@ -35,8 +38,7 @@ def classes(folder, counts, first=0):
             first += 1
 
 
-def load(folder, **keys):
-    return build_dataset(DatasetSpec(name="image_folder", path=str(folder), **keys))
+load = partial(making.load, name="image_folder")
 
 
 def values(split):
@@ -64,17 +66,17 @@ def test_a_folder_with_all_splits(folder):
 
 def test_one_folder_is_cut_by_seed_with_every_class_by_its_share(folder):
     classes(folder, {"a": 100, "b": 50, "c": 50, "rare": 1})
-    sizes = {"validation_size": 0.2, "test_size": 20}
-    found = load(folder, **sizes)
-    parts = (found.train, found.validation, found.test)
-    assert [len(part) for part in parts] == [141, 40, 20]
-    together = values(parts[0]) + values(parts[1]) + values(parts[2])
-    assert sorted(together) == list(range(201)), "one sample in two splits"
+    held_out = {"validation_size": 0.2, "test_size": 20}
+    found = load(folder, **held_out)
+    parts = list(found.splits.values())
+    assert sizes(found) == [141, 40, 20]
+    together = sorted(value for part in parts for value in values(part))
+    assert together == list(range(201)), "one sample in two splits"
     counts = [collections.Counter(part.labels.tolist()) for part in parts]
     for count, wanted in zip(counts[1:], ([20, 10, 10], [10, 5, 5]), strict=True):
         assert all(abs(count[label] - size) <= 1 for label, size in enumerate(wanted)), counts
     assert counts[0][3] == 1, "what there is one of is trained on"
-    again, other = load(folder, **sizes), load(folder, **sizes, split_seed=1)
+    again, other = load(folder, **held_out), load(folder, **held_out, split_seed=1)
     assert values(again.test) == values(found.test)
     assert values(other.test) != values(found.test)
     smaller = load(folder, validation_size=10, test_size=20)
@@ -119,9 +121,9 @@ def test_nested_folders_and_other_files(folder, capsys):
     (folder / "cat" / "notes.txt").write_text("no image")
     (folder / ".DS_Store").write_text("hidden")
     found = load(folder, validation_size=1, test_size=1)
-    assert sum(len(part) for part in (found.train, found.validation, found.test)) == 6
+    assert sum(sizes(found)) == 6
     said = capsys.readouterr().err
-    assert "1 files are no images by their names, and left out" in said
+    assert "1 files are not images by their names and are left out" in said
     assert "decoding 6 images once" in said
     load(folder, validation_size=1, test_size=1)
     assert capsys.readouterr().err == "", "a second study has nothing to wait for"
@@ -135,20 +137,17 @@ def test_metadata_tells_labels_and_targets(folder):
     with pytest.raises(UserError, match=r"labels in metadata.csv; read that, by name: csv, image"):
         load(folder)
 
-    def load_csv(label="label"):
-        keys = {"path": str(folder), "image": "file_name", "label": label}
-        return build_dataset(DatasetSpec(name="csv", **keys))
-
-    found = load_csv()
+    load_csv = partial(making.load, folder, image="file_name")
+    found = load_csv(label="label")
     assert found.class_names == ("0", "1")
-    for split in (found.train, found.validation, found.test):
+    for split in found.splits.values():
         assert [value % 2 for value in values(split)] == split.labels.tolist()
-    scaled = load_csv("weight")
+    scaled = load_csv(label="weight")
     assert (scaled.task, scaled.num_classes) == ("regression", None)
     own = scaled.train.labels * scaled.label_scale + scaled.label_offset
     np.testing.assert_allclose(own, np.array(values(scaled.train)) / 4, atol=1e-5)
     assert abs(scaled.train.labels.mean()) < 1e-6
-    assert load_csv(["label", "weight"]).num_outputs == 2
+    assert load_csv(label=["label", "weight"]).num_outputs == 2
 
 
 def test_sizes_and_channels_that_are_asked_for(folder):

@@ -1,6 +1,5 @@
 """Images of every kind become the same bytes; many are decoded by several threads."""
 
-import io
 import struct
 import zlib
 
@@ -10,17 +9,12 @@ from PIL import Image
 
 from raybench.data.sources import images
 from raybench.data.sources.images import ImageError, ImageForm, Picture, decode, decode_images
-from raybench.data.store.build import Writer
+from raybench.data.store import Writer
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
+from tests.data.making import content
 
 RED = (200, 30, 40)
-
-
-def content(image, kind="PNG", **options):
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def form(**changes):
@@ -112,19 +106,15 @@ def png_of_16_bits(values):
     )
 
 
-def grey(values, kind):
-    return content(Image.fromarray(values), kind)
-
-
 @pytest.mark.parametrize(
     ("bytes_of", "white"),
     [
-        (lambda v: grey(v.astype(np.uint16), "PNG"), 16383),
-        (lambda v: grey(v.astype(np.uint16), "TIFF"), 4095),
-        (lambda v: grey(v.astype(np.uint16), "PNG"), 1),
-        (lambda v: grey(v.astype(np.int32), "TIFF"), 65535),
-        (lambda v: grey(v.astype(np.float32), "TIFF"), 1),
-        (lambda v: grey(v.astype(np.float32), "TIFF"), 255),
+        (lambda v: content(Image.fromarray(v.astype(np.uint16)), "PNG"), 16383),
+        (lambda v: content(Image.fromarray(v.astype(np.uint16)), "TIFF"), 4095),
+        (lambda v: content(Image.fromarray(v.astype(np.uint16)), "PNG"), 1),
+        (lambda v: content(Image.fromarray(v.astype(np.int32)), "TIFF"), 65535),
+        (lambda v: content(Image.fromarray(v.astype(np.float32)), "TIFF"), 1),
+        (lambda v: content(Image.fromarray(v.astype(np.float32)), "TIFF"), 255),
         (lambda v: png_of_16_bits(v[..., None].repeat(3, axis=2)), 4095),
         (lambda v: png_of_16_bits(np.dstack([v, v, v, np.full_like(v, 65535)])), 1023),
     ],
@@ -195,7 +185,7 @@ def test_the_form_is_told_by_the_first_images():
 @pytest.mark.parametrize(
     ("bytes_of", "message"),
     [
-        (lambda: b"no image at all", "is no image"),
+        (lambda: b"no image at all", "is not an image"),
         (lambda: content(Image.effect_noise((64, 64), 50))[:900], "cannot be decoded"),
         (lambda: content(Image.new("F", (6, 4), -0.5), "TIFF"), "numbers from -0.5 to -0.5"),
         (lambda: content(Image.new("F", (6, 4), np.nan), "TIFF"), "numbers from nan"),
@@ -211,7 +201,7 @@ def test_what_is_wrong_with_an_image_is_said(bytes_of, message):
 
 def test_colours_are_not_lost_unless_that_is_asked_for():
     colours = content(Image.new("RGB", (6, 4), RED))
-    with pytest.raises(ImageError, match="has colours, and the first images are grey"):
+    with pytest.raises(ImageError, match="has colors, and the first images are gray"):
         decode(colours, form(channels=1, is_greyed=False))
 
 
@@ -228,7 +218,9 @@ def decoded(folder, number, broken=()):
 
 
 def test_every_image_is_written_to_its_row(tmp_path):
-    message = r"^image 70 is no image that PIL can read \(3 such images\); mend or remove it\.$"
+    message = (
+        r"^image 70 is not an image that PIL can read \(3 such images\); repair or remove it\.$"
+    )
     with pytest.raises(UserError, match=message):
         decoded(tmp_path, 300, broken=(250, 70, 190))
     found = np.load(tmp_path / "images.npy")

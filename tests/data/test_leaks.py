@@ -7,9 +7,9 @@ import pytest
 
 from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import load_digits
-from raybench.data.inspect.find import see
-from raybench.data.inspect.leaks import leak_lines
+from raybench.data.leaks import leak_lines
 from raybench.data.load import build_dataset
+from raybench.data.summary import summarize
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
@@ -33,7 +33,7 @@ def said(path):
     """What init and tune say."""
     dataset = build_dataset(DatasetSpec(name="csv", path=str(path), label="label"))
     lines = leak_lines(dataset)
-    seen = see(path, labels=["label"]).lines
+    seen = summarize(path, labels=["label"]).lines
     assert all(f"{line[0].upper()}{line[1:]}" in seen for line in lines)
     return lines
 
@@ -113,5 +113,5 @@ def test_numbers_beyond_numbers_count_as_missing(tmp_path, own_store, value, col
             build_dataset(spec)  # warnings are errors
         return
     found = build_dataset(spec)
-    splits = (found.train, found.validation, found.test)
+    splits = found.splits.values()
     assert max(np.abs(split.array).max() for split in splits) < 10

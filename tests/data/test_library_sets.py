@@ -10,6 +10,7 @@ from raybench.data.dataset import all_arrays
 from raybench.data.load import build_dataset
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
+from tests.data.making import sizes
 from tests.data.test_mnist import idx_bytes
 
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -54,7 +55,7 @@ def test_cifar(tmp_path, name):
     known = {"keras": "cifar10", "torchvision": "CIFAR10"}[name]
     keys = {"name": name, "set": known, "path": str(tmp_path / "sets")}
     found = load(**keys, validation_size=4)
-    assert [len(one) for one in (found.train, found.validation, found.test)] == [16, 4, 10]
+    assert sizes(found) == [16, 4, 10]
     assert found.input_shape == (32, 32, 3)
     assert found.class_names[3] == "class 3"
     assert rows_of(found.train) | rows_of(found.validation) == {i.tobytes() for i in images[:20]}
@@ -109,7 +110,7 @@ X, Y = pixels(6, 2), digits(6, 2)
 OBJECTS = np.array([{}] * 6, object)
 LATER = {"x_train": X, "y_train": Y, "x_test": pixels(2, 2), "y_test": np.array([1, 2])}
 BROKEN = {
-    "damaged": (None, {}, "no whole .npz file"),
+    "damaged": (None, {}, "cannot be read whole"),
     "objects": ({"x": OBJECTS, "y": Y}, {}, "holds Python objects"),
     "names": ({"x_trian": X, "y_train": Y}, {}, "no array x_train, but x_trian; did you mean 'x_"),
     "one hot": ({"x": X, "y": np.eye(6, dtype=int)}, {}, r"save y.argmax\(axis=1\)"),
@@ -148,7 +149,10 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path, what):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"name": "keras", "set": "cifar"}, "cifar is none of the sets of keras .* did you mean"),
+        (
+            {"name": "keras", "set": "cifar"},
+            "cifar is not one of the sets of keras .* did you mean",
+        ),
         ({"name": "torchvision", "set": "SVHN"}, "SVHN of torchvision is not on this machine"),
     ],
 )

@@ -16,6 +16,7 @@ from raybench.data import digits as mnist
 from raybench.data.digits import IDX_FILES, load_mnist, resize
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
+from tests.data.making import sizes
 
 SPEC = DatasetSpec(name="mnist", validation_size=10)
 SIZES = (40, 15)  # of the small stand-ins for training and test files
@@ -70,7 +71,7 @@ def test_all_forms_and_places_give_the_same(folder, place, form):
     else:
         _write_idx(folder / place, compressed=form == "idx.gz")
     dataset = load_mnist(SPEC)
-    assert [len(s) for s in (dataset.train, dataset.validation, dataset.test)] == [30, 10, 15]
+    assert sizes(dataset) == [30, 10, 15]
     assert dataset.input_shape == (28, 28, 1)
     assert dataset.test.inputs.flags.writeable
     images, labels = _pairs()[1]
@@ -119,7 +120,7 @@ def test_a_damaged_npz_is_named(folder, content):
         np.savez(file, images=np.zeros(3))
     else:
         file.write_bytes(_cut(file.read_bytes()) if content == "half" else content)
-    with pytest.raises(UserError, match=r"is not a whole mnist\.npz"):
+    with pytest.raises(UserError, match=r"mnist\.npz cannot be read whole"):
         load_mnist(SPEC)
 
 
@@ -165,8 +166,7 @@ def test_a_download_with_another_checksum_is_refused(cache, server):
 @pytest.mark.skipif(not HAS_MNIST, reason="set RAYBENCH_DATA to a folder with MNIST")
 def test_the_real_mnist():
     dataset = load_mnist(DatasetSpec(name="mnist"))
-    sizes = [len(split) for split in (dataset.train, dataset.validation, dataset.test)]
-    assert sizes == [55_000, 5_000, 10_000]
+    assert sizes(dataset) == [55_000, 5_000, 10_000]
     counts = sum(np.bincount(split.labels) for split in (dataset.train, dataset.validation))
     # The class counts of the 60,000, and the first answers of the official test set.
     assert counts.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

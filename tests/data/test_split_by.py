@@ -1,20 +1,17 @@
 """Splits by time and by group, and what is said of rows in order of time."""
 
-import io
-
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 from raybench.data.dataset import SPLITS
-from raybench.data.load import build_dataset
 from raybench.data.sources.cut import group_order
 from raybench.data.sources.files import open_tables
 from raybench.data.sources.table_set import prepare
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
+from tests.data.making import content, grey, load
 
 pytestmark = pytest.mark.usefixtures("own_store")
 ROWS = 400
@@ -88,13 +85,11 @@ def test_a_large_group_is_trained_on():
 
 
 def test_the_column_is_an_input_where_it_is_named(tmp_path, visits):
-    path = str(write(tmp_path, visits))
-    named = {"columns": ["x", "number"], "split_by": {"time": "number"}}
-    found = build_dataset(DatasetSpec(name="csv", path=path, label="ill", **named))
+    path = write(tmp_path, visits)
+    found = load(path, label="ill", columns=["x", "number"], split_by={"time": "number"})
     assert [one["name"] for one in found.encoding["columns"]] == ["x", "number"]
     assert found.train.array[:, 1].max() < found.validation.array[:, 1].min()
-    keys = {"validation_size": 20, "split_by": "day"}
-    found = build_dataset(DatasetSpec(name="csv", path=path, label="ill", **keys))
+    found = load(path, label="ill", validation_size=20, split_by="day")
     assert "day" not in [one["name"] for one in found.encoding["columns"]]
 
 
@@ -109,17 +104,13 @@ def test_a_test_split_is_cut_by_time_beside_a_validation_split_of_its_own(tmp_pa
 
 
 def test_images_are_split_by_groups_too(tmp_path):
-    contents = []
-    for number in range(40):
-        content = io.BytesIO()
-        Image.new("L", (4, 4), number).save(content, "PNG")
-        contents.append(content.getvalue())
+    images = [content(grey(number)) for number in range(40)]
     groups = np.arange(40) // 4
-    frame = pd.DataFrame({"image": contents, "group": groups, "y": np.arange(40) % 2})
+    frame = pd.DataFrame({"image": images, "group": groups, "y": np.arange(40) % 2})
     frame.to_parquet(tmp_path / "t.parquet")
-    keys = {"name": "parquet", "path": str(tmp_path / "t.parquet"), "label": "y", "image": "image"}
-    found = build_dataset(DatasetSpec(**keys, split_by={"group": "group"}))
-    own = [set(getattr(found, split).array[:, 0, 0, 0] // 4) for split in SPLITS]
+    keys = {"label": "y", "image": "image", "split_by": {"group": "group"}}
+    found = load(tmp_path / "t.parquet", "parquet", **keys)
+    own = [set(split.array[:, 0, 0, 0] // 4) for split in found.splits.values()]
     assert [len(one) for one in own] == [8, 1, 1]
     assert len(set.union(*own)) == 10
     assert found.train.array[0, 0, 0, 0] % 2 == found.train.labels[0]

@@ -75,7 +75,7 @@ def test_of_a_file_larger_than_memory_no_rows_are_copied(tmp_path, monkeypatch):
     rows, labels = np.array([9, 0, 3]), np.arange(20, dtype=np.int64)
     small = Split(memory.map_array(tmp_path / "x.npy"), labels).take(rows)
     assert isinstance(small.inputs, np.ndarray)
-    monkeypatch.setattr(memory, "SHARE", 0.0)
+    monkeypatch.setattr(memory, "MAX_MAPPED_SHARE", 0.0)
     whole = Split(memory.map_array(tmp_path / "x.npy"), labels)
     assert not whole.array.flags.writeable
     large = whole.take(rows)
@@ -123,18 +123,23 @@ class OfTorch:
     shape, dtype, __getitem__ = (20, 4), "torch.uint8", None
 
 
+CLASSES = np.zeros(20, np.int64)
+
+
 @pytest.mark.parametrize(
-    ("inputs", "message"),
+    ("inputs", "labels", "message"),
     [
-        ([1, 2], "an object with shape, dtype and .rows.; found list"),
-        (OfTorch(), "must be uint8 .pixels., .* found torch.uint8"),
-        (Squares(20, kind=np.float64), "found <class 'numpy.float64'>"),
-        (Squares(19), "one label per input, found 19 inputs and 20 labels"),
+        ([1, 2], CLASSES, "an object with shape, dtype and .rows.; found list"),
+        (OfTorch(), CLASSES, "must be uint8 .pixels., .* found torch.uint8"),
+        (Squares(20, kind=np.float64), CLASSES, "found <class 'numpy.float64'>"),
+        (Squares(19), CLASSES, "one label per input, found 19 inputs and 20 labels"),
+        (np.zeros((20, 2)), CLASSES, "float32 .numbers., .* found float64"),
+        (Squares(20), CLASSES[:, None, None], "int64"),
     ],
 )
-def test_what_can_be_no_inputs_is_refused(inputs, message):
+def test_what_can_be_no_split_is_refused(inputs, labels, message):
     with pytest.raises(UserError, match=message):
-        Split(inputs, np.zeros(20, np.int64))
+        Split(inputs, labels)
 
 
 def test_a_few_samples_are_tried_before_training():
@@ -142,7 +147,7 @@ def test_a_few_samples_are_tried_before_training():
     check_dataset(whole, "x")
     for name, first in (("train", 19), ("validation", 8), ("test", 2)):
         (asked,) = getattr(whole, name).inputs.asked
-        assert len(asked) == check.TRIED
+        assert len(asked) == check.SAMPLES_TRIED
         assert (asked[0], asked[-1]) == (first, 0), "begin and end, and not in rising order"
     short = dataclasses.replace(whole, train=split(spoil=lambda found: found[1:]))
     with pytest.raises(UserError, match="my:Net: the train split: Squares"):

@@ -2,7 +2,6 @@
 they are found: blanks, parts of several types, saved row numbers."""
 
 import datetime
-import io
 from collections import Counter
 
 import numpy as np
@@ -15,7 +14,6 @@ from PIL import Image
 from raybench.data.baseline import baselines
 from raybench.data.check import check_dataset
 from raybench.data.dataset import SPLITS
-from raybench.data.load import build_dataset
 from raybench.data.sources import encode, table_set
 from raybench.data.sources.encode import NotUsed, count_names, learn_names, learn_numbers
 from raybench.data.sources.files import CsvTable, open_tables
@@ -24,13 +22,10 @@ from raybench.data.sources.table_set import prepare
 from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec
+from tests.data.making import content, load, sizes, write
 
 pytestmark = pytest.mark.usefixtures("own_store")
 ROWS = 400
-
-
-def load(path, name="csv", **keys):
-    return build_dataset(DatasetSpec(name=name, path=str(path), **keys))
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +55,10 @@ def csv(houses, tmp_path):
 def test_a_regression_in_the_labels_own_unit(csv, houses, capsys):
     found = load(csv, label="price")
     assert (found.task, found.num_classes, found.num_outputs) == ("regression", None, 1)
-    assert [len(split) for split in (found.train, found.validation, found.test)] == [320, 40, 40]
+    assert sizes(found) == [320, 40, 40]
     # size and whether it is missing, built, garden, three towns, sold; neither id nor country.
     assert found.input_shape == (8,)
-    scaled = np.concatenate([one.labels for one in (found.train, found.validation, found.test)])
+    scaled = np.concatenate([one.labels for one in found.splits.values()])
     own = np.sort(scaled * found.label_scale + found.label_offset)
     np.testing.assert_allclose(own, np.sort(houses["price"]), rtol=1e-5, atol=0.1)
     assert found.train.labels.dtype == np.float32
@@ -111,16 +106,15 @@ def test_the_task_is_told_from_the_labels(tmp_path, labels, task, names):
 def test_a_column_of_images(tmp_path, kind):
     images = []
     for number in range(20):
-        content = io.BytesIO()
-        Image.new("RGB", (5, 4), (number, 0, 0)).save(content, "PNG")
-        (tmp_path / f"{number}.png").write_bytes(content.getvalue())
-        images.append(content.getvalue() if kind == "bytes" else f"{number}.png")
+        image = content(Image.new("RGB", (5, 4), (number, 0, 0)))
+        (tmp_path / f"{number}.png").write_bytes(image)
+        images.append(image if kind == "bytes" else f"{number}.png")
     table = pa.table({"image": images, "label": [number % 2 for number in range(20)]})
     pa.parquet.write_table(table, tmp_path / "t.parquet")
     found = load(tmp_path / "t.parquet", "parquet", label="label", image="image")
     assert (found.input_shape, found.train.inputs.dtype) == ((4, 5, 3), np.uint8)
-    assert [len(split) for split in (found.train, found.validation, found.test)] == [16, 2, 2]
-    for split in (found.train, found.validation, found.test):
+    assert sizes(found) == [16, 2, 2]
+    for split in found.splits.values():
         np.testing.assert_array_equal(split.inputs[:, 0, 0, 0] % 2, split.labels)
 
 
@@ -207,7 +201,7 @@ def test_columns_are_read_in_parts_where_memory_is_short(csv, monkeypatch):
     together = load(csv, label="price", limit=10)
     passes, read = [], CsvTable.batches
     monkeypatch.setattr(CsvTable, "batches", lambda *given: passes.append(given[1]) or read(*given))
-    monkeypatch.setattr(table_set, "HELD_BYTES", 3 * 8 * ROWS)
+    monkeypatch.setattr(table_set, "MAX_BYTES_READ", 3 * 8 * ROWS)
     tables, spec = (
         open_tables("csv", str(csv)),
         DatasetSpec(name="csv", path=str(csv), label="price"),
@@ -228,16 +222,11 @@ def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):
     assert column.encode(pa.array(training))[:, 3].mean() == pytest.approx(0, abs=1e-6)
 
 
-def write(path, head, lines, end="\n"):
-    path.write_bytes((end.join([head, *lines]) + end).encode())
-    return path
-
-
 def test_a_blank_among_numbers_is_a_missing_one(tmp_path):
     blank = [f"{row % 7},{' ' if row % 6 == 3 else row * 0.5},{'ab'[row % 2]}" for row in range(60)]
     gone = [line.replace(", ,", ",,") for line in blank]
-    one = load(write(tmp_path / "blank.csv", "x,total,kind", blank), label="kind")
-    other = load(write(tmp_path / "gone.csv", "x,total,kind", gone), label="kind")
+    one = load(write(tmp_path / "blank.csv", ["x,total,kind", *blank]), label="kind")
+    other = load(write(tmp_path / "gone.csv", ["x,total,kind", *gone]), label="kind")
     assert one.input_shape == (3,)
     np.testing.assert_array_equal(one.train.array, other.train.array)
 

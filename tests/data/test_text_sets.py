@@ -1,38 +1,30 @@
 """Texts as token ids, and running text as windows of tokens."""
 
-from collections import Counter
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.data.load import build_dataset
-from raybench.data.sources.texts import (
-    PADDING,
-    UNKNOWN,
-    Tokenizer,
-    count_tokens,
-    cut_text,
-    number_tokens,
-)
+from raybench.data.sources.texts import PADDING, SPECIAL, UNKNOWN, texts_as_inputs
 from raybench.spec.errors import UserError
-from raybench.spec.run import DatasetSpec
+from tests.data import making
 
 pytestmark = pytest.mark.usefixtures("own_store")
 
 
-def load(path, name="text", **keys):
-    return build_dataset(DatasetSpec(name=name, path=str(path), **keys))
-
-
-def tokenizer(kind, text, size=100):
-    counts = Counter()
-    count_tokens(cut_text(text, kind), counts)
-    return Tokenizer(kind, number_tokens(counts, kind, size))
+load = partial(making.load, name="text")
 
 
 def words_of(tokens, made):
     return [made[number] for number in tokens if number != PADDING]
+
+
+def of_texts(folder, texts, **keys):
+    """Load a table of ten rows of each text, which is a class of its own."""
+    frame = pd.DataFrame({"text": texts * 10, "y": [*range(len(texts))] * 10})
+    frame.to_csv(folder / "t.csv", index=False)
+    return load(folder / "t.csv", name="csv", text="text", label="y", **keys)
 
 
 @pytest.mark.parametrize(
@@ -43,20 +35,19 @@ def words_of(tokens, made):
         ("bytes", [f"<{byte:02x}>" for byte in "Don't panic, Ärger!".encode()]),
     ],
 )
-def test_a_text_is_cut_and_numbered(kind, pieces):
-    text = "Don't panic, Ärger!"
-    made = tokenizer(kind, text)
-    ids = made.ids(cut_text(text, kind))
+def test_a_text_is_cut_and_numbered(tmp_path, kind, pieces):
+    found = of_texts(tmp_path, ["Don't panic, Ärger!", "no"], tokens=kind)
+    (ids,) = found.validation.inputs[found.validation.labels == 0]
     assert ids.dtype == np.int32
-    assert words_of(ids, made.vocabulary) == pieces
+    assert words_of(ids, found.vocabulary) == pieces
 
 
-def test_the_most_frequent_tokens_are_kept_and_others_unknown():
-    made = tokenizer("words", "a a a b b c", size=4)
-    assert made.vocabulary == ("<padding>", "<unknown>", "a", "b")
-    assert made.ids(cut_text("b c never a", "words")).tolist() == [3, UNKNOWN, UNKNOWN, 2]
-    letters = tokenizer("characters", "aab")
-    assert letters.ids(cut_text("abz", "characters")).tolist() == [2, 3, UNKNOWN]
+def test_the_most_frequent_tokens_are_kept_and_others_unknown(tmp_path):
+    found = of_texts(tmp_path, ["b c a", "a a b"], vocabulary_size=4, sequence_length=4)
+    assert found.vocabulary == ("<padding>", "<unknown>", "a", "b")
+    assert found.train.inputs[found.train.labels == 0][0].tolist() == [3, UNKNOWN, 2, PADDING]
+    unseen = texts_as_inputs(["abz"], "characters", (*SPECIAL, "a", "b"), 3)
+    assert unseen.tolist() == [[2, 3, UNKNOWN]]
 
 
 def test_a_column_of_texts_is_numbered_by_the_training_rows_alone(tmp_path):
@@ -65,7 +56,7 @@ def test_a_column_of_texts_is_numbered_by_the_training_rows_alone(tmp_path):
     )
     frame.loc[0, "text"] = None
     frame.to_csv(tmp_path / "t.csv", index=False)
-    found = load(tmp_path / "t.csv", "csv", text="text", label="y", sequence_length=4)
+    found = load(tmp_path / "t.csv", name="csv", text="text", label="y", sequence_length=4)
     train, validation = found.train.inputs, found.validation.inputs
     assert (train.dtype, train.shape, found.num_classes) == (np.int32, (40, 4), 2)
     assert set(train.ravel()) | {UNKNOWN} == set(range(len(found.vocabulary)))
@@ -92,10 +83,10 @@ def test_running_text_is_cut_into_windows_and_its_end_held_out(tmp_path, capsys)
     found = load(tmp_path / "book.txt", tokens="characters", sequence_length=10)
     assert found.task == "language_modelling"
     assert found.num_classes == len(found.vocabulary)
-    for split in (found.train, found.validation, found.test):
+    for split in found.splits.values():
         assert (split.inputs.dtype, split.labels.dtype) == (np.int32, np.int64)
         np.testing.assert_array_equal(split.inputs[:, 1:], split.labels[:, :-1])
-    whole = [split.inputs[0, 0] for split in (found.train, found.validation, found.test)]
+    whole = [split.inputs[0, 0] for split in found.splits.values()]
     assert [found.vocabulary[number] for number in whole[:1]] == ["a"]
     assert whole[2] == UNKNOWN, "the last letters are in no training text"
     assert len(found.validation) == len(found.test) == 20

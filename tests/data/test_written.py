@@ -16,6 +16,7 @@ from raybench.data.sources.table import MemoryTable, column_of
 from raybench.data.sources.written import read_written
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
+from tests.data.making import load, write
 
 pytestmark = pytest.mark.usefixtures("own_store")
 
@@ -151,18 +152,6 @@ def test_an_order_that_another_column_has_is_taken():
     assert read({"a": ["30/02/2017"]})[0]["a"] == ["30/02/2017"]
 
 
-ROWS = [(number / 100, "$1,200.50", number % 2) for number in range(60)]
-
-
-def write(path, lines, encoding="utf-8", end="\n"):
-    path.write_bytes((end.join(lines) + end).encode(encoding))
-    return path
-
-
-def load(path, **keys):
-    return build_dataset(DatasetSpec(name="csv", path=str(path), **keys))
-
-
 def test_a_german_file_has_the_numbers_of_an_english_one(tmp_path):
     rows = [(number / 8, 300 * number + 100, number % 7) for number in range(80)]
     english = write(tmp_path / "e.csv", ["a,price,b", *(f"{a},{p},{b}" for a, p, b in rows)])
@@ -198,7 +187,6 @@ def test_a_label_that_cannot_be_read_is_named(tmp_path):
 
 
 def test_splits_are_read_alike_or_refused(tmp_path):
-    (tmp_path / "s").mkdir()
     rows = [f"{number / 4},{'ab'[number % 2]}" for number in range(40)]
     write(tmp_path / "s" / "train.csv", ["x,y", *rows, "-,a"])
     write(tmp_path / "s" / "val.csv", ["x,y", *rows])

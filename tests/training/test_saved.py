@@ -99,7 +99,7 @@ def test_texts_and_pictures_become_what_was_trained_on(tmp_path: Path) -> None:
     files = sorted((tmp_path / "pictures").glob("*/*.png"))
     made = {image.tobytes() for image in known.inputs(files)}
     assert {image.tobytes() for image in np.asarray(dataset.train.inputs)} <= made
-    with pytest.raises(UserError, match=r"nowhere.png .*; mend or remove it"):
+    with pytest.raises(UserError, match=r"nowhere.png .*; repair or remove it"):
         known.inputs(["nowhere.png"])
 
 

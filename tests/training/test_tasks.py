@@ -97,7 +97,7 @@ def test_what_is_larger_than_memory_is_the_same_from_its_file(
     workload, dataset = TASKS["regression"]
     expected = run_of(framework, "regression")
     open_shared(tmp_path / "x", lambda: dataset)
-    monkeypatch.setattr(memory, "SHARE", 0.0)
+    monkeypatch.setattr(memory, "MAX_MAPPED_SHARE", 0.0)
     monkeypatch.setattr(room, "SHARE", 0.0)
     large = open_shared(tmp_path / "x", lambda: dataset)
     assert not large.train.labels.flags.writeable

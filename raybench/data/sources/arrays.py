@@ -1,13 +1,13 @@
-"""Datasets that come as arrays: an `.npz` file, and sets that torchvision or Keras has downloaded,
-read from their files without the libraries."""
+"""Loaders of arrays: `.npz` files, and sets that torchvision or Keras has downloaded.
+
+Their files are read without the libraries.
+"""
 
 import itertools
 import os
 import pickle
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raybench.data.dataset import Array, Dataset, Split, named_arrays
-from raybench.data.digits import IDX_FILES, find_files, read_idx_files
+from raybench.data.digits import (
+    IDX_FILES,
+    find_files,
+    read_idx_files,
+    read_mnist_npz,
+    whole_file,
+)
 from raybench.data.inputs import each
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import held_out_line, mixed_order, stored_and_cut
@@ -26,21 +32,20 @@ from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import MemoryTable
-from raybench.data.store.build import Source, Writer, file_at
-from raybench.data.store.entries import tell
+from raybench.data.store import Source, Writer, file_at, print_note
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import UserError, did_you_mean
 
 CHANNELS = (1, 3)
-CHUNK = 2**26  # bytes copied at a time
+BYTES_AT_ONCE = 2**26  # bytes copied at a time
 OPTIONS = ("task", "image_size", "resize", "channels", "split_seed", "columns", "label", "weight")
-INPUTS, LABELS = "x", "y"  # what arrays are called, where `columns` and `label` do not say
+INPUTS, LABELS = "x", "y"  # default names of arrays
 LABEL = "label"
 
 
 @dataclass(frozen=True)
 class RawSplit:
-    """Arrays as they were found."""
+    """Arrays of a split as they stand in the files."""
 
     inputs: Array | dict[str, Array]
     labels: Array
@@ -49,22 +54,22 @@ class RawSplit:
 
 @dataclass(frozen=True)
 class RawSet:
-    """Result of a reader."""
+    """Arrays of a dataset as they stand in the files."""
 
     splits: Mapping[str, RawSplit]
-    """Splits by `train`, `validation`, `test`; `train` is always there."""
+    """Splits by name: always `train`, perhaps `validation` and `test`."""
     class_names: tuple[str, ...] = ()
-    """Names of the classes by number, where the files tell them."""
+    """Names of the classes by number, where the files have them."""
 
 
 class ArrayTable(MemoryTable):
-    """Labels or weights of an array as a table, so that they are read as those of tables are."""
+    """Labels or weights of an array as a table, to be read as those of tables."""
 
     def __init__(
         self, array: Array, name: str, source: str, class_names: Sequence[str] = ()
     ) -> None:
-        """`array`: (N,), or (N, columns); `class_names`: by number, where they are known."""
-        kind = array.dtype.newbyteorder("=")  # Arrow has neither the other one nor longdouble
+        """`array`: (N,) or (N, columns); `class_names`: by number, where they are known."""
+        kind = array.dtype.newbyteorder("=")  # Arrow knows no other byte order, and no longdouble
         kind = np.dtype(str) if kind.kind == "S" else kind
         array = array.astype(np.float64 if kind == np.longdouble else kind, copy=False)
         columns = {name: array}
@@ -81,7 +86,8 @@ class ArrayTable(MemoryTable):
 def as_inputs(array: Array, place: str) -> Array:
     """Return an array as uint8, float32, int32 or int64; images as (N, H, W, C).
 
-    UserError naming `place` for text and objects, and for images whose channels come first.
+    Raises:
+        UserError: it holds no numbers, or images with their channels first; names `place`.
     """
     if array.ndim == 4 and array.shape[-1] not in CHANNELS and array.shape[1] in CHANNELS:
         raise UserError(
@@ -104,18 +110,18 @@ def as_inputs(array: Array, place: str) -> Array:
 def _write_inputs(
     writer: Writer, name: str, inputs: Array, order: npt.NDArray[np.int64], spec: DatasetSpec
 ) -> None:
-    """Write the samples in `order`, some at a time; images in the size that is asked for."""
+    """Write the samples in `order`, in chunks; images in the size of the spec."""
     form = _form(inputs, spec)
     shape = inputs.shape[1:] if form is None else form.shape
     target = writer.array(name, (len(inputs), *shape), inputs.dtype)
-    rows = max(1, CHUNK // max(1, target[:1].nbytes))
+    rows = max(1, BYTES_AT_ONCE // max(1, target[:1].nbytes))
     for start in range(0, len(order), rows):
         chunk = inputs[order[start : start + rows]]
         target[start : start + rows] = chunk if form is None else [fit(one, form) for one in chunk]
 
 
 def _form(inputs: Array, spec: DatasetSpec) -> ImageForm | None:
-    """Return what images become; None where they stay as they are."""
+    """Return the form of images; None where inputs stay as they are."""
     if spec.image_size is None and spec.channels is None:
         return None
     if inputs.dtype != np.uint8 or inputs.ndim != 4 or inputs.shape[-1] not in CHANNELS:
@@ -131,8 +137,13 @@ def _form(inputs: Array, spec: DatasetSpec) -> ImageForm | None:
 
 
 def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int | None]:
-    """Return the labels of all splits, and the number of classes or tokens; whole numbers and
-    texts are classes. UserError for what can be no labels."""
+    """Return the labels of all splits, and the number of classes or tokens.
+
+    By default numbers with fractions are a regression, whole numbers and texts are classes.
+
+    Raises:
+        UserError: the labels have a type or shape that the task cannot have.
+    """
     places = {split: f"{where}, {split} split" for split in raw.splits}
     found = {split: _flat(one.labels, asked, places[split]) for split, one in raw.splits.items()}
     train = found["train"]
@@ -165,7 +176,7 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
 
 
 def _flat(labels: Array, task: Task | None, place: str) -> Array:
-    """Return the labels without a last axis of 1, as Keras has them."""
+    """Return the labels without a last axis of 1, which those of Keras have."""
     if labels.ndim == 2 and labels.shape[1] == 1 and task != "language_modelling":
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "fiubUS" or len(labels) == 0:
@@ -177,9 +188,9 @@ def _flat(labels: Array, task: Task | None, place: str) -> Array:
 
 
 def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -> Dataset:
-    """Return the set that `read` reads, from the store where it is there.
+    """Return the dataset of `source`; `read` reads it if it is not stored.
 
-    What has no split of its own is cut from the training samples, see `cut.cut`.
+    Missing splits are cut from the training samples, see `cut.cut`.
     """
     return stored_and_cut(
         source, lambda writer: _build(writer, read(), spec, str(source.path)), spec
@@ -190,7 +201,7 @@ def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[s
     found, num_classes = labels_of(raw, spec.task, where)
     total = sum(len(one.labels) for one in raw.splits.values())
     if line := held_out_line(len(raw.splits["train"].labels), spec, raw.splits):
-        tell(f"{where}: {line}")
+        print_note(f"{where}: {line}")
     with writer.progress(f"storing {total:,} samples", total) as advance:
         for part, one in raw.splits.items():
             inputs: Any = each(one.inputs, partial(as_inputs, place=f"{where}, {part} split"))
@@ -209,11 +220,12 @@ def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[s
 
 
 def load_npz(spec: DatasetSpec) -> Dataset:
-    """Return the arrays of `spec.path`: `x_train`, `y_train`, and where they are there `x_val`,
-    `y_val`, `x_test`, `y_test`; or `x` and `y` alone, which are cut by `spec.split_seed`.
+    """Load an `.npz` file.
 
-    `columns` are other names than `x` (several are inputs by name), `label` another than `y`,
-    and `weight` names weights of training samples. Pickled arrays are refused.
+    It holds `x_train`, `y_train` and perhaps `x_val`, `y_val`, `x_test`, `y_test`; or `x` and `y`
+    alone, which are split by `spec.split_seed`. `columns` are other names than `x` (several are
+    inputs by name), `label` another one than `y`, and `weight` names sample weights. Pickled arrays
+    are refused.
     """
     assert spec.path is not None
     path = Path(spec.path).expanduser()
@@ -226,22 +238,20 @@ def load_npz(spec: DatasetSpec) -> Dataset:
 
 
 def _read(path: Path, spec: DatasetSpec) -> RawSet:
-    # numpy and zipfile raise half a dozen kinds for a damaged archive; all mean the same here.
-    try:
+    with whole_file(path, "save it again as .npz"):
         with zipfile.ZipFile(path) as archive:
             num_bytes = sum(member.file_size for member in archive.infolist())
         require_memory(num_bytes, f"{path}, which is read whole,")
-        with np.load(path, allow_pickle=False) as opened:
-            arrays = {name: opened[name] for name in opened.files}
-    except UserError:
-        raise
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        if "allow_pickle" in str(error):
+        try:
+            with np.load(path, allow_pickle=False) as opened:
+                arrays = {name: opened[name] for name in opened.files}
+        except ValueError as error:
+            if "allow_pickle" not in str(error):
+                raise
             raise UserError(
                 f"{path} holds Python objects, which are not read; save arrays of numbers (of "
                 "texts of several lengths, padded token ids)."
             ) from error
-        raise UserError(f"{path} is no whole .npz file ({error}); save it again.") from error
     if isinstance(spec.label, list):
         raise UserError(
             f"dataset.label: {spec.label}: labels of an npz are one array, of shape (N, outputs) "
@@ -296,29 +306,29 @@ def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
 
 
 FOLDERS = ("data", "datasets", "~/data", "~/datasets")
-"""torchvision has no folder of its own: these are what its examples and users take as `root`."""
+"""Folders in which sets of torchvision are sought, since its `root` has no default."""
+FETCH = "fetch it again"
 Read = Callable[[Sequence[Path], DatasetSpec], RawSet]
 
 
 @dataclass(frozen=True)
 class LibrarySet:
-    """Set of a library: how it is found and read."""
+    """A set of a library: its files and their reader."""
 
     places: Sequence[Sequence[str]]
-    """Files from the library's folder, in one form or another; one that ends in * may end in .gz.
-    The first of which all are there is read."""
+    """Lists of files below the library's folder; the first list of which all files exist is read.
+    A name that ends in * may also end in .gz."""
     read: Read
 
 
 def load_torchvision(spec: DatasetSpec) -> Dataset:
-    """Return a set of torchvision, which was downloaded before; `path` is its `root`."""
+    """Load a downloaded set of torchvision; `path` is its `root`."""
     fetch = f"torchvision.datasets.{spec.set}(ROOT, download=True)"
     return _load(spec, TORCHVISION_SETS, FOLDERS, fetch)
 
 
 def load_keras(spec: DatasetSpec) -> Dataset:
-    """Return a set of `keras.datasets`, which was downloaded before; `path` is Keras's own
-    `~/.keras/datasets`, or another folder that holds the same files."""
+    """Load a downloaded set of `keras.datasets`, from `~/.keras/datasets` or from `path`."""
     home = os.environ.get("KERAS_HOME", "~/.keras")
     return _load(spec, KERAS_SETS, [f"{home}/datasets"], f"keras.datasets.{spec.set}.load_data()")
 
@@ -326,15 +336,16 @@ def load_keras(spec: DatasetSpec) -> Dataset:
 def _load(
     spec: DatasetSpec, sets: dict[str, LibrarySet], folders: Sequence[str], fetch: str
 ) -> Dataset:
-    """Return set `spec.set`, from `spec.path` or else the first of `folders` that holds it.
+    """Load `spec.set` from `spec.path`, or else from the first of `folders` that holds it.
 
-    Nothing is downloaded: UserError with `fetch`, what a user does to get it.
+    Raises:
+        UserError: it is not on this machine; names `fetch`, the code that downloads it.
     """
     assert spec.set is not None
     known = sets.get(spec.set)
     if known is None:
         raise UserError(
-            f"dataset.set: {spec.set} is none of the sets of {spec.name} that are read here; "
+            f"dataset.set: {spec.set} is not one of the sets of {spec.name} that are read here; "
             f"{did_you_mean(spec.set, sets)}"
         )
     looked = [Path(one).expanduser() for one in ([spec.path] if spec.path else folders)]
@@ -355,7 +366,7 @@ def _load(
 
 
 def _of_four(arrays: Sequence[Array], **known: Any) -> RawSet:
-    """Return inputs and labels of the training split, then of the test split."""
+    """Return the set of four arrays: training inputs and labels, test inputs and labels."""
     return RawSet({"train": RawSplit(*arrays[:2]), "test": RawSplit(*arrays[2:])}, **known)
 
 
@@ -372,23 +383,11 @@ ARRAYS_ONLY = {
 }
 
 
-@contextmanager
-def fetched_whole(file: Path) -> Iterator[None]:
-    """Turn what numpy, scipy, zipfile and pickle raise for a damaged file into a UserError."""
-    try:
-        yield
-    except (
-        *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
-        *(zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
-    ) as error:
-        raise UserError(f"{file} cannot be read whole ({error}); fetch it again.") from error
-
-
 class ArraysOnly(pickle.Unpickler):
-    """Reads arrays, texts and numbers; whatever else a file would have run is refused."""
+    """Unpickler of arrays, texts and numbers, which refuses all else and so runs no code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what makes an array."""
+        """Return a constructor of arrays."""
         if (module, name) not in ARRAYS_ONLY:
             raise pickle.UnpicklingError(f"asks for {module}.{name}, which no set needs")
         return super().find_class(module, name)
@@ -399,7 +398,7 @@ def _read_cifar(files: Sequence[Path], _: DatasetSpec, *, fine: bool) -> RawSet:
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:
-        with fetched_whole(file), file.open("rb") as opened:
+        with whole_file(file, FETCH), file.open("rb") as opened:
             content = ArraysOnly(opened, encoding="bytes").load()
             named = {_text_of(key): value for key, value in content.items()}
             wanted = [names] if file is files[-1] else ["data", label]
@@ -430,7 +429,7 @@ def _read_svhn(files: Sequence[Path], _: DatasetSpec) -> RawSet:
 
     arrays = []
     for file in files:
-        with fetched_whole(file):
+        with whole_file(file, FETCH):
             content = loadmat(file)
             # (32, 32, 3, N) in the file; a zero is written as class 10.
             arrays.append(content["X"].transpose(3, 0, 1, 2))
@@ -439,9 +438,7 @@ def _read_svhn(files: Sequence[Path], _: DatasetSpec) -> RawSet:
 
 
 def _read_mnist(files: Sequence[Path], _: DatasetSpec) -> RawSet:
-    names = ("x_train", "y_train", "x_test", "y_test")
-    with fetched_whole(files[0]), np.load(files[0], allow_pickle=False) as arrays:
-        return _of_four([arrays[name] for name in names])
+    return _of_four(read_mnist_npz(files[0], FETCH))
 
 
 C10, C100 = "cifar-10-batches-py", "cifar-100-python"

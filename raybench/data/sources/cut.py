@@ -1,7 +1,7 @@
-"""Samples in an order that any part of is alike, and the splits that are cut from it.
+"""Samples in a mixed order, in which any part is like any other, and the splits cut from it.
 
-Arrays of the store are written in this order, so every split is a slice of one file: no copy, and
-other sizes of splits need no other file.
+Arrays of the store are written in this order, so every split is a slice of one file: nothing is
+copied, and splits of other sizes need no other file.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -12,21 +12,25 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of, split_of_arrays
-from raybench.data.store.build import Source, Writer, stored
+from raybench.data.store import Source, Writer, stored
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
 Floats = npt.NDArray[np.float32]
 
 
-def standardised(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
-    """Return labels by split, of mean 0 and deviation 1 over the first, which is trained on.
+def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
+    """Standardize labels to mean 0 and standard deviation 1 over the training split.
 
-    With them what they were divided by, and what was taken off before; () or (outputs,).
+    Args:
+        labels: labels by split, the training split first.
+
+    Returns:
+        The labels, their divisor, and the offset that was subtracted before; () or (outputs,).
     """
     train = labels[0].astype(np.float64)
     offset, scale = train.mean(axis=0), train.std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)  # that all are the same is said before a search
+    scale = np.where(scale > 0, scale, 1.0)  # equal labels are refused before a search
     scaled = [((one - offset) / scale).astype(np.float32) for one in labels]
     return scaled, np.asarray(scale, np.float32), np.asarray(offset, np.float32)
 
@@ -34,8 +38,10 @@ def standardised(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
 def stored_and_cut(
     source: Source, build: Callable[[Writer], Mapping[str, Any]], spec: DatasetSpec
 ) -> Dataset:
-    """Return samples that are stored in a mixed order (see `stored`), cut into their splits;
-    labels of a regression are standardised."""
+    """Store samples in a mixed order (see `stored`), and return them cut into splits.
+
+    Labels of a regression are standardized.
+    """
     found, path = stored(source, build), str(source.path)
     splits = {
         split: split_of_arrays(found.arrays, split)
@@ -47,7 +53,7 @@ def stored_and_cut(
     known["class_names"] = tuple(known["class_names"])
     if known["task"] == "regression":
         labels = [part.labels for part in parts]
-        labels, known["label_scale"], known["label_offset"] = standardised(labels)
+        labels, known["label_scale"], known["label_offset"] = standardized(labels)
         parts = [replace(part, labels=one) for part, one in zip(parts, labels, strict=True)]
     num_classes = known.pop("num_classes", None) or len(known["class_names"]) or None
     train, validation, test = parts
@@ -55,8 +61,8 @@ def stored_and_cut(
 
 
 KEYS = "train-keys"
-"""Array of the store: (N,) int64, equal for neighbors of the training table that no cut parts."""
-TYPICAL_SHARE = 0.1  # of all samples, for validation where nothing is said; for the test as many
+"""Array of the store: (N,) int64, equal for neighbors that belong to one split (`split_by`)."""
+TYPICAL_SHARE = 0.1  # default share of all samples for validation; the test has as many
 
 
 def mixed_order(
@@ -64,8 +70,7 @@ def mixed_order(
 ) -> npt.NDArray[np.int64]:
     """Return a permutation of `number` samples that depends on `seed` alone.
 
-    With labels (N,) every class is spread evenly over it: of any part of the order each class has
-    its share of that part, to within one sample.
+    With labels (N,) each class has its share of any part of the order, to within one sample.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(number)
@@ -78,14 +83,15 @@ def mixed_order(
     rank = np.arange(number) - starts[shuffled[by_class]]
     place = np.empty(number)
     place[by_class] = (rank + 0.5) / counts[shuffled[by_class]]
-    # Of equal places the order that the seed gave decides.
+    # Ties are broken by the order that the seed gave.
     return order[np.argsort(place, kind="stable")]
 
 
 def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.int64]:
-    """Return an order of samples in which those of a group (equal codes) are neighbors.
+    """Return an order of samples in which samples of one group (equal codes) are neighbors.
 
-    Groups come by chance; large ones last, where they are trained on: a small split can do without.
+    Groups are in random order; large ones come last, in the training split, since a small split
+    has no room for them.
     """
     counts = np.bincount(codes)
     large = np.where(counts > TYPICAL_SHARE / 2 * len(codes), counts, 0)
@@ -96,7 +102,7 @@ def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.in
 
 
 def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[str, int]:
-    """Return the nearest sizes of test and validation that part no equal keys."""
+    """Return the nearest sizes of test and validation that separate no equal keys."""
     ends = np.flatnonzero(np.diff(keys)) + 1
     wanted = [part for part in ("test", "validation") if sizes[part]]
     if not wanted:
@@ -119,7 +125,7 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
 
 
 def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> str | None:
-    """Say that the test takes training rows of a user who brought a validation split alone."""
+    """Return a sentence if the test takes training rows though validation has its own file."""
     if "validation" not in parts or "test" in parts or spec.test_size is not None:
         return None
     number = max(1, round(TYPICAL_SHARE * num_train))
@@ -133,11 +139,17 @@ def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> s
 def cut(
     found: Mapping[str, Split], spec: DatasetSpec, *, source: str, keys: Array | None = None
 ) -> list[Split]:
-    """Return train, validation and test; what is not `found` is cut from the begin of `train`.
+    """Return the splits train, validation and test; missing ones are cut from the start of train.
 
-    Shares are of the samples that are cut. `keys`: (N,) of `train`, equal for neighbors that no cut
-    parts; the sizes are then the nearest ones. A size that leaves nothing to train on, and a size
-    of a split that the data bring themselves, are UserErrors naming `source`.
+    Args:
+        found: the splits that the data have; `train` is always there.
+        spec: sizes of the splits, as numbers or as shares of the training samples.
+        source: name of the data in sentences.
+        keys: (N,) of `train`, equal for neighbors that belong to one split; the sizes are then the
+            nearest possible ones.
+
+    Raises:
+        UserError: nothing is left to train on, or a size is given for a split that the data have.
     """
     asked = {"validation": spec.validation_size, "test": spec.test_size}
     for part, size in asked.items():

@@ -1,7 +1,6 @@
-"""Columns of a table as features, by statistics of the training rows alone.
+"""Encoders that turn columns of a table into features, learned from the training rows alone.
 
-What is learnt of a column is an encoder, plain data: a saved model makes new rows into the same
-features by it.
+Encoders are plain data: a saved model encodes new rows by them.
 """
 
 from collections import Counter
@@ -20,35 +19,35 @@ from raybench.data.sources.table import as_numbers, as_texts, is_text_type
 from raybench.data.sources.written import NumberForm
 from raybench.spec.errors import UserError
 
-MAX_LEVELS = 128  # names of a column that get a feature each, the most frequent ones
+MAX_LEVELS = 128  # most names of a column with a feature each, the most frequent ones
 MAX_COUNTED = 1_000_000
-"""Different names of a column that are counted; beyond, others are as names that are unseen."""
-ID_SHARE = 0.5  # different names to rows beyond which a column says who, not what
-SHOWN = 40  # characters of a text that a sentence shows
+"""Most different names of a column that are counted; further ones are treated as unseen."""
+ID_SHARE = 0.5  # different names per row beyond which a column holds ids
+MAX_TEXT_SHOWN = 40  # characters of a text that a sentence shows
 
 
 @dataclass(frozen=True, kw_only=True)
 class NumberEncoder:
-    """Numbers, dates, yes and no: (value - offset) / scale."""
+    """Encoder of numbers, dates and booleans: (value - offset) / scale."""
 
     name: str
     mean: float
-    """Mean of the training rows, which stands for missing values."""
+    """Mean of the training rows, which replaces missing values."""
     offset: float
     scale: float
     missing: float
-    """Share of the training rows that lack a value; above 0 a second feature says which do."""
+    """Share of missing values in the training rows; above 0 a second feature marks them."""
     form: NumberForm | None = None
-    """Form of the texts that are these numbers."""
+    """Notation of the numbers, where the column holds texts."""
     kind: str = "number"
 
     @property
     def features(self) -> list[str]:
-        """Names of what the column becomes."""
+        """Names of the features."""
         return [self.name, f"{self.name} missing"] if self.missing else [self.name]
 
     def encode(self, values: Any) -> Array:
-        """Return the features of any rows (`pyarrow.Array`), (rows, features) float32."""
+        """Return the features of a `pyarrow.Array`, (rows, features) float32."""
         numbers = as_numbers(values)
         is_missing = np.isnan(numbers)
         scaled = (np.where(is_missing, self.mean, numbers) - self.offset) / self.scale
@@ -58,27 +57,28 @@ class NumberEncoder:
 
 @dataclass(frozen=True, kw_only=True)
 class NameEncoder:
-    """Names: a feature for each of `own`; beside others one for these, and all names' frequency."""
+    """Encoder of names: a feature for each frequent name, one for all others, and the frequency."""
 
     name: str
     own: list[str | None]
-    """Names with a feature each; None is no name."""
+    """Names with a feature each; None is a missing name."""
     known: list[str]
     """All names of the training rows, the most frequent first."""
     frequency: list[float]
-    """Frequency of each known name, and of an unknown one; empty where `own` are all."""
+    """Standardized log frequency of each known name, and of an unknown one; empty where every name
+    has its own feature."""
     missing: float
-    """Share of the training rows that lack a name."""
+    """Share of missing names in the training rows."""
     kind: str = "name"
 
     @property
     def features(self) -> list[str]:
-        """Names of what the column becomes."""
+        """Names of the features."""
         own = [f"{self.name}={'' if name is None else name}" for name in self.own]
         return own + [f"{self.name}=another", f"{self.name} frequency"] * bool(self.frequency)
 
     def encode(self, values: Any) -> Array:
-        """Return the features of any rows (`pyarrow.Array`), (rows, features) float32."""
+        """Return the features of a `pyarrow.Array`, (rows, features) float32."""
         texts = as_texts(values)
         found = pc.index_in(texts, value_set=self._value_set)
         numbers = np.asarray(pc.fill_null(found, len(self.known))).astype(np.int64)
@@ -93,7 +93,7 @@ class NameEncoder:
             out[:, -1] = np.asarray(self.frequency)[numbers]
         return out
 
-    # Kept from one batch of rows to the next: there may be a million names.
+    # Cached from one batch of rows to the next: there may be a million names.
     @cached_property
     def _value_set(self) -> Any:
         return pa.array(self.known, pa.string())
@@ -102,7 +102,7 @@ class NameEncoder:
     def _places(self) -> npt.NDArray[np.int64]:
         place = {name: number for number, name in enumerate(self.own)}
         places = [place.get(name, len(self.own)) for name in self.known]
-        # Last, for what no training row has: no feature of its own.
+        # The last is for unseen names: no feature of its own.
         return np.array([*places, -1], np.int64)
 
 
@@ -110,7 +110,7 @@ Encoder = NumberEncoder | NameEncoder
 
 
 def encoder_of(document: Mapping[str, Any]) -> Encoder:
-    """Return the encoder whose fields (`asdict`) these are."""
+    """Return the encoder of its fields (`asdict`)."""
     if document["kind"] == "name":
         return NameEncoder(**document)
     form = document.get("form")
@@ -118,18 +118,23 @@ def encoder_of(document: Mapping[str, Any]) -> Encoder:
 
 
 class NotUsed(Exception):  # noqa: N818 (not an error: the column is left out)
-    """A column that nothing can be learnt from; the message ends a sentence that names it."""
+    """Nothing can be learned from a column; the message ends a sentence that names it."""
 
 
 def learn_numbers(
     name: str, numbers: Array, *, is_flag: bool, counted_rows: int, form: NumberForm | None = None
 ) -> NumberEncoder:
-    """Return the encoder of a column by its training rows, in order: less the mean, by the
-    standard deviation; NotUsed for a column that says nothing.
+    """Return the standardizing encoder of a column of numbers.
 
-    `numbers`: as `as_numbers` returns them. `is_flag`: yes and no, which stay 1 and 0.
-    `counted_rows`: of the table, where whole numbers may only count them; else 0. `form`: how texts
-    are written that these were read from.
+    Args:
+        name: of the column.
+        numbers: values of the training rows, in order; NaN is missing.
+        is_flag: whether they are booleans, which stay 1 and 0.
+        counted_rows: rows of the table, if the column may merely number them; else 0.
+        form: notation of the numbers, where the column holds texts.
+
+    Raises:
+        NotUsed: the values are missing, all equal, or row numbers.
     """
     known = numbers[~np.isnan(numbers)]
     if not len(known):
@@ -151,7 +156,7 @@ def learn_numbers(
 
 
 def count_names(values: Any, counts: Counter[str | None]) -> None:
-    """Add to `counts` how often each text stands in a part of a column (`pyarrow.Array`)."""
+    """Add the number of occurrences of each text in a `pyarrow.Array` to `counts`."""
     for count in pc.value_counts(as_texts(values)).to_pylist():
         if len(counts) < MAX_COUNTED or count["values"] in counts:
             counts[count["values"]] += count["counts"]
@@ -160,13 +165,20 @@ def count_names(values: Any, counts: Counter[str | None]) -> None:
 def learn_names(
     name: str, counts: Counter[str | None], num_rows: int, *, is_asked: bool
 ) -> NameEncoder:
-    """Return the encoder of a column of texts (or codes named in `dataset.categories`) by their
-    `counts` in the training rows; NotUsed for a column that says nothing.
+    """Return the encoder of a column of texts, or of codes named in `dataset.categories`.
 
-    Of more than MAX_LEVELS names the most frequent have a feature each, all others share one, and
-    another feature says how frequent a name is: log of its share, standardised. A name that no
-    training row has is none of them; nothing is a name of its own where training rows have it.
-    `is_asked`: the user has named the column, so that it cannot be left out.
+    The most frequent MAX_LEVELS names have a feature each. With more names, all others share one
+    feature, and another one is the standardized log frequency of the name. A missing name counts
+    as a name where training rows lack one; an unseen name sets none of the features.
+
+    Args:
+        name: of the column.
+        counts: number of training rows of each text.
+        num_rows: number of training rows.
+        is_asked: whether the user named the column, so that ids are not left out.
+
+    Raises:
+        NotUsed: the values are missing, all equal, or ids.
     """
     frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
     known = [name for name in frequent if name is not None]
@@ -177,7 +189,7 @@ def learn_names(
     if len(known) > max(MAX_LEVELS, ID_SHARE * num_rows) and not is_asked:
         raise NotUsed(
             f"has a text of its own in most rows ({len(known):,} in {num_rows:,}, such as "
-            f"'{max(known)[:SHOWN]}'); if these are texts to learn from, name it in "
+            f"'{max(known)[:MAX_TEXT_SHOWN]}'); if these are texts to learn from, name it in "
             "dataset.text"
         )
     shares = np.array([counts[name] for name in known]) / num_rows
@@ -195,11 +207,15 @@ def learn_names(
 
 
 def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
-    """Return (N, features) float32 of rows, by the `columns` of `Dataset.encoding`.
+    """Return new rows as features, (N, features) float32.
 
-    `samples`: a data frame, a `pyarrow.Table`, a dict of columns, or a list of dicts; other
-    columns than those that were trained on are not looked at. UserError for one that is missing,
-    and for a text where numbers are needed.
+    Args:
+        samples: a data frame, a `pyarrow.Table`, a dict of columns or a list of dicts; columns that
+            are no inputs are ignored.
+        columns: `columns` of `Dataset.encoding`.
+
+    Raises:
+        UserError: a column is missing, or holds texts where numbers are needed.
     """
     try:
         if isinstance(samples, pa.Table):
@@ -214,7 +230,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
         raise UserError(
             f"The rows are no table ({error}); give a data frame, or a dict or list of dicts."
         ) from error
-    table = table.rename_columns([name.strip() for name in table.column_names])  # as they were read
+    table = table.rename_columns([name.strip() for name in table.column_names])  # as in training
     found = []
     for encoder in map(encoder_of, columns):
         number = table.column_names.count(encoder.name)
@@ -230,6 +246,6 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
             found.append(encoder.encode(values))
         except (ValueError, pa.ArrowNotImplementedError) as error:
             raise UserError(
-                f"Column '{encoder.name}' of the rows holds no numbers ({error}); mend it."
+                f"Column '{encoder.name}' of the rows holds no numbers ({error}); correct it."
             ) from error
     return np.hstack(found)

@@ -1,4 +1,4 @@
-"""Files of tables, CSV and Parquet: one that is cut into splits, or some for each split."""
+"""CSV and Parquet files: one table that is cut into splits, or a table for each split."""
 
 import codecs
 import csv
@@ -14,7 +14,7 @@ import pyarrow.parquet
 
 from raybench.data.memory import require_memory
 from raybench.data.sources.table import BATCH_ROWS, MemoryTable, Table, Tables, is_number
-from raybench.data.store.build import list_files
+from raybench.data.store import list_files
 from raybench.spec.errors import UserError
 
 SPLIT_NAMES = {
@@ -22,14 +22,18 @@ SPLIT_NAMES = {
     "validation": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-"""Names of files and folders of splits, as Hugging Face's ImageFolder has them."""
+"""Names of files and folders of splits, as in Hugging Face's ImageFolder."""
 
 
 class ParquetTable(Table):
-    """One file, or several that are parts of one table, in the order of their names."""
+    """A Parquet file, or several that are parts of one table, in the order of their names."""
 
     def __init__(self, files: Sequence[Path], source: Path) -> None:
-        """`source`: what the user named. UserError for files that are no parts of one table."""
+        """Open the files; `source` is the path that the user named.
+
+        Raises:
+            UserError: the files differ in columns or types, or one is damaged.
+        """
         self.source, self.folder = str(source), str(files[0].parent)
         self._files, self._rows = list(files), []
         schemas = []
@@ -52,7 +56,7 @@ class ParquetTable(Table):
                     f"{file} and {files[0]} have other columns ({', '.join(sorted(other))}); make "
                     "them the same, in the same order."
                 )
-            try:  # a part's column may be empty, or whole where another's has fractions
+            try:  # a column may be empty in one part, or whole where another has fractions
                 joined = pa.unify_schemas([joined, schema], promote_options="permissive")
             except pa.ArrowException as error:
                 raise UserError(
@@ -70,7 +74,7 @@ class ParquetTable(Table):
         kinds = pa.schema([self.schema.field(column) for column in columns])
         for file in self._files:
             try:
-                # Buffered ahead, all that was read of a file stays in memory until its end.
+                # With pre_buffer all that was read of a file stays in memory until its end.
                 with pa.parquet.ParquetFile(file, pre_buffer=False) as opened:
                     for batch in opened.iter_batches(BATCH_ROWS, columns=asked):
                         yield batch.select(asked).rename_columns(list(columns)).cast(kinds)
@@ -87,7 +91,7 @@ class ParquetTable(Table):
 
 
 def require_once(names: Sequence[str], source: str) -> None:
-    """Raise UserError for two columns of one name."""
+    """Raise UserError if two columns have the same name."""
     for number, name in enumerate(names):
         if name in names[:number]:
             raise UserError(
@@ -98,14 +102,14 @@ def require_once(names: Sequence[str], source: str) -> None:
 
 DELIMITERS = (",", ";", "\t", "|")
 SEPARATOR = re.compile(r'"?sep=([^\r\n])"?')  # the line that tells Excel the delimiter
-UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # what bytes are decoded to that are not UTF-8
-SHOWN = 20  # bytes before and after one that is not UTF-8 that a sentence shows
-HEAD_BYTES = 2**20  # what is read of a file to tell how it is written
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # replaces bytes that are not UTF-8
+BYTES_SHOWN = 20  # bytes shown before and after one that is not UTF-8
+HEAD_BYTES = 2**20  # bytes of a file that decide on encoding and delimiter
 MEMORY_FACTOR = 3
-"""Bytes in memory for one of the file, at most, while it is read: text and what is made of it."""
+"""Bytes of memory for a byte of the file, at most, while it is read: text and columns."""
 BLANKS = tuple(" " * number for number in range(9))
-MISSING = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
-"""Texts of a cell without a number in a column of numbers."""
+MISSING_NUMBERS = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
+"""Texts of missing values in a column of numbers."""
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -115,14 +119,14 @@ BYTE_ORDER_MARKS = {
 
 
 class CsvTable(MemoryTable):
-    """A CSV file, whole in memory: its first line names the columns.
+    """A CSV file in memory, whose first line names the columns.
 
-    Columns may be parted by comma, semicolon, tab or `|`, or as a line `sep=` above the names says.
-    UTF-8, or UTF-16 and UTF-32 with a byte order mark; `.gz` is read too.
+    The delimiter is a comma, semicolon, tab or `|`, or given by a line `sep=` above the names. The
+    encoding is UTF-8, or UTF-16 or UTF-32 with a byte order mark; the file may be gzipped.
     """
 
     def __init__(self, path: Path) -> None:
-        """UserError, with its line, for what is no table."""
+        """Read the file; raise UserError with the line of the first mistake."""
         self.folder, self._path = str(path.parent), path
         require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
         try:
@@ -156,26 +160,26 @@ class CsvTable(MemoryTable):
             raise not_utf8(path)
 
     def place(self, row: int) -> str:
-        """Return the line in which a row ends; reads the file up to there."""
+        """Return the line in which a row ends, by reading the file up to it."""
         for number, (line, _) in enumerate(self._records()):
             if number == row + 1:  # after the names
                 return f"line {line} of {self._path}"
         return f"row {row + 1} of {self._path}"
 
     def with_texts(self, columns: Sequence[str]) -> "CsvTable":
-        """Return the table with these columns as the texts that the file has."""
+        """Return the table with some columns as the texts of the file."""
         given = dict(zip(self.schema.names, self._given, strict=True))
         texts = self._read([given[column] for column in columns])
         return self.replaced({column: texts.column(given[column]) for column in columns})
 
     def _read(self, as_texts: Sequence[str] = ()) -> Any:
-        """Read the columns by their types, or some of them as texts."""
+        """Read all columns by their types, or some columns as texts."""
         read = pa.csv.ReadOptions(
             skip_rows=self._skipped, encoding=self._encoding.replace("utf-8-sig", "utf8")
         )
         parse = pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         convert = pa.csv.ConvertOptions(
-            null_values=list(MISSING),
+            null_values=list(MISSING_NUMBERS),
             include_columns=list(as_texts),
             column_types=dict.fromkeys(as_texts, pa.string()),
         )
@@ -189,7 +193,7 @@ class CsvTable(MemoryTable):
             raise not_utf8(self._path) from error
 
     def _not_a_table(self, problem: str) -> UserError:
-        """Return the error for what pyarrow cannot read: the first line that is not as the rest."""
+        """Return the error for a file that pyarrow cannot read, with the first wrong line."""
         expected = 0
         for line, cells in self._records():
             expected = expected or len(cells)
@@ -202,7 +206,7 @@ class CsvTable(MemoryTable):
         return UserError(f"{self._path} cannot be read as CSV: {problem.rstrip('.')}.")
 
     def _names(self) -> list[str]:
-        """Return the names of the columns; UserError where one stands twice, or there are none."""
+        """Return the names of the columns; raise UserError for duplicates, or if there are none."""
         line, cells = next(self._records())
         given = [name.strip() for name in cells]
         if all(is_number(name) for name in given if name):
@@ -211,13 +215,13 @@ class CsvTable(MemoryTable):
                 f"{f'numbers ({given[0]}, ...)' if any(given) else 'nothing'}; write a line of "
                 "names above it."
             )
-        # pandas writes its row numbers under an empty name, and calls it so itself.
+        # pandas writes its row numbers under an empty name, and reads it as this one.
         names = [name or f"Unnamed: {number}" for number, name in enumerate(given)]
         require_once(names, str(self._path))
         return names
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the number of the line that each record ends in, and its cells; empty ones not."""
+        """Yield the line in which each record ends, and its cells; empty records are skipped."""
         limit = csv.field_size_limit(2**31 - 1)
         try:
             with pa.input_stream(str(self._path)) as stream:
@@ -235,8 +239,11 @@ class CsvTable(MemoryTable):
 
 
 def encoding_of(path: Path) -> str:
-    """Return the encoding of a file of text by its byte order mark, UTF-8 without one; UserError
-    for UTF-16 without a mark."""
+    """Return the encoding of a text file by its byte order mark; UTF-8 without one.
+
+    Raises:
+        UserError: the file is UTF-16 without a byte order mark.
+    """
     with pa.input_stream(str(path)) as stream:
         head = stream.read(HEAD_BYTES)
     for mark, encoding in BYTE_ORDER_MARKS.items():
@@ -253,8 +260,7 @@ def encoding_of(path: Path) -> str:
 
 
 def not_utf8(path: Path) -> UserError:
-    """Return the error for a file of text that its encoding cannot read, with the first such line
-    of UTF-8."""
+    """Return the error for a text file with an invalid byte, with the first such line of UTF-8."""
     encoding = encoding_of(path)
     if encoding != "utf-8-sig":
         return UserError(f"{path} begins as {encoding}, and is damaged; save it again as UTF-8.")
@@ -265,7 +271,8 @@ def not_utf8(path: Path) -> UserError:
             try:
                 line.decode()
             except UnicodeDecodeError as error:
-                shown = line[max(0, error.start - SHOWN) : error.start + SHOWN].decode("latin-1")
+                start, end = max(0, error.start - BYTES_SHOWN), error.start + BYTES_SHOWN
+                shown = line[start:end].decode("latin-1")
                 break
     return UserError(
         f"{path}: line {number} is not UTF-8 ('{shown.strip()}' if it is Latin-1); save the file "
@@ -277,9 +284,15 @@ ENDINGS = {"parquet": (".parquet", ".pq"), "csv": (".csv", ".tsv", ".csv.gz", ".
 
 
 def open_tables(kind: str, given: str) -> Tables:
-    """Open what `dataset.path` names: a file, or a folder with files `train`, `val`, `test`.
+    """Open the tables of `dataset.path`, by split.
 
-    `kind`: `csv` or `parquet`, of which a folder may also be the parts of one table.
+    Args:
+        kind: `csv` or `parquet`.
+        given: a file, a folder with files `train`, `val`, `test`, or a folder with the parts of one
+            Parquet table.
+
+    Raises:
+        UserError: there are no such files, no training split, or a table is damaged.
     """
     path = Path(given).expanduser()
     if path.is_file():
@@ -313,9 +326,9 @@ def _open(kind: str, files: list[Path], source: Path) -> Table:
 
 
 def find_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Return the files below a folder that end so, by name; hidden ones are left out.
+    """Return the files below a folder that have one of the endings, sorted by name.
 
-    Links are followed, as for the key of the store: a class may be one.
+    Hidden ones, and those that begin with `_`, are left out; links are followed.
     """
     return sorted(
         folder / file.name
@@ -326,10 +339,12 @@ def find_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
 
 
 def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
-    """Return the files of each split: by the folder they are in, or by how their name begins.
+    """Return the files of each split, by their first folder or the beginning of their name.
 
-    `train/part-1.parquet`, `train.csv` and `train-00000-of-00002.parquet` are of `train`.
-    UserError where some are of no split and others are.
+    `train/part-1.parquet`, `train.csv` and `train-00000-of-00002.parquet` belong to `train`.
+
+    Raises:
+        UserError: some files belong to a split and others do not.
     """
     found: dict[str | None, list[Path]] = {}
     for file in files:
@@ -344,6 +359,6 @@ def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a file or folder of that name is of."""
+    """Return the split to which a file or folder of that name belongs; None for others."""
     stem = name.lower().split(".")[0].split("-")[0]
     return next((split for split, names in SPLIT_NAMES.items() if stem in names), None)

@@ -1,4 +1,4 @@
-"""Folders of images and of texts as tables: a row a file, with its class."""
+"""Folders of images or texts as tables: one row per file, with its class."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,18 +9,18 @@ import pyarrow as pa
 from raybench.data.sources.files import SPLIT_NAMES, find_files, split_of
 from raybench.data.sources.images import is_image
 from raybench.data.sources.table import BATCH_ROWS, Table, Tables
-from raybench.data.store.build import File, list_files
+from raybench.data.store import File, list_files
 from raybench.spec.errors import UserError
 
-METADATA = "metadata.csv"  # which lists images with their labels, as Hugging Face has it
+METADATA = "metadata.csv"  # lists images with their labels, as in Hugging Face's ImageFolder
 FILE_NAME = "file_name"
 LABEL = "label"
 TEXT_ENDINGS = (".txt", ".text", ".md")
-FILES_AT_ONCE = BATCH_ROWS // 64  # texts that are read together: a file is longer than a cell
+FILES_AT_ONCE = BATCH_ROWS // 64  # texts of a batch: a file is longer than a cell
 
 
 class FolderTable(Table):
-    """Files with their labels."""
+    """Files with their classes."""
 
     def __init__(
         self,
@@ -29,8 +29,15 @@ class FolderTable(Table):
         classes: Sequence[str],
         read: Callable[[Path], str] | None = None,
     ) -> None:
-        """`files`: paths, each of a class. With `read` the column `text` is what it returns of a
-        file, else `file_name` is its path."""
+        """Create a table of the columns `file_name` and `label`, or `text` and `label`.
+
+        Args:
+            source: name of the table in sentences.
+            files: paths of the files.
+            classes: class of each file.
+            read: reads the text of a file for the column `text`; without it the first column is
+                `file_name`.
+        """
         self.source, self.folder = source, ""  # paths of files are whole, or from here
         self._files, self._classes, self._read = files, classes, read
         names = (FILE_NAME if read is None else "text", LABEL)
@@ -66,13 +73,13 @@ def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
 
 
 def is_class_folder(path: Path) -> bool:
-    """Whether a path has folders of texts by class, and not texts to be learnt as one."""
+    """Return whether a folder has folders of texts by class, not one running text."""
     names = [file.relative_to(path).parts for file in find_files(path, TEXT_ENDINGS)]
     return any(len(parts) > (2 if split_of(parts[0]) else 1) for parts in names)
 
 
 def list_images(path: Path) -> tuple[list[File], int]:
-    """Return a folder's images, and how many other files there are."""
+    """Return the images of a folder, and the number of its other files."""
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise UserError(
@@ -99,11 +106,11 @@ def open_image_folder(place: Path, files: Sequence[File]) -> Tables:
 
 
 Names = dict[str, tuple[str, list[str]]]
-"""Prefix of the names of a split's files (`train/`) and these names, by split."""
+"""Prefix of the files of each split (`train/`), and their names."""
 
 
 def _by_split(place: Path, names: Sequence[str]) -> Names:
-    """Return the files of each split; all are of `train` where there are no such folders."""
+    """Return the files of each split; all are of `train` without folders of splits."""
     folders = dict.fromkeys(name.partition("/")[0] for name in names if "/" in name)
     found: dict[str, str] = {}
     for folder in folders:
@@ -119,7 +126,7 @@ def _by_split(place: Path, names: Sequence[str]) -> Names:
                 "name another folder."
             )
         _require_no_inner(place, names)
-        # Beside others they are classes that are called so ("test" and "no_test").
+        # Beside other folders they are classes of that name ("test" and "no_test").
         return {"train": ("", list(names))}
     outside = [name for name in names if name.partition("/")[0] not in found.values()]
     if outside:
@@ -134,7 +141,7 @@ def _by_split(place: Path, names: Sequence[str]) -> Names:
 
 
 def _require_no_inner(place: Path, names: Sequence[str]) -> None:
-    """Raise UserError where all lies in one folder, and splits or several folders are in that."""
+    """Raise UserError if all files lie in one folder that holds the splits or classes."""
     inner = ""
     while True:
         below = [name.removeprefix(inner).partition("/") for name in names]

@@ -1,7 +1,7 @@
-"""Images of files as bytes of one shape: decoded and scaled by PIL, for both frameworks alike.
+"""Image files as uint8 arrays of one shape, decoded and scaled by PIL.
 
-Many are decoded into one array of the store by as many threads as there are cores: PIL decodes and
-scales without the interpreter's lock.
+One thread per core decodes into an array of the store: PIL decodes and scales without the
+interpreter's lock.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from raybench.data.store.build import Writer
+from raybench.data.store import Writer
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -29,44 +29,44 @@ SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
 WHITES = (1, 255, 1023, 4095, 16383, 65535)
-"""Values of white in images of more than 8 bits: what cameras and scanners of 8 to 16 bits write,
-and 1 of fractions and masks."""
+"""Values of white in images of more than 8 bits: the largest values of 8 to 16 bits, and 1 for
+fractions and masks."""
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I", "F")
-"""Modes of PIL with one channel of brightness; all others have colours."""
+"""Modes of PIL with one channel of brightness; all others have colors."""
 ORIENTATION = 0x0112  # tag of EXIF
-PROBES = 16  # images that the form is judged by
-AT_ONCE = 64  # images per thread whose bytes are held in memory
-MOST_PROBLEMS = 100  # decoding ends after so many problems
+PROBES = 16  # images that decide on the form of all
+IMAGES_AT_ONCE = 64  # images per thread whose bytes are held in memory
+MAX_PROBLEMS = 100  # decoding ends after that many problems
 
 
 class ImageError(Exception):
-    """An image cannot be used; says why, after its name: 'is no image that PIL can read'."""
+    """An image cannot be used; the message follows its name: 'cannot be decoded'."""
 
-    def __init__(self, reason: str, advice: str = "mend or remove it") -> None:
+    def __init__(self, reason: str, advice: str = "repair or remove it") -> None:
         super().__init__(reason)
         self.advice = advice
 
     def about(self, name: str, more: str = "") -> UserError:
-        """Return the error that a user sees."""
+        """Return the UserError for an image of that name."""
         return UserError(f"{name} {self}{more}; {self.advice}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageForm:
-    """Form that every image is brought into."""
+    """Shape and scaling that every image is brought into."""
 
     height: int
     width: int
     channels: Literal[1, 3]
     is_scaled: bool
-    """Whether images of other sizes are scaled to it; else they are an ImageError."""
+    """Whether images of other sizes are scaled, not refused."""
     is_greyed: bool
-    """Whether colours may be lost with one channel; else they are an ImageError."""
+    """Whether colored images may become grey with one channel, and are not refused."""
     resize: Literal["stretch", "crop"] = "stretch"
     size_of: str = ""
-    """Name of the image whose size it is, where no size was asked for."""
+    """Name of the image whose size it is, where no size was given."""
     white: float | None = None
-    """Value that is white in images of more than 8 bits; None where there are none."""
+    """Value of white in images of more than 8 bits; None without such images."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -76,7 +76,7 @@ class ImageForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead:
-    """Header of an image's file; its sides as it stands upright."""
+    """Header of an image file; width and height are those of the upright image."""
 
     name: str
     width: int
@@ -88,24 +88,27 @@ class ImageHead:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image that is to be decoded."""
+    """An image to decode."""
 
     row: int
-    """Its place in the array."""
+    """Row of the array."""
     name: str
     """Name in messages: the path, or file, row and column."""
     content: str | bytes
-    """Path of its file, or its bytes."""
+    """Path of the file, or its bytes."""
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is an image by its name."""
+    """Return whether a file is an image by its name."""
     return Path(name).suffix.lower() in SUFFIXES
 
 
 def read_head(content: str | bytes, name: str) -> ImageHead:
-    """Return what an image is; only one of more than 8 bits is decoded. ImageError if it is
-    none."""
+    """Read the header of an image; only one of more than 8 bits is decoded.
+
+    Raises:
+        ImageError: it is no image.
+    """
     with _problems(), _open(content) as image:
         values = _deep_values(content, image)  # before PIL loads it, for its tags
         brightest = None if values is None else float(values[..., :3].max())
@@ -122,13 +125,13 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
 
 
 DEEP_COLORS = re.compile(r"(RGBA?;16)([LBN])")
-"""PIL's names of 16 bits a color; it keeps the upper 8 of them, which are the lower ones in the
-other order of bytes."""
+"""PIL's names of 16 bits per color. PIL keeps the upper 8 bits, which are the lower 8 bits in the
+other byte order."""
 OTHER_BYTES = {"L": "B", "B": "L", "N": "B"}
 
 
 def _deep_values(content: str | bytes, image: "Image.Image") -> npt.NDArray[np.float64] | None:
-    """Return the values of an image of more than 8 bits, (H, W, 1) or colors; None of others."""
+    """Return the values of an image of more than 8 bits, (H, W, channels); None for others."""
     if image.mode.startswith(("I", "F")):
         return np.asarray(image, np.float64)[..., None]
     tiles = getattr(image, "tile", [])
@@ -141,14 +144,14 @@ def _deep_values(content: str | bytes, image: "Image.Image") -> npt.NDArray[np.f
 
 
 def _other_bytes(given: Any) -> Any:
-    """Return the arguments of PIL's decoder for the other order of bytes."""
+    """Return the arguments of PIL's decoder for the other byte order."""
     if isinstance(given, tuple):
         return (_other_bytes(given[0]), *given[1:])
     return DEEP_COLORS.sub(lambda found: found[1] + OTHER_BYTES[found[2]], given)
 
 
 def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) -> "Image.Image":
-    """Return an image of more than 8 bits with 8 of them, others as they are."""
+    """Return an image of more than 8 bits scaled to 8; return others unchanged."""
     values = _deep_values(content, image)
     if values is None:
         return image
@@ -171,7 +174,7 @@ def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) 
 
 
 def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
-    """Return what images become by a dataset's keys: the first size, colours if any has them."""
+    """Return the form by a dataset's keys; by default the first size, and colors if any has."""
     return ImageForm(
         height=spec.image_size or heads[0].height,
         width=spec.image_size or heads[0].width,
@@ -185,8 +188,7 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
 
 
 def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
-    """Return what is white by the largest values of some images: `dataset.white`, or the least of
-    WHITES that none exceeds."""
+    """Return `dataset.white`, or the least of WHITES that the largest values do not exceed."""
     if not brightest:
         return spec.white
     most = max(brightest)
@@ -195,19 +197,22 @@ def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
 
 
 def decode(content: str | bytes, form: ImageForm) -> Pixels:
-    """Return an image of a file, or of its bytes, in `form.shape`.
+    """Decode an image to an array of `form.shape`, uint8.
 
-    Turned upright as its camera noted, its first frame, what is transparent over white, and more
-    than 8 bits as 8 by `form.white`. ImageError for what is damaged, has other colours or another
-    size than the form, or so many pixels that it may be made to fill the memory.
+    It is the first frame, upright as its camera noted, over white where it is transparent, and
+    scaled from `form.white` to 255 where it has more than 8 bits.
+
+    Raises:
+        ImageError: it is damaged, has colors or a size that the form does not allow, or so many
+            pixels that it might fill memory.
     """
     with _problems(), _open(content) as opened:
         image = _of_eight_bits(content, opened, form)
         image.load()
         if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
             raise ImageError(
-                "has colours, and the first images are grey",
-                "set dataset.channels: 3, or 1 to make all of them grey",
+                "has colors, and the first images are gray",
+                "set dataset.channels: 3, or 1 to make all of them gray",
             )
         return _scale(_in_channels(ImageOps.exif_transpose(image), form), form)
 
@@ -221,15 +226,17 @@ def white_line(white: float) -> str:
 
 
 def fit(pixels: Pixels, form: ImageForm) -> Pixels:
-    """Return an image that is in memory, (H, W, 1) or (H, W, 3), in `form.shape`."""
+    """Return an image array, (H, W, 1) or (H, W, 3), in `form.shape`."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     return _scale(_in_channels(image, form), form)
 
 
 @contextlib.contextmanager
 def huge_images_refused() -> Iterator[None]:
-    """Make PIL raise for images with more pixels than its limit; entered by one thread at a time,
-    it holds for all."""
+    """Make PIL raise for images with more pixels than its limit, in all threads.
+
+    One thread at a time may enter.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
@@ -251,7 +258,7 @@ def _problems() -> Iterator[None]:
             "scale it down or remove it",
         ) from error
     except UnidentifiedImageError as error:
-        raise ImageError("is no image that PIL can read") from error
+        raise ImageError("is not an image that PIL can read") from error
     except Exception as error:
         raise ImageError(f"cannot be decoded ({str(error) or type(error).__name__})") from error
 
@@ -274,18 +281,21 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
                 "set dataset.image_size, such as 64, to scale all of them",
             )
         left, top = 0.0, 0.0
-        if form.resize == "crop":  # the largest square in its middle is kept
+        if form.resize == "crop":  # keep the largest square in the middle
             side = min(image.size)
             left, top = (image.width - side) / 2, (image.height - side) / 2
         box = (left, top, image.width - left, image.height - top)
-        # Bilinear over all the pixels that one is made of: shrinking leaves none out.
+        # Bilinear over all pixels of the area: shrinking leaves none out.
         image = image.resize(size, Image.Resampling.BILINEAR, box=box)
     return np.asarray(image, np.uint8).reshape(form.shape)
 
 
 def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> ImageForm:
-    """Return what all images become, judged by some of them, evenly chosen; UserError if none of
-    these is an image."""
+    """Return the form of all images by a few of them, evenly chosen.
+
+    Raises:
+        UserError: none of these is an image.
+    """
     chosen = pictures[:: max(1, len(pictures) // PROBES)][:PROBES]
     heads, error = [], None
     with huge_images_refused():
@@ -308,10 +318,12 @@ def decode_images(
     number: int,
     form: ImageForm,
 ) -> None:
-    """Write array `name`: (number, H, W, C) uint8, row by row as the pictures say.
+    """Decode pictures into the stored array `name`, (number, H, W, C) uint8.
 
-    `pictures` are taken as they are needed, so their bytes need not fit into memory at once.
-    UserError with the first image that cannot be used, and how many there are.
+    `pictures` is consumed lazily, so their bytes need not fit into memory at once.
+
+    Raises:
+        UserError: names the first image that cannot be used, and their number.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
@@ -330,8 +342,8 @@ def decode_images(
         writer.progress(f"decoding {number:,} images", number) as advance,
         ThreadPoolExecutor(cores) as threads,
     ):
-        while len(problems) < MOST_PROBLEMS:
-            chunk = list(itertools.islice(remaining, AT_ONCE * cores))
+        while len(problems) < MAX_PROBLEMS:
+            chunk = list(itertools.islice(remaining, IMAGES_AT_ONCE * cores))
             if not chunk:
                 break
             list(threads.map(write, chunk))
@@ -340,8 +352,8 @@ def decode_images(
         first, error = problems[min(problems)]
         more = ""
         if len(problems) > 1:
-            least = " or more" if len(problems) >= MOST_PROBLEMS else ""
-            more = f" ({min(len(problems), MOST_PROBLEMS)}{least} such images)"
+            least = " or more" if len(problems) >= MAX_PROBLEMS else ""
+            more = f" ({min(len(problems), MAX_PROBLEMS)}{least} such images)"
         raise error.about(first, more)
 
 
@@ -351,9 +363,10 @@ def files_as_inputs(
     resize: Literal["stretch", "crop"],
     white: float | None,
 ) -> Pixels:
-    """Return (N, H, W, C) uint8 of images: paths of files, or what is in them.
+    """Return (N, H, W, C) uint8 of new images, given as paths or bytes.
 
-    UserError naming an image that cannot be decoded.
+    Raises:
+        UserError: names an image that cannot be decoded.
     """
     height, width, channels = shape
     form = ImageForm(

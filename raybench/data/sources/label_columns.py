@@ -1,4 +1,4 @@
-"""Columns of labels, as classes or numbers, and of weights of training samples."""
+"""Columns of labels, as classes or numbers, and columns of sample weights."""
 
 import itertools
 from collections.abc import Sequence
@@ -23,29 +23,36 @@ from raybench.data.sources.table import (
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError, did_you_mean
 
-MAX_CLASS_SHARE = 0.5  # share of rows with a class of their own beyond which labels are no classes
-MAX_NUMBERED_CLASSES = 20  # different whole numbers that are taken for classes; more are quantities
-MAX_NUMBERED_PICTURES = 1000  # the same of labels of pictures and texts
+MAX_CLASS_SHARE = 0.5  # most classes per row; beyond it labels are no classes
+MAX_NUMBERED_CLASSES = 20  # most different whole numbers that are classes; more are quantities
+MAX_NUMBERED_PICTURES = 1000  # the same for labels of pictures and texts
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of every table, and what they are."""
+    """Labels of every table, and their task."""
 
     task: Task
     values: dict[str, Array]
-    """Labels by split: (rows,) int64 classes, or (rows,) or (rows, columns) float64 in their own
-    unit."""
+    """Labels by split: (rows,) int64 classes, or (rows,) or (rows, columns) float64 numbers in the
+    original unit."""
     class_names: tuple[str, ...] = ()
+    """Names of the classes by number."""
 
 
 def read_labels(
     tables: Tables, columns: Sequence[str], task: Task | None, *, are_pictures: bool = False
 ) -> Labels:
-    """Read the columns of labels whole, and find the task where none is given.
+    """Read the columns of labels.
 
-    Texts, yes and no, and few whole numbers are classes; `are_pictures` (or texts) allows more of
-    these. UserError for labels that are missing, or that cannot be learnt.
+    Args:
+        tables: tables by split.
+        columns: one column, or several columns of numbers.
+        task: by default inferred: texts, booleans and few whole numbers are classes.
+        are_pictures: whether the inputs are pictures or texts, which have more numbered classes.
+
+    Raises:
+        UserError: labels are missing, or cannot be learned.
     """
     train, pairs = tables["train"], list(itertools.product(tables.values(), columns))
     for table, column in pairs:
@@ -78,7 +85,7 @@ def read_labels(
 
 
 def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
-    """Return what labels look like: `classification` or `regression`."""
+    """Infer the task from columns of labels: `classification` or `regression`."""
     if len(columns) > 1:
         return "regression"
     form, kind = table.forms.get(columns[0]), table.schema.field(columns[0]).type
@@ -91,13 +98,13 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
     numbers = np.unique(as_numbers(column_of(table, columns[0])))
     numbers = numbers[~np.isnan(numbers)]
     are_whole = bool((numbers == np.round(numbers)).all())
-    # Of quantities that happen to be whole and few there are hardly more rows than values.
+    # Quantities that happen to be whole and few have hardly more rows than values.
     are_few = len(numbers) <= max_classes and 2 * len(numbers) <= table.num_rows
     return "classification" if are_whole and are_few else "regression"
 
 
 def _require_all(table: Table, column: str, *, is_class: bool) -> None:
-    """Raise UserError where labels are missing, naming the first."""
+    """Raise UserError with the first row that has no label."""
     values, are_names = column_of(table, column), is_class or is_text(table, column)
     rows = np.flatnonzero(as_texts(values).is_null() if are_names else np.isnan(as_numbers(values)))
     if len(rows):
@@ -115,7 +122,7 @@ def _require_all(table: Table, column: str, *, is_class: bool) -> None:
 
 
 def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
-    """Return numbers, which a column may hold as texts; UserError, with the row, for no number."""
+    """Return a column as numbers; raise UserError with the first row that holds none."""
     values = column_of(table, column)
     if not is_text(table, column):
         return as_numbers(values)
@@ -132,8 +139,11 @@ def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
 def _classes(
     tables: Tables, column: str
 ) -> tuple[dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
-    """Return the numbers of the classes, by split, and their names: those of the training table,
-    in order. UserError, with the row, for what cannot be learnt or judged."""
+    """Return the classes as numbers, by split, and their names: those of training, sorted.
+
+    Raises:
+        UserError: there are too many classes, or another split has one that training has not.
+    """
     train = tables["train"]
     if column in train.class_names:
         names = list(train.class_names[column])
@@ -184,7 +194,7 @@ def _rows(number: int) -> str:
 
 
 def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
-    """Return the weights of all rows; UserError, with the row, for what is no number from 0."""
+    """Return the weights of all rows; raise UserError with the first row below 0 or without one."""
     kind = table.schema.field(column).type
     if not is_number_type(kind):
         raise UserError(

@@ -1,4 +1,4 @@
-"""A table that a user has: columns by name and type, read in batches of rows, and their uses."""
+"""Tables: columns by name and type, read in batches of rows, and what each column is used for."""
 
 import copy
 import math
@@ -17,21 +17,21 @@ from raybench.spec.errors import UserError, did_you_mean
 
 Numbers = npt.NDArray[np.float64]
 US_PER_DAY = 86.4e9
-LARGEST = 1e100
-"""Numbers beyond count as missing: they are codes for it, and their squares are beyond floats."""
+LARGEST_NUMBER = 1e100
+"""Larger numbers count as missing: they stand for it, and their squares exceed floats."""
 
 
 def is_number_type(kind: Any) -> bool:
-    """Whether values of a type of pyarrow are numbers, or as good as: dates, yes and no."""
+    """Return whether a type of pyarrow is read as numbers, as dates and booleans are too."""
     types = pa.types
     tests = (types.is_integer, types.is_floating, types.is_decimal)
     return any(test(kind) for test in (*tests, types.is_boolean, types.is_temporal, types.is_null))
 
 
 def as_numbers(values: Any) -> Numbers:
-    """Return a `pyarrow.Array` of such a type as float64: NaN where it is missing or above LARGEST.
+    """Return a `pyarrow.Array` of numbers as float64, NaN where a value is missing or too large.
 
-    Dates are days since 1970, times of day and durations days; yes is 1, no is 0.
+    Dates become days since 1970; times of day and durations become days; booleans 1 and 0.
     """
     kind = values.type
     if pa.types.is_null(kind):
@@ -47,12 +47,12 @@ def as_numbers(values: Any) -> Numbers:
     elif pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
     numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    is_sound = np.abs(numbers) <= LARGEST
+    is_sound = np.abs(numbers) <= LARGEST_NUMBER
     return numbers if is_sound.all() else np.where(is_sound, numbers, np.nan)
 
 
 def as_texts(values: Any) -> Any:
-    """Return a `pyarrow.Array` as texts without spaces at their ends, null where there is none."""
+    """Return a `pyarrow.Array` as stripped texts, null where they are empty."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_float16(values.type):
@@ -60,8 +60,8 @@ def as_texts(values: Any) -> Any:
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
         whole = values.cast(pa.int64(), safe=False)
-        # 3, not 3.0: what a missing value makes of whole numbers. Each by itself: another part of
-        # the column, or another split, may have no fraction.
+        # 3, not 3.0, which whole numbers become beside a missing value. Decided for each value:
+        # another part of the column, or another split, may have no fractions.
         is_whole = pc.equal(whole.cast(values.type), values)
         values = pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
@@ -69,64 +69,64 @@ def as_texts(values: Any) -> Any:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is written as a number."""
+    """Return whether a text is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:
         return False
 
 
-BATCH_ROWS = 65_536  # rows that are read together: of a table larger than memory no more are held
-MAX_SHOWN = 20  # names of columns that a sentence lists
+BATCH_ROWS = 65_536  # rows of a batch: of a table larger than memory no more are held
+MAX_SHOWN = 20  # most names of columns that a sentence lists
 
 
-Say = Callable[[str], None]  # takes a sentence on what was found, for the user
+Say = Callable[[str], None]  # takes a note for the user, a sentence
 
 
 @dataclass(frozen=True)
 class Unread:
-    """Why a column of texts cannot be read as the numbers or dates that it seems to hold."""
+    """Reason why a column of texts cannot be read as the numbers or dates that it seems to hold."""
 
     reason: str
     """Ends a sentence that names the column."""
     wrong: str | None = None
-    """A text to correct; None where all cells are alike and nobody can tell what they mean."""
+    """A text to correct; None where all cells are ambiguous."""
     place: str = ""
-    """Place of the first such text, or the table that holds the column."""
+    """Place of the first text to correct, or else the table."""
 
     def about(self, column: str) -> UserError:
-        """Return the error for a column that is needed; `column` is what it is called."""
+        """Return the error for a column that is needed; `column` is its name in the sentence."""
         return UserError(f"{self.place}: {column} {self.reason}.")
 
 
 class Table:
-    """Rows of a file, of several, of a folder, or of a Hugging Face set."""
+    """Interface of tables: rows of files, of a folder, or of a Hugging Face set."""
 
     source: str
-    """Source that it was read from, for sentences."""
+    """Name of the table in sentences: its path."""
     folder: str
-    """Folder in which paths in its cells begin."""
+    """Folder from which relative paths in cells start."""
     schema: Any
-    """Names (without spaces at their ends) and types of its columns: a `pyarrow.Schema`."""
+    """Stripped names, and types, of the columns: a `pyarrow.Schema`."""
     num_rows: int
     class_names: Mapping[str, Sequence[str]] = {}
     """Names of the classes of columns that hold them as numbers."""
     forms: Mapping[str, Any] = {}
-    """Notation of texts that were read as numbers or dates (`written.Form`), by column."""
+    """Notation of texts that were read as numbers or dates (`written.NumberForm`), by column."""
     unread: Mapping[str, Unread] = {}
-    """Columns of texts that could not be read so."""
+    """Columns of texts that could not be read as numbers or dates."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield `pyarrow.RecordBatch`es of these columns, from the first row to the last."""
+        """Yield all rows of some columns in batches (`pyarrow.RecordBatch`), in order."""
         raise NotImplementedError
 
     def place(self, row: int) -> str:
-        """Return where a row (from 0) is, as a user finds it: `line 7 of flowers.csv`."""
+        """Return the place of a row (from 0) in its file: `line 7 of flowers.csv`."""
         raise NotImplementedError
 
 
 class MemoryTable(Table):
-    """A table that is in memory as a whole."""
+    """A table in memory."""
 
     def __init__(self, table: Any, source: str) -> None:
         """`table`: a `pyarrow.Table`."""
@@ -138,7 +138,7 @@ class MemoryTable(Table):
         yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
 
     def replaced(self, columns: Mapping[str, Any]) -> Self:
-        """Return the table with other values (`pyarrow.ChunkedArray`) of some columns."""
+        """Return the table with new values (`pyarrow.ChunkedArray`) of some columns."""
         found = copy.copy(self)
         for name, values in columns.items():
             place = self.schema.names.index(name)
@@ -148,11 +148,11 @@ class MemoryTable(Table):
 
 
 Tables = Mapping[str, Table]
-"""The tables of a dataset by its splits, `train` first; what is not there is cut from that."""
+"""Tables by split, `train` first, from which missing splits are cut."""
 
 
 def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
-    """Raise UserError for a column that is not there; `key` of the dataset names it."""
+    """Raise UserError if a table lacks a column that `key` of the dataset names."""
     names = table.schema.names
     for column in columns:
         if column not in names:
@@ -168,7 +168,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
-    """Raise UserError where a split lacks a column, or has text there where others have none."""
+    """Raise UserError if a split lacks a column, or has texts where training has none."""
     train = tables["train"]
     for table in tables.values():
         for column in columns:
@@ -193,12 +193,12 @@ def column_of(table: Table, name: str) -> Any:
 
 
 def is_text(table: Table, column: str) -> bool:
-    """Whether a column holds texts."""
+    """Return whether a column holds texts."""
     return is_text_type(table.schema.field(column).type)
 
 
-LONG = 40  # characters of a text, on average, that is more than a name
-SEEN_ROWS = 2000  # first rows that say what a column may be
+LONG_TEXT = 40  # least mean characters of a column of texts that are no names
+SEEN_ROWS = 2000  # first rows that decide on the use of a column
 
 
 def some_of(table: Table, column: str) -> Any:
@@ -207,15 +207,15 @@ def some_of(table: Table, column: str) -> Any:
 
 
 def is_long_text(table: Table, column: str) -> bool:
-    """Whether a column holds texts that are more than names."""
+    """Return whether a column holds texts that are longer than names."""
     if not is_text(table, column):
         return False
     length = pc.mean(pc.utf8_length(some_of(table, column).cast(pa.string()))).as_py()
-    return length is not None and length >= LONG
+    return length is not None and length >= LONG_TEXT
 
 
 def is_text_type(kind: Any) -> bool:
-    """Whether a type of pyarrow is text, written once each (`dictionary`) or not."""
+    """Return whether a type of pyarrow is text, or a dictionary of texts."""
     types = pa.types
     if types.is_dictionary(kind):
         return is_text_type(kind.value_type)
@@ -228,10 +228,17 @@ ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
 
 
 def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], list[str]]:
-    """Return the columns of labels, and those of numbers and names that are the inputs (none where
-    texts or images are); UserError for what is missing, or has two uses.
+    """Return the columns of labels and the columns of inputs.
 
-    `say` takes sentences on columns that no features can be made of.
+    There are no columns of inputs where the inputs are texts or images.
+
+    Args:
+        spec: the dataset, whose keys name columns.
+        tables: tables by split.
+        say: takes notes on columns that are left out.
+
+    Raises:
+        UserError: a column is missing, or used twice.
     """
     train = tables["train"]
     named: dict[str, list[str]] = {}
@@ -284,7 +291,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
 
 
 def split_column(spec: DatasetSpec) -> str:
-    """Return the column that splits are cut by."""
+    """Return the column of `split_by`."""
     given = spec.split_by
     assert given is not None
     return given if isinstance(given, str) else next(iter(given.values()))
@@ -322,7 +329,7 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], say: Say) -> list[s
 
 
 def is_input_type(kind: Any) -> bool:
-    """Whether features can be made of a column of that type of pyarrow."""
+    """Return whether a column of that type of pyarrow can be an input."""
     if pa.types.is_dictionary(kind):
         return is_input_type(kind.value_type)
     return is_text_type(kind) or is_number_type(kind)

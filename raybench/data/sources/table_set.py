@@ -1,4 +1,4 @@
-"""A table as a dataset: rows into splits, columns into inputs and labels."""
+"""Tables as datasets: rows into splits, columns into inputs and labels."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import Rows
 from raybench.data.sources import encode, texts
-from raybench.data.sources.cut import cut, group_order, held_out_line, mixed_order, standardised
+from raybench.data.sources.cut import cut, group_order, held_out_line, mixed_order, standardized
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
     MAX_SHOWN,
@@ -29,21 +29,20 @@ from raybench.data.sources.table import (
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
-HELD_BYTES = 2**28
-"""Most bytes of columns of numbers that are read together: a pass over a table opens all its
-files."""
+MAX_BYTES_READ = 2**28
+"""Most bytes of columns of numbers that are read in one pass; each pass opens all files again."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """The rows of a split, and the table they are in."""
+    """The rows of a split, and the table that holds them."""
 
     split: str
     table: Table
     rows: Rows
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield these rows batch by batch (`pyarrow.RecordBatch`), in the table's order."""
+        """Yield the rows in batches (`pyarrow.RecordBatch`), in the order of the table."""
         is_own = np.zeros(self.table.num_rows, bool)
         is_own[self.rows] = True
         start = 0
@@ -53,16 +52,16 @@ class Member:
 
 
 class Features:
-    """Makes inputs of numbers and names, a vector of float32 for each row."""
+    """Turns columns of numbers and names into inputs: a float32 vector for each row."""
 
     dtype = np.float32
     vocabulary: tuple[str, ...] = ()
 
     def __init__(self, spec: DatasetSpec, inputs: Sequence[str], train: Member, say: Say) -> None:
-        """Learn the columns; `say` takes sentences on those that are left out."""
+        """Learn the encoders of the columns; `say` takes notes on columns that are left out."""
         self.encoders: list[encode.Encoder] = []
         reasons = []
-        together = max(1, HELD_BYTES // (np.dtype(np.float64).itemsize * len(train.rows)))
+        together = max(1, MAX_BYTES_READ // (np.dtype(np.float64).itemsize * len(train.rows)))
         for start in range(0, len(inputs), together):
             seen = _read_columns(spec, inputs[start : start + together], train)
             for name in list(seen):
@@ -80,21 +79,21 @@ class Features:
             say(sentence)
         self.columns = [one.name for one in self.encoders]
         self.encoding = {"columns": [asdict(one) for one in self.encoders]}
-        """Encoding, in the form of `Dataset.encoding`."""
+        """See `Dataset.encoding`."""
         self.shape: tuple[int, ...] = (sum(len(one.features) for one in self.encoders),)
         """Shape of one sample."""
 
     def write(self, batch: Any) -> Array:
-        """Return the inputs of any rows of a table."""
+        """Return the inputs of a batch of rows."""
         return np.hstack([one.encode(batch.column(one.name)) for one in self.encoders])
 
 
 Seen = list[npt.NDArray[np.float64]] | Counter[str | None]
-"""Values of a column in the training rows: its numbers in parts, or the counts of its texts."""
+"""Values of a column in the training rows: batches of numbers, or counts of texts."""
 
 
 def _read_columns(spec: DatasetSpec, names: Sequence[str], train: Member) -> dict[str, Seen]:
-    """Read columns of the training rows together, in one pass."""
+    """Read columns of the training rows in one pass."""
     seen: dict[str, Seen] = {}
     for name in names:
         is_number = is_number_type(train.table.schema.field(name).type)
@@ -109,11 +108,11 @@ def _read_columns(spec: DatasetSpec, names: Sequence[str], train: Member) -> dic
 
 
 def _learn(spec: DatasetSpec, name: str, train: Member, seen: Seen) -> encode.Encoder:
-    """Return the encoder of a column; NotUsed for one that says nothing."""
+    """Return the encoder of a column; raise NotUsed if nothing can be learned from it."""
     table, kind = train.table, train.table.schema.field(name).type
     is_asked = spec.columns is not None
     if isinstance(seen, list):
-        # Only of whole numbers: dates that go up are worth learning from.
+        # Whole numbers alone: dates in order may still be useful.
         counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
         is_flag, numbers = pa.types.is_boolean(kind), np.concatenate(seen)
         form = table.forms.get(name)
@@ -129,7 +128,7 @@ def _learn(spec: DatasetSpec, name: str, train: Member, seen: Seen) -> encode.En
 
 
 MakeArray = Callable[[str, tuple[int, ...], npt.DTypeLike], Array]
-"""(name, shape, type) -> a new array to write to, in memory or a file."""
+"""(name, shape, type) -> a new array, in memory or in a file."""
 
 
 def table_dataset(
@@ -140,11 +139,17 @@ def table_dataset(
     make: MakeArray = lambda name, shape, dtype: np.empty(shape, dtype),
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Dataset:
-    """Return the dataset of tables; of their inputs one batch of rows is held at a time.
+    """Return the dataset of tables, whose inputs are read one batch of rows at a time.
 
-    `make` gives the arrays of inputs (`train-inputs`, ...); `say` takes sentences on what was
-    left out, `advance` the rows that are done. What is wrong with the tables is a UserError that
-    names row and column.
+    Args:
+        spec: the dataset.
+        tables: tables by split.
+        say: takes notes on what was found and left out.
+        make: creates the arrays of inputs (`train-inputs`, ...).
+        advance: takes numbers of rows that are done.
+
+    Raises:
+        UserError: names the row and column of the first mistake.
     """
     labels, members, inputs = prepare(spec, tables, say)
     arrays = _write_inputs(inputs, members, make, advance)
@@ -156,7 +161,7 @@ def table_dataset(
     ]
     known: dict[str, Any] = {}
     if labels.task == "regression":
-        values, known["label_scale"], known["label_offset"] = standardised(values)
+        values, known["label_scale"], known["label_offset"] = standardized(values)
     splits: dict[str, Any] = {
         member.split: Split(arrays[member.split], one, weights if member.split == "train" else None)
         for member, one in zip(members, values, strict=True)
@@ -176,15 +181,18 @@ def table_dataset(
 def prepare(
     spec: DatasetSpec, tables: Tables, say: Say
 ) -> tuple[Labels, list[Member], Features | texts.Tokens]:
-    """Return labels, the rows of `train`, `validation` and `test`, and what makes their inputs,
-    which knows the training rows. All that is wrong with these is a UserError."""
+    """Read the labels, cut the splits and learn the encoding of the inputs from the training rows.
+
+    Returns:
+        Labels; the rows of `train`, `validation` and `test`; the encoding.
+
+    Raises:
+        UserError: names the row and column of the first mistake.
+    """
     columns, inputs = find_roles(spec, tables, say)
     labels = read_labels(tables, columns, spec.task, are_pictures=spec.text is not None)
     members = split_members(spec, tables, labels)
-    if line := held_out_line(tables["train"].num_rows, spec, tables):
-        say(line)
-    if line := time_line(spec, tables):
-        say(line)
+    say_splits(spec, tables, say)
     if spec.text is None:
         return labels, members, Features(spec, inputs, members[0], say)
     texts.require_text(members[0].table, spec.text)
@@ -199,7 +207,7 @@ def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> l
     train = tables["train"]
     rows = {split: np.arange(table.num_rows) for split, table in tables.items()}
     rows["train"], keys = row_order(spec, train, classes)
-    numbers = {split: Split(one, one) for split, one in rows.items()}  # samples are their numbers
+    numbers = {split: Split(one, one) for split, one in rows.items()}  # row numbers as samples
     parts = cut(numbers, spec, source=train.source, keys=keys)
     return [
         Member(split, tables.get(split, train), part.array)
@@ -210,8 +218,12 @@ def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> l
 def row_order(
     spec: DatasetSpec, table: Table, classes: Array | None
 ) -> tuple[Rows, npt.NDArray[np.int64] | None]:
-    """Return the rows in the order that splits are cut from (see `cut`), and keys of neighbors that
-    stay together: of `dataset.split_by` the latest rows first, or whole groups."""
+    """Return the order of rows from which splits are cut (see `cut`), and keys for `split_by`.
+
+    Returns:
+        The order: mixed, the latest rows first, or group by group; and equal keys for neighbors
+        that belong to one split, None without `split_by`.
+    """
     if spec.split_by is None:
         return mixed_order(classes, table.num_rows, seed=spec.split_seed), None
     column = split_column(spec)
@@ -247,12 +259,19 @@ def row_order(
 
 
 ORDERED = 0.95
-"""Share of the steps from row to row, up or down, from which on rows are in order of a column."""
-FEWEST_STEPS = 10
+"""Share of steps in one direction, from row to row, from which on rows are in order of a column."""
+MIN_STEPS = 10
+
+
+def say_splits(spec: DatasetSpec, tables: Tables, say: Say) -> None:
+    """Give notes on how splits are cut that a user may not expect."""
+    lines = held_out_line(tables["train"].num_rows, spec, tables), time_line(spec, tables)
+    for line in filter(None, lines):
+        say(line)
 
 
 def time_line(spec: DatasetSpec, tables: Tables) -> str | None:
-    """Say that rows in order of time are split at random."""
+    """Return a sentence if rows in order of time are split at random."""
     train = tables["train"]
     is_cut = "validation" not in tables or ("test" not in tables and spec.test_size != "none")
     for column in train.schema if is_cut and spec.split_by is None else ():
@@ -261,7 +280,7 @@ def time_line(spec: DatasetSpec, tables: Tables) -> str | None:
         days = as_numbers(column_of(train, column.name))
         steps = np.diff(days[~np.isnan(days)])
         steps = steps[steps != 0]
-        if len(steps) >= FEWEST_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:
+        if len(steps) >= MIN_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:
             return (
                 f"rows are in order of column '{column.name}' and split at random: validation rows "
                 "lie between training rows; to judge by the latest rows, set dataset.split_by: "

@@ -1,7 +1,4 @@
-"""The loaders of tables, folders and texts: `csv`, `image_folder`, `text` and others.
-
-Also a table with a column of images, and sets as Hugging Face's `datasets` has written them.
-"""
+"""Loaders of tables, folders, texts and Hugging Face sets; tables may have a column of images."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +11,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Dataset
 from raybench.data.inputs import Rows
 from raybench.data.sources import folders, images, texts
-from raybench.data.sources.cut import KEYS, held_out_line, mixed_order, stored_and_cut
+from raybench.data.sources.cut import KEYS, mixed_order, stored_and_cut
 from raybench.data.sources.files import open_tables, split_of
 from raybench.data.sources.label_columns import read_labels, read_weights
 from raybench.data.sources.table import (
@@ -28,25 +25,32 @@ from raybench.data.sources.table import (
     is_text_type,
     require_columns,
 )
-from raybench.data.sources.table_set import row_order, split_members, table_dataset, time_line
+from raybench.data.sources.table_set import row_order, say_splits, split_members, table_dataset
 from raybench.data.sources.written import read_written
-from raybench.data.store.build import File, Source, Writer, file_at, list_files, stored_dataset
-from raybench.data.store.entries import tell
+from raybench.data.store import (
+    File,
+    Source,
+    Writer,
+    file_at,
+    list_files,
+    print_note,
+    stored_dataset,
+)
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
-HIDDEN = -1  # label of a split whose labels are kept secret, as of a contest
+HIDDEN = -1  # label of a split whose labels are secret, as in a contest
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
-"""Keys of the dataset that no stored array depends on."""
+"""Keys of the dataset that do not change stored arrays."""
 IMAGE_OPTIONS = (
     *("image", "label", "task", "weight", "image_size", "resize", "channels", "white"),
     *("split_seed", "split_by", "decimal", "dates"),
 )
-"""Keys that stored images depend on: splits are cut from these."""
+"""Keys that change stored images, from which splits are cut."""
 
 
 def load_csv(spec: DatasetSpec) -> Dataset:
-    """Return the rows of a file of CSV or Parquet, of a folder of splits, or of parts (Parquet)."""
+    """Load a CSV or Parquet file, a folder with a file per split, or parts of a Parquet table."""
     return _load(spec, _files(spec), lambda: open_tables(spec.name, str(spec.path)))
 
 
@@ -54,7 +58,7 @@ load_parquet = load_csv
 
 
 def load_huggingface(spec: DatasetSpec) -> Dataset:
-    """Return a set of Hugging Face's `datasets`, of a folder or of the library's cache."""
+    """Load a set of Hugging Face's `datasets` from a folder or the library's cache."""
     tables, read = open_huggingface(spec)
     spec, tables = with_default_columns(spec, tables)
     found = [file_at(path, name=str(path.absolute())) for path in read]
@@ -62,13 +66,13 @@ def load_huggingface(spec: DatasetSpec) -> Dataset:
 
 
 def load_image_folder(spec: DatasetSpec) -> Dataset:
-    """Return the images of a folder by class, with splits or without."""
+    """Load a folder of images by class, with or without folders of splits."""
     path = _path(spec)
     files, num_others = folders.list_images(path)
 
     def build(writer: Writer) -> Mapping[str, Any]:
         if num_others:
-            _say(spec)(f"{num_others:,} files are no images by their names, and left out.")
+            _say(spec)(f"{num_others:,} files are not images by their names and are left out.")
         named = spec.model_copy(update={"image": folders.FILE_NAME, "label": folders.LABEL})
         return _store_images(named, folders.open_image_folder(path, files), writer)
 
@@ -76,7 +80,7 @@ def load_image_folder(spec: DatasetSpec) -> Dataset:
 
 
 def load_text(spec: DatasetSpec) -> Dataset:
-    """Return texts by class (`path/CLASS/*.txt`), or the running text of a file or folder."""
+    """Load texts by class (`path/CLASS/*.txt`), or the running text of a file or folder."""
     path, found = _path(spec), _files(spec)
     if not is_of_classes(spec):
         return _load_language(spec, found, lambda: texts.running_texts(path))
@@ -90,8 +94,11 @@ def load_text(spec: DatasetSpec) -> Dataset:
 
 
 def is_of_classes(spec: DatasetSpec) -> bool:
-    """Whether files of text are learnt by class, else as running text; UserError for a task that
-    they have no labels for."""
+    """Return whether files of text are classified, not learned as running text.
+
+    Raises:
+        UserError: the task is a regression.
+    """
     path = _path(spec)
     if spec.task == "regression":
         raise UserError(
@@ -112,7 +119,7 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         return stored_and_cut(source, lambda writer: _store_images(spec, tables, writer), spec)
 
     def build(writer: Writer) -> Dataset:
-        tables = read_written(spec, open_them(), _say(spec))  # only where it is not stored yet
+        tables = read_written(spec, open_them(), _say(spec))  # only if it is not stored yet
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
             return table_dataset(spec, tables, _say(spec), make=writer.array, advance=advance)
@@ -129,7 +136,7 @@ def _load_language(
 
 
 def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
-    """Return the texts of a column one after the other, by split, for a language model."""
+    """Return the joined texts of a column by split, for a language model."""
     train = tables["train"]
     if spec.text is None:
         raise UserError(
@@ -148,7 +155,7 @@ def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
 
 
 def _say(spec: DatasetSpec) -> Say:
-    return lambda sentence: tell(f"{spec.path}: {sentence}")
+    return lambda sentence: print_note(f"{spec.path}: {sentence}")
 
 
 def _path(spec: DatasetSpec) -> Path:
@@ -171,7 +178,7 @@ def _source(spec: DatasetSpec, found: Sequence[File], keys: Sequence[str] | None
 
 
 def require_image_column(table: Table, column: str) -> None:
-    """Raise UserError for a column that can hold no images."""
+    """Raise UserError if a column cannot hold images."""
     kind = table.schema.field(column).type
     is_pair = pa.types.is_struct(kind) and {field.name for field in kind} & {"bytes", "path"}
     if is_pair or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or is_text_type(kind):
@@ -183,7 +190,7 @@ def require_image_column(table: Table, column: str) -> None:
 
 
 def first_pictures(table: Table, column: str) -> list[images.Picture]:
-    """Return some of the first images, which tell what all become."""
+    """Return a few of the first images, which decide on the form of all."""
     batch = next(iter(table.batches([column])))
     step = max(1, batch.num_rows // images.PROBES)
     rows = range(0, batch.num_rows, step)
@@ -191,7 +198,7 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
-    """Write images and labels of each table in a mixed order; return what describes them."""
+    """Write images and labels of each table in a mixed order; return their description."""
     tables = read_written(spec, tables, _say(spec))
     columns, _ = find_roles(spec, tables, _say(spec))
     image = spec.image
@@ -199,10 +206,7 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
     for table in tables.values():
         require_image_column(table, image)
     labels = read_labels(tables, columns, spec.task, are_pictures=True)
-    if line := held_out_line(tables["train"].num_rows, spec, tables):
-        _say(spec)(line)
-    if line := time_line(spec, tables):
-        _say(spec)(line)
+    say_splits(spec, tables, _say(spec))
     is_class = labels.task == "classification"
     form = images.probe(first_pictures(tables["train"], image), spec)
     for split, table in tables.items():
@@ -222,18 +226,11 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
     if form.white is not None:
         _say(spec)(images.white_line(form.white))
     encoding = {"white": form.white} if form.white is not None else None
-    return {
-        "task": labels.task,
-        "class_names": list(labels.class_names),
-        "encoding": encoding,
-    }
+    return {"task": labels.task, "class_names": list(labels.class_names), "encoding": encoding}
 
 
 def _image_files(column: str, tables: Tables) -> list[File]:
-    """Return the files that a column of paths names: where one changes, all is decoded anew.
-
-    None of images whose bytes stand in the table. What is not there is said when it is read.
-    """
+    """Return the existing files of a column of paths: if one changes, all are decoded anew."""
     found = {}
     for table in tables.values():
         if column not in table.schema.names or not is_text(table, column):
@@ -246,7 +243,7 @@ def _image_files(column: str, tables: Tables) -> list[File]:
 
 
 def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture]:
-    """Yield all images in the table's order, each with its row in the array."""
+    """Yield all images in the order of the table, each with its row of the array."""
     places = enumerate(np.argsort(order).tolist())
     for batch in table.batches([column]):
         for cell, (row, place) in zip(batch.column(0), places, strict=False):
@@ -254,7 +251,7 @@ def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture
 
 
 def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> images.Picture:
-    """Return the image of a cell: bytes, a path, or Hugging Face's pair of both."""
+    """Return the image of a cell: bytes, a path, or Hugging Face's dict of both."""
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") or cell.get("path")
     if isinstance(cell, str) and cell:
@@ -272,7 +269,7 @@ def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> imag
 
 
 class HuggingFaceTable(Table):
-    """One split of a set of `datasets`."""
+    """One split of a set of Hugging Face's `datasets`."""
 
     def __init__(self, split: Any, source: str) -> None:
         """`split`: a `datasets.Dataset`."""
@@ -300,10 +297,17 @@ class HuggingFaceTable(Table):
 
 
 def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
-    """Return the tables of a set, and the files that they are read from.
+    """Open a set of Hugging Face's `datasets`; nothing is downloaded.
 
-    `spec.path`: a folder that `save_to_disk` wrote, or the name of a set in the library's cache,
-    whose configuration `spec.set` names. Nothing is downloaded.
+    Args:
+        spec: `path` is a folder that `save_to_disk` wrote, or the name of a set in the library's
+            cache, whose configuration is `set`.
+
+    Returns:
+        The tables by split, and the files that they are read from.
+
+    Raises:
+        UserError: there is no such set, or it has no training split.
     """
     assert spec.path is not None
     found = _load_huggingface(spec.path, spec.set)
@@ -335,7 +339,7 @@ def _load_huggingface(path: str, name: str | None) -> Any:
             "pip install 'raybench[models]'."
         ) from error
     datasets.disable_progress_bars()
-    # Also where a user has not set HF_HUB_OFFLINE: a training must not wait for the net.
+    # Even without HF_HUB_OFFLINE of the user: training must not wait for the network.
     datasets.config.HF_HUB_OFFLINE = True
     folder = Path(path).expanduser()
     try:
@@ -346,7 +350,7 @@ def _load_huggingface(path: str, name: str | None) -> Any:
         )
     except (OSError, ValueError, KeyError) as error:
         wrong = (
-            f"{path} is no whole folder of datasets' save_to_disk ({error}); save it again, or "
+            f"{path} is not a whole folder of datasets' save_to_disk ({error}); save it again, or "
             "name another kind of dataset (parquet, image_folder)."
         )
         if not folder.exists():
@@ -358,9 +362,10 @@ def _load_huggingface(path: str, name: str | None) -> Any:
 
 
 def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
-    """Return the spec with the columns that its keys leave open, by the set's features.
+    """Fill in the columns that a spec leaves open, by the features of a Hugging Face set.
 
-    A split whose labels are all hidden (-1) is left out.
+    Returns:
+        The spec, and the tables without splits whose labels are all hidden (-1).
     """
     train = tables["train"]
     assert isinstance(train, HuggingFaceTable)

@@ -1,4 +1,4 @@
-"""Texts as token ids, numbered by the training texts alone: a column of them, or running text."""
+"""Texts as token ids, numbered by the training texts alone: a column, or running text."""
 
 import re
 from collections import Counter
@@ -20,19 +20,20 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
 Pieces = npt.NDArray[Any] | list[str]
-"""A text cut up: its words, or an array of its characters' code points, or of its bytes."""
+"""Tokens of a text: its words, or an array of the code points of its characters, or of its bytes.
+"""
 Ids = npt.NDArray[np.int32]
-Kind = Literal["words", "characters", "bytes"]  # what a text is cut into
+TokenKind = Literal["words", "characters", "bytes"]
 
 PADDING, UNKNOWN = 0, 1
-"""Ids of what fills up a short text, and of what no training text has (or too few have)."""
+"""Ids of the filling of short texts, and of tokens that no training text (or too few) has."""
 SPECIAL = ("<padding>", "<unknown>")
-WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")  # a word, or a mark between words; lower case
+WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")  # a word, or a punctuation mark
 _NUM_CODES = 0x110000
 
 
-def cut_text(text: str, kind: Kind) -> Pieces:
-    """Cut a text up."""
+def cut_text(text: str, kind: TokenKind) -> Pieces:
+    """Split a text into tokens; words are in lower case."""
     if kind == "words":
         return WORD.findall(text.lower())
     if kind == "characters":
@@ -41,7 +42,7 @@ def cut_text(text: str, kind: Kind) -> Pieces:
 
 
 def count_tokens(pieces: Pieces, counts: Counter[str]) -> None:
-    """Add what a training text is cut into to the counts."""
+    """Add the tokens of a training text to the counts."""
     if isinstance(pieces, list):
         counts.update(pieces)
     else:
@@ -50,22 +51,22 @@ def count_tokens(pieces: Pieces, counts: Counter[str]) -> None:
             counts[chr(code)] += number
 
 
-def number_tokens(counts: Counter[str], kind: Kind, size: int) -> tuple[str, ...]:
-    """Return the tokens by their ids, `size` at most with the special ones; bytes are all kept.
+def number_tokens(counts: Counter[str], kind: TokenKind, size: int) -> tuple[str, ...]:
+    """Return the vocabulary: PADDING and UNKNOWN, then the most frequent tokens, at most `size`.
 
-    The most frequent ones come first after PADDING and UNKNOWN; bytes have ids 2 to 257.
+    All bytes are kept, with the ids 2 to 257.
     """
     if kind == "bytes":
         return (*SPECIAL, *(f"<{number:02x}>" for number in range(256)))
-    # By name where equally frequent: the same in every process.
+    # Ties are broken by name: the same in every process.
     kept = sorted(counts, key=lambda token: (-counts[token], token))
     return (*SPECIAL, *kept[: size - len(SPECIAL)])
 
 
 class Tokenizer:
-    """Makes token ids of texts that are cut up, by the tokens' vocabulary (`number_tokens`)."""
+    """Turns tokens into their ids in a vocabulary (`number_tokens`)."""
 
-    def __init__(self, kind: Kind, vocabulary: Sequence[str]) -> None:
+    def __init__(self, kind: TokenKind, vocabulary: Sequence[str]) -> None:
         self.kind, self.vocabulary = kind, tuple(vocabulary)
         self._ids = {token: number for number, token in enumerate(self.vocabulary)}
         if kind == "characters":
@@ -74,7 +75,7 @@ class Tokenizer:
                 self._of_code[ord(token)] = number
 
     def ids(self, pieces: Pieces) -> Ids:
-        """Return the ids of a text that is cut up."""
+        """Return the ids of the tokens of a text."""
         if isinstance(pieces, list):
             return np.array([self._ids.get(word, UNKNOWN) for word in pieces], np.int32)
         if self.kind == "characters":
@@ -82,11 +83,11 @@ class Tokenizer:
         return pieces.astype(np.int32) + len(SPECIAL)
 
 
-MANY = 0.25  # share of texts beyond which it is said that they are cut
+MANY_SHORTENED = 0.25  # share of shortened texts beyond which a note says so
 
 
 def require_text(table: Table, column: str) -> None:
-    """Raise UserError for a column that holds no texts."""
+    """Raise UserError if a column holds no texts."""
     if not is_text(table, column):
         raise UserError(
             f"dataset.text: column '{column}' of {table.source} holds "
@@ -95,12 +96,12 @@ def require_text(table: Table, column: str) -> None:
 
 
 class Tokens:
-    """Makes inputs of a column of texts, (`sequence_length`,) int32, padded with 0 at the end."""
+    """Turns a column of texts into inputs: (`sequence_length`,) int32, padded with 0 at the end."""
 
     dtype = np.int32
 
     def __init__(self, spec: DatasetSpec, source: str, texts: Iterable[str], say: Say) -> None:
-        """Number the tokens of all training texts; `say` hears of texts that are empty or cut."""
+        """Number the tokens of all training texts; `say` takes notes on empty or shortened ones."""
         assert spec.text is not None
         column, most, kind = spec.text, spec.sequence_length, spec.tokens
         self.columns, self.encoding = [column], {"tokens": kind}
@@ -111,9 +112,9 @@ class Tokens:
             lengths.append(len(pieces))
             count_tokens(pieces, counts)
         self.lengths = np.array(lengths)
-        """Tokens of each training text."""
+        """Number of tokens of each training text."""
         self.num_tokens = 256 if kind == "bytes" else len(counts)
-        """Different tokens of the training texts, before any are left out."""
+        """Number of different tokens of the training texts, including those without an id."""
         self._tokenizer = Tokenizer(kind, number_tokens(counts, kind, spec.vocabulary_size))
         self.vocabulary = self._tokenizer.vocabulary
         if not any(lengths):
@@ -121,19 +122,19 @@ class Tokens:
         if empty := lengths.count(0):
             say(f"column '{column}' is empty in {empty:,} of {len(lengths):,} training rows.")
         share = float((self.lengths > most).mean())
-        if share > MANY:
+        if share > MANY_SHORTENED:
             say(
                 f"{100 * share:.0f} % of the texts are longer than {most} {kind} and are cut there "
                 f"(half have up to {np.median(lengths):.0f}); dataset.sequence_length says so."
             )
 
     def write(self, batch: Any) -> Array:
-        """Return the inputs of any rows."""
+        """Return the inputs of a batch of rows."""
         return padded_ids(self._tokenizer, list(texts_of(batch)), self.shape[0])
 
 
 def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array:
-    """Return (N, length) int32 token ids: cut there, padded at the end; of no text one unknown."""
+    """Return (N, length) int32 token ids, cut or padded at the end; an empty text is UNKNOWN."""
     out = np.full((len(texts), length), PADDING, np.int32)
     for row, text in enumerate(texts):
         ids = tokenizer.ids(cut_text(text, tokenizer.kind)[:length])
@@ -144,15 +145,15 @@ def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array
 
 
 def texts_of(batch: Any) -> Iterator[str]:
-    """Yield the texts of a batch's one column; what is missing is empty."""
+    """Yield the texts of a batch of one column; a missing one is empty."""
     for value in batch.column(0):
         yield value.as_py() or ""
 
 
 def texts_as_inputs(
-    samples: Iterable[str], kind: Kind, vocabulary: Sequence[str], length: int
+    samples: Iterable[str], kind: TokenKind, vocabulary: Sequence[str], length: int
 ) -> Array:
-    """Return (N, length) int32 token ids of texts: cut there, padded with 0 at the end."""
+    """Return (N, length) int32 token ids of new texts, cut or padded with 0 at the end."""
     if isinstance(samples, str):
         raise UserError("The texts are one text; give a list of them: [text].")
     tokenizer = Tokenizer(kind, vocabulary)
@@ -166,11 +167,11 @@ def texts_as_inputs(
 
 
 MEMORY_FACTOR = 20
-"""Bytes in memory for one of a text that is learnt, at most: its ids, its next ones, its cuts."""
+"""Bytes of memory for a byte of running text, at most: its token, its id and its label."""
 
 
 def running_texts(path: Path) -> dict[str, str]:
-    """Return the text of a file, or of a folder's, whole: by split, or as `train` alone."""
+    """Return the text of a file or of all files of a folder, by split, or as `train` alone."""
     files = [path] if path.is_file() else find_files(path, TEXT_ENDINGS)
     if not files:
         raise UserError(
@@ -188,7 +189,11 @@ def running_texts(path: Path) -> dict[str, str]:
 
 
 def read_text(file: Path) -> str:
-    """Return a file's text; UserError, with the line, if it is not UTF-8 (or UTF-16, marked)."""
+    """Return the text of a file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+
+    Raises:
+        UserError: it is in another encoding; names the line.
+    """
     try:
         return file.read_text(encoding=encoding_of(file))
     except UnicodeDecodeError as error:
@@ -196,10 +201,15 @@ def read_text(file: Path) -> str:
 
 
 def language_dataset(spec: DatasetSpec, texts: dict[str, str], say: Say) -> Dataset:
-    """Return windows of `sequence_length` tokens, each labelled with those that follow.
+    """Return windows of `sequence_length` tokens, labeled with the tokens that follow.
 
-    `texts` by split; what has no text of its own is cut off the end of `train`: the last part is
-    the test, what is before it validation. Tokens are numbered by the training text alone.
+    Args:
+        spec: the dataset.
+        texts: texts by split; missing splits are cut off the end of `train`, the test last.
+        say: takes a note on what is held out.
+
+    Raises:
+        UserError: a split has less text than one window.
     """
     pieces = {split: cut_text(text, spec.tokens) for split, text in texts.items()}
     pieces = _cut_off(spec, pieces, say)

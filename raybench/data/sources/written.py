@@ -1,14 +1,13 @@
-"""Numbers and dates in columns of texts, as people write them: `1.200,50`, `$5`, `31/12/2017`.
+"""Numbers and dates that are written in columns of texts: `1.200,50`, `$5`, `31/12/2017`.
 
-A column is read as such where all its cells are, in every split, but for signs of a missing value.
-Where a column alone does not tell which mark is the decimal one, or the day from the month, the
-other columns do, then `dataset.decimal` and `dataset.dates`.
+A column is read so if all its cells are numbers or dates in every split, except signs of a missing
+value. Where the decimal mark, or the order of day and month, is ambiguous in a column, other
+columns decide, or `dataset.decimal` and `dataset.dates`.
 """
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -29,19 +28,22 @@ from raybench.data.sources.table import (
     is_number_type,
     is_text,
     is_text_type,
+    some_of,
 )
 from raybench.spec.dataset_spec import TABLES, DatasetSpec, DateOrder, DecimalMark
 
 Mask = npt.NDArray[np.bool_]
-MISSING = (
+MISSING_TEXTS = (
     *("-", "--", "---", "\N{EN DASH}", "\N{EM DASH}", ".", "..", "...", "?", "*", "/"),
     *("na", "n/a", "n.a.", "#n/a", "#na", "<na>", "nan", "null", "(null)", "none", "nil", "\\n"),
     *("unknown", "missing", "not available", "inf", "-inf", "infinity", "-infinity"),
     *("#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!"),
 )
-"""Texts of cells without a value, in lower case; in columns of numbers or dates alone."""
-MISTAKES = 0.1  # share of cells below which those that are no numbers (dates) are mistakes
-PROBED = 1000  # first rows by which a column is no candidate
+"""Texts of missing values in columns of numbers or dates, in lower case."""
+MAX_MISTAKES = (
+    0.1  # most cells that are no numbers (dates), as a share, in a column of numbers (dates)
+)
+PROBED_ROWS = 1000  # first rows that decide whether a column may hold numbers or dates
 SPACE = "[ '\N{RIGHT SINGLE QUOTATION MARK}\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}]"
 UNIT = (
     r"[\p{Sc}%‰]|EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|NZD|HKD|SGD|SEK|NOK|DKK|PLN|CZK|HUF|RON|BRL|"
@@ -59,7 +61,7 @@ READABLE: dict[DecimalMark, str] = {
     ".": r"^(?:\d+|[1-9]\d{0,2}(?:,\d{2,3})*,\d{3})?(?:\.\d*)?$",
     ",": r"^(?:\d+|[1-9]\d{0,2}(?:\.\d{2,3})*\.\d{3})?(?:,\d*)?$",
 }
-"""Numbers that can be read by their decimal mark; the other mark stands between thousands."""
+"""Numbers by their decimal mark; the other mark separates thousands."""
 DATE = (
     r"^(?P<first>\d{1,4})(?P<mark>[-/.])(?P<second>\d{1,2})[-/.](?P<third>\d{1,4})"
     r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<seconds>\d{2}(?:\.\d+)?))?"
@@ -72,17 +74,17 @@ MONTHS = (
 NAMED = {
     r"^(\d{1,2})[-/. ]*#(\d+)#[-/., ]*(\d{2,4})\b": r"\3-\2-\1",
     r"^#(\d+)#[-/. ]*(\d{1,2})[-/., ]+(\d{2,4})\b": r"\3-\1-\2",
-    r"^([0-6]\d-)": r"20\1",  # as POSIX has years of two digits
+    r"^([0-6]\d-)": r"20\1",  # years of two digits as in POSIX
     r"^([7-9]\d-)": r"19\1",
 }
-"""Dates with the month as `#1#`, and their year, month and day as numbers."""
+"""Dates whose month is `#1#`, and their replacements: year, month and day as numbers."""
 ORDERS: dict[DateOrder, tuple[str, str, str]] = {
     "year_first": ("first", "second", "third"),
     "day_first": ("third", "second", "first"),
     "month_first": ("third", "first", "second"),
 }
 """Positions of year, month and day in a date."""
-SHOWN = {
+ORDER_NAMES = {
     "year_first": "year/month/day",
     "day_first": "day/month/year",
     "month_first": "month/day/year",
@@ -91,21 +93,21 @@ SHOWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class NumberForm:
-    """Form in which the texts of a column are written."""
+    """Notation of the numbers or dates in a column of texts."""
 
     kind: Literal["number", "date"]
     decimal: DecimalMark = "."
     order: DateOrder = "year_first"
     is_amount: bool = False
-    """Whether numbers have a unit, or a mark between thousands: these are no names of classes."""
+    """Whether numbers have a unit or separated thousands, so that they are no names of classes."""
 
     @property
     def type(self) -> Any:
-        """Type of pyarrow that the texts become."""
+        """Type of pyarrow of the values."""
         return pa.float64() if self.kind == "number" else pa.timestamp("us")
 
     def read(self, values: Any) -> Any:
-        """Read a `pyarrow.Array` of texts; ValueError with the first text of another form."""
+        """Read a `pyarrow.Array` of texts; raise ValueError with the first text of another form."""
         encoded = as_texts(values).dictionary_encode()
         texts = encoded.dictionary
         is_missing = _is_missing(texts)
@@ -122,19 +124,23 @@ class NumberForm:
 
 
 def _is_missing(texts: Any) -> Mask:
-    return _mask(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(MISSING)))
+    return _mask(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(MISSING_TEXTS)))
 
 
 def _mask(booleans: Any) -> Mask:
     return np.asarray(pc.fill_null(booleans, False))
 
 
+def _matches(texts: Any, pattern: str) -> Mask:
+    return _mask(pc.match_substring_regex(texts, pattern))
+
+
 @dataclass(frozen=True)
 class _Cells:
-    """Texts taken apart as numbers."""
+    """Texts split into the parts of numbers."""
 
     body: Any
-    """Digits and marks, without spaces between thousands; null where the text is no number."""
+    """Digits and marks, without spaces; null where the text is no number."""
     units: Any
     is_negative: Mask
     exponent: Any
@@ -142,7 +148,7 @@ class _Cells:
 
 def _cells(texts: Any) -> _Cells:
     is_plain = pc.fill_null(pc.match_substring_regex(texts, PLAIN), True)
-    if pc.all(is_plain).as_py() is not False:  # many times faster than taken apart
+    if pc.all(is_plain).as_py() is not False:  # many times faster than with NUMBER
         none = pc.fill_null(pc.utf8_slice_codeunits(texts, 0, 0), "")
         is_negative = _mask(pc.starts_with(texts, "-"))
         return _Cells(pc.utf8_ltrim(texts, "-"), none, is_negative, none)
@@ -168,7 +174,7 @@ def _numbers(texts: Any, mark: DecimalMark) -> tuple[npt.NDArray[np.float64], Ma
 
 
 def _with_numbers(texts: Any) -> Any:
-    """Return dates that name their month in ISO form, others as they are."""
+    """Return dates that name their month in ISO format, and other texts unchanged."""
     named = texts
     for number, month in enumerate(MONTHS, 1):
         pattern = rf"(?i)\b(?:{month})\b\.?"
@@ -189,7 +195,7 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
 
     digits = {name: np.asarray(pc.utf8_length(part[name])) for name in ORDERS[order]}
     values = {name: number(name).astype(np.int64) for name in ORDERS[order]}
-    is_iso = digits["first"] == 4  # whatever the others are
+    is_iso = digits["first"] == 4
     year, month, day = (
         np.where(is_iso, values[iso], values[own])
         for iso, own in zip(ORDERS["year_first"], ORDERS[order], strict=True)
@@ -199,10 +205,10 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
         for iso, own in zip(ORDERS["year_first"], ORDERS[order], strict=True)
     ]
     is_read = np.isin(lengths[0], (2, 4)) & (lengths[1] <= 2) & (lengths[2] <= 2)
-    # 1.10.12 is a version as likely as a day: with points a year of two digits has such others.
+    # 1.10.12 may be a version: with points and a year of two digits all parts need two digits.
     is_short = (lengths[0] == 2) & ((lengths[1] < 2) | (lengths[2] < 2))
     is_read &= ~(is_short & _mask(pc.equal(part["mark"], ".")))
-    # As POSIX has years of two digits.
+    # Years of two digits as in POSIX.
     year = np.where(lengths[0] == 4, year, year + np.where(year < 69, 2000, 1900))
     is_read &= (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
     months = (12 * (year - 1970) + np.where(is_read, month, 1) - 1).astype("datetime64[M]")
@@ -216,124 +222,112 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
     return days.astype("datetime64[us]") + (1e6 * seconds).astype("timedelta64[us]"), is_read
 
 
-@dataclass
-class _Facts:
-    """Contents of a column, in all splits."""
+class _Texts:
+    """The different texts of one column in all splits, and the ways to read them.
 
-    known: int = 0
-    """Cells with a value."""
-    missing: Counter[str] = field(default_factory=Counter)
-    numbers: int = 0
-    dates: int = 0
-    readable: Counter[DecimalMark] = field(default_factory=Counter)
-    """Cells that are numbers by a decimal mark."""
-    orders: Counter[DateOrder] = field(default_factory=Counter)
-    units: set[str] = field(default_factory=set)
-    marks: Counter[str] = field(default_factory=Counter)
-    """Cells with a mark that may be the decimal one or stand between thousands: 1,200."""
-    is_parted: bool = False
-    """Whether some number surely has a mark or a space between thousands."""
-    plain: set[str] = field(default_factory=set)
-    """Kinds of numbers without a mark: `short` up to 999, `long` above."""
-    is_round: bool = False
-    """Whether one of `marks` ends in 0: fractions are written without."""
-    is_code: bool = False
-    """Whether a number begins with 0, as codes do."""
-    is_plain: bool = True
-    """Whether all are digits and nothing else."""
-    is_typed: bool = False
-    """Whether a table with types, where numbers are no texts, holds it as texts."""
-    is_dotted: bool = True
-    """Whether all dates have points between their parts."""
-    differ: bool = False
-    """Whether two orders read two dates."""
-    shown: dict[str, str] = field(default_factory=dict)
-    """The first text of a kind, for sentences."""
+    A mask is of the different texts: (texts,) booleans.
+    """
 
-    def show(self, kind: str, texts: Any, mask: Mask) -> bool:
-        """Note the first of `texts` that are of a kind; return whether there is one."""
+    def __init__(self, parts: Iterable[Any], *, is_typed: bool = False) -> None:
+        """`parts`: batches of the column (`pyarrow.Array`); `is_typed`: whether the file has types,
+        so that its texts are probably no numbers."""
+        self.is_typed = is_typed
+        counted = pa.concat_arrays([pc.value_counts(as_texts(part).drop_null()) for part in parts])
+        encoded = counted.field("values").dictionary_encode()
+        counts = np.bincount(
+            encoded.indices, counted.field("counts"), minlength=len(encoded.dictionary)
+        ).astype(np.int64)
+        is_missing = _is_missing(encoded.dictionary)
+        missing = encoded.dictionary.filter(pa.array(is_missing)).to_pylist()
+        self.missing = dict(zip(missing, counts[is_missing].tolist(), strict=True))
+        """Number of cells by each text of a missing value."""
+        self.texts = encoded.dictionary.filter(pa.array(~is_missing))
+        self.counts = counts[~is_missing]
+
+        cells = _cells(self.texts)
+        self.body, self.units = cells.body, cells.units
+        self.by_mark = {mark: _matches(self.body, READABLE[mark]) for mark in READABLE}
+        """Numbers by each decimal mark."""
+        self.is_number = self.by_mark["."] | self.by_mark[","]
+        is_either = self.by_mark["."] & self.by_mark[","]
+        has_mark = {mark: _mask(pc.match_substring(self.body, mark)) for mark in READABLE}
+        self.either = {mark: is_either & has_mark[mark] for mark in READABLE}
+        """Numbers whose mark may be the decimal one or separate thousands: 1,200."""
+        self.only = {mark: self.by_mark[mark] & ~is_either for mark in READABLE}
+        self.is_parted = self.is_number & _matches(self.texts, rf"\d{SPACE}\d")
+        """Numbers whose thousands are certainly separated, by a mark or a space."""
+        self.is_parted |= self.only["."] & has_mark[","]
+        self.is_parted |= self.only[","] & has_mark["."]
+
+        self.dates: dict[DateOrder, tuple[npt.NDArray[np.datetime64], Mask]] = {}
+        """Times, and the mask of the texts that are dates, by each order."""
+        self.is_date: Mask = np.zeros(len(self.texts), bool)
+        self.differ: Mask = np.zeros(len(self.texts), bool)
+        """Dates in any order, and those that two orders read as two days."""
+        if not self.is_number.all():
+            numbered = _with_numbers(self.texts)
+            self.dates = {order: _dates(numbered, order) for order in ORDERS}
+        for (days, is_read), (others, is_other) in itertools.combinations(self.dates.values(), 2):
+            self.is_date |= is_read | is_other
+            self.differ |= (days != others) & is_read & is_other
+
+    def cells(self, mask: Mask | None = None) -> int:
+        """Return the number of cells of the texts of a mask, by default of all."""
+        return int(self.counts.sum() if mask is None else self.counts[mask].sum())
+
+    def first(self, mask: Mask) -> str | None:
+        """Return the first text of a mask; None if it is empty."""
         places = np.flatnonzero(mask)
-        if len(places):
-            self.shown.setdefault(kind, texts[int(places[0])].as_py())
-        return bool(len(places))
+        return self.texts[int(places[0])].as_py() if len(places) else None
 
-    def add(self, values: Any) -> None:
-        """Look at a part of the column, a `pyarrow.Array` of texts."""
-        counted = pc.value_counts(as_texts(values).drop_null())
-        texts, counts = counted.field("values"), np.asarray(counted.field("counts"))
-        is_missing = _is_missing(texts)
-        for place in np.flatnonzero(is_missing):
-            self.missing[texts[int(place)].as_py()] += int(counts[place])
-        is_known = ~is_missing
-        texts, counts = texts.filter(pa.array(is_known)), counts[is_known]
-        self.known += int(counts.sum())
-        is_number, is_date = self._add_numbers(texts, counts), np.zeros(len(texts), bool)
-        if not is_number.all():
-            is_date = self._add_dates(texts, counts)
-        self.show("no number", texts, ~is_number)
-        self.show("no date", texts, ~is_date)
+    def has(self, pattern: str) -> bool:
+        """Return whether the digits and marks of some text match a pattern."""
+        return bool(_matches(self.body, pattern).any())
 
-    def _add_numbers(self, texts: Any, counts: npt.NDArray[np.int64]) -> Mask:
-        cells = _cells(texts)
-        can = {
-            mark: _mask(pc.match_substring_regex(cells.body, pattern))
-            for mark, pattern in READABLE.items()
-        }
-        is_number = can["."] | can[","]
-        is_both = can["."] & can[","]
-        for mark, mask in can.items():
-            self.readable[mark] += int(counts[mask].sum())
-            has_mark = _mask(pc.match_substring(cells.body, mark))
-            self.show(f"decimal {mark}", texts, mask & ~is_both)
-            self.marks[mark] += int(counts[has_mark & is_both].sum())
-            self.show(f"either {mark}", texts, is_both & has_mark)
-            other = _mask(pc.match_substring(cells.body, ",.".replace(mark, "")))
-            self.is_parted |= self.show("parted", texts, mask & ~is_both & other)
-        self.numbers += int(counts[is_number].sum())
-        self.units |= set(pc.unique(cells.units.filter(pa.array(is_number))).to_pylist())
-        self.show("unit", texts, is_number & ~_mask(pc.equal(cells.units, "")))
-        self.is_parted |= self.show(
-            "parted", texts, is_number & _mask(pc.match_substring_regex(texts, rf"\d{SPACE}\d"))
-        )
-        digits = _mask(pc.match_substring_regex(cells.body, r"^\d+$"))
-        is_long = np.asarray(pc.fill_null(pc.utf8_length(cells.body), 0)) > 3
-        self.plain |= {"long"} if (digits & is_long).any() else set()
-        self.plain |= {"short"} if self.show("short", texts, digits & ~is_long) else set()
-        self.is_round |= bool((is_both & ~digits & _mask(pc.ends_with(cells.body, "0"))).any())
-        self.is_code |= bool(_mask(pc.match_substring_regex(cells.body, r"^0\d")).any())
-        self.is_plain &= bool(_mask(pc.match_substring_regex(texts, r"^\d+$")).all())
-        return is_number
+    def of_order_alone(self, order: DateOrder) -> Mask:
+        """Return the mask of the dates that no other order can read."""
+        first, second = (one[1] for other, one in self.dates.items() if other != order)
+        alone: Mask = self.dates[order][1] & ~(first | second)
+        return alone
 
-    def _add_dates(self, texts: Any, counts: npt.NDArray[np.int64]) -> Mask:
-        numbers = _with_numbers(texts)
-        found = {order: _dates(numbers, order) for order in ORDERS}
-        is_date = np.zeros(len(texts), bool)
-        for order, (_, is_read) in found.items():
-            self.orders[order] += int(counts[is_read].sum())
-            self.show(order, texts, is_read)
-            others = [one[1] for other, one in found.items() if other != order]
-            self.show(f"only {order}", texts, is_read & ~np.any(others, axis=0))
-            is_date |= is_read
-        self.dates += int(counts[is_date].sum())
-        self.is_dotted &= bool(_mask(pc.match_substring_regex(texts, r"^\d+\.\d+\.\d+")).all())
-        for one, other in itertools.combinations(found.values(), 2):
-            differs = (one[0] != other[0]) & one[1] & other[1]
-            self.differ |= self.show("differs", texts, differs)
-        return is_date
+    @property
+    def known_units(self) -> set[str]:
+        """Units of the numbers; the empty text for numbers without one."""
+        return set(pc.unique(self.units.filter(pa.array(self.is_number))).to_pylist())
 
     @property
     def looks_parted(self) -> bool:
-        """Whether a mark seems to stand between thousands: 2,100 beside 900, and no 1200."""
-        return self.plain == {"short"} and (self.is_round or not self.marks["."])
+        """Whether a mark seems to separate thousands: 2,100 beside 900, and no 1200."""
+        is_either = self.either["."] | self.either[","]
+        is_round = (is_either & _matches(self.body, "0$")).any()
+        is_short = self.has(r"^\d{1,3}$") and not self.has(r"^\d{4,}$")
+        return bool(is_short and (is_round or not self.either["."].any()))
+
+    @property
+    def own_mark(self) -> DecimalMark | None:
+        """The decimal mark of all numbers; None where both are possible, or neither."""
+        can = [mark for mark in READABLE if (self.by_mark[mark] == self.is_number).all()]
+        return can[0] if len(can) == 1 and self.is_number.any() else None
+
+    @property
+    def own_orders(self) -> list[DateOrder]:
+        """The possible orders of all dates; only the first where all read the same days."""
+        if not self.is_date.any():
+            return []
+        can = [order for order in ORDERS if (self.dates[order][1] == self.is_date).all()]
+        is_dotted = _matches(self.texts, r"^\d+\.\d+\.\d+").all()
+        if len(can) > 1 and "day_first" in can and is_dotted:
+            return ["day_first"]  # dates with the month first are written with slashes
+        return can if self.differ.any() else can[:1]
 
 
 class WrittenTable(Table):
-    """A table whose columns of texts are read as the numbers and dates that they hold."""
+    """A table whose columns of written numbers and dates are read as values."""
 
     def __init__(
         self, table: Table, forms: Mapping[str, NumberForm], unread: Mapping[str, Unread]
     ) -> None:
-        if isinstance(table, MemoryTable):  # once, in place of in every pass over it
+        if isinstance(table, MemoryTable):  # read once, not in every pass
             written = [
                 one.name for one in table.schema if one.name in forms and is_text_type(one.type)
             ]
@@ -371,42 +365,44 @@ def _read_all(table: Table, name: str, form: NumberForm) -> Any:
 
 
 def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
-    """Return the tables with numbers and dates in place of texts that are written so.
+    """Return the tables with numbers and dates in place of texts.
 
-    `say` hears how they are read. What cannot be told is in `Table.unread`, with the reason.
+    `say` takes notes on how they are read. Ambiguous columns are in `Table.unread`.
     """
-    if spec.name not in TABLES:  # classes called as their folders
+    if spec.name not in TABLES:  # labels are names of folders
         return tables
     labels = [spec.label] if isinstance(spec.label, str) else spec.label or []
     kept = {spec.text, spec.image, *(spec.categories or []), *tables["train"].class_names}
     kept |= set(labels) if spec.task == "classification" else set()
     columns = tables["train"].schema
-    # Pandas' categories are names by what their owner says.
+    # Categories of pandas are names.
     kept |= {one.name for one in columns if pa.types.is_dictionary(one.type)}
     names = [name for name in columns.names if name not in kept]
     numbers = _maybe_parted(tables, names)
-    facts = _facts_of(_with_texts(tables, numbers), names)
-    marks = {mark for one in facts.values() if (mark := _own_mark(one)) is not None}
-    if any(_has_points(table, set(names) - set(facts)) for table in tables.values()):
+    as_read = _with_texts(tables, numbers)
+    texts = {name: one for name in names if (one := _texts_of(as_read, name)) is not None}
+    marks = {mark for one in texts.values() if (mark := one.own_mark) is not None}
+    if any(_has_points(table, set(names) - set(texts)) for table in tables.values()):
         marks.add(".")
-    orders = {order for one in facts.values() for order in _orders(one) if len(_orders(one)) == 1}
+    orders = {one.own_orders[0] for one in texts.values() if len(one.own_orders) == 1}
     csv = [one for one in tables.values() if isinstance(one, CsvTable)]
     known = _Known(spec, marks, orders, is_english=all(one.delimiter == "," for one in csv))
     found = {
         name: _decide(one, known, is_number=name in labels and spec.task == "regression")
-        for name, one in facts.items()
+        for name, one in texts.items()
     }
     forms = {name: one for name, one in found.items() if isinstance(one, NumberForm)}
     for name in numbers:
         is_read = not any(is_text(one, name) for one in tables.values() if name in one.schema.names)
         if is_read and name in forms and forms[name].decimal == ".":
-            if facts[name].marks["."] and (facts[name].looks_parted or not known.is_english):
+            own = texts[name]
+            if own.either["."].any() and (own.looks_parted or not known.is_english):
                 say(
-                    f"column '{name}' is read with decimal points ({_as(facts[name], forms[name])})"
-                    "; if points stand between thousands there, set dataset.decimal: ','."
+                    f"column '{name}' is read with decimal points ({_as(own, forms[name])}); if "
+                    "points stand between thousands there, set dataset.decimal: ','."
                 )
             del forms[name]
-    _tell(facts, forms, say)
+    _say_forms(texts, forms, say)
     written = _with_texts(tables, [name for name in numbers if name in forms])
     unread = {
         name: replace(one, place=_place_of(one, name, written))
@@ -417,7 +413,7 @@ def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
 
 
 def _place_of(unread: Unread, column: str, tables: Tables) -> str:
-    """Return where the text to correct is first found."""
+    """Return the first place of the text to correct, or else the table."""
     for table in tables.values() if unread.wrong is not None else ():
         if column not in table.schema.names or not is_text(table, column):
             continue
@@ -431,7 +427,7 @@ def _place_of(unread: Unread, column: str, tables: Tables) -> str:
 
 
 def _with_texts(tables: Tables, names: Sequence[str]) -> Tables:
-    """Return the tables with columns of CSV files as their texts."""
+    """Return the tables with some columns of CSV files as texts."""
     return {
         split: table.with_texts([name for name in names if name in table.schema.names])
         if isinstance(table, CsvTable) and names
@@ -441,9 +437,9 @@ def _with_texts(tables: Tables, names: Sequence[str]) -> Tables:
 
 
 def _maybe_parted(tables: Tables, names: Sequence[str]) -> list[str]:
-    """Return the columns that CSV files hold as numbers, and that have to be read as texts.
+    """Return the columns of numbers in CSV files that must be read as texts.
 
-    A point in 2.100 may stand between thousands; and another split may hold other texts.
+    The point in 2.100 may separate thousands, and another split may hold other texts.
     """
     found = []
     for name in names:
@@ -460,10 +456,10 @@ def _maybe_parted(tables: Tables, names: Sequence[str]) -> list[str]:
 
 
 def _is_parted(table: Table, name: str) -> bool:
-    """Whether numbers may be 900 and 2.100: no fractions of one, nor with other digits."""
+    """Return whether all numbers are like 900 and 2.100: at most 3 decimals, and none below 1."""
     if not is_number_type(table.schema.field(name).type):
         return False
-    for batch in table.batches([name]):  # mostly the first one says no
+    for batch in table.batches([name]):  # mostly the first one decides
         numbers = np.abs(as_numbers(batch.column(0)))
         numbers = numbers[~np.isnan(numbers)]
         thousandths = 1000 * numbers
@@ -474,74 +470,56 @@ def _is_parted(table: Table, name: str) -> bool:
 
 
 def _has_points(table: Table, names: set[str]) -> bool:
-    """Whether some of these columns of a CSV file hold numbers with decimal points."""
+    """Return whether some of the columns of a CSV file hold numbers with decimal points."""
     return isinstance(table, CsvTable) and any(
         one.name in names and pa.types.is_floating(one.type) for one in table.schema
     )
 
 
-def _facts_of(tables: Tables, names: Sequence[str]) -> dict[str, _Facts]:
-    """Return what is in the columns of texts that may be numbers or dates."""
-    found: dict[str, _Facts] = {}
-    for name in names:
-        own = [one for one in tables.values() if name in one.schema.names and is_text(one, name)]
-        for table in own:
-            first = _Facts()
-            first.add(next(iter(table.batches([name]))).column(0).slice(0, PROBED))
-            if max(first.numbers, first.dates) < (1 - MISTAKES) * first.known:
-                break
-        else:
-            if own:
-                found[name] = _Facts(is_typed=not all(isinstance(one, CsvTable) for one in own))
-    for table in tables.values():
-        own_names = [name for name in found if name in table.schema.names and is_text(table, name)]
-        for batch in table.batches(own_names) if own_names else ():
-            for name in own_names:
-                found[name].add(batch.column(name))
-    return found
-
-
-def _own_mark(facts: _Facts) -> DecimalMark | None:
-    """Return the decimal mark that all numbers of a column can have, where it is one."""
-    can = [mark for mark in READABLE if facts.numbers and facts.readable[mark] == facts.numbers]
-    return can[0] if len(can) == 1 else None
-
-
-def _orders(facts: _Facts) -> list[DateOrder]:
-    """Return the orders that all dates of a column can have."""
-    can = [order for order in ORDERS if facts.dates and facts.orders[order] == facts.dates]
-    if len(can) > 1 and "day_first" in can and facts.is_dotted:
-        return ["day_first"]  # whoever has the month first writes slashes
-    return can if facts.differ else can[:1]
+def _texts_of(tables: Tables, name: str) -> _Texts | None:
+    """Return the texts of a column; None unless it may hold numbers or dates in every split."""
+    own = [one for one in tables.values() if name in one.schema.names and is_text(one, name)]
+    for table in own:
+        first = _Texts([some_of(table, name).slice(0, PROBED_ROWS)])
+        most = max(first.cells(first.is_number), first.cells(first.is_date))
+        if most < (1 - MAX_MISTAKES) * first.cells():
+            return None
+    if not own:
+        return None
+    is_typed = not all(isinstance(one, CsvTable) for one in own)
+    parts = (batch.column(0) for table in own for batch in table.batches([name]))
+    return _Texts(parts, is_typed=is_typed)
 
 
 @dataclass(frozen=True)
 class _Known:
-    """Hints on a column's notation from outside of it."""
+    """Hints on the notation of a column from the spec and from other columns."""
 
     spec: DatasetSpec
     marks: set[DecimalMark]
-    """Decimal marks of columns that show theirs."""
+    """Decimal marks of unambiguous columns."""
     orders: set[DateOrder]
-    """Orders of dates of columns that show theirs."""
+    """Orders of dates of unambiguous columns."""
     is_english: bool
-    """Whether no file parts its columns by another delimiter than a comma."""
+    """Whether the delimiter of all CSV files is a comma."""
 
 
-def _decide(facts: _Facts, known: _Known, *, is_number: bool) -> NumberForm | Unread | None:
-    """Return how a column is written; None where it holds names. `is_number`: as the user says."""
-    if not facts.known:
+def _decide(texts: _Texts, known: _Known, *, is_number: bool) -> NumberForm | Unread | None:
+    """Return the notation of a column; None for names. `is_number`: the user says so."""
+    total, numbers, dates = texts.cells(), texts.cells(texts.is_number), texts.cells(texts.is_date)
+    if not total:
         return None
-    if facts.numbers == facts.known and facts.numbers >= facts.dates:
-        is_name = facts.is_code or (facts.is_plain and (facts.is_typed or not facts.missing))
-        return None if is_name and not is_number else _number_form(facts, known)
-    if facts.dates == facts.known:
-        return _date_form(facts, known)
-    for kind, number in (("number", facts.numbers), ("date", facts.dates)):
-        if number > (1 - MISTAKES) * facts.known:
-            wrong = facts.shown[f"no {kind}"]
+    if numbers == total:
+        is_plain = _matches(texts.texts, r"^\d+$").all() and (texts.is_typed or not texts.missing)
+        is_name = is_plain or texts.has(r"^0\d")  # codes may begin with 0
+        return None if is_name and not is_number else _number_form(texts, known)
+    if dates == total:
+        return _date_form(texts, known)
+    for kind, mask in (("number", texts.is_number), ("date", texts.is_date)):
+        if texts.cells(mask) > (1 - MAX_MISTAKES) * total:
+            wrong = texts.first(~mask)
             reason = (
-                f"holds {kind}s, and '{wrong}' there ({facts.known - number:,} such rows); leave "
+                f"holds {kind}s, and '{wrong}' there ({texts.cells(~mask):,} such rows); leave "
                 "such cells empty where nothing is known, or list the column in "
                 "dataset.categories if its values are names"
             )
@@ -549,80 +527,79 @@ def _decide(facts: _Facts, known: _Known, *, is_number: bool) -> NumberForm | Un
     return None
 
 
-def _number_form(facts: _Facts, known: _Known) -> NumberForm | Unread:
-    units = facts.units - {""}
-    if len(units) > 1 or ("%" in units and "" in facts.units):
-        shown = " and ".join(f"'{unit}'" if unit else "none" for unit in sorted(facts.units))
+def _number_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
+    units = texts.known_units - {""}
+    if len(units) > 1 or ("%" in units and "" in texts.known_units):
+        shown = " and ".join(f"'{unit}'" if unit else "none" for unit in sorted(texts.known_units))
         return Unread(f"holds amounts of several units ({shown}); write them in one")
-    marks = [mark for mark in READABLE if facts.marks[mark]]
-    mark, is_amount = _own_mark(facts), bool(units) or facts.is_parted
-    can_be_both = all(facts.readable[one] == facts.numbers for one in READABLE)
-    if (mark is None and not can_be_both) or (mark is None and len(marks) == 2):
-        kind = "either" if can_be_both else "decimal"
-        wrong = facts.shown[f"{kind} ,"]
+    marks = [mark for mark in READABLE if texts.either[mark].any()]
+    mark, is_amount = texts.own_mark, bool(units) or bool(texts.is_parted.any())
+    can_be_both = all((mask == texts.is_number).all() for mask in texts.by_mark.values())
+    if mark is None and (not can_be_both or len(marks) == 2):
+        shown_by = texts.either if can_be_both else texts.only
+        point, comma = texts.first(shown_by["."]), texts.first(shown_by[","])
         reason = (
-            f"holds numbers with decimal points and with decimal commas "
-            f"('{facts.shown[f'{kind} .']}' and '{wrong}'); write them alike, in all files"
+            f"holds numbers with decimal points and with decimal commas ('{point}' and '{comma}'); "
+            "write them alike, in all files"
         )
-        return Unread(reason, wrong)
+        return Unread(reason, comma)
     if mark is None and marks:
         mark = known.spec.decimal or (next(iter(known.marks)) if len(known.marks) == 1 else None)
-        # 12.500 in an English CSV file is a weight; 1.000 EUR is not, nor what a table has as text.
-        is_plain_english = known.is_english and not facts.is_typed and not units
-        if mark is None and facts.looks_parted and not (marks == ["."] and is_plain_english):
+        # 12.500 in an English CSV file has a decimal point; 1.000 EUR, or a typed text, has none.
+        is_plain_english = known.is_english and not texts.is_typed and not units
+        if mark is None and texts.looks_parted and not (marks == ["."] and is_plain_english):
             mark = "," if marks == ["."] else "."
         if mark is None and (marks == ["."] or known.is_english):
             mark = "."
         if mark is None:
-            shown = facts.shown[f"either {marks[0]}"]
             return Unread(
-                f"holds numbers such as '{shown}', whose comma may be a decimal one or stand "
-                "between thousands; set dataset.decimal: ',' or '.'"
+                f"holds numbers such as '{texts.first(texts.either[marks[0]])}', whose comma may "
+                "be a decimal one or stand between thousands; set dataset.decimal: ',' or '.'"
             )
         is_amount |= mark != marks[0]
     return NumberForm(kind="number", decimal=mark or ".", is_amount=is_amount)
 
 
-def _date_form(facts: _Facts, known: _Known) -> NumberForm | Unread:
-    can = _orders(facts)
+def _date_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
+    can = texts.own_orders
     if not can:
-        shown = [facts.shown[f"only {one}"] for one in ORDERS if f"only {one}" in facts.shown]
-        shown = shown or [facts.shown["no number"]]
+        shown = [text for one in ORDERS if (text := texts.first(texts.of_order_alone(one)))]
+        shown = shown or [str(texts.first(~texts.is_number))]
         examples = "', '".join(shown)
-        reason = f"holds dates in several orders ('{examples}'); write them alike"
-        return Unread(reason, shown[0])
+        return Unread(f"holds dates in several orders ('{examples}'); write them alike", shown[0])
     told = [one for one in can if one == known.spec.dates] or [
         one for one in can if known.orders == {one}
     ]
     if len(can) > 1 and not told:
         ways = " or ".join(can)
         return Unread(
-            f"holds dates whose day and month cannot be told apart ('{facts.shown['differs']}'); "
-            f"set dataset.dates: {ways}, or write them as 2017-12-31"
+            f"holds dates whose day and month cannot be told apart ('{texts.first(texts.differ)}');"
+            f" set dataset.dates: {ways}, or write them as 2017-12-31"
         )
     return NumberForm(kind="date", order=(told or can)[0])
 
 
-def _as(facts: _Facts, form: NumberForm) -> str:
-    """Return a text of a column and what it is read as, for a sentence."""
-    kinds = ["unit", "parted", "either ,", "either .", f"only {form.order}", form.order]
-    text = next(facts.shown[kind] for kind in kinds if kind in facts.shown)
+def _as(texts: _Texts, form: NumberForm) -> str:
+    """Return a text of a column and its value, for a sentence."""
+    if form.kind == "date":
+        masks = [texts.of_order_alone(form.order), texts.dates[form.order][1]]
+    else:
+        has_unit = texts.is_number & ~_mask(pc.equal(texts.units, ""))
+        masks = [has_unit, texts.is_parted, texts.either[","], texts.either["."]]
+    text = next(text for mask in masks if (text := texts.first(mask)) is not None)
     value = form.read(pa.array([text]))[0].as_py()
     return f"'{text}' is {value:.10g}" if form.kind == "number" else f"'{text}' is {value:%Y-%m-%d}"
 
 
-def _tell(facts: Mapping[str, _Facts], forms: Mapping[str, NumberForm], say: Say) -> None:
-    """Say how columns are read, those of one kind in one sentence."""
+def _say_forms(texts: Mapping[str, _Texts], forms: Mapping[str, NumberForm], say: Say) -> None:
+    """Give one note per notation on how the columns are read."""
     lines: dict[str, list[str]] = {}
     for name, form in forms.items():
-        own = facts[name]
+        own, begin = texts[name], "numbers are read as they are written"
         if form.kind == "date":
-            order = SHOWN[form.order]
-            lines.setdefault(f"dates are read as {order}", []).append(f"{name} ({_as(own, form)})")
-        elif form.is_amount or own.marks.total():
-            lines.setdefault("numbers are read as they are written", []).append(
-                f"{name} ({_as(own, form)})"
-            )
+            begin = f"dates are read as {ORDER_NAMES[form.order]}"
+        if form.kind == "date" or form.is_amount or any(mask.any() for mask in own.either.values()):
+            lines.setdefault(begin, []).append(f"{name} ({_as(own, form)})")
         if own.missing:
             shown = ", ".join(f"'{text}' in {number:,}" for text, number in own.missing.items())
             lines.setdefault("cells taken as missing", []).append(f"{name} ({shown})")

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from raybench.data.dataset import IGNORED
 from raybench.data.inputs import Array, Batch, each
-from raybench.models.base import Hook, LayerWorkload, Workload, users_code
+from raybench.models.base import Hook, LayerWorkload, Workload
 from raybench.models.layers import initial_weights, to_keras_layout
 from raybench.models.named import NamedWorkload
+from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import UserError
 from raybench.training.losses import BaseLosses
 from raybench.training.tensorflow.internals import all_layers
@@ -129,7 +130,7 @@ def compiled_loss(model: keras.Model) -> Hook | None:
             f"The Keras model {model.name} is compiled with {len(losses)} losses, and its one "
             "output needs one; write it as keras_loss."
         )
-    with users_code(f"The Keras model {model.name}: its compiled loss is none of Keras's"):
+    with user_code_errors(f"The Keras model {model.name}: its compiled loss is none of Keras's"):
         found = keras.losses.get(losses[0])
     if isinstance(found, keras.losses.Loss):
         unreduced = copy.copy(found)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raybench.models.base import Workload, check_settings
+from raybench.models.base import Workload
 from raybench.models.named import (
     TORCH_URL,
     NamedWorkload,
@@ -25,6 +25,7 @@ from raybench.models.named import (
     weights_file,
 )
 from raybench.models.networks import MEAN, NETWORKS, STD, initial_arrays
+from raybench.models.user_code import check_settings
 from raybench.spec.errors import UserError, did_you_mean
 
 Tensors = dict[str, Tensor]

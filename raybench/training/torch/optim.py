@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from raybench.models.base import users_code
+from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import UserError
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
@@ -343,7 +343,7 @@ def check_optimizer(spec: RunSpec) -> None:
     """Take one step with a library's optimizer on a small model; raise UserError if it fails."""
     model = nn.Linear(2, 2)
     optimizer = build_optimizer(spec.optimizer, model, **settings_of(spec))
-    with users_code(f"optimizer {spec.optimizer}: its first step failed"):
+    with user_code_errors(f"optimizer {spec.optimizer}: its first step failed"):
         model(torch.ones(2, 2)).square().sum().backward()
         optimizer.step()
 

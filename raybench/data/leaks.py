@@ -1,7 +1,7 @@
-"""Leaks and useless columns, found in the arrays alone.
+"""Warnings on duplicates between splits, and on columns and classes that mislead.
 
-Each in one sentence, for `init` and before a search. Looks at ROWS samples of a split at most, and
-at a part of large ones, so it takes seconds of large data.
+`init` and every search print them. They look at MAX_ROWS samples of a split, and at a part of large
+samples, so large data take seconds.
 """
 
 import itertools
@@ -15,21 +15,21 @@ from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import parts
 from raybench.data.sources.encode import encoder_of
 
-ROWS = 20_000  # samples by which a column is judged
-MOST_HASHED = 1_000_000  # samples of a split that duplicates are sought among
+MAX_ROWS = 20_000  # samples by which a column is judged
+MAX_ROWS_HASHED = 1_000_000  # samples of a split that are compared with other splits
 KEY_BYTES = 512  # bytes from the middle of a large sample that are compared first
 BINS = 256
-MOST_FEATURES = 2_000
-DECIDES = 0.998
-"""Share of the labels, or of their variance, that one column predicts in samples that it was not
-fitted to, from which on it is reported to decide them."""
+MAX_FEATURES = 2_000
+LEAK_SHARE = 0.998
+"""Share of the validation labels, or of their variance, that one column must predict to be reported
+as a leak."""
 REPEATED = 50
-"""Training samples to different ones from which on equal rows are as common as few values are."""
+"""Training samples per different one from which on equal rows are no duplicates: values are few."""
 Codes = npt.NDArray[np.int64]
 
 
 def leak_lines(dataset: Dataset) -> list[str]:
-    """Return sentences on duplicates between splits, and on columns and classes that mislead."""
+    """Return one warning for each leak, useless column or lone class."""
     lines = [*_all_equal(dataset.train), *_duplicates(dataset), *_lone_classes(dataset)]
     shape = dataset.input_shape
     is_table = isinstance(shape, tuple) and len(shape) == 1 and not dataset.train.is_on_demand
@@ -41,17 +41,17 @@ def leak_lines(dataset: Dataset) -> list[str]:
 def _all_equal(train: Split) -> Iterator[str]:
     if train.is_on_demand or len(train) < 2:
         return
-    number = min(len(train), ROWS)
+    number = min(len(train), MAX_ROWS)
     if len(np.unique(_keys(train.take(slice(number))))) == 1:
         yield (
             f"{number:,} of {len(train):,} training samples have the same inputs: nothing can be "
-            "learnt from them; look at how they are read."
+            "learned from them; look at how they are read."
         )
 
 
 def _duplicates(dataset: Dataset) -> Iterator[str]:
-    splits: dict[str, Split] = {name: getattr(dataset, name) for name in SPLITS}
-    kept = {name: one for name, one in splits.items() if len(one) and not one.is_on_demand}
+    splits = dataset.splits.items()
+    kept = {name: one for name, one in splits if len(one) and not one.is_on_demand}
     keys = {name: _keys(one, most=KEY_BYTES) for name, one in kept.items()}
     if "train" in keys and len(np.unique(keys["train"])) * REPEATED < len(keys["train"]):
         return
@@ -60,15 +60,16 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
         there = np.flatnonzero(np.isin(keys[other], keys[name]))
         if not len(here):
             continue
-        # What agrees in a part is compared as a whole.
-        own, known = _keys(kept[name].take(here[:ROWS])), _keys(kept[other].take(there[:ROWS]))
+        # Samples with equal parts are compared as a whole.
+        own = _keys(kept[name].take(here[:MAX_ROWS]))
+        known = _keys(kept[other].take(there[:MAX_ROWS]))
         same = np.flatnonzero(np.isin(own, known))
         if len(same):
             first = int(here[same[0]])
             at = int(there[np.flatnonzero(known == own[same[0]])[0]])
             called, harm = other, "the test then repeats what validation has chosen"
             if other == "train":
-                called, harm = "training", "what is learnt by heart looks like skill"
+                called, harm = "training", "what is memorized looks like skill"
             yield (
                 f"{len(same):,} of {len(keys[name]):,} {name} samples stand in the {called} split "
                 f"too, with the same inputs (the first: {name} sample {first:,}, {called} sample "
@@ -77,8 +78,8 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
 
 
 def _keys(split: Split, *, most: int | None = None) -> Codes:
-    """Return a number for each sample, equal where its inputs (or `most` bytes amid them) are."""
-    found = np.zeros(min(len(split), MOST_HASHED), np.int64)
+    """Return a hash of the inputs of each sample, or of `most` bytes in their middle."""
+    found = np.zeros(min(len(split), MAX_ROWS_HASHED), np.int64)
     for array in parts(split.arrays):
         rows = array[: len(found)].reshape(len(found), -1)
         width = rows.shape[1]
@@ -89,16 +90,16 @@ def _keys(split: Split, *, most: int | None = None) -> Codes:
 
 
 def _lone_classes(dataset: Dataset) -> Iterator[str]:
-    labels = [getattr(dataset, name).labels for name in SPLITS]
+    labels = [split.labels for split in dataset.splits.values()]
     if dataset.task != "classification" or labels[0].ndim > 1 or dataset.num_classes is None:
         return
-    names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
+    names = dataset.names_of_classes
     counts = np.array([np.bincount(one, minlength=dataset.num_classes) for one in labels])
     for split, own in zip(SPLITS[1:], counts[1:], strict=True):
         if own.sum() > 1 and own.max() == own.sum():
             yield (
                 f"all {own.sum():,} {split} samples are of one class, '{names[own.argmax()]}': "
-                "they do not show whether classes are told apart."
+                "they do not show whether the model distinguishes classes."
             )
     total = counts.sum(axis=0)
     if len(unknown := np.flatnonzero((counts[0] == 0) & (total > 1))):
@@ -123,10 +124,10 @@ def _some(names: Sequence[str], chosen: Codes) -> str:
 def _of_columns(dataset: Dataset) -> Iterator[str]:
     rng = np.random.default_rng(0)
     train, other = (
-        split.take(np.sort(rng.permutation(len(split))[:ROWS]))
+        split.take(np.sort(rng.permutation(len(split))[:MAX_ROWS]))
         for split in (dataset.train, dataset.validation)
     )
-    width = min(train.array.shape[1], MOST_FEATURES)
+    width = min(train.array.shape[1], MAX_FEATURES)
     for name, place, document in _columns(dataset.encoding, width):
         values, judged = train.array[:, place], other.array[:, place]
         is_number = document.get("kind") != "name"
@@ -137,7 +138,7 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
             numbers = np.arange(1, values.shape[1] + 1)
             codes = [((one == 1) * numbers).max(axis=1) for one in (values, judged)]
         share = _explained(codes[0], codes[1], train.labels, other.labels, dataset.task)
-        if share >= DECIDES:
+        if share >= LEAK_SHARE:
             is_class = dataset.task == "classification"
             what = "of the labels" if is_class else "of the label's variance"
             yield (
@@ -149,7 +150,7 @@ def _of_columns(dataset: Dataset) -> Iterator[str]:
 def _columns(
     encoding: Mapping[str, Any] | None, width: int
 ) -> Iterator[tuple[str, slice, Mapping[str, Any]]]:
-    """Yield the name of each column, the features that are made of it, and how."""
+    """Yield the name of each column, its features, and its encoder as plain data."""
     if not encoding or "columns" not in encoding:
         yield from ((f"feature {number}", slice(number, number + 1), {}) for number in range(width))
         return
@@ -162,7 +163,7 @@ def _columns(
 
 
 def _explained(codes: Codes, judged: Codes, labels: Array, wanted: Array, task: str) -> float:
-    """Return the share of labels, or of their variance, that the bins of training tell."""
+    """Return the share of labels, or of their variance, that the training bins predict."""
     bins = int(max(codes.max(), judged.max())) + 1
     if labels.ndim > 1 or len(wanted) < 20:
         return 0.0
@@ -173,7 +174,7 @@ def _explained(codes: Codes, judged: Codes, labels: Array, wanted: Array, task: 
         return 1.0 - float(np.mean((wanted - means[judged]) ** 2)) / spread if spread else 0.0
     classes = int(max(labels.max(), wanted.max())) + 1
     majority = np.bincount(labels, minlength=classes).max() / len(labels)
-    if majority > 1 - 2 * (1 - DECIDES) or bins * classes > 10 * ROWS * BINS:
+    if majority > 1 - 2 * (1 - LEAK_SHARE) or bins * classes > 10 * MAX_ROWS * BINS:
         return 0.0
     table = np.zeros((bins, classes), np.int64)
     np.add.at(table, (codes, labels), 1)

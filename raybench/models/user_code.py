@@ -1,0 +1,217 @@
+"""The user's own code: imported, its errors as one sentence, and the settings it takes.
+
+Settings are what a constructor takes, by name and default. A run spec has those of a workload under
+`model`, a space searches them there: `space: {model: {hidden_units: [64, 128]}}`.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from raybench.models.hidden import refuse_hiding_files
+from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.text import shorten
+
+_LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib"))
+_OURS = str(Path(__file__).parents[1])
+MAX_ERROR = 300
+"""Characters of an error's own text that go into the sentence; all of it is in the details."""
+
+
+@contextlib.contextmanager
+def user_code_errors(what: str, advice: str = "") -> Iterator[None]:
+    """Turn any error inside, and `sys.exit`, into a UserError; Ctrl-C and a UserError pass.
+
+    Args:
+        what: begins the sentence; file, line and error follow in parentheses.
+        advice: ends the sentence.
+
+    Raises:
+        UserError: its `details` hold the whole traceback.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = shorten(" ".join(str(error).split()), MAX_ERROR)
+        kind = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        if isinstance(error, SystemExit):
+            kind = f"sys.exit({error.code!r})"
+        place = user_code_place(traceback.extract_tb(error.__traceback__))
+        where = f"{place}: " if place else ""
+        raise UserError(
+            f"{what} ({where}{kind}){advice}.", details=traceback.format_exc()
+        ) from error
+
+
+def user_code_place(steps: traceback.StackSummary) -> str:
+    """Return "file, line n" of the last step in the user's code, or "" without such a step."""
+    own = [
+        step
+        for step in steps
+        if Path(step.filename).is_file()
+        and not step.filename.startswith((*_LIBRARIES, _OURS))
+        and "-packages" not in step.filename
+    ]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
+
+
+def known_settings(
+    build: Callable[..., Any], taken: int = 0, *, takes_any: bool = True
+) -> dict[str, Any] | None:
+    """Return the settings that a constructor takes, with their defaults.
+
+    Args:
+        build: the constructor.
+        taken: how many of its first parameters are not the user's.
+        takes_any: whether `**kwargs` allow any name; else only the named parameters count.
+
+    Returns:
+        Defaults by name, `inspect.Parameter.empty` without one; None where any name is allowed.
+    """
+    found = list(inspect.signature(build).parameters.values())[taken:]
+    if takes_any and any(one.kind is one.VAR_KEYWORD for one in found):
+        return None
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    known = {one.name: one.default for one in found if one.kind not in many}
+    for one in found:  # a number with a fraction may begin at 0: `momentum: float = 0`
+        if "float" in str(one.annotation) and type(one.default) is int:
+            known[one.name] = float(one.default)
+    return known
+
+
+def check_settings(
+    known: Mapping[str, Any] | None, given: Mapping[str, Any], what: str, *, key: str = "model"
+) -> None:
+    """Check settings against what a constructor takes.
+
+    Args:
+        known: see `known_settings`; a default tells the type: number, text or switch.
+        given: the settings.
+        what: the constructor's name in sentences.
+        key: key of the run spec that holds the settings.
+
+    Raises:
+        UserError: a setting is unknown, missing or of another type.
+    """
+    if known is None:
+        return
+    for name, value in given.items():
+        if name not in known:
+            nothing = "" if known else "there are none: its constructor takes nothing."
+            hint = did_you_mean(name, known, nothing)
+            raise UserError(f"{key}.{name}: {what} has no such setting; {hint}")
+        if not _has_type_of(known[name], value):
+            raise UserError(
+                f"{key}.{name}: {value!r} is not of the kind of {what}'s default, {known[name]!r}."
+            )
+    for name, default in known.items():
+        if default is inspect.Parameter.empty and name not in given:
+            raise UserError(f"{what} needs {key}.{name}: set it under fixed.{key} or space.{key}.")
+
+
+def _has_type_of(default: Any, value: Any) -> bool:
+    if default is None or value is None or default is inspect.Parameter.empty:
+        return True
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(default, bool) and isinstance(value, bool)
+    if isinstance(default, int | float):
+        is_number = isinstance(value, int | float)
+        return is_number and (isinstance(default, float) or float(value).is_integer())
+    return not isinstance(default, str) or isinstance(value, str)
+
+
+def import_user_module(module_name: str, what: str) -> ModuleType:
+    """Import a module of the user's, which may lie in the current folder.
+
+    Raises:
+        UserError: it cannot be imported; `what` begins the sentence.
+    """
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    advice = "; run from the folder that holds it, or correct it"
+    with user_code_errors(f"{what}: module '{module_name}' cannot be imported", advice=advice):
+        return importlib.import_module(module_name)
+
+
+def import_loop(name: str) -> Callable[[Any], object]:
+    """Return the function of `FILE.py:FUNCTION`; the file may lie anywhere Python looks.
+
+    Raises:
+        UserError: the file or function is missing, or the file cannot be imported.
+    """
+    file, _, function = name.rpartition(":")
+    if (path := loop_file(name)) is None:
+        raise UserError(f"{name}: there is no file {file} in {Path.cwd()}; run from its folder.")
+    module = _import_file(path.resolve(), name)
+    found: Callable[[Any], object] | None = getattr(module, function, None)
+    if isinstance(found, type):
+        raise UserError(f"{name}: {function} is a class; write a model as {path.stem}:{function}.")
+    if not callable(found):
+        own = [key for key, one in vars(module).items() if inspect.isfunction(one)]
+        raise UserError(f"{name}: {file} has no function {function}; {did_you_mean(function, own)}")
+    return found
+
+
+def loop_file(name: str) -> Path | None:
+    """Return the file of `FILE.py:FUNCTION` in the current folder or on Python's path."""
+    file = name.rpartition(":")[0]
+    folders = [Path.cwd(), *map(Path, sys.path)]
+    return next((one / file for one in folders if (one / file).is_file()), None)
+
+
+_modules: dict[Path, ModuleType] = {}
+"""Imported files: two of one name, in different folders, are two modules."""
+_folders: list[Path] = []
+"""Folders of the imported files, which were first on Python's path."""
+
+
+def _import_file(path: Path, name: str) -> ModuleType:
+    """Import a file as Python does with a script, or as a module of the package that it is in."""
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file():
+        parts, folder = [folder.name, *parts], folder.parent
+    _put_first_on_path(folder)
+    if path in _modules:
+        return _modules[path]
+    with user_code_errors(f"{name}: {path.name} cannot be imported", advice="; correct it"):
+        if len(parts) > 1:
+            module = importlib.import_module(".".join(parts))
+        else:  # by its place: another module may have its name
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules.setdefault(path.stem, module)
+            spec.loader.exec_module(module)
+    _modules[path] = module
+    return module
+
+
+def _put_first_on_path(folder: Path) -> None:
+    """Put a folder first on Python's path, in front of the folders of other imported files.
+
+    Modules that were imported from another folder, and that this one has too, are forgotten: two
+    revisions of the user's code have modules of the same names.
+    """
+    refuse_hiding_files(folder)
+    if str(folder) in sys.path:
+        sys.path.remove(str(folder))
+    sys.path.insert(0, str(folder))
+    others = [one for one in _folders if one != folder]
+    if folder not in _folders:
+        _folders.append(folder)
+    for key, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "/")
+        for other in others:
+            if file.is_relative_to(other) and (folder / file.relative_to(other)).is_file():
+                sys.modules.pop(key, None)
