@@ -138,8 +138,8 @@ MODEL = "accelerator_type:"
 
 
 @dataclass(frozen=True)
-class Reservation:
-    """Resources that one process holds on a node as long as it lives."""
+class DriverResources:
+    """Resources that the study's own process holds on its node."""
 
     node: str
     """Ray's id of it."""
@@ -150,7 +150,7 @@ class Reservation:
 
 def as_nodes(
     entries: Sequence[Mapping[str, Any]],
-    driver: Reservation | None = None,
+    driver: DriverResources | None = None,
     leaving: Collection[str] = (),
 ) -> tuple[Node, ...]:
     """Return the nodes that can have workers, of those that Ray lists as alive.

@@ -14,13 +14,14 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raybench.cluster.admission import Admission, Capacity, num_local_cores
+from raybench.cluster.capacity import Capacity, num_local_cores
 from raybench.cluster.connectivity import VARIABLE
 from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.queue import Waiting
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals.nodes import has_autoscaler
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
+from raybench.cluster.scheduler import Scheduler
 from raybench.cluster.signals import without_hangup
 from raybench.cluster.worker import own_scratch
 from raybench.cluster.worker_group import PoolOptions
@@ -230,7 +231,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
         interface=os.environ.get(VARIABLE) or None,
     )
     by_memory = max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus)
-    admission = Admission(
+    scheduler = Scheduler(
         nodes=capacity.nodes,
         max_workers=by_memory if is_local else 10**9,  # elsewhere Ray's reservations bound them
         on_cluster=not is_local,
@@ -239,7 +240,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     # nothing else.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     remote = ray.remote(num_cpus=0, max_concurrency=10_000, scheduling_strategy=here)(WorkerPool)
-    pool = remote.remote(admission, options)
+    pool = remote.remote(scheduler, options)
     ray.get(pool.attach.remote(pool))
     return pool
 
@@ -280,5 +281,5 @@ def _capacity(*, is_local: bool) -> Capacity:
     )
     if is_local:
         return Capacity(as_nodes(entries), memory_bytes)
-    driver = local_ray.driver_reservation()
+    driver = local_ray.driver_resources()
     return Capacity(as_nodes(entries, driver), memory_bytes, grows=has_autoscaler(), driver=driver)

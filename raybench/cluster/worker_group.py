@@ -1,13 +1,10 @@
-"""A worker group: a live trainer of Ray Train's whose workers wait for commands.
-
-`LiveGroups` has those of now: opened as granted, closed when another needs the room.
-"""
+"""A worker group: a trainer of Ray Train that stays alive and whose workers wait for commands."""
 
 import asyncio
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +12,8 @@ from typing import Any
 import ray
 
 from raybench.cluster import protocol
-from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.connectivity import UNREACHED
-from raybench.cluster.layout import Reservation
+from raybench.cluster.layout import DriverResources
 from raybench.cluster.output import left_behind, of_rank
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
@@ -47,7 +43,7 @@ class PoolOptions:
     """Whether the cluster has an autoscaler."""
     setup_s: float = 0.0
     """Seconds for which a node may install the job's runtime environment before a worker starts."""
-    driver: Reservation | None = None
+    driver: DriverResources | None = None
     """Resources that the driver holds on a node."""
     interface: str | None = None
     """The network interface that the user named, for all hosts; none derives each one's."""
@@ -60,7 +56,7 @@ def build_trainer(
 ) -> Any:
     """Return a trainer whose workers serve the pool.
 
-    `nodes`: Ray's id of the node that the admission chose for every worker. A Ray of our own has
+    `nodes`: Ray's id of the node that the scheduler chose for every worker. A Ray of our own has
     one node, and nothing to choose.
     """
     import ray.train
@@ -345,83 +341,3 @@ def end_message(error: Exception) -> str:
     last = lines[-1] if lines else ""
     meant = [sentence for words, sentence in internals.MEANINGS.items() if words in last]
     return meant[0] if meant else f"{type(error).__name__}: {last}"
-
-
-class LiveGroups:
-    """Groups by number; which of them there should be is the admission's to say."""
-
-    def __init__(self, options: PoolOptions, admission: Admission) -> None:
-        """`admission` knows the nodes of now."""
-        self._options, self._admission = options, admission
-        self.alive: dict[int, WorkerGroup] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self.on_freed: Callable[[], object] = lambda: None
-        """Called where a group is gone that nobody waits for."""
-
-    def attach(self, pool: Any) -> None:
-        """Take the pool's own handle, which the workers need."""
-        self._options = replace(self._options, pool=pool)
-
-    async def open(self, grant: Grant) -> WorkerGroup:
-        """Return the granted group, started if it is new; RunFailed if it does not start."""
-        for number in grant.evict:
-            evicted = self.alive.get(number)
-            await self.close(number)
-            if evicted is not None:
-                await evicted.wait_for_end()  # its processes hold their GPUs
-        if grant.is_new:
-            nodes = [self._admission.nodes[node].id for node in grant.nodes]
-            group = WorkerGroup(grant.group, grant.placement, self._options, nodes)
-            self.alive[grant.group] = group
-            await group.start()
-        return self.alive[grant.group]
-
-    def has_ended(self, number: int) -> bool:
-        """Whether a group is there no more, or none of its workers: its host may have died."""
-        group = self.alive.get(number)
-        return group is None or group.ended.is_set()
-
-    def close_soon(self, numbers: list[int]) -> None:
-        """End groups and free their places, beside whatever else goes on."""
-
-        async def close_and_tell(number: int) -> None:
-            await self.close(number, force=True)
-            self.on_freed()
-
-        for number in numbers:
-            self._beside(close_and_tell(number))
-
-    async def close(self, number: int, *, force: bool = False) -> None:
-        """End a group, if it is still there; the books give its place to others once its workers
-        are gone.
-
-        Until then Ray holds their CPUs and GPUs. Where that takes long, nobody here waits for it.
-        """
-        group = self.alive.get(number)
-        if group is not None:
-            await group.close(force=force)
-            self.alive.pop(number, None)
-        if group is None or group.ended.is_set():
-            self._admission.remove(number)
-            return
-
-        async def free_when_gone() -> None:
-            await group.ended.wait()
-            self._admission.remove(number)
-            self.on_freed()
-
-        self._beside(free_when_gone())
-
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-    async def ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
-        """Give every worker of a group a command; a new run is pinned to cores of its own."""
-        group = self.alive[number]
-        commands: list[Command] = [command] * group.placement.num_workers
-        if isinstance(command, Start):
-            taken = {c for one in self.alive.values() if one is not group for c in one.cores}
-            commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
-        return await group.ask(commands, timeout_s)

@@ -1,4 +1,4 @@
-"""The pool of worker groups: one Ray actor that admits trials and relays commands.
+"""The pool of worker groups: one Ray actor that gives them to trials and relays commands.
 
 Driver side: `acquire`, `command`, `release`. Worker side: `exchange`, one call that hands in
 the last reply and waits for the next command, so a command costs one round trip.
@@ -13,13 +13,13 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from raybench.cluster import protocol
-from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node, workers_per_node
 from raybench.cluster.output import HeadAndTail
 from raybench.cluster.protocol import (
@@ -32,10 +32,11 @@ from raybench.cluster.protocol import (
     Start,
     sender_of,
 )
-from raybench.cluster.queue import Queue, Waiting
+from raybench.cluster.queue import RequestQueue, Waiting
+from raybench.cluster.scheduler import Reservation, Scheduler
 from raybench.cluster.states import StateFiles
 from raybench.cluster.worker import on_this_host
-from raybench.cluster.worker_group import LiveGroups, PoolOptions, WorkerGroup, trainer_class
+from raybench.cluster.worker_group import PoolOptions, WorkerGroup, trainer_class
 from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint
 from raybench.training.ranks import Position
@@ -60,11 +61,12 @@ class _Unanswered:
 class WorkerPool:
     """Wrapped by `ray.remote` in `session.start_pool`; all methods run in one event loop."""
 
-    def __init__(self, admission: Admission, options: PoolOptions) -> None:
-        self._admission = admission
-        self._groups = LiveGroups(options, admission)
-        self._queue = Queue(admission, options, on_lost=self._groups.close_soon)
-        self._groups.on_freed = self._queue.admit
+    def __init__(self, scheduler: Scheduler, options: PoolOptions) -> None:
+        self._scheduler, self._options = scheduler, options
+        self._queue = RequestQueue(scheduler, options, on_lost=self._close_soon)
+        self._groups: dict[int, WorkerGroup] = {}
+        """Groups whose workers are alive or start, by number."""
+        self._closing: set[asyncio.Task[None]] = set()
         self._states = StateFiles(lambda: on_this_host(options.scratch))
         self._kept: dict[str, Checkpoint] = {}
         """The newest checkpoint of every run, by its name."""
@@ -91,7 +93,7 @@ class WorkerPool:
 
     def attach(self, handle: Any) -> None:
         """Take this actor's own handle, which the workers need."""
-        self._groups.attach(handle)
+        self._options = replace(self._options, pool=handle)
 
     def hold_states_in(self, folder: Path) -> None:
         """Hold checkpoints on the disk of a study's folder, if this host has it."""
@@ -225,36 +227,36 @@ class WorkerPool:
     async def _acquire(self, trial: str, placement: Placement) -> Allocation:
         """Get a group for the trial; how often it asks again where that fails is its own rule."""
         asked = time.perf_counter()
-        grant, waited_for = await self._queue.wait(trial, placement)
-        while not grant.is_new and self._groups.has_ended(grant.group):
-            await self._drop(trial, grant.group)
-            grant, waited_for = await self._queue.wait(trial, placement)
+        reserved, waited_for = await self._queue.wait(trial, placement)
+        while not reserved.is_new and self._has_ended(reserved.group):
+            await self._drop(trial, reserved.group)
+            reserved, waited_for = await self._queue.wait(trial, placement)
         started = time.perf_counter()
         self._starting.add(trial)
         try:
-            group = await self._queue.unless_gone(self._groups.open(grant), grant.nodes)
+            group = await self._queue.unless_gone(self._open(reserved), reserved.nodes)
         except RunFailed:
-            await self._drop(trial, grant.group)
+            await self._drop(trial, reserved.group)
             raise
         finally:
             self._starting.discard(trial)
         try:
             self._refuse_abandoned(trial)
         except RunFailed:
-            self._admission.release(trial)
+            self._scheduler.release(trial)
             self._queue.admit()
             raise
-        self._group_of[trial] = grant.group
+        self._group_of[trial] = reserved.group
         running = [name for name in self._group_of if not name.startswith(AHEAD)]
         for name in running:
             self._most_beside[name] = max(len(running) - 1, self._most_beside.get(name, 0))
         return Allocation(
             queue_s=started - asked,
-            start_s=time.perf_counter() - started if grant.is_new else 0.0,
+            start_s=time.perf_counter() - started if reserved.is_new else 0.0,
             hosts=tuple(member.host for member in group.members()),
             devices=tuple(member.device for member in group.members()),
             workers_per_node=workers_per_node(group.nodes()),
-            accelerators=self._admission.accelerators(grant),
+            accelerators=self._scheduler.accelerators(reserved),
             waited_for=waited_for,
             resume=kept.state if (kept := self._kept.get(trial)) else None,
             slowest_start_s=self._slowest_start_s,
@@ -280,14 +282,14 @@ class WorkerPool:
         sent = _Unanswered(worth_s=TEST_S if is_test else 0.0)
         self._unanswered[trial] = sent
         try:
-            asking = asyncio.ensure_future(self._groups.ask(number, command, timeout_s))
+            asking = asyncio.ensure_future(self._ask(number, command, timeout_s))
             if not await _comes_first(asking, sent.cut):
                 if self._group_of.pop(trial, None) is not None:  # else released meanwhile
-                    self._collect(trial, self._groups.alive.get(number), is_lost=True)
-                    self._groups.close_soon([number])
+                    self._collect(trial, self._groups.get(number), is_lost=True)
+                    self._close_soon([number])
                 raise _stopped()
             replies = asking.result()
-            self._collect(trial, self._groups.alive.get(number))
+            self._collect(trial, self._groups.get(number))
             if isinstance(command, Start):
                 taken_s = time.perf_counter() - sent.began
                 self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
@@ -334,16 +336,16 @@ class WorkerPool:
         if for_good:
             self._over.add(trial)
             self._queue.forget(trial)
-        self._queue.send_away(trial)
+        self._queue.cancel(trial)
         if trial in self._starting:
             self._abandoned.add(trial)
         number = self._group_of.pop(trial, None)
         if number is not None:
-            group = self._groups.alive[number]
+            group = self._groups[number]
             if keep and await self._is_settled(trial, number):
-                self._admission.release(trial)
+                self._scheduler.release(trial)
             else:
-                await self._groups.close(number, force=keep)
+                await self._close(number, force=keep)
             self._collect(trial, group)
         self._queue.admit()
         return self._most_beside.pop(trial, 0)
@@ -353,7 +355,7 @@ class WorkerPool:
         if trial in self._unanswered:
             return False  # its loop is at work: another run would wait behind it
         sent = self._unanswered[trial] = _Unanswered(worth_s=-math.inf)
-        settling = asyncio.ensure_future(self._groups.alive[number].settle())
+        settling = asyncio.ensure_future(self._groups[number].settle())
         is_answered = await _comes_first(settling, sent.cut)
         del self._unanswered[trial]
         return is_answered and settling.result()
@@ -362,26 +364,26 @@ class WorkerPool:
         self, number: int, rank: int, turn: int, reply: Reply | None
     ) -> Command | None:
         """Worker side: hand in a reply, get the next command (`WorkerGroup.exchange`)."""
-        group = self._groups.alive.get(number)
+        group = self._groups.get(number)
         return protocol.Close() if group is None else await group.exchange(rank, turn, reply)
 
     def compare(self, number: int, position: Position) -> str | None:
         """Worker side: hand in a rank's position; get a sentence if the ranks cannot meet again."""
-        group = self._groups.alive.get(number)
+        group = self._groups.get(number)
         return None if group is None else group.compare(position)
 
     async def shutdown(self) -> None:
         """Refuse what waits and close every group."""
         for trial in self._queue.trials():
             await self.release(trial)
-        await asyncio.gather(*map(self._groups.close, list(self._groups.alive)))
+        await asyncio.gather(*map(self._close, list(self._groups)))
 
     def groups(self) -> list[tuple[str | None, Placement, list[int]]]:
         """Return what is alive, for tests: trial, None of what is idle; placement; process ids."""
         trials = {number: trial for trial, number in self._group_of.items()}
         return [
             (trials.get(number), group.placement, [member.pid for member in group.members()])
-            for number, group in self._groups.alive.items()
+            for number, group in self._groups.items()
         ]
 
     def waiting(self) -> dict[str, Waiting]:
@@ -392,14 +394,78 @@ class WorkerPool:
     async def nodes(self) -> tuple[Node, ...]:
         """Return the nodes that there are now."""
         await self._queue.look()
-        return tuple(node for node in self._admission.nodes if not node.is_gone)
+        return tuple(node for node in self._scheduler.nodes if not node.is_gone)
+
+    async def _open(self, reserved: Reservation) -> WorkerGroup:
+        """Return the group of a reservation, started if it is new; RunFailed if that fails."""
+        for number in reserved.evict:
+            evicted = self._groups.get(number)
+            await self._close(number)
+            if evicted is not None:
+                await evicted.wait_for_end()  # its processes hold their GPUs
+        if reserved.is_new:
+            nodes = [self._scheduler.nodes[node].id for node in reserved.nodes]
+            group = WorkerGroup(reserved.group, reserved.placement, self._options, nodes)
+            self._groups[reserved.group] = group
+            await group.start()
+        return self._groups[reserved.group]
+
+    def _has_ended(self, number: int) -> bool:
+        """Whether a group is gone, or all its workers are: their host may have died."""
+        group = self._groups.get(number)
+        return group is None or group.ended.is_set()
+
+    async def _ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
+        """Give every worker of a group a command; a new run is pinned to cores of its own."""
+        group = self._groups[number]
+        commands: list[Command] = [command] * group.placement.num_workers
+        if isinstance(command, Start):
+            taken = {c for one in self._groups.values() if one is not group for c in one.cores}
+            commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
+        return await group.ask(commands, timeout_s)
+
+    async def _close(self, number: int, *, force: bool = False) -> None:
+        """End a group, if it is still there, and free its reservation once its workers are gone.
+
+        Until then Ray holds their CPUs and GPUs. Where that takes long, it goes on in the
+        background.
+        """
+        group = self._groups.get(number)
+        if group is not None:
+            await group.close(force=force)
+            self._groups.pop(number, None)
+        if group is None or group.ended.is_set():
+            self._scheduler.remove(number)
+            return
+
+        async def free_when_gone() -> None:
+            await group.ended.wait()
+            self._scheduler.remove(number)
+            self._queue.admit()
+
+        self._in_background(free_when_gone())
+
+    def _close_soon(self, numbers: list[int]) -> None:
+        """End groups and free their reservations in the background."""
+
+        async def close_and_admit(number: int) -> None:
+            await self._close(number, force=True)
+            self._queue.admit()
+
+        for number in numbers:
+            self._in_background(close_and_admit(number))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def _drop(self, trial: str, number: int) -> None:
         """Forget a broken group; the trial's place is given to the next one."""
         self._group_of.pop(trial, None)
         self._states.drop(sender_of(number))
-        group = self._groups.alive.get(number)
-        await self._groups.close(number, force=True)
+        group = self._groups.get(number)
+        await self._close(number, force=True)
         self._collect(trial, group, is_lost=True)
         await self._queue.look()  # its host may have gone with it
         self._queue.admit()

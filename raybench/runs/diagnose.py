@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from raybench.cluster.admission import local_capacity
+from raybench.cluster.capacity import local_capacity
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from raybench.cluster.admission import Capacity
+from raybench.cluster.capacity import Capacity
 from raybench.cluster.doctor import check_files_there, check_gpus_there
 from raybench.cluster.layout import Node
 from raybench.cluster.session import Session
@@ -543,7 +543,7 @@ def following(
 
 def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
     """Return how many trials wait beside those that the cluster holds, so that one of them may need
-    no new worker group (`Admission.admit`).
+    no new worker group (`Scheduler.admit`).
 
     0 where idle groups keep no machines from others, and where the user has set the concurrency.
     """

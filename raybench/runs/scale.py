@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from raybench.cluster.admission import Capacity, local_capacity
+from raybench.cluster.capacity import Capacity, local_capacity
 from raybench.cluster.layout import num_nodes
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from raybench.cluster import session
-from raybench.cluster.layout import Reservation
+from raybench.cluster.layout import DriverResources
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals import nodes as nodes_internals
 from raybench.cluster.session import Head
@@ -111,10 +111,10 @@ class TestOwnJob:
 
     @pytest.mark.parametrize(
         ("resources", "expected"),
-        [({"CPU": 1.0}, Reservation("id-a", 1, 0, "a")), ({}, None), (None, None)],
+        [({"CPU": 1.0}, DriverResources("id-a", 1, 0, "a")), ({}, None), (None, None)],
     )
     def test_its_actor_is_asked(
-        self, resources: Any, expected: Reservation | None, monkeypatch: pytest.MonkeyPatch
+        self, resources: Any, expected: DriverResources | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from ray.util import state
 
@@ -128,7 +128,7 @@ class TestOwnJob:
             return [SimpleNamespace(required_resources=resources, node_id="id-a")]
 
         monkeypatch.setattr(state, "list_actors", list_actors)
-        assert local_ray.driver_reservation() == expected
+        assert local_ray.driver_resources() == expected
         assert asked == [[("name", "=", "_ray_internal_job_actor_s")]]
 
     @pytest.mark.parametrize("config", [None, "", "{", "[]", "{}"])
@@ -138,7 +138,7 @@ class TestOwnJob:
         monkeypatch.delenv(local_ray.CONFIG, raising=False)
         if config is not None:
             monkeypatch.setenv(local_ray.CONFIG, config)
-        assert local_ray.driver_reservation() is None
+        assert local_ray.driver_resources() is None
         assert local_ray.job_environment() == {}
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster import protocol, states, worker_group, worker_pool
-from raybench.cluster.admission import Admission
+from raybench.cluster import protocol, states, worker_pool
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import (
     Advance,
@@ -25,6 +24,7 @@ from raybench.cluster.protocol import (
     Start,
 )
 from raybench.cluster.ray_internals.nodes import draining_nodes
+from raybench.cluster.scheduler import Scheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.spec.run import Placement, RunSpec
@@ -96,14 +96,14 @@ class FakeGroup:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorkerPool:
-    monkeypatch.setattr(worker_group, "WorkerGroup", FakeGroup)
+    monkeypatch.setattr(worker_pool, "WorkerGroup", FakeGroup)
     FakeGroup.faults, FakeGroup.started, FakeGroup.gate, FakeGroup.hangs = [], 0, None, False
     options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
-    return WorkerPool(Admission([Node(2, 0)]), options)
+    return WorkerPool(Scheduler([Node(2, 0)]), options)
 
 
 def busy(pool: WorkerPool) -> list[str | None]:
-    return [group.trial for group in pool._admission.at_work()]
+    return [group.trial for group in pool._scheduler.busy]
 
 
 async def until_a_group_starts() -> None:
@@ -133,7 +133,7 @@ async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: Worke
     FakeGroup.faults, FakeGroup.hangs = ["worker_lost"], True
     starting = asyncio.ensure_future(pool.acquire("a", TWO))
     await until_a_group_starts()
-    (made,) = pool._groups.alive.values()
+    (made,) = pool._groups.values()
     with pytest.raises(RunFailed, match="did not start"):
         await starting
     other = asyncio.ensure_future(pool.acquire("b", ONE))
@@ -148,7 +148,7 @@ async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: Worke
 async def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None:
     await pool.acquire("a", ONE)
     await pool.release("a")
-    (group,) = pool._groups.alive.values()
+    (group,) = pool._groups.values()
     group.ended.set()
     await pool.acquire("b", ONE)
     assert FakeGroup.started == 2
@@ -193,7 +193,7 @@ async def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> Non
     FakeGroup.gate.set()
     await pool.acquire("later", TWO)
     assert busy(pool) == ["later"]
-    assert pool._admission.waiting == []
+    assert not pool._scheduler.waiting
 
 
 async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
@@ -267,10 +267,10 @@ async def test_a_run_that_is_released_while_its_loop_is_at_work_leaves_no_group(
 
 
 async def test_what_must_close_for_another_is_gone_before_that_starts(pool: WorkerPool) -> None:
-    pool._admission.on_cluster = True
+    pool._scheduler.on_cluster = True
     await pool.acquire("a", ONE)
     await pool.release("a")
-    (idle,) = pool._groups.alive.values()
+    (idle,) = pool._groups.values()
     FakeGroup.hangs = True
     asking = asyncio.ensure_future(pool.acquire("b", TWO))
     for _ in range(20):
@@ -382,7 +382,7 @@ class AnsweringGroup(FakeGroup):
 @pytest.fixture
 def answering(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """The pool, with such groups."""
-    monkeypatch.setattr(worker_group, "WorkerGroup", AnsweringGroup)
+    monkeypatch.setattr(worker_pool, "WorkerGroup", AnsweringGroup)
     AnsweringGroup.told, AnsweringGroup.pool = [], pool
     return pool
 

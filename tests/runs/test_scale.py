@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raybench
-from raybench.cluster.admission import Capacity
+from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import Node, lay_out, workers_per_node
 from raybench.commands import cli, report, scale
 from raybench.report.answer import said

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import ray
 
-from raybench.cluster.layout import Reservation
+from raybench.cluster.layout import DriverResources
 
 CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Environment variable in which Ray hands a submitted job its configuration."""
@@ -55,7 +55,7 @@ def is_submitted_job() -> bool:
     return bool((_config().get("metadata") or {}).get(SUBMISSION))
 
 
-def driver_reservation() -> Reservation | None:
+def driver_resources() -> DriverResources | None:
     """Return what `--entrypoint-num-cpus` and the like hold for this driver, in the actor below
     which it runs.
 
@@ -78,7 +78,7 @@ def driver_reservation() -> Reservation | None:
         return None
     node = str(found[0].node_id)
     hosts = [one.get("NodeManagerHostname", "") for one in ray.nodes() if one["NodeID"] == node]
-    return Reservation(node, cpus, gpus, hosts[0] if hosts else node[:8])
+    return DriverResources(node, cpus, gpus, hosts[0] if hosts else node[:8])
 
 
 def _config() -> Mapping[str, Any]:
