@@ -24,10 +24,8 @@ from rich.console import Console
 
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
-from raybench.cluster.worker import DATA
 from raybench.data.dataset import Dataset
-from raybench.data.load import STORED
-from raybench.data.shared import share, shared_key
+from raybench.data.shared import shared_key
 from raybench.report.console import make_console, say
 from raybench.report.live.progress import ProgressDisplay, lines_for
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
@@ -310,9 +308,7 @@ def _run(
                 **with_session(earlier, cluster=session.capacity.document()),
             },
         )
-        for key, dataset in compared.datasets.items():
-            if dataset.name not in STORED:
-                share(dataset, session.scratch / DATA / key)
+        session.share(compared.datasets)
         deadline = Deadline(options.time_budget, interrupt=interrupt)
         number_of_runs = options.runs * len(compared.sides)
         progress = ProgressDisplay(

@@ -21,10 +21,8 @@ from raybench.cluster.capacity import Capacity, local_capacity
 from raybench.cluster.layout import num_nodes
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
-from raybench.cluster.worker import DATA
 from raybench.data.dataset import NO_DATA, Dataset
-from raybench.data.load import STORED
-from raybench.data.shared import share, shared_key
+from raybench.data.shared import shared_key
 from raybench.loggers.processes import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.live.progress import ProgressDisplay, lines_for
@@ -433,10 +431,7 @@ def _run(
             store.write_yaml(STUDY_FILE, content | with_session(earlier, cluster=cluster))
 
         write(study)
-        # Loaded once here, mapped by every worker of this host.
-        for key, dataset in checked.datasets.items():
-            if dataset.name not in STORED:
-                share(dataset, session.scratch / DATA / key)
+        session.share(checked.datasets)
         deadline = Deadline(options.time_budget, began=interrupt.began, interrupt=interrupt)
         cells = study_cells(study)
         progress = ProgressDisplay(

@@ -10,11 +10,9 @@ from rich.console import Console
 
 from raybench.cluster import run_client
 from raybench.cluster.session import Session
-from raybench.cluster.worker import DATA
 from raybench.data.baseline import baselines
 from raybench.data.dataset import Dataset
-from raybench.data.load import STORED
-from raybench.data.shared import share, shared_key
+from raybench.data.shared import shared_key
 from raybench.report.console import say
 from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT
@@ -93,11 +91,10 @@ class StudyPipeline:
     def run(self, earlier: Earlier | None) -> None:
         """Run the rest of the study until the deadline; `earlier`: results of `--seed-from`."""
         folder = self.store.folder
-        # Loaded once, and memory-mapped by every worker of this host.
-        if self.study.dataset.name not in STORED and not self.deadline.over:
+        if not self.deadline.over:
             spec = self.study.run_spec(first_values(self.study, self.space))
             key = shared_key(spec.workload, spec.dataset, spec.data)
-            share(self.dataset, self.session.scratch / DATA / key)
+            self.session.share({key: self.dataset})
         if (folder / STUDY_FILE).is_file():
             self.earlier = read_mapping(folder / STUDY_FILE)
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])

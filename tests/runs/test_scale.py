@@ -50,7 +50,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
             is_local=True,
             capacity=body.local_capacity(),
             notes=[],
-            scratch=tmp_path / "scratch",
+            share=lambda datasets: None,
             waiting=dict,
             stop_waiting=None,
         )
