@@ -1,4 +1,4 @@
-"""What a cluster, or this machine, has for worker groups, and what it can never hold."""
+"""Resources of a cluster or of this machine, and which worker groups can never fit."""
 
 import os
 import shutil
@@ -12,10 +12,10 @@ from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
 from raybench.training.machine import num_visible, nvml_sees
 
-DRIVER, OF_AMD = Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd")
-"""A folder with an entry for each GPU, missing in some containers; what only AMD's driver has."""
-MOST_NAMED = 4
-"""Hosts that a sentence names one by one."""
+NVIDIA_FOLDER, AMD_DEVICE = Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd")
+"""A folder with an entry for each GPU, missing in some containers; a device of AMD's driver."""
+MAX_NAMED_HOSTS = 4
+"""Number of hosts up to which a sentence names each."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Capacity:
     nodes: tuple[Node, ...]
     memory_bytes: float
     knows_gpus: bool = True
-    """False where it cannot be told without the driver's own tools: GPUs are then not refused."""
+    """False if the GPUs cannot be counted without the driver's tools; none are then refused."""
     grows: bool = False
-    """Whether the cluster has an autoscaler: what does not fit may wait for other nodes."""
+    """Whether the cluster has an autoscaler, so that other nodes may join."""
     driver: DriverResources | None = None
-    """Resources that the driver itself holds; the nodes are without them."""
+    """Resources of the study's own process, which `nodes` leave out."""
 
     @property
     def cpus(self) -> int:
@@ -42,24 +42,24 @@ class Capacity:
         return int(sum(node.gpus for node in self.nodes))
 
     def document(self) -> dict[str, Any]:
-        """Return what there is, as plain data for YAML."""
+        """Return the resources as plain data for YAML."""
         return {"nodes": [{"cpus": node.cpus, "gpus": node.gpus} for node in self.nodes]}
 
     def num_fitting(self, placement: Placement) -> int:
-        """Return for how many of its workers the empty nodes have room."""
+        """Return how many of a group's workers fit the empty nodes."""
         return sum(node.room(placement) for node in self.nodes)
 
     def most_workers(self, placement: Placement) -> int:
-        """Return how many such workers the empty cluster holds, in all groups together."""
+        """Return how many such workers the empty cluster holds, in any number of groups."""
         many = max(self.cpus, placement.num_workers)
         return self.num_fitting(replace(placement, num_workers=many))
 
     def most_groups(self, placement: Placement, slots: int) -> int:
-        """Return how many such groups the empty cluster holds, at most `slots`; 1 at least."""
+        """Return how many such groups the empty cluster holds, from 1 to `slots`."""
         return max(1, min(slots, self.most_workers(placement) // placement.num_workers))
 
     def fits_together(self, placements: Iterable[Placement]) -> bool:
-        """Whether groups placed so can be at work at the same time."""
+        """Whether the groups can run at the same time."""
         free = list(self.nodes)
         for placement in placements:
             nodes = lay_out(placement, free, self.nodes)
@@ -82,7 +82,7 @@ class Capacity:
         return self.fits(placement) or (self.grows and not placement.shares_a_gpu)
 
     def refuse_infeasible(self, placement: Placement) -> None:
-        """Raise UserError for a group that the whole empty cluster cannot hold, nor grow for."""
+        """Raise UserError for a group that the empty cluster does not hold and cannot grow for."""
         if self.may_hold(placement):
             return
         if placement.shares_a_gpu:
@@ -115,11 +115,11 @@ class Capacity:
         )
 
     def _words(self) -> str:
-        """Return what there is, host by host where there are a few, and what the driver holds."""
+        """Return the resources in words, by host if there are few, and those of the driver."""
         hosts = len(self.nodes)
         said = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}, {self.gpus} GPUs on {hosts} host"
         said += "s" if hosts != 1 else ""
-        if 1 < hosts <= MOST_NAMED:
+        if 1 < hosts <= MAX_NAMED_HOSTS:
             each = (f"{one.name or one.id[:8]} {one.cpus:g} and {one.gpus:g}" for one in self.nodes)
             said += f": {', '.join(sorted(each))}"
         if self.driver is None:
@@ -133,20 +133,20 @@ class Capacity:
 
 
 def num_local_cores() -> int:
-    """Return the cores this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def local_capacity() -> Capacity:
-    """Return what a Ray of our own would have on this machine, without starting one.
+    """Return the resources that a Ray of our own would have on this machine.
 
     GPUs are counted by the driver (NVML), as Ray and `raybench doctor` count them.
     """
     driver = nvml_sees()
-    number = len(driver.names) or len(list(DRIVER.glob("*")))
+    number = len(driver.names) or len(list(NVIDIA_FOLDER.glob("*")))
     gpus = num_visible(number, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    others = OF_AMD.exists() or (driver.problem and shutil.which("nvidia-smi"))
+    others = AMD_DEVICE.exists() or (driver.problem and shutil.which("nvidia-smi"))
     is_known = bool(number) or not others
     return Capacity((Node(num_local_cores(), gpus),), memory_bytes=0.0, knows_gpus=is_known)

@@ -58,7 +58,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that counts two GPUs, where the folder of its files is missing."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
-    monkeypatch.setattr(capacity, "DRIVER", Path("nowhere"))
+    monkeypatch.setattr(capacity, "NVIDIA_FOLDER", Path("nowhere"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -92,8 +92,8 @@ def test_where_the_driver_does_not_answer(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for number in range(folder):
         (tmp_path / "gpus" / str(number)).mkdir(parents=True)
-    monkeypatch.setattr(capacity, "DRIVER", tmp_path / "gpus")
-    monkeypatch.setattr(capacity, "OF_AMD", tmp_path if amd else tmp_path / "none")
+    monkeypatch.setattr(capacity, "NVIDIA_FOLDER", tmp_path / "gpus")
+    monkeypatch.setattr(capacity, "AMD_DEVICE", tmp_path if amd else tmp_path / "none")
     monkeypatch.setattr(capacity.shutil, "which", lambda name: tool)
     assert (local_capacity().gpus, local_capacity().knows_gpus) == expected
 
