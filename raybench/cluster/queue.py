@@ -12,7 +12,7 @@ import ray
 from raybench.cluster.layout import Node, as_nodes, num_nodes
 from raybench.cluster.protocol import STOPPED, HostLeaves, RunFailed
 from raybench.cluster.ray_internals import nodes as internals
-from raybench.cluster.scheduler import Reservation, Scheduler
+from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 
@@ -55,7 +55,7 @@ class RequestQueue:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: ResourceScheduler,
         options: PoolOptions,
         available: Callable[[], Mapping[str, Mapping[str, float]]] = internals.available,
         *,
@@ -215,7 +215,7 @@ class RequestQueue:
         self._sent, self._sent_at = wanted, time.monotonic()
 
 
-def missing(scheduler: Scheduler) -> dict[str, str]:
+def missing(scheduler: ResourceScheduler) -> dict[str, str]:
     """Return what every waiting trial waits for, in one sentence each."""
     head = scheduler.head
     reason = "" if head is None else _reason(scheduler, scheduler.waiting[head])
@@ -230,7 +230,7 @@ def missing(scheduler: Scheduler) -> dict[str, str]:
     return said
 
 
-def _reason(scheduler: Scheduler, placement: Placement) -> str:
+def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
     idle = [one for one in scheduler.reservations.values() if one.trial is None]
     if scheduler.lay_out(placement, without=idle) is None:
         return _what_is_missing(placement, scheduler.free(without=idle), scheduler.nodes)

@@ -21,7 +21,7 @@ from raybench.cluster.queue import Waiting
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals.nodes import has_autoscaler
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
-from raybench.cluster.scheduler import Scheduler
+from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.signals import without_hangup
 from raybench.cluster.worker import DATA, own_scratch
 from raybench.cluster.worker_group import PoolOptions
@@ -256,7 +256,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
         interface=os.environ.get(VARIABLE) or None,
     )
     by_memory = max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus)
-    scheduler = Scheduler(
+    scheduler = ResourceScheduler(
         nodes=capacity.nodes,
         max_workers=by_memory if is_local else 10**9,  # elsewhere Ray's reservations bound them
         on_cluster=not is_local,

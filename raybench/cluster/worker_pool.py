@@ -33,7 +33,7 @@ from raybench.cluster.protocol import (
     sender_of,
 )
 from raybench.cluster.queue import RequestQueue, Waiting
-from raybench.cluster.scheduler import Reservation, Scheduler
+from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
 from raybench.cluster.states import StateFiles
 from raybench.cluster.worker import on_this_host
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup, trainer_class
@@ -64,7 +64,7 @@ class WorkerPool:
     Wrapped by `ray.remote` in `session.start_pool`; all methods run in one event loop.
     """
 
-    def __init__(self, scheduler: Scheduler, options: PoolOptions) -> None:
+    def __init__(self, scheduler: ResourceScheduler, options: PoolOptions) -> None:
         self._scheduler, self._options = scheduler, options
         self._queue = RequestQueue(scheduler, options, on_lost=self._close_soon)
         self._groups: dict[int, WorkerGroup] = {}

@@ -543,7 +543,7 @@ def following(
 
 def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
     """Return how many trials wait beside those that the cluster holds, so that one of them may need
-    no new worker group (`Scheduler.admit`).
+    no new worker group (`ResourceScheduler.admit`).
 
     0 where idle groups keep no machines from others, and where the user has set the concurrency.
     """

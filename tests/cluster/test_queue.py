@@ -13,7 +13,7 @@ from raybench.cluster.layout import DriverResources, Node, as_nodes
 from raybench.cluster.protocol import HostLeaves, RunFailed
 from raybench.cluster.queue import RequestQueue, missing
 from raybench.cluster.ray_internals.nodes import available, bundles_of, taken_by_others
-from raybench.cluster.scheduler import Scheduler
+from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.spec.run import Placement
 
@@ -68,7 +68,7 @@ def test_ray_still_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_trial_waits_for_others_and_says_what_it_waited_for() -> None:
     books = Books(a=1, b=1)
-    pool = Scheduler(NODES, on_cluster=True)
+    pool = ResourceScheduler(NODES, on_cluster=True)
     waiting = queue(pool, ENTRIES, [], available=books)
     first = asyncio.ensure_future(waiting.wait("first", TWO))
     behind = asyncio.ensure_future(waiting.wait("behind", ONE))
@@ -113,11 +113,11 @@ A, B, C = (Node(2, 0, f"id-{name}", name) for name in "abc")
 WIDE = Placement("torch", 5)
 
 
-def scheduler(*nodes: Node) -> Scheduler:
-    return Scheduler(nodes, on_cluster=True)
+def scheduler(*nodes: Node) -> ResourceScheduler:
+    return ResourceScheduler(nodes, on_cluster=True)
 
 
-def granted(pool: Scheduler, trial: str, placement: Placement) -> tuple[int, ...]:
+def granted(pool: ResourceScheduler, trial: str, placement: Placement) -> tuple[int, ...]:
     pool.submit(trial, placement)
     (grant,) = pool.admit()
     return grant.nodes
@@ -183,7 +183,7 @@ Requests = list[Sequence[Mapping[str, float]]]
 
 
 def queue(
-    pool: Scheduler, hosts: list[dict[str, Any]], asked: Requests, **more: Any
+    pool: ResourceScheduler, hosts: list[dict[str, Any]], asked: Requests, **more: Any
 ) -> RequestQueue:
     def books() -> Mapping[str, Mapping[str, float]]:
         held = dict(zip([node.id for node in pool.nodes], pool.held(), strict=True))

@@ -24,7 +24,7 @@ from raybench.cluster.protocol import (
     Start,
 )
 from raybench.cluster.ray_internals.nodes import draining_nodes
-from raybench.cluster.scheduler import Scheduler
+from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.spec.run import Placement, RunSpec
@@ -99,7 +99,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorkerPool:
     monkeypatch.setattr(worker_pool, "WorkerGroup", FakeGroup)
     FakeGroup.faults, FakeGroup.started, FakeGroup.gate, FakeGroup.hangs = [], 0, None, False
     options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
-    return WorkerPool(Scheduler([Node(2, 0)]), options)
+    return WorkerPool(ResourceScheduler([Node(2, 0)]), options)
 
 
 def busy(pool: WorkerPool) -> list[str | None]:

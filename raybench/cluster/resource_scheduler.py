@@ -38,7 +38,7 @@ class Reservation:
 
 
 @dataclass
-class Scheduler:
+class ResourceScheduler:
     """Reservations of the worker groups and the requests that wait for one.
 
     `nodes`: total resources of every node. `taken`: (CPU cores, GPUs) of every node that other

@@ -11,7 +11,7 @@ import pytest
 from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import DriverResources, Node, lay_out, num_nodes, workers_per_node
 from raybench.cluster.queue import missing
-from raybench.cluster.scheduler import MAX_OVERTAKEN, Scheduler
+from raybench.cluster.resource_scheduler import MAX_OVERTAKEN, ResourceScheduler
 from raybench.runs.preflight import ASKED_AHEAD
 from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
@@ -29,7 +29,7 @@ def nodes_of(*each):
 
 
 def one_node(cpus, gpus=0, **limits):
-    return Scheduler(nodes=nodes_of((cpus, gpus)), **limits)
+    return ResourceScheduler(nodes=nodes_of((cpus, gpus)), **limits)
 
 
 def split_over_nodes(draw, cpus, gpus, *, at_least):
@@ -61,7 +61,7 @@ class Simulation:
         draw = self.draw = random.Random(seed)
         cpus = draw.choice([8, 9, 12, 16, 64])
         gpus = draw.choice([8, 11, 16]) if gpus_per_worker else 0
-        self.scheduler = Scheduler(
+        self.scheduler = ResourceScheduler(
             nodes=split_over_nodes(draw, cpus, gpus, at_least=max(WIDTHS)),
             max_workers=draw.choice([4, 8, 12, 10**9]),
             on_cluster=draw.random() < 0.5,
@@ -260,7 +260,7 @@ def test_only_what_helps_is_closed():
 
 def test_workers_are_packed_onto_nodes_that_hold_them():
     """Of six groups that fit the sums, two fit the nodes: the GPUs are where few cores are."""
-    scheduler = Scheduler(nodes=nodes_of((16, 0), (8, 8)), on_cluster=True)
+    scheduler = ResourceScheduler(nodes=nodes_of((16, 0), (8, 8)), on_cluster=True)
     for number in range(6):
         scheduler.submit(str(number), place(1, cpus_per_worker=4, gpus_per_worker=1))
     assert [grant.trial for grant in scheduler.admit()] == ["0", "1"]
@@ -320,7 +320,7 @@ def test_every_run_of_a_placement_has_as_many_nodes(
 
 
 def test_parts_of_a_gpu_are_for_runs_of_one_worker() -> None:
-    scheduler = Scheduler(nodes_of((16, 1)))
+    scheduler = ResourceScheduler(nodes_of((16, 1)))
     for number in range(11):
         scheduler.submit(str(number), place(1, gpus_per_worker=0.1))
     assert len(scheduler.admit()) == 10, "ten tenths are one GPU"
@@ -385,7 +385,7 @@ HEAD = "3 CPUs: 0 free on host a, 1 on host b"
     ],
 )
 def test_what_a_group_waits_for(nodes, limits, asked, said) -> None:
-    scheduler = Scheduler(nodes, **limits)
+    scheduler = ResourceScheduler(nodes, **limits)
     for number, placement in enumerate(asked):
         scheduler.submit(str(number), placement)
     assert len(scheduler.admit()) == len(asked) - len(said)
