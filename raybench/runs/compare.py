@@ -44,7 +44,7 @@ from raybench.runs.preflight import (
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.train import check_connected, for_this_machine
-from raybench.runs.wait_watch import live_session, watching
+from raybench.runs.wait_watch import WaitWatch, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
 from raybench.spec.errors import DONE, INTERRUPTED, Ended, StudyError, UserError
@@ -317,7 +317,7 @@ def _run(
         pairs = so_far()
         with (
             progress,
-            watching(session, progress, deadline, options.wait),
+            WaitWatch(session, deadline, progress, wait_s=options.wait),
             SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved,
         ):
             progress.begin("compare", number_of_runs)

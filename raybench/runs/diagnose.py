@@ -33,7 +33,7 @@ from raybench.runs.train import (
     refuse_other,
     write_study,
 )
-from raybench.runs.wait_watch import Waits, live_session
+from raybench.runs.wait_watch import WaitLines, WaitWatch, live_session
 from raybench.scaling.bottleneck import BottleneckVerdict, judge, milliseconds
 from raybench.scaling.shares import (
     FEWEST_ROUNDS,
@@ -64,8 +64,8 @@ from raybench.training.check_model import check_models
 class ProbeTrainer:
     """Trains probes one at a time, on workers that stay."""
 
-    def __init__(self, pool: object, store: Store, waits: Waits, deadline: Deadline) -> None:
-        self._pool, self._store, self._waits, self.deadline = pool, store, waits, deadline
+    def __init__(self, pool: object, store: Store, lines: WaitLines, deadline: Deadline) -> None:
+        self._pool, self._store, self._lines, self.deadline = pool, store, lines, deadline
 
     def train(
         self, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
@@ -75,7 +75,7 @@ class ProbeTrainer:
         curve: list[Evaluation] = []
 
         def on_evaluation(name: str, evaluation: Evaluation) -> None:
-            self._waits.is_training = True
+            self._lines.is_starting = False
             curve.append(evaluation)
             self._store.append(evaluation.line(name))
 
@@ -519,9 +519,9 @@ def _measure(
         store.clear()
         content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}
         write_study(store, content)
-        deadline = Deadline(None, interrupt=interrupt)
-        with Waits(session, console, deadline, options.wait) as waits:
-            trainer = ProbeTrainer(session.pool, store, waits, deadline)
+        deadline, lines = Deadline(None, interrupt=interrupt), WaitLines(console)
+        with WaitWatch(session, deadline, lines, wait_s=options.wait):
+            trainer = ProbeTrainer(session.pool, store, lines, deadline)
             runs: ProbeRuns | SpeedRuns = ProbeRuns(trainer, spec, dataset)
             if leeway is not None:
                 leeway = replace(leeway, fits=session.capacity.fits)

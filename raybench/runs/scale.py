@@ -48,7 +48,7 @@ from raybench.runs.preflight import (
 )
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
-from raybench.runs.wait_watch import live_session, watching
+from raybench.runs.wait_watch import WaitWatch, live_session
 from raybench.scaling.averaged import StepPrediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of
 from raybench.scaling.fit_command import FittedGroup, check_predict, place_of
@@ -443,7 +443,7 @@ def _run(
             num_workers=lambda spec: session.capacity.most_workers(spec.placement),
         )
         interrupt.can_continue = True
-        with progress, watching(session, progress, deadline, options.wait):
+        with progress, WaitWatch(session, deadline, progress, wait_s=options.wait):
             run = partial(run_study, session=session, store=store, progress=progress)
             run(study, deadline=deadline)
             seeking = Until(until or 0.0, session.capacity)

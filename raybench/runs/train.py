@@ -48,7 +48,7 @@ from raybench.runs.preflight import (
     spec_on_gpus,
 )
 from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.wait_watch import Waits, live_session
+from raybench.runs.wait_watch import WaitLines, WaitWatch, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, UserError
@@ -179,8 +179,8 @@ def _run(
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         screen = TrainingScreen(console, spec)
         events: ProgressDisplay | None = None
-        if (lines := lines_for(options.progress)) is not None:
-            events = ProgressDisplay(console, num_trials=1, lines=lines)
+        if (stream := lines_for(options.progress)) is not None:
+            events = ProgressDisplay(console, num_trials=1, lines=stream)
             events.begin("train", 1)
             events.started(TRIAL, spec)
 
@@ -191,15 +191,15 @@ def _run(
                 events.evaluated(name, evaluation)
 
         def on_evaluation(name: str, evaluation: Evaluation) -> None:
-            waits.is_training = True
+            lines.is_starting = False
             record_evaluation(name, evaluation)
             saved.look(name)
 
-        deadline = Deadline(None, interrupt=interrupt)
+        deadline, lines = Deadline(None, interrupt=interrupt), WaitLines(console)
         with (
-            Waits(session, console, deadline, options.wait) as waits,
+            WaitWatch(session, deadline, lines, wait_s=options.wait),
             screen,
-            SavedRuns(session.pool, store, say=lambda sentence: say(console, sentence)) as saved,
+            SavedRuns(session.pool, store, say=lines.say) as saved,
         ):
             for evaluation in saved.resume(TRIAL, spec):
                 record_evaluation(TRIAL, evaluation)
@@ -213,7 +213,7 @@ def _run(
                 on_error=lambda *error: keep_error(store, *error, log=saved.log(TRIAL)),
                 on_saved=saved.save,
                 on_refused=saved.refused,
-                on_note=lambda name, note: say(console, note),
+                on_note=lambda name, note: lines.say(note),
                 save=True,
                 test=True,
             )

@@ -31,7 +31,7 @@ from raybench.runs.preflight import (
 )
 from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.runs.single_run import SingleRun
-from raybench.runs.wait_watch import RAY_LOG, watching
+from raybench.runs.wait_watch import RAY_LOG, WaitWatch
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import Factors, study_factors
 from raybench.search.live_trials import LiveTrials
@@ -148,7 +148,7 @@ class StudyPipeline:
             key=lambda run: run.score,
             default=None,
         )
-        with progress, watching(self.session, progress, self.deadline, self.wait_s):
+        with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             self._search(search, progress, confirm_budget)
             self.deadline.reserve_s = 0.0
             if self.only is None:
@@ -178,7 +178,7 @@ class StudyPipeline:
         self.more = {"asked": self.num_more, "until": until}
         self._write_study()
         progress = self._progress(self.num_more)
-        with progress, watching(self.session, progress, self.deadline, self.wait_s):
+        with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             is_over = self._confirmation(progress).more(left)
         if is_over:
             self.more = None
@@ -191,7 +191,7 @@ class StudyPipeline:
     def _set_by_reference(self) -> bool:
         """Run the reference for `auto` keys; return False if they could not be set."""
         progress = self._progress(self.num_trials)
-        with progress, watching(self.session, progress, self.deadline, self.wait_s):
+        with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             found = set_by_reference(
                 self.study,
                 self.space,
