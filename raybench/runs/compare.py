@@ -1,7 +1,7 @@
-"""`raybench compare A B`: is B better than A, by pairs of runs with common seeds.
+"""The command `raybench compare A B`: is B better than A, by pairs of runs with equal seeds?
 
-The runs of a pair follow each other in a random order, so that a slow minute harms both; after
-every pair the test of `stats.sequential` says whether that is enough.
+The runs of a pair follow each other in random order, so that a slow minute affects both. After
+every pair the test of `stats.sequential` says whether the comparison is decided.
 """
 
 import fcntl
@@ -64,29 +64,29 @@ class Compared:
 
     sides: tuple[Side, ...]
     specs: dict[str, RunSpec]
-    """Run specs by name of the side; all with one objective, evaluated equally often."""
+    """Run specs by name of the side, with one objective and the same evaluation interval."""
     datasets: dict[str, Dataset]
-    """Datasets by the folder they are shared in."""
+    """Datasets by their `shared_key`."""
     warnings: list[str]
     smallest: float
-    """The least difference that matters, as a share."""
+    """Smallest relative difference that matters."""
     errors: float = ERRORS
-    """Share of the errors of a session of many that this comparison may spend."""
+    """Error rate of this comparison; less if it is one of a session of many."""
 
     @property
     def documents(self) -> dict[str, Any]:
-        """The run specs as files have them."""
+        """Run specs as plain data."""
         return {name: spec.document() for name, spec in self.specs.items()}
 
     @property
     def digest(self) -> str:
-        """Equal for equal comparisons."""
+        """Hash of the comparison."""
         text = json.dumps([self.documents, self.smallest], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
-    """Compare, write the records, print the answer; return how it ended."""
+    """Compare configurations, write the records, print the answer; return how it ended."""
     console = make_console(file=sys.stdout)
     check_address(options.address)
     check_time_budget(options.time_budget)
@@ -119,7 +119,7 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
 
 
 def read_share(text: str, flag: str = "--smallest") -> float:
-    """Return `2%` or `0.02` as a share; UserError for what is none."""
+    """Return `2%` or `0.02` as a share; UserError for other text, which the option `flag` had."""
     try:
         value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:
@@ -130,7 +130,7 @@ def read_share(text: str, flag: str = "--smallest") -> float:
 
 
 def check_sides(options: CompareOptions) -> Compared:
-    """Read and check all configurations: one objective, equal rows to validate on."""
+    """Read and check all configurations: they must have one objective and one validation set."""
     if len(options.sides) < 2:
         raise UserError("compare: name two configurations or more, such as A.yaml B.yaml.")
     smallest = read_share(options.smallest)
@@ -169,7 +169,7 @@ def check_sides(options: CompareOptions) -> Compared:
     specs = {name: spec.model_copy(update=judged) for name, spec in specs.items()}
     flats = [flat(spec.in_short().document()) for spec in specs.values()]
     if all(is_own_loop(spec.workload) for spec in specs.values()):
-        flats = [one | {"workload": ""} for one in flats]  # the sides are called by it
+        flats = [one | {"workload": ""} for one in flats]  # it is the source of the side
     keys = [
         key
         for key in dict.fromkeys(key for one in flats for key in one)
@@ -185,10 +185,13 @@ def check_sides(options: CompareOptions) -> Compared:
 def read_side(
     side: str | Path | dict[str, Any] | RunSpec, source: str, settings: Sequence[str]
 ) -> RunSpec:
-    """Return the run spec of a side: a run spec, a study's folder, or a space of one point; or of a
-    training loop of the user's own, `FILE.py:FUNCTION` or a command.
+    """Return the run spec of a side.
 
-    `source` is what messages call it.
+    Args:
+        side: a run spec, a study's folder, a space of one configuration, or a user's own training
+            loop, `FILE.py:FUNCTION` or a command.
+        source: name of the side in messages.
+        settings: changes as `--set` takes them.
     """
     if isinstance(side, str) and is_own_loop(side):
         content = {"workload": at_revision(side), "objective": RunSpec().objective.model_dump()}
@@ -209,10 +212,12 @@ def read_side(
 
 
 def at_revision(side: str) -> str:
-    """Return `HEAD~1:train.py:train` as the function of that file in the tree of that revision,
-    which git writes to a folder of this machine; others as they are.
+    """Return `HEAD~1:train.py:train` as a function in a copy of that revision's files.
 
-    UserError where git refuses.
+    Git writes the copy to a cache folder of this machine. Other sides are returned as they are.
+
+    Raises:
+        UserError: git refuses.
     """
     revision, _, rest = side.rpartition(".py:")[0].partition(":")
     if is_command(side) or not rest:
@@ -275,7 +280,7 @@ def _run(
     console: Console,
     interrupt: Interrupt,
 ) -> Pairs:
-    """Run pairs until all sides are decided, `--runs` of each are there, or time is up."""
+    """Run pairs until the comparison is decided, has `--runs` pairs, or the time is up."""
     objective = compared.specs["A"].objective
 
     def so_far() -> Pairs:
@@ -342,16 +347,22 @@ def _run(
 
 
 def order_of(names: Mapping[str, object], number: int, *, seed: int) -> list[str]:
-    """Return the sides in the order of pair `number`: random, the same in every session."""
+    """Return the random order of the sides in pair `number`, the same in every session."""
     return random.Random(f"{seed}/{number}").sample(list(names), len(names))
 
 
 def errors_left(file: Path, digest: str) -> float:
-    """Return what a comparison may spend of the errors of a session, and note there that it has
-    begun: others that begin meanwhile spend other parts.
+    """Return the error rate of a comparison in a session of many, and note it in the file.
 
-    Comparison j spends 1 / (j (j + 1)) of them, which adds up to all, however many there are; one
-    that goes on, what it had. UserError for a file that is none of a session, or cannot be written.
+    Comparison j has 1 / (j (j + 1)) of the session's error rate, which sums to the whole for any
+    number of them; one that is continued keeps its rate. Safe for comparisons in parallel.
+
+    Args:
+        file: file of the session.
+        digest: hash of the comparison.
+
+    Raises:
+        UserError: it is not a file of a session, or cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

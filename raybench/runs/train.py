@@ -1,4 +1,4 @@
-"""One `raybench train`, from its arguments to its last line."""
+"""The command `raybench train`: one training, from its options to the last printed line."""
 
 import itertools
 import sys
@@ -106,14 +106,14 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
 
 
 def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
-    """Return the run spec that is asked for."""
+    """Return the run spec of a command's options."""
     settings = [] if options.seed is None else [f"seed={options.seed}"]
     settings += [*options.trained(), *options.settings]
     if options.spec is None:
         defaults, source = RunSpec().document(), "run spec"
         content = {key: defaults[key] for key in ("dataset", "objective")}
         if any(one.startswith(("dataset=", "dataset.name=")) for one in settings):
-            del content["dataset"]  # the size of its pictures is for the digits
+            del content["dataset"]  # its image size is that of the digits
     else:
         content, source = content_of(options.spec, "run spec")
     return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
@@ -122,8 +122,11 @@ def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
 def check_run(
     options: TrainOptions | DiagnoseOptions, spec: RunSpec, command: str
 ) -> tuple[str, RunSpec, Dataset, list[str]]:
-    """Check the one run of a command before Ray starts; return its place, the spec with its
-    objective and GPUs, its data, and what is to be said of the GPUs."""
+    """Check the run of a command before Ray starts.
+
+    Returns:
+        The results folder, the spec with its objective and GPUs, the data, and remarks on the GPUs.
+    """
     check_address(options.address)
     name = "default" if options.spec is None else "spec"
     if isinstance(options.spec, str | Path):
@@ -137,8 +140,7 @@ def check_run(
 
 
 def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
-    """Return the spec, on GPUs if there are some and it names none, and what is to be said of that;
-    UserError without room."""
+    """Return the spec with its GPUs on this machine and remarks on them; UserError without room."""
     capacity = local_capacity()
     spec, words = spec_on_gpus(spec, capacity)
     capacity.refuse_infeasible(spec.placement.group)
@@ -147,7 +149,7 @@ def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
 
 
 def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
-    """Say what GPUs of a cluster are not used; UserError for what a run cannot have there."""
+    """Check a run on a connected cluster; UserError for what it cannot have there."""
     session.capacity.refuse_infeasible(spec.placement.group)
     named, asking = GPUS in spec.model_fields_set, f"--set {GPUS}=1"
     check_cluster(
@@ -156,7 +158,7 @@ def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
 
 
 def names_target(options: TrainOptions | DiagnoseOptions) -> bool:
-    """Whether the user has named an objective, or a part of it that says when to end."""
+    """Whether the user has set the target, by an option or in the spec."""
     asked = ("objective", "objective.target", "objective.kind")
     if any(setting.partition("=")[0].strip() in asked for setting in options.settings):
         return True
@@ -228,20 +230,20 @@ def _run(
 
 
 def _save_model(store: Store, spec: RunSpec, weights: Iterator[bytes]) -> None:
-    """Write the trained model, or what a training loop of the user's own has saved, if anything."""
+    """Write the trained model, or the state that a user's own training loop has saved, if any."""
     if is_own_loop(spec.workload):
         if first := next(weights, b""):
             kind, rest = state_of(first)
             store.write_parts(STATE_FILES[kind], itertools.chain([rest], weights))
         return
-    # It is kept since the first time.
+    # Loaded before, and cached.
     _, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
     store.write_parts(MODEL_FILES[spec.framework], weights)
 
 
 def write_study(store: Store, content: dict[str, Any]) -> None:
-    """Write the `study.yaml` of a command that begins anew."""
+    """Write the `study.yaml` of a new study."""
     session = {"command": command(), "versions": versions(), "machine": machine()}
     store.write_yaml(STUDY_FILE, {"study": content, **session})
 
@@ -272,7 +274,7 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
 
 
 def refuse_other(place: str, folder: Path, mark: str) -> None:
-    """Raise UserError for records of a command that has left no `mark` in its study.yaml."""
+    """Raise UserError if the folder has records and no `mark` of this command in study.yaml."""
     records, study = folder / RECORDS_FILE, folder / STUDY_FILE
     if not records.is_file():
         return
@@ -284,7 +286,7 @@ def refuse_other(place: str, folder: Path, mark: str) -> None:
 
 
 def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:
-    """Return the record of this very run if it has ended well in `folder`, with its model there."""
+    """Return the record of the same run if it is complete in `folder`, with its model."""
     if not (folder / RECORDS_FILE).is_file():
         return None
     if not (is_own_loop(spec.workload) or (folder / MODEL_FILES[spec.framework]).is_file()):
