@@ -12,7 +12,7 @@ from raybench.cluster import queue as module
 from raybench.cluster.layout import DriverResources, Node, as_nodes
 from raybench.cluster.protocol import HostLeaves, RunFailed
 from raybench.cluster.queue import RequestQueue, missing
-from raybench.cluster.ray_internals.nodes import available, bundles_of, taken_by_others
+from raybench.cluster.ray_internals.nodes import bundles_of, taken_by_others
 from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.spec.run import Placement
@@ -55,15 +55,6 @@ class Books:
 )
 def test_what_is_neither_free_nor_ours_is_others(held: Any, free: Any, taken: Any) -> None:
     assert taken_by_others(NODES, held, free) == taken
-
-
-def test_ray_still_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray._private import state
-
-    monkeypatch.setattr(state, "available_resources_per_node", lambda: {"id": {"CPU": 1.0}})
-    assert available() == {"id": {"CPU": 1.0}}
-    monkeypatch.delattr(state, "available_resources_per_node")
-    assert available() == {}
 
 
 async def test_a_trial_waits_for_others_and_says_what_it_waited_for() -> None:

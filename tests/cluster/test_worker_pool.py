@@ -23,7 +23,6 @@ from raybench.cluster.protocol import (
     RunFailed,
     Start,
 )
-from raybench.cluster.ray_internals.nodes import draining_nodes
 from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
@@ -338,20 +337,6 @@ def progress(index: int, **more: Any) -> Progress:
         busy_s=1.0,
         **more,
     )
-
-
-def test_ray_still_says_which_nodes_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray._private import state
-
-    assert hasattr(state.GlobalState, "get_draining_nodes"), "then no notice is seen"
-    monkeypatch.setattr(state.state, "get_draining_nodes", lambda: {"id": 0}, raising=False)
-    assert draining_nodes() == {"id"}
-
-    class Other:
-        """Ray's state without it."""
-
-    monkeypatch.setattr(state, "state", Other())
-    assert draining_nodes() == frozenset()
 
 
 class AnsweringGroup(FakeGroup):
