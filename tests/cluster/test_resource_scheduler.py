@@ -258,30 +258,6 @@ def test_only_what_helps_is_closed():
     assert plain.group in scheduler.reservations
 
 
-def test_workers_are_packed_onto_nodes_that_hold_them():
-    """Of six groups that fit the sums, two fit the nodes: the GPUs are where few cores are."""
-    scheduler = ResourceScheduler(nodes=nodes_of((16, 0), (8, 8)), on_cluster=True)
-    for number in range(6):
-        scheduler.submit(str(number), place(1, cpus_per_worker=4, gpus_per_worker=1))
-    assert [grant.trial for grant in scheduler.admit()] == ["0", "1"]
-    assert [group.nodes for group in scheduler.reservations.values()] == [(1,), (1,)]
-
-
-@pytest.mark.parametrize(
-    ("free", "places"),
-    [
-        (((4, 0), (2, 0)), (1, 1)),  # the smaller hole that holds both
-        (((1, 0), (1, 0), (1, 0)), (0, 1)),
-        (((1, 0), (3, 0)), (1, 1)),
-        (((2, 2), (2, 0)), (1, 1)),  # GPUs are left to those who need them
-        (((1, 0), (1, 0), (2, 2)), (2, 2)),  # unless that tears the group apart
-        (((1, 0),), None),
-    ],
-)
-def test_a_group_stays_together_where_it_can(free, places):
-    assert lay_out(place(2), nodes_of(*free)) == places
-
-
 @pytest.mark.parametrize(
     ("cpus", "workers", "packed", "spread"),
     [
@@ -303,20 +279,32 @@ def test_workers_of_an_empty_cluster(
         assert num_nodes(place(workers, strategy=strategy), empty) == len(expected)
 
 
+TWO_HOSTS = ((2, 0), (2, 0))
+
+
 @pytest.mark.parametrize(
-    ("strategy", "free", "nodes"),
+    ("strategy", "free", "empty", "expected"),
     [
-        ("pack", ((1, 0), (1, 0)), None),  # not torn apart: a node holds it when it is empty
-        ("pack", ((2, 0), (1, 0)), (0, 0)),
-        ("spread", ((2, 0), (0, 0)), None),  # nor pressed together
-        ("spread", ((1, 0), (1, 0)), (0, 1)),
+        ("pack", ((4, 0), (2, 0)), None, (1, 1)),  # the smaller hole that holds both
+        ("pack", ((1, 0), (1, 0), (1, 0)), None, (0, 1)),
+        ("pack", ((1, 0), (3, 0)), None, (1, 1)),
+        ("pack", ((2, 2), (2, 0)), None, (1, 1)),  # GPUs are left to those who need them
+        ("pack", ((1, 0), (1, 0), (2, 2)), None, (2, 2)),  # unless that tears the group apart
+        ("pack", ((1, 0),), None, None),
+        ("pack", ((1, 0), (1, 0)), TWO_HOSTS, None),  # not torn apart: a node can hold it
+        ("pack", ((2, 0), (1, 0)), TWO_HOSTS, (0, 0)),
+        ("spread", ((2, 0), (0, 0)), TWO_HOSTS, None),  # nor pressed together
+        ("spread", ((1, 0), (1, 0)), TWO_HOSTS, (0, 1)),
     ],
 )
-def test_every_run_of_a_placement_has_as_many_nodes(
-    strategy: str, free: tuple[tuple[int, int], ...], nodes: tuple[int, ...] | None
+def test_a_group_has_as_many_nodes_as_on_empty_ones(
+    strategy: str,
+    free: tuple[tuple[int, int], ...],
+    empty: tuple[tuple[int, int], ...] | None,
+    expected: tuple[int, ...] | None,
 ) -> None:
-    empty = nodes_of((2, 0), (2, 0))
-    assert lay_out(place(2, strategy=strategy), nodes_of(*free), empty) == nodes
+    total = None if empty is None else nodes_of(*empty)
+    assert lay_out(place(2, strategy=strategy), nodes_of(*free), total) == expected
 
 
 def test_parts_of_a_gpu_are_for_runs_of_one_worker() -> None:

@@ -96,7 +96,8 @@ class FakeGroup:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorkerPool:
     monkeypatch.setattr(worker_pool, "WorkerGroup", FakeGroup)
-    FakeGroup.faults, FakeGroup.started, FakeGroup.gate, FakeGroup.hangs = [], 0, None, False
+    FakeGroup.faults, FakeGroup.started, FakeGroup.gate = [], 0, None
+    FakeGroup.hangs, FakeGroup.settles, FakeGroup.is_far = False, True, True
     options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
     return WorkerPool(ResourceScheduler([Node(2, 0)]), options)
 
@@ -110,17 +111,19 @@ async def until_a_group_starts() -> None:
         await asyncio.sleep(0)
 
 
+async def some_turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 async def is_stopped(work: Awaitable[Any]) -> None:
     with pytest.raises(RunFailed, match="was stopped"):
         await asyncio.wait_for(work, timeout=600)
 
 
-@pytest.mark.parametrize("fault", ["worker_lost", "error"])
-async def test_a_group_that_does_not_start_gives_its_place_back(
-    pool: WorkerPool, fault: str
-) -> None:
+async def test_a_group_that_does_not_start_gives_its_place_back(pool: WorkerPool) -> None:
     """It is not started again here: how often a run asks is the run's to say."""
-    FakeGroup.faults = [fault]
+    FakeGroup.faults = ["worker_lost"]
     with pytest.raises(RunFailed, match="did not start"):
         await pool.acquire("a", ONE)
     await pool.acquire("b", TWO)
@@ -136,8 +139,7 @@ async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: Worke
     with pytest.raises(RunFailed, match="did not start"):
         await starting
     other = asyncio.ensure_future(pool.acquire("b", ONE))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await some_turns()
     assert FakeGroup.started == 1, "Ray holds the cores still"
     made.ended.set()
     await other
@@ -196,9 +198,8 @@ async def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> Non
 
 
 async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool,
 ) -> None:
-    monkeypatch.setattr(FakeGroup, "is_far", True)
     await pool.acquire("a", ONE)
     running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.sleep(0)
@@ -216,7 +217,6 @@ async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
 async def test_the_test_value_of_a_run_is_waited_for_longer_than_an_evaluation(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FakeGroup, "is_far", True)
     await pool.acquire("a", ONE)
     ending = asyncio.ensure_future(pool.command("a", Finish(test=True), 600.0))
     await asyncio.sleep(0)
@@ -227,9 +227,9 @@ async def test_the_test_value_of_a_run_is_waited_for_longer_than_an_evaluation(
 
 
 async def test_a_loop_that_does_not_return_is_not_waited_for_once_the_study_is_over(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool,
 ) -> None:
-    monkeypatch.setattr(FakeGroup, "settles", False)
+    FakeGroup.settles = False
     await pool.acquire("a", ONE)
     releasing = asyncio.ensure_future(pool.release("a"))
     await asyncio.sleep(0)
@@ -239,10 +239,9 @@ async def test_a_loop_that_does_not_return_is_not_waited_for_once_the_study_is_o
 
 
 async def test_a_run_that_has_ended_by_then_is_tested_and_saved(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool,
 ) -> None:
-    monkeypatch.setattr(FakeGroup, "is_far", False)
-
+    FakeGroup.is_far = False
     await pool.acquire("a", ONE)
     pool.stop_running()
     (reply,) = await pool.command("a", Finish(test=True, save=True), 600.0)
@@ -272,8 +271,7 @@ async def test_what_must_close_for_another_is_gone_before_that_starts(pool: Work
     (idle,) = pool._groups.values()
     FakeGroup.hangs = True
     asking = asyncio.ensure_future(pool.acquire("b", TWO))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await some_turns()
     assert FakeGroup.started == 1, "its processes hold their GPU still"
     idle.ended.set()
     await asking
