@@ -43,6 +43,22 @@ class _Point:
     """Seconds that the workers account for."""
 
 
+@dataclass(kw_only=True)
+class _Attempt:
+    """The present attempt at the run: where it continues from, and its own seconds."""
+
+    asked: float
+    """Moment of the request for workers."""
+    base: _Point
+    """Point that it continues from."""
+    queue_before_s: float
+    """Seconds that earlier attempts waited in the queue."""
+    start_s: float = 0.0
+    report_s: float = 0.0
+    lost_s: float = 0.0
+    has_evaluated: bool = False
+
+
 class RunAccount:
     """Seconds of a run by phase.
 
@@ -57,44 +73,39 @@ class RunAccount:
     def __init__(self) -> None:
         self.is_allocated = False
         """Whether the run has ever had workers."""
+        self._attempt: _Attempt | None = None
         self._earlier_s = 0.0
         """Wall seconds in an earlier session, up to the checkpoint that this one continues from."""
         self._queue_s = 0.0
         self._between: float | None = None
         """Moment of the last answer, from which the driver's own time counts."""
-        self._asked: float | None = None
-        """Moment of the present attempt's request for workers."""
-        self._own_start_s = self._own_report_s = self._own_lost_s = self._before_queue_s = 0.0
         self._sent = 0.0
         """Moment of the last command."""
         self._worker: Mapping[str, float] = {}
-        self._first = self._base = self._last = _Point(at=0.0)
+        self._first = self._last = _Point(at=0.0)
         self._kept: _Point | None = None
         """Point of the newest checkpoint of this session."""
-        self._has_evaluated = False
 
     def begin_attempt(self) -> None:
         """Begin an attempt: workers are requested."""
         now = time.perf_counter()
-        if self._asked is None:
+        if self._attempt is None:
             self._first = self._last = _Point(at=now)
-        self._asked, self._between, self._base = now, None, self._last
-        self._own_start_s = self._own_report_s = self._own_lost_s = 0.0
-        self._before_queue_s, self._has_evaluated = self._queue_s, False
-        self._worker = self._last.worker
+        self._attempt = _Attempt(asked=now, base=self._last, queue_before_s=self._queue_s)
+        self._between, self._worker = None, self._last.worker
 
     def workers_given(self, allocation: protocol.Allocation) -> None:
         """Note that the workers are there."""
-        assert self._asked is not None
-        self.is_allocated, self._between = True, time.perf_counter()
-        waited = allocation.queue_s + allocation.start_s
+        attempt, self._between = self._present(), time.perf_counter()
+        self.is_allocated = True
+        waited_s = allocation.queue_s + allocation.start_s
         self._queue_s += allocation.queue_s
-        self._own_start_s += allocation.start_s
-        self._own_report_s += max(0.0, self._between - self._asked - waited)
+        attempt.start_s += allocation.start_s
+        attempt.report_s += max(0.0, self._between - attempt.asked - waited_s)
         if allocation.resume is not None and self._kept is None and not self._earlier_s:
             worker = allocation.resume.ledger
             self._earlier_s = sum(s for phase, s in worker.items() if phase in PHASES)
-            self._first = self._last = self._base = _Point(at=self._first.at, worker=worker)
+            self._first = self._last = attempt.base = _Point(at=self._first.at, worker=worker)
             self._worker = worker
 
     def checkpoint_refused(self) -> None:
@@ -106,18 +117,19 @@ class RunAccount:
         """Note that a command is sent."""
         self._sent = time.perf_counter()
         if self._between is not None:
-            self._own_report_s += self._sent - self._between
+            self._present().report_s += self._sent - self._between
         self._between = None
 
     def answered(self, *, busy_s: float) -> None:
         """Note the answer to the last command, for which the workers were busy `busy_s` seconds."""
         self._between = time.perf_counter()
-        self._own_report_s += self._between - self._sent - busy_s
+        self._present().report_s += self._between - self._sent - busy_s
 
     def evaluated(self, evaluation: Evaluation, *, is_saved: bool) -> None:
         """Note an evaluation, and whether the run can be continued from it."""
-        if not self._has_evaluated:
-            self._has_evaluated, self._base = True, self._kept or self._first
+        attempt = self._present()
+        if not attempt.has_evaluated:
+            attempt.has_evaluated, attempt.base = True, self._kept or self._first
         self._worker = dict(evaluation.ledger)
         assert self._between is not None
         self._last = self._point(self._between)
@@ -129,7 +141,7 @@ class RunAccount:
         have trained until then."""
         if why in (STOPPED, *MACHINE_FAULTS, "timeout"):
             self._between = time.perf_counter()
-            self._own_lost_s += self._between - self._sent
+            self._present().lost_s += self._between - self._sent
 
     def seconds_with_workers(self) -> float:
         """Return the seconds of the run so far, without those that it waited for workers."""
@@ -143,7 +155,7 @@ class RunAccount:
     def now(self) -> tuple[dict[str, float], float]:
         """Return the seconds by phase so far, and the wall seconds."""
         now = time.perf_counter()
-        wall = 0.0 if self._asked is None else now - self._first.at + self._earlier_s
+        wall = 0.0 if self._attempt is None else now - self._first.at + self._earlier_s
         if not self.is_allocated:  # all of it was waiting
             return {"queue": wall, OTHER: 0.0}, wall
         here = self._point(now)
@@ -153,16 +165,20 @@ class RunAccount:
         known = sum(seconds for name, seconds in phases.items() if name in PHASES)
         return phases | {OTHER: wall - known}, wall
 
+    def _present(self) -> _Attempt:
+        assert self._attempt is not None
+        return self._attempt
+
     def _point(self, at: float) -> _Point:
-        base = self._base
-        assert self._asked is not None
-        waited = self._before_queue_s - base.queue_s
+        attempt = self._present()
+        base = attempt.base
+        waited_s = attempt.queue_before_s - base.queue_s
         return _Point(
             at=at,
             queue_s=self._queue_s,
-            start_s=base.start_s + self._own_start_s,
-            report_s=base.report_s + self._own_report_s,
-            lost_s=base.lost_s + self._own_lost_s + self._asked - base.at - waited,
+            start_s=base.start_s + attempt.start_s,
+            report_s=base.report_s + attempt.report_s,
+            lost_s=base.lost_s + attempt.lost_s + attempt.asked - base.at - waited_s,
             worker=self._worker,
         )
 

@@ -274,7 +274,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     words = list[str]()
     if is_local:
         study, words = with_gpus_there(study, local_capacity())
-    study = _continued(replace(chosen, study=study), place, study_file(place))
+    study = _continued(study, place, study_file(place), is_named=chosen.is_named)
     if is_local:
         study = with_room(study, local_capacity(), chosen.source, chosen.left_out(console))
     # If only the cluster tells the number of workers, check with one.
@@ -299,7 +299,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
         # Again: only now no other process writes there, and files of a killed one are in place.
         here = storage.folder / STUDY_FILE
         there = here if here.is_file() else None
-        study = _continued(replace(chosen, study=study), place, there)
+        study = _continued(study, place, there, is_named=chosen.is_named)
         workloads = {cell.spec.workload for cell in study_cells(study, chosen.source)}
         versions = code_versions(workloads, place, storage.folder, is_kept=options.keep_code_change)
         with Store(storage.folder, storage.check, versions=versions) as store:
@@ -386,22 +386,24 @@ def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source:
     )
 
 
-def _continued(chosen: ChosenStudy, place: str, file: Path | None) -> ScalingStudy:
+def _continued(
+    study: ScalingStudy, place: str, file: Path | None, *, is_named: bool
+) -> ScalingStudy:
     """Return the study with the worker counts and additional cells of its earlier session.
 
     Args:
-        chosen: the study.
+        study: the study.
         place: its results folder or URL, for messages.
         file: `study.yaml` of the earlier session, if there is one.
+        is_named: whether it is a named study, of which only the cells that fit are run.
 
     Raises:
         UserError: the file is of another study; the message has the difference.
     """
-    study = chosen.study
     if file is None:
         return study
     earlier = read_mapping(file).get(SCALING)
-    if isinstance(earlier, dict) and chosen.is_named:
+    if isinstance(earlier, dict) and is_named:
         study = study.only_workers(validate(ScalingStudy, earlier, f"{file}: {SCALING}").counts)
     elif isinstance(earlier, dict) and isinstance(earlier.get("num_workers"), list):
         study = study.with_workers(earlier["num_workers"])

@@ -174,7 +174,7 @@ def test_of_a_published_study_the_cells_that_have_room_run_again_and_go_on(name,
     assert "left out: there is room for 2" in said[0]
     file = tmp_path / "study.yaml"
     file.write_text(to_yaml({body.SCALING: found.document()}))
-    assert body._continued(chosen, str(tmp_path), file) == found  # wherever it goes on
+    assert body._continued(chosen.study, str(tmp_path), file, is_named=True) == found
 
 
 def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
