@@ -1,5 +1,6 @@
-"""Options of a command, or of the function of its name in Python: every option with its
-default. The arguments of the command line are made of these classes.
+"""Options of every command, which are also the arguments of the Python function of its name.
+
+The help texts of the command line are the strings below the options.
 """
 
 import json
@@ -18,7 +19,7 @@ from raybench.spec.text import seconds_of
 
 
 def duration(given: Any) -> Any:
-    """Return the seconds of a text such as `30min` or `2h`, and what is no text as it is."""
+    """Return the seconds of a text such as `30min` or `2h`; return other values as they are."""
     return (seconds_of(given) or float(given)) if isinstance(given, str) else given
 
 
@@ -53,8 +54,14 @@ class Options(Document):
     """Print the plan, start nothing."""
 
     def trained(self, *, below: str = "") -> list[str]:
-        """Return what is to be trained as `--set` has it, its keys `below` another; UserError where
-        several are named."""
+        """Return the options that name what to train as settings of `--set`.
+
+        Args:
+            below: prefix of their keys.
+
+        Raises:
+            UserError: several are named, or one is malformed.
+        """
         own = {"--workload": self.workload, "--train": self.train, "--command": self.command}
         named = [name for name, value in own.items() if value is not None]
         if len(named) > 1:
@@ -98,31 +105,31 @@ class TuneOptions(LoggedOptions):
     target: str | None = None
     """Validation metric to reach: 0.95, or auto."""
     first: list[str | Path | dict[str, Any] | RunSpec] = []
-    """Run spec of your own to run before all other trials (as `search.first`); repeatable."""
+    """Run spec to run before all other trials (as `search.first`); repeatable."""
     seed_from: str | None = None
     """Results of the same task for the sampler to learn from: the folder or URL of an
     earlier study or training, a CSV (columns named as settings, with time_to_target_s or the
     metric), or an Optuna storage (a journal, a SQLite file, a URL; #NAME of one of several)."""
     confirm: str | None = None
-    """Runs with new seeds: of the best few to find the winner, then of the
-    winner alone."""
+    """Confirmation runs with new seeds: of the best few to find the winner, then of the winner
+    alone."""
     no_confirm: bool = False
-    """Leave the result unconfirmed: one trial each."""
+    """Skip the confirmation runs: the result is a single run each."""
     more: int | None = None
-    """No search: run what is statistically tied in a finished study so many times more, in all
-    (after Ctrl-C or the time budget the same command runs the rest)."""
+    """Skip the search and add this many repeat runs, in total, for the configurations of a finished
+    study that are still tied (after Ctrl-C or the time budget the same command runs the rest)."""
     price: float | None = None
-    """Money per worker-hour: winners are given in money, too."""
+    """Price of a worker-hour; results are given in money, too."""
     concurrency: int | None = None
-    """Trials at the same time."""
+    """Number of concurrent trials."""
     isolation: Literal["none", "process"] = "none"
     """process: new worker processes for every trial (slower; for code that leaks)."""
     verbose: bool = False
     """Print every table at the end."""
     fresh: bool = False
-    """Start anew beside it, do not continue."""
+    """Start a new study instead of resuming the existing one."""
     keep_code_change: bool = False
-    """Continue although your code has changed since; the column `code` tells the runs apart."""
+    """Continue a study although your code has changed; the column `code` says what a run had."""
 
 
 class TrainOptions(LoggedOptions):
@@ -130,7 +137,7 @@ class TrainOptions(LoggedOptions):
 
     OF: ClassVar[str] = "train"
     spec: str | Path | dict[str, Any] | RunSpec | None = None
-    """Run spec, or a study's folder (its best.yaml); none: the defaults."""
+    """Run spec, or a study's folder (its best.yaml); default: the default run."""
 
 
 class DiagnoseOptions(Options):
@@ -138,13 +145,13 @@ class DiagnoseOptions(Options):
 
     OF: ClassVar[str] = "diagnose"
     spec: str | Path | dict[str, Any] | RunSpec | None = None
-    """Run spec, or a study's folder (its best.yaml); none: the defaults."""
+    """Run spec, or a study's folder (its best.yaml); default: the default run."""
     repeats: int = 4
-    """Rounds of all probes, from 3; where their spread hides the answer, up to twice as many."""
+    """Rounds of all probes, at least 3; up to twice as many if their spread is too large."""
     seconds: float = 0.5
     """Seconds of training between two readings of a probe, which has four; with --fastest two."""
     fastest: bool = False
-    """Measure instead what makes the run faster and leaves its curve alone: framework, workers,
+    """Find what makes the run faster and leaves its curve alone instead: framework, workers,
     micro-batch, prefetch, compile; write the fastest as fastest.yaml."""
 
 
@@ -153,24 +160,24 @@ class ScaleOptions(LoggedOptions):
 
     OF: ClassVar[str] = "scale"
     study: str | Path | dict[str, Any] | ScalingStudy | None = None
-    """A study's file, or a named study; none: the shipped small model, weak and strong."""
+    """A study's file, or a named study; default: the shipped small model, weak and strong."""
     quick: bool = False
-    """A named study small enough for two cores."""
+    """Run a version of a named study that is small enough for two cores."""
     predict: str | None = None
-    """Numbers of workers, as 8,16,64: at every batch size measured, on nodes as full as the fullest
-    measured; or a CSV of cells with the columns of --fit but step_s."""
+    """Worker counts to predict, as 8,16,64, at every measured batch size, on nodes as full as the
+    fullest measured; or a CSV of cells with the columns of --fit but step_s."""
     until: str | None = None
-    """Width of intervals, as 10%: run further cells, those that narrow the predictions most, until
-    the 90 % interval of each that --predict asks for is at most so much to each side."""
+    """Half width of intervals, as 10%: run more cells, those that narrow the predictions most,
+    until the 90 % interval of each prediction of --predict is that narrow."""
     time_budget: Duration = None
     """Time for everything."""
     fit: str | None = None
     """Run nothing, fit the steps of this CSV: columns num_workers, num_nodes,
-    batch_size_per_worker, step_s; also read: accumulate (passes of a step), model, gpu_type (one
-    fit for each pair of them); rows of the same cell are repeats. Predictions, which --out names a
-    file for: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
+    batch_size_per_worker, step_s; optional: accumulate (passes of a step), model, gpu_type (one
+    fit for each pair of them); rows of the same cell are repeats. Predictions, written to the file
+    --out: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
     keep_code_change: bool = False
-    """Continue although your code has changed since; the column `code` tells the runs apart."""
+    """Continue a study although your code has changed; the column `code` says what a run had."""
     network: str | None = None
     """With --fit: how many times longer an all-reduce takes between hosts than inside, or a file of
     what raybench doctor --json printed."""
@@ -181,16 +188,16 @@ class CompareOptions(FollowedOptions):
 
     OF: ClassVar[str] = "compare"
     sides: list[str | Path | dict[str, Any] | RunSpec] = []
-    """Present configuration, then what would replace it: run specs, folders of studies (their
+    """Present configuration, then its replacements: run specs, folders of studies (their
     best.yaml), or spaces of one configuration."""
     runs: int = 20
-    """Pairs at most."""
+    """Maximum number of pairs."""
     time_budget: Duration = None
     """Time for everything."""
     smallest: str = "2%"
-    """The least difference that matters; 0 looks for any."""
+    """Smallest difference that matters; 0 for any."""
     session: str | None = None
-    """Keep the error of many comparisons together below 5 %, in this file: each spends a part of
+    """File that keeps the error rate of many comparisons together below 5 %: each spends a part of
     it."""
 
 
@@ -219,6 +226,6 @@ METAVARS = {
     "until": "SHARE",
     "sides": "A B",
 }
-"""Names of the values in the command line's help; else by the option's name."""
+"""Names of values in the command line's help; by default the option's name."""
 POSITIONAL = ("space", "spec", "study", "sides")
-"""Options that need no name there."""
+"""Options that are positional arguments of the command line."""
