@@ -39,7 +39,7 @@ class Waiting:
     """How long a trial has waited for a worker group, and for what."""
 
     what: str
-    """Missing resource, as `what_is_missing` says it, or whose turn is before."""
+    """Missing resource, or the trial whose turn is before, in words."""
     seconds: float
     """Seconds since the request."""
     short_s: float
@@ -244,8 +244,8 @@ def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
 def _what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence[Node]) -> str:
     """Return what a group waits for: `2 GPUs: 1 free on host a, 1 on host b`.
 
-    Said of GPUs where it needs them and they are what is short, of CPUs otherwise. What follows
-    the semicolon is why workers that are free in sum do not do.
+    It names GPUs if the group needs some and they are short, else CPUs. If the sum is free, the
+    part after a semicolon says why that is not enough.
     """
     left = [now for now, ever in zip(free, empty, strict=True) if ever.room(placement)]
     sentence = _amounts(placement, left, " free")
@@ -257,7 +257,7 @@ def _what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence
 
 
 def _what_hosts_lack(placement: Placement, nodes: Sequence[Node]) -> str:
-    """Return what hosts would have to bring for a group that does not fit those of now."""
+    """Return what other hosts must have for a group that does not fit the present ones."""
     there = [node for node in nodes if not node.is_gone]
     if not there:
         return f"{_need(placement, is_gpu=placement.gpus > 0)}: the cluster has no host for workers"
@@ -265,17 +265,18 @@ def _what_hosts_lack(placement: Placement, nodes: Sequence[Node]) -> str:
 
 
 def _amounts(placement: Placement, left: Sequence[Node], word: str) -> str:
+    """Return what a group needs and each host has, with `word` after the first amount."""
     each, model = placement.gpus_per_worker, placement.accelerator_type
     usable = [one.usable_gpus(each) if model in (None, one.accelerator) else 0 for one in left]
     by_gpus = sum(placement.num_fitting(placement.cpus, gpus) for gpus in usable)
     by_cpus = sum(placement.num_fitting(one.cpus, placement.gpus) for one in left)
     is_gpu = placement.gpus > 0 and by_gpus <= by_cpus
-    amounts = [
-        f"{max(gpus if is_gpu else one.cpus, 0):g}{{}} on host {one.name or one.id[:8]}"
-        for one, gpus in zip(left, usable, strict=True)
+    amounts = [max(gpus if is_gpu else one.cpus, 0) for one, gpus in zip(left, usable, strict=True)]
+    said = [
+        f"{amount:g}{'' if number else word} on host {one.name or one.id[:8]}"
+        for number, (one, amount) in enumerate(zip(left, amounts, strict=True))
     ]
-    said = ", ".join(amounts).replace("{}", word, 1).replace("{}", "")
-    return f"{_need(placement, is_gpu=is_gpu)}: {said}"
+    return f"{_need(placement, is_gpu=is_gpu)}: {', '.join(said)}"
 
 
 def _need(placement: Placement, *, is_gpu: bool) -> str:

@@ -122,10 +122,7 @@ class Session:
 
         May be called in any thread.
         """
-        try:
-            return dict(ray.get(self.pool.waiting.remote(), timeout=ANSWER_S))
-        except ray.exceptions.GetTimeoutError:
-            return {}
+        return self._ask(self.pool.waiting.remote())
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes that there are now."""
@@ -147,8 +144,11 @@ class Session:
         Returns:
             These seconds by run; nothing if the pool answers too late.
         """
+        return self._ask(self.pool.stop_running.remote(least_s))
+
+    def _ask(self, answer: Any) -> dict[str, Any]:
         try:
-            return dict(ray.get(self.pool.stop_running.remote(least_s), timeout=ANSWER_S))
+            return dict(ray.get(answer, timeout=ANSWER_S))
         except ray.exceptions.GetTimeoutError:
             return {}
 
