@@ -60,26 +60,6 @@ class SingleRun:
         Returns:
             The record, which is written.
         """
-        record = self._train(spec, name, role, source, test, judge)
-        if record.stop == "time_budget" and record.ledger["train"] > cap_s:
-            record = replace(record, stop="cap")
-        with self._writing:
-            record = self.disturbed.judged(record)
-            self.store.append(record.line())
-            self.saved.over(record)
-            self.progress.finished(record)
-        return record
-
-    def _train(
-        self,
-        spec: RunSpec,
-        name: str,
-        role: Role,
-        source: str | None,
-        test: bool,
-        judge: Callable[[Evaluation], StopReason | None],
-    ) -> RunRecord:
-        """Train a run and write its curve; return its record, which is not written yet."""
         reasons: list[StopReason | None] = [None]
 
         def evaluated(name: str, evaluation: Evaluation) -> None:
@@ -116,6 +96,13 @@ class SingleRun:
         )
         if (fault := fault_of(record.message)) is not None:
             self.deadline.ends_with(fault)
+        if record.stop == "time_budget" and record.ledger["train"] > cap_s:
+            record = replace(record, stop="cap")
+        with self._writing:
+            record = self.disturbed.judged(record)
+            self.store.append(record.line())
+            self.saved.over(record)
+            self.progress.finished(record)
         return record
 
 
