@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from raybench.cluster.admission import Capacity
+from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import Node
 from raybench.commands import cli
 from raybench.data.load import load_dataset

@@ -1,12 +1,12 @@
-"""The network interface that a group's workers talk over, tried before training; no Ray.
+"""The network interface of a group's workers, found and tested before training; without Ray.
 
-Gloo and TensorFlow say nothing for minutes, or only that a mesh did not come up. Here every
-worker connects to every other over the interface that the group will use, so each pair of hosts is
-tried in both ways.
+If hosts do not reach each other, Gloo and TensorFlow are silent for minutes, or say only that a
+mesh did not come up. Here every worker connects to every other over the interface that the group
+will use, so that each pair of hosts is tested both ways.
 
-Gloo wants one name, NCCL takes names by their beginning unless `=` stands before them, TensorFlow
-wants an address of every worker. Left to themselves they guess, each in its own way, and take a
-container's bridge or the loopback where a host has several.
+Gloo takes one name, NCCL takes prefixes of names unless `=` stands before one, TensorFlow takes
+every worker's address. By default they guess, each in its own way, and may choose a container's
+bridge or the loopback on a host with several interfaces.
 """
 
 import ipaddress
@@ -17,30 +17,30 @@ from dataclasses import dataclass
 import psutil
 
 VARIABLE = "RAYBENCH_INTERFACE"
-"""Names the interface, on the driver for all hosts or on one host for itself."""
+"""Environment variable that names the interface, on the driver for all hosts or on one host."""
 DISCARD_PORT = 9
-"""A UDP socket that is connected to it sends nothing; the system only looks up the route."""
+"""Port for a UDP socket that only looks up the route: connecting it sends nothing."""
 
 
 class NoInterface(LookupError):  # noqa: N818 (a result that becomes a sentence, not a bug)
-    """A host has no such interface, or none on the way to an address; says what it has."""
+    """A host has no such interface, or none that leads to an address; the message says which."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Address at which a worker can be reached by the others of its group."""
+    """Address at which the other workers of the group reach a worker."""
 
     host: str
     interface: str
     address: str
     port: int = 0
-    """Port of the check before training."""
+    """Port of the test before training."""
     node: str = ""
-    """Address by which Ray knows the host: workers that have the same are on one."""
+    """Ray's address of the host."""
 
 
 def local_address_to(address: str) -> str:
-    """Return the address of this host that packets to `address` leave from."""
+    """Return this host's source address of packets to `address`."""
     family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -52,7 +52,7 @@ def local_address_to(address: str) -> str:
 
 
 def interface_to(address: str) -> str:
-    """Return the name of the interface that leads to `address`; NoInterface if none does."""
+    """Return the interface that leads to `address`; NoInterface if none does."""
     own = local_address_to(address)
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.split("%")[0] == own for one in addresses):
@@ -73,10 +73,14 @@ def address_of(interface: str) -> str:
 
 
 def place_of(rank_0: str, named: str | None) -> Place:
-    """Return how this host is reached in a group whose rank 0 is at the address `rank_0`.
+    """Return the place of a worker on this host.
 
-    `named`: the interface that the driver's user named; one named on this host itself goes
-    before it. NoInterface where there is none such.
+    Args:
+        rank_0: address of the worker of rank 0.
+        named: interface that the user named on the driver; one named on this host goes first.
+
+    Raises:
+        NoInterface: there is no such interface.
     """
     named = os.environ.get(VARIABLE) or named
     host = socket.gethostname()
@@ -86,8 +90,10 @@ def place_of(rank_0: str, named: str | None) -> Place:
 
 
 def environment(place: Place, *, is_named: bool) -> dict[str, str]:
-    """Return what tells Gloo and NCCL of the interface; what the host's own says stays, unless
-    our user named one."""
+    """Return the variables that tell Gloo and NCCL the interface.
+
+    Those that the host's environment has stay, unless the user of raybench has named one.
+    """
     name = place.interface
     wanted = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
     return {name: value for name, value in wanted.items() if is_named or not os.environ.get(name)}
@@ -104,22 +110,25 @@ def with_hosts(cluster: list[str], places: list[Place]) -> list[str]:
 
 REACH_TIMEOUT_S = 10.0
 UNREACHED = "the workers do not reach each other: "
-"""Beginning of the sentence, by which it is found in what Ray makes of an error."""
+"""Prefix of the message, by which it is found in an error of Ray's."""
 MISNAMED = f"{UNREACHED}as {VARIABLE} is set, "
-"""Beginning of the sentence where trying again cannot help."""
+"""Prefix of the message if trying again cannot help."""
 
 
 def opened_at(address: str, size: int) -> socket.socket:
-    """Return a socket on a free port of `address` alone, which as many workers connect to."""
+    """Return a socket that listens on a free port of `address` for `size` workers."""
     version = ipaddress.ip_address(address).version
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     return socket.create_server((address, 0), family=family, backlog=size)
 
 
 def unreached(rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S) -> str | None:
-    """Return a sentence where a worker cannot connect to another; None where it can to all.
+    """Connect to the other workers; return a sentence if one cannot be reached.
 
-    `places`: of every rank, where each listens.
+    Args:
+        rank: rank of this worker.
+        places: place of every rank, where each listens.
+        timeout_s: timeout of each connection.
     """
     own = places[rank]
     for other in (*places[:rank], *places[rank + 1 :]):
@@ -138,7 +147,7 @@ def unreached(rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S
 
 
 def misnamed(places: list[Place]) -> str | None:
-    """Return a sentence where a host has named what no other host can see; None otherwise."""
+    """Return a sentence if an interface is named that no other host can reach."""
     for place in places:
         others = {other.node for other in places} - {place.node}
         if others and ipaddress.ip_address(place.address).is_loopback:

@@ -1,7 +1,7 @@
-"""Facts of a Ray session: of every node, and of what lies between the nodes.
+"""Facts of a Ray session: hardware, drivers and software of every node, and the network.
 
-The facts are taken on the nodes, by a task on each; the network is measured by workers as a study
-has them. `examine` returns plain data, `raybench doctor --json` prints them.
+A task on each node collects its facts; the network is measured by a worker group as in a study.
+`examine` returns the plain data that `raybench doctor --json` prints.
 """
 
 import itertools
@@ -37,17 +37,17 @@ from raybench.training.machine import (
 )
 
 VERSION = 1
-"""Version of the document: raised where a key changes its meaning or goes."""
+"""Version of the document, raised when a key is removed or changes its meaning."""
 SIZES = (4 * 2**10, 2**20, 32 * 2**20)
-"""Bytes of a sum over the workers: of the least the latency is seen, of the most the bandwidth."""
+"""Bytes of the all-reduces: the smallest shows the latency, the largest the bandwidth."""
 ROUNDS = 5
 OBJECT_BYTES = 64 * 2**20
 FACTS_S, WORKERS_S, MEASURE_S, CONNECT_S = 300.0, 60.0, 120.0, 5.0
 PORTS = {"raylet": "NodeManagerPort", "objects": "ObjectManagerPort"}
-"""Ports of every node, and where Ray tells them."""
-MOST_WORKERS = 8
+"""Ports of every node, and their keys in Ray's list of nodes."""
+MAX_WORKERS = 8
 NAME, INSIDE = "doctor", "doctor-inside"
-"""Names that ask for workers: one that is over gets no others."""
+"""Names of the two measurements in the pool, which gives workers to a name once."""
 
 
 def examine(session: Session, address: str | None) -> Facts:
@@ -93,14 +93,13 @@ def examine(session: Session, address: str | None) -> Facts:
 
 
 def on_node(node: str, function: Callable[..., Any]) -> Any:
-    """Return a function as a task of one node, by Ray's id, which takes no core there."""
+    """Return a function as a Ray task that runs on one node, by Ray's id, and takes no core."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(function)
 
 
 def check_gpus_there(nodes: Iterable[Node], placements: Iterable[Placement]) -> None:
-    """Raise UserError where a framework does not see the GPUs that its workers are to have, on a
-    node of the cluster that is connected."""
+    """Raise UserError if a framework on a node of the cluster does not see its workers' GPUs."""
     asked: dict[tuple[Node, str], int] = {}
     for node, one in itertools.product(nodes, {one.group for one in placements}):
         if one.gpus_per_worker and node.room(one):
@@ -116,8 +115,7 @@ def check_gpus_there(nodes: Iterable[Node], placements: Iterable[Placement]) -> 
 
 
 def check_files_there(nodes: Iterable[Node], files: Sequence[Path]) -> None:
-    """Raise UserError where a host of the cluster does not have files that its workers read: its
-    user's code, or data."""
+    """Raise UserError if a host of the cluster lacks files that its workers read."""
     names = [str(file) for file in files]
     tasks = {node: on_node(node.id, _missing_there).remote(names) for node in nodes if names}
     for node, task in tasks.items():
@@ -138,19 +136,19 @@ def _last_line(error: Exception) -> str:
 
 
 def _seen_there(framework: str) -> GpusSeen:
-    """On a node with GPUs: what a framework sees of them. Some versions of Ray hide them from a
-    task that asks for none."""
+    """Return the GPUs of this node that a framework sees; runs as a task there."""
     _unhide_gpus()
     return framework_sees(framework)
 
 
 def _unhide_gpus() -> None:
+    """Undo that some versions of Ray hide the GPUs from a task that reserves none."""
     if not os.environ.get("CUDA_VISIBLE_DEVICES"):
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
 def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
-    """Return every node's facts, or the sentence on why there are none; all at the same time."""
+    """Return every node's facts, or a sentence on why there are none, asked in parallel."""
     tasks = [
         (
             on_node(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU"))),
@@ -172,9 +170,9 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
 
 
 def _facts_there(has_gpus: bool) -> Facts:
-    """On a node: the machine's facts, and how fast its object store takes what is put there.
+    """Return the facts of this node and the speed of its object store; runs as a task there.
 
-    `has_gpus`: by Ray.
+    `has_gpus`: whether Ray counts GPUs on the node.
     """
     if has_gpus:
         _unhide_gpus()
@@ -187,7 +185,7 @@ def _facts_there(has_gpus: bool) -> Facts:
 
 
 def _skew_s(clock: Any) -> float:
-    """Return by how much a node's clock is ahead of this one's: of three askings the quickest."""
+    """Return by how many seconds a node's clock is ahead, from the quickest of three answers."""
     found = []
     for _ in range(3):
         before = unix_seconds()
@@ -210,10 +208,10 @@ def _ports_of(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured_by(hosts: list[Facts]) -> Placement | None:
-    """Return the workers between which the network is measured; None where there is one worker.
+    """Return the workers that measure the network; None if there is only one.
 
-    One on each host that has cores in Ray, or several of a single one: with a GPU each where all
-    have one.
+    One on each host that has cores in Ray, or several on a single host; with a GPU each if all
+    hosts have one.
     """
     if not (hosts := [one for one in hosts if one["ray_cpus"] >= 1]):
         return None
@@ -231,13 +229,15 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
         return Placement(works[0], len(hosts), gpus_per_worker=each, strategy="spread")
     room = gpus if gpus > 1 else min(int(hosts[0]["ray_cpus"]), 2)
     each = 1 if gpus > 1 else 0
-    number = min(room, int(hosts[0]["ray_cpus"]), MOST_WORKERS)
+    number = min(room, int(hosts[0]["ray_cpus"]), MAX_WORKERS)
     return Placement(works[0], number, gpus_per_worker=each) if number > 1 else None
 
 
 def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None:
-    """Return workers of one host to measure beside those of several: what lies between hosts, over
-    what lies inside, tells `raybench scale --fit --network` what no run on one host does."""
+    """Return workers of one host to compare with those of several hosts, `between`.
+
+    `raybench scale --fit --network` needs the ratio of the two.
+    """
     if between is None or between.strategy != "spread":
         return None
     for one in filter(None, (measured_by([host]) for host in hosts)):
@@ -249,8 +249,7 @@ def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None
 def _network(
     session: Session, name: str, placement: Placement | None, problems: list[str], notes: list[str]
 ) -> Facts | None:
-    """Return what an all-reduce over the workers takes; None, with the reason added, where it
-    could not be measured."""
+    """Measure all-reduces between workers; None, and an added reason, if that is not possible."""
     if placement is None:
         return None
     pool = session.pool
@@ -272,7 +271,7 @@ def _network(
 
 
 def summary(placement: Placement, replies: list[Any]) -> Facts:
-    """Return the network's part of the document: of each round the slowest worker counts."""
+    """Return the network's part of the document; the slowest worker of each round counts."""
     assert all(isinstance(reply, MeasuredSums) for reply in replies)
     sizes = []
     for size in replies[0].seconds:

@@ -1,4 +1,4 @@
-"""Layout of a group: the node of each worker; pure arithmetic on what nodes have free."""
+"""Layout of a worker group: which node each worker runs on, computed from the free resources."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,30 +9,32 @@ from raybench.spec.run import ROUNDING, Placement
 
 @dataclass(frozen=True)
 class Node:
-    """Resources of a host, all or those that are free."""
+    """Resources of a host: its total or what is free."""
 
     cpus: float
+    """Number of CPU cores."""
     gpus: float
+    """Number of GPUs, with the free parts of shared ones."""
     id: str = ""
-    """Ray's name of it."""
+    """Ray's id of the node."""
     name: str = ""
-    """Host name or address, for people."""
+    """Host name or address, for messages."""
     accelerator: str = ""
-    """Ray's name of its GPUs' model."""
+    """Ray's name of the GPU model."""
     parts: tuple[float, ...] = ()
-    """Rest of each GPU of which a part is taken; the other `gpus` are whole ones."""
+    """Free part of each GPU that is partly taken; all other GPUs are whole."""
 
     def room(self, placement: Placement) -> int:
-        """Return how many of a group's workers fit on it."""
+        """Return how many of a group's workers fit on the node."""
         if placement.accelerator_type not in (None, self.accelerator):
             return 0
         return placement.num_fitting(self.cpus, self.usable_gpus(placement.gpus_per_worker))
 
     def without(self, cpus: float, gpus: float) -> "Node":
-        """Return what is left of it when one worker has taken so much, or others have in all.
+        """Return what is left when a worker takes some, or when other jobs take a sum in all.
 
-        A part of a GPU comes from one GPU, from the fullest that has it, as Ray does. Of several
-        others only the sum is known: they are taken to have filled one after the other.
+        A part of a GPU is taken from one GPU, from the fullest that has it, as Ray does. A sum of
+        several jobs is taken from one GPU after the other.
         """
         whole, parts = int(gpus + ROUNDING), list(self.parts)
         part = round(gpus - whole, 4)
@@ -52,11 +54,11 @@ class Node:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing can run there any more."""
+        """Whether the node has left the cluster."""
         return not self.cpus and not self.gpus
 
     def usable_gpus(self, each: float) -> float:
-        """Return the GPUs that workers who need `each` can use: one's part lies on one GPU."""
+        """Return the GPUs that workers of `each` GPUs can use; a worker's part lies on one GPU."""
         whole = int(self.gpus - sum(self.parts) + ROUNDING)
         if not each or each >= 1:
             return whole
@@ -65,10 +67,10 @@ class Node:
 
 
 def num_nodes(placement: Placement, empty: Sequence[Node]) -> int:
-    """Return on how many nodes a group has to be: the fewest (`pack`) or the most (`spread`).
+    """Return the number of nodes for a group: the fewest (`pack`) or the most (`spread`).
 
-    Of the cluster when it is empty, so that it is the same for every run with that placement,
-    however full the nodes are when its turn comes. 0 if the group does not fit.
+    It is computed from the empty nodes, so that every run with that placement has as many, however
+    full the nodes are when it starts. 0 if the group does not fit.
     """
     room = sorted((node.room(placement) for node in empty), reverse=True)
     if placement.shares_a_gpu or sum(room) < placement.num_workers:
@@ -81,17 +83,22 @@ def num_nodes(placement: Placement, empty: Sequence[Node]) -> int:
 def lay_out(
     placement: Placement, free: Sequence[Node], empty: Sequence[Node] | None = None
 ) -> tuple[int, ...] | None:
-    """Return a node for every worker; None if they do not fit now as they have to be placed.
+    """Choose a node for every worker.
 
-    `free`: what the nodes have left; `empty`: what they have in all. A packed group waits for
-    the fewest nodes that can hold it rather than being torn apart, a spread one for as many.
+    Args:
+        placement: the workers.
+        free: free resources of every node.
+        empty: total resources of every node; None takes those that are free.
+
+    Returns:
+        The index of each worker's node; None if they do not fit now on `num_nodes` nodes.
     """
     count = num_nodes(placement, free if empty is None else empty)
     if not count:
         return None
     if placement.strategy == "spread":
         return _spread(placement, free, count)
-    # GPUs are left to those who need them, unless that tears the group apart.
+    # Leave nodes with GPUs to groups that need them, unless that takes more nodes.
     for spares_gpus in (not placement.gpus_per_worker, False):
         nodes = _pack(placement, free, spares_gpus=spares_gpus)
         if nodes is not None and len(set(nodes)) <= count:
@@ -102,8 +109,7 @@ def lay_out(
 def _pack(
     placement: Placement, free: Sequence[Node], *, spares_gpus: bool
 ) -> tuple[int, ...] | None:
-    """Fill the roomiest nodes; of those that hold the whole group the fullest is taken, so that
-    room stays in one piece."""
+    """Fill the roomiest nodes; of those that hold the whole group, take the fullest."""
 
     def order(node: int) -> tuple[bool, int, float, float]:
         one = free[node]
@@ -116,7 +122,7 @@ def _pack(
 
 
 def _spread(placement: Placement, free: Sequence[Node], count: int) -> tuple[int, ...] | None:
-    """Deal the workers out, one a node and round again, to the `count` roomiest nodes."""
+    """Give the workers to the `count` roomiest nodes in turn."""
     room = {node: free[node].room(placement) for node in range(len(free))}
     chosen = sorted(room, key=lambda node: -room[node])[:count]
     nodes: list[int] = []
@@ -129,35 +135,37 @@ def _spread(placement: Placement, free: Sequence[Node], count: int) -> tuple[int
 
 
 def workers_per_node(nodes: Sequence[object]) -> tuple[int, ...]:
-    """Return how many workers each node has, most first; `nodes` is the node of every rank."""
+    """Return the number of workers on each node, largest first, from the node of every rank."""
     return tuple(sorted((list(nodes).count(node) for node in set(nodes)), reverse=True))
 
 
-MODEL = "accelerator_type:"
-"""Beginning of the resource by which Ray names the model of a node's GPUs."""
+GPU_MODEL = "accelerator_type:"
+"""Prefix of the resource by which Ray names the model of a node's GPUs."""
 
 
 @dataclass(frozen=True)
-class Reservation:
-    """Resources that one process holds on a node as long as it lives."""
+class DriverResources:
+    """Resources that the study's own process holds on its node."""
 
     node: str
-    """Ray's id of it."""
+    """Ray's id of the node."""
     cpus: float
     gpus: float = 0.0
     host: str = ""
+    """Host name of the node."""
 
 
 def as_nodes(
     entries: Sequence[Mapping[str, Any]],
-    driver: Reservation | None = None,
+    driver: DriverResources | None = None,
     leaving: Collection[str] = (),
 ) -> tuple[Node, ...]:
-    """Return the nodes that can have workers, of those that Ray lists as alive.
+    """Return the nodes that can have workers, named by host, or by address if two share a name.
 
-    They are called by their host names, or by their addresses where two have one name. `driver`:
-    what the study's own process holds, which is nobody's while the study runs. `leaving`: ids of
-    those that have been given notice, where Ray starts nothing any more.
+    Args:
+        entries: nodes as `ray.nodes` lists them.
+        driver: resources of the study's own process, which no worker gets.
+        leaving: ids of nodes that are about to go, where Ray starts nothing.
     """
     alive = [entry for entry in entries if entry.get("Alive", True)]
     names = [entry.get("NodeManagerHostname", "") for entry in alive]
@@ -166,7 +174,7 @@ def as_nodes(
         if entry["NodeID"] in leaving:
             continue
         has = entry["Resources"]
-        models = [key.removeprefix(MODEL) for key in has if key.startswith(MODEL)]
+        models = [key.removeprefix(GPU_MODEL) for key in has if key.startswith(GPU_MODEL)]
         node = Node(
             int(has.get("CPU", 0)),
             int(has.get("GPU", 0)),

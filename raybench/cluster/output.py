@@ -1,4 +1,4 @@
-"""Output of runs: captured in each worker, collected by the pool, bounded in size on the way."""
+"""Output of runs: captured in each worker, collected by the pool, limited in size."""
 
 import contextlib
 import os
@@ -8,22 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEPT_BYTES = 1 << 19
-"""Bytes that are kept of the beginning of a run's output, and as many of its end."""
+"""Bytes that are kept of the beginning of a run's output, and of its end."""
 FILE_BYTES = 8 << 20
-"""Bytes that a worker's file may hold before it is shortened, between two reports too."""
+"""Bytes of a worker's file above which it is emptied."""
 LOOK_S = 1.0
 STREAMS = (1, 2)
-"""File descriptors of stdout and stderr: those of code in C and of child processes too."""
+"""File descriptors of stdout and stderr, which C code and child processes use too."""
 
 
 class HeadAndTail:
-    """The first and the last bytes of what is added."""
+    """Keeps the first and the last bytes of what is added."""
 
     def __init__(self) -> None:
         self._head, self._tail, self._num_dropped = b"", b"", 0
 
     def add(self, content: bytes) -> None:
-        """Take what follows."""
+        """Add bytes at the end."""
         room = 0 if self._tail else KEPT_BYTES - len(self._head)
         self._head += content[:room]
         tail = self._tail + content[room:]
@@ -31,34 +31,33 @@ class HeadAndTail:
         self._tail = tail[-KEPT_BYTES:]
 
     def skip(self, num_bytes: int) -> None:
-        """Count bytes that are not even read; more than `KEPT_BYTES` follow."""
+        """Count bytes as dropped; more than `KEPT_BYTES` follow them."""
         self._num_dropped += num_bytes
 
     def content(self) -> bytes:
-        """Return what is kept, with a line where bytes are missing."""
+        """Return the kept bytes, with a line in place of those dropped."""
         missing = f"\n... {self._num_dropped:,} bytes are left out here ...\n".encode()
         return self._head + (missing if self._num_dropped else b"") + self._tail
 
 
 class Capture:
-    """The output of this process while a run is open, in a file.
+    """Captures the output of this process in a file while a run is open.
 
-    A file, not a pipe: code in C that prints while it holds the interpreter's lock would wait for
-    ever for a reader in the same process. It is read while it is written, and is on this host's
-    disk where the process dies.
+    A file rather than a pipe: C code that prints while it holds the interpreter's lock would wait
+    forever for a reader in the same process, and the file survives the process.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, -1
         self._num_read = 0
-        """Bytes of the file that were taken."""
+        """Bytes of the file that were read."""
         self._before: list[int] = []
         self._kept = HeadAndTail()
         self._reading = threading.Lock()
         self._is_over = threading.Event()
 
     def begin(self) -> None:
-        """Send stdout and stderr to the file; nothing where they go there already."""
+        """Send stdout and stderr to the file, unless they go there already."""
         if self._before:
             return
         _flush()
@@ -72,7 +71,7 @@ class Capture:
         threading.Thread(target=self._shorten, args=[self._is_over], daemon=True).start()
 
     def take(self) -> bytes:
-        """Return what was written since the last call, its beginning and its end."""
+        """Return the output since the last call, its beginning and its end."""
         if not self._before:
             return b""
         _flush()
@@ -82,7 +81,7 @@ class Capture:
         return kept.content()
 
     def end(self) -> None:
-        """Send stdout and stderr to where they went before."""
+        """Send stdout and stderr where they went before."""
         if not self._before:
             return
         _flush()
@@ -96,7 +95,7 @@ class Capture:
             self._file = -1
 
     def _read(self) -> None:
-        """Take what is new in the file to memory: its beginning and its end where it is long."""
+        """Read the new part of the file; if it is long, its beginning and its end."""
         size = os.fstat(self._file).st_size
         first = min(size, self._num_read + KEPT_BYTES)
         self._kept.add(os.pread(self._file, first - self._num_read, self._num_read))
@@ -104,7 +103,7 @@ class Capture:
         self._kept.skip(start - first)
         self._kept.add(os.pread(self._file, size - start, start))
         self._num_read = size
-        if size > FILE_BYTES:  # what is written from here to the next line is lost, and counted
+        if size > FILE_BYTES:  # what is written before the next line is lost, and counted
             self._kept.skip(os.fstat(self._file).st_size - size)
             os.ftruncate(self._file, 0)
             self._num_read = 0
@@ -125,17 +124,17 @@ def _flush() -> None:
 
 
 def path_of(scratch: str | Path, group: int, rank: int) -> Path:
-    """Return the file of a worker's output in the session's folder on its host."""
+    """Return the file of a worker's output, in the session's folder on its host."""
     return Path(scratch) / f"printed-{group}-{rank}.txt"
 
 
 def _taken(path: Path) -> Path:
-    """Return the file that says how many bytes of a worker's output the worker has handed over."""
+    """Return the file with the number of bytes that the worker has handed in."""
     return path.with_suffix(".taken")
 
 
 def left_behind(scratch: str | Path, group: int, num_workers: int) -> Iterator[tuple[int, bytes]]:
-    """Yield rank and output of the workers on this host that were ended before they gave it."""
+    """Yield rank and remaining output of the workers on this host, which have died."""
     for rank in range(num_workers):
         path = path_of(scratch, group, rank)
         with contextlib.suppress(OSError), path.open("rb") as file:
@@ -145,7 +144,7 @@ def left_behind(scratch: str | Path, group: int, num_workers: int) -> Iterator[t
 
 
 def of_rank(content: bytes, rank: int, num_workers: int) -> bytes:
-    """Return output, each line with the rank where there are several."""
+    """Return output, each line with its rank if there are several workers."""
     if num_workers == 1 or not content:
         return content
     lines = content.decode(errors="replace").splitlines()

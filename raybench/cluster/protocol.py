@@ -20,8 +20,8 @@ class Start:
     cores: tuple[int, ...] = ()
     """CPU cores to pin this worker to; empty leaves it free."""
     resume: Checkpoint | None = None
-    """Checkpoint to continue from; the pool fills it in, where it holds one of this run. Its file
-    is beside the pool (`states.fetch`)."""
+    """Checkpoint to continue from, filled in by the pool if it holds one of this run; its file is
+    on the pool's host (`states.fetch`)."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,12 @@ class Close:
 
 @dataclass(frozen=True)
 class Measure:
-    """Doctor to workers: time sums over all of them, of so many bytes each; no run is open."""
+    """Doctor to workers: time all-reduces; no run is open."""
 
     sizes: tuple[int, ...]
+    """Bytes of the all-reduces."""
     rounds: int
+    """Number of all-reduces of each size."""
 
 
 Command = Start | Advance | Finish | Close | Measure
@@ -57,28 +59,28 @@ Command = Start | Advance | Finish | Close | Measure
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """Worker to driver, once: where it runs."""
+    """Worker to driver, once after its start: where it runs."""
 
     host: str
     node: str
     pid: int
     device: str
     cores: tuple[int, ...]
-    """CPU cores it may use; of a GPU's worker those next to it."""
+    """CPU cores that it may use; for a worker with a GPU, those next to the GPU."""
     actor: Any = None
     """Handle of the worker's actor, to end it when it hangs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerAnswer:
-    """Worker to driver: what a command has come to."""
+    """Worker to driver: the result of a command."""
 
     busy_s: float = 0.0
-    """Seconds from hearing the command to this reply, on the worker's clock."""
+    """Seconds from receiving the command to this reply, on the worker's clock."""
     sent_bytes: int | None = None
-    """Size of the state that rank 0 has sent to the pool before it (`states.send`), if any."""
+    """Size of the state that rank 0 has sent to the pool before this reply, if any."""
     printed: bytes = b""
-    """Output to stdout and stderr since the last reply; the pool takes it out."""
+    """Output to stdout and stderr since the last reply; the pool removes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +89,15 @@ class Progress(WorkerAnswer):
 
     evaluation: Evaluation
     num_parameters: int | None
-    """None of a training loop of the user's own."""
+    """None for a training loop of the user's own."""
     batch_statistics: bool
+    """Whether the model has batch normalization."""
     num_classes: int | None
     """Number of classes in the data; None for a regression."""
     state: RunState | None = None
-    """Data that go with a checkpoint that was sent; the pool keeps it and takes it out."""
+    """State of the run at a checkpoint that was sent; the pool keeps it and sets `saved`."""
     saved: int | None = None
-    """The part that the pool leaves: the index of the evaluation that follows."""
+    """Index of the evaluation that follows the checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +105,13 @@ class Finished(WorkerAnswer):
     """Worker to driver: the run has ended and its memory is released."""
 
     ledger: dict[str, float]
+    """Seconds of the run by phase."""
     weights: Path | None = None
-    """The file in which the pool holds the weights that were sent (`states.parts`)."""
+    """File in which the pool holds the weights that were sent (`states.parts`)."""
     test_value: float | None = None
+    """Metric on the test split."""
     note: str | None = None
-    """Remark for the user on how it ended, in a sentence."""
+    """Remark for the user on how the run ended, in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,42 +119,42 @@ class Crashed:
     """Worker to driver: an exception ended the run on this worker."""
 
     failure: Literal["oom", "error", "refused"]
-    """`REFUSED`: of the checkpoint that it should go on from."""
+    """`REFUSED`: the worker cannot continue from the checkpoint."""
     message: str
-    """One line: the exception's type and text; of what was refused the sentence alone."""
+    """One line: the exception's type and text; for `REFUSED` a sentence."""
     traceback: str
     printed: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredSums(WorkerAnswer):
-    """Worker to doctor: the answer to `Measure`."""
+    """Worker to doctor: the result of `Measure`."""
 
     seconds: dict[int, list[float]]
-    """Seconds of each round, by size."""
+    """Seconds of each round, by bytes."""
     through: str
-    """`gloo`, `ring`, `nccl`."""
+    """Library of the collective: `gloo`, `ring`, `nccl`."""
     interface: str
-    """The network interface; empty where the framework chose it by itself."""
+    """Network interface; empty if the framework chose it."""
 
 
 Reply = Ready | WorkerAnswer | Crashed
 
 
 STOPPED: Final = "stopped"
-"""Message of RunFailed for a run that was ended from outside before it had workers: no failure."""
+"""`RunFailed.failure` of a run that was ended from outside, which is no failure."""
 
 REFUSED: Final = "refused"
-"""Message of RunFailed where the workers refuse the run's checkpoint: it can begin anew."""
+"""`RunFailed.failure` of a run whose checkpoint the workers refuse: it can start over."""
 
 
 def sender_of(group: int) -> str:
-    """Return the name by which a worker group sends states to the pool."""
+    """Return the name under which a worker group sends states to the pool."""
     return f"group-{group}"
 
 
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
-    """A run ended without a result; the driver's side of `Crashed`, lost and hung workers."""
+    """A run ended without a result: a worker crashed, was lost, or did not answer."""
 
     def __init__(
         self,
@@ -162,17 +167,17 @@ class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
 
 
 class HostLeaves(RunFailed):
-    """A group did not start because one of its hosts had been given notice; no fault of the run."""
+    """A group did not start because one of its hosts is about to go; not the fault of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Pool to client: a group was given."""
+    """Pool to client: the worker group that a run was given."""
 
     queue_s: float
     """Seconds until there was room for it."""
     start_s: float
-    """Seconds its start took, starts that failed included; 0 when it was warm."""
+    """Seconds that its start took; 0 if it was already alive."""
     hosts: tuple[str, ...] = ()
     """Host of every rank."""
     devices: tuple[str, ...] = ()
@@ -182,17 +187,17 @@ class Allocation:
     accelerators: tuple[str, ...] = ()
     """Models of the group's GPUs, each once."""
     waited_for: str | None = None
-    """Resources that were missing while it was queued, in words."""
+    """Resources that were missing while the run waited, in words."""
     resume: RunState | None = None
-    """Position from which the run will go on; None: its beginning."""
+    """State that the run continues from; None for its beginning."""
     slowest_start_s: float | None = None
-    """Seconds of the longest beginning of a run so far, to its first evaluation; None before."""
+    """Seconds of the longest `Start` of any run so far; None before the first."""
 
 
 def fault_of(message: str | None) -> Exception | None:
-    """Return what ends a study at once, by the `message` of a run that failed; None of others.
+    """Return the error that ends the whole study, if a run's failure `message` is of that kind.
 
-    It fails all its runs alike: workers that cannot meet, or that build different models.
+    These fail every run alike: a wrong network interface, or workers that build different models.
     """
     if message is None:
         return None

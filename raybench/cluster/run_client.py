@@ -1,5 +1,6 @@
-"""One run on workers of the pool, seen by the process that asked for it: from asking for
-workers to its record, with where its seconds went through several attempts at it.
+"""One run on workers of the pool, seen by the driver: from the request for workers to the record.
+
+`RunAccount` says where the run's seconds went, over all attempts at it.
 """
 
 import math
@@ -31,7 +32,7 @@ from raybench.stats.record import (
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """The account at a moment of the run; the beginning, unless it says more."""
+    """The account at a moment of the run; by default its beginning."""
 
     at: float
     queue_s: float = 0.0
@@ -42,96 +43,107 @@ class _Point:
     """Seconds that the workers account for."""
 
 
-class RunAccount:
-    """Every phase is measured by itself: `queue` and `start` by the pool, most by the workers.
+@dataclass(kw_only=True)
+class _Attempt:
+    """The present attempt at the run: where it continues from, and its own seconds."""
 
-    To their `report` comes what the driver measures of its own time and of the travel; `other` is
-    what is left of the wall time. An attempt (from asking for workers until they are lost, or it
-    ends) goes on from a point that the run was at before: what lies between that point and the
-    attempt is `lost`. While an attempt has not reached an evaluation that point is the last one
-    that was reached, and then the one that it really went on from, since it repeats the others.
-    Waiting is never lost: it stays in `queue`.
+    asked: float
+    """Moment of the request for workers."""
+    base: _Point
+    """Point that it continues from."""
+    queue_before_s: float
+    """Seconds that earlier attempts waited in the queue."""
+    start_s: float = 0.0
+    report_s: float = 0.0
+    lost_s: float = 0.0
+    has_evaluated: bool = False
+
+
+class RunAccount:
+    """Seconds of a run by phase.
+
+    Every phase is measured by itself: `queue` and `start` by the pool, most others by the workers.
+    The driver adds its own time and that of messages to `report`; `other` is the rest of the wall
+    time. An attempt lasts from a request for workers until they are lost or the run ends. It
+    continues the run from an earlier point, and the time between that point and the attempt is
+    `lost`, but for waiting, which stays in `queue`. Until the attempt reaches an evaluation, that
+    point is the last one reached; then it is the one that the workers really continued from.
     """
 
     def __init__(self) -> None:
         self.is_allocated = False
         """Whether the run has ever had workers."""
+        self._attempt: _Attempt | None = None
         self._earlier_s = 0.0
-        """Wall seconds of another driver, up to the checkpoint that this one goes on from."""
+        """Wall seconds in an earlier session, up to the checkpoint that this one continues from."""
         self._queue_s = 0.0
         self._between: float | None = None
-        """Moment of the last answer; the driver's own time runs from there."""
-        self._asked: float | None = None
-        """Moment at which workers were asked for; what follows is of the present attempt."""
-        self._own_start_s = self._own_report_s = self._own_lost_s = self._before_queue_s = 0.0
+        """Moment of the last answer, from which the driver's own time counts."""
         self._sent = 0.0
-        """Moment at which the last command went out."""
+        """Moment of the last command."""
         self._worker: Mapping[str, float] = {}
-        self._first = self._base = self._last = _Point(at=0.0)
+        self._first = self._last = _Point(at=0.0)
         self._kept: _Point | None = None
-        """Position of the newest checkpoint of this session."""
-        self._has_evaluated = False
+        """Point of the newest checkpoint of this session."""
 
-    def asks(self) -> None:
-        """Begin an attempt: workers are asked for."""
+    def begin_attempt(self) -> None:
+        """Begin an attempt: workers are requested."""
         now = time.perf_counter()
-        if self._asked is None:
+        if self._attempt is None:
             self._first = self._last = _Point(at=now)
-        self._asked, self._between, self._base = now, None, self._last
-        self._own_start_s = self._own_report_s = self._own_lost_s = 0.0
-        self._before_queue_s, self._has_evaluated = self._queue_s, False
-        self._worker = self._last.worker
+        self._attempt = _Attempt(asked=now, base=self._last, queue_before_s=self._queue_s)
+        self._between, self._worker = None, self._last.worker
 
-    def has(self, allocation: protocol.Allocation) -> None:
-        """Workers were given."""
-        assert self._asked is not None
-        self.is_allocated, self._between = True, time.perf_counter()
-        waited = allocation.queue_s + allocation.start_s
+    def workers_given(self, allocation: protocol.Allocation) -> None:
+        """Note that the workers are there."""
+        attempt, self._between = self._present(), time.perf_counter()
+        self.is_allocated = True
+        waited_s = allocation.queue_s + allocation.start_s
         self._queue_s += allocation.queue_s
-        self._own_start_s += allocation.start_s
-        self._own_report_s += max(0.0, self._between - self._asked - waited)
+        attempt.start_s += allocation.start_s
+        attempt.report_s += max(0.0, self._between - attempt.asked - waited_s)
         if allocation.resume is not None and self._kept is None and not self._earlier_s:
             worker = allocation.resume.ledger
             self._earlier_s = sum(s for phase, s in worker.items() if phase in PHASES)
-            self._first = self._last = self._base = _Point(at=self._first.at, worker=worker)
+            self._first = self._last = attempt.base = _Point(at=self._first.at, worker=worker)
             self._worker = worker
 
-    def begins_anew(self) -> None:
-        """The checkpoint is refused: what led up to it, in another session, is no part of it."""
+    def checkpoint_refused(self) -> None:
+        """Note that the checkpoint was refused: the time of the earlier session does not count."""
         self._earlier_s, self._kept, self._worker = 0.0, None, {}
         self._first = self._last = _Point(at=self._first.at)
 
-    def sends(self) -> float:
-        """Note that a command goes out; return when."""
+    def command_sent(self) -> None:
+        """Note that a command is sent."""
         self._sent = time.perf_counter()
         if self._between is not None:
-            self._own_report_s += self._sent - self._between
+            self._present().report_s += self._sent - self._between
         self._between = None
-        return self._sent
 
-    def hears(self, *, sent: float, busy_s: float) -> None:
-        """Note the answer to a command; its workers were busy for so long."""
+    def answered(self, *, busy_s: float) -> None:
+        """Note the answer to the last command, for which the workers were busy `busy_s` seconds."""
         self._between = time.perf_counter()
-        self._own_report_s += self._between - sent - busy_s
+        self._present().report_s += self._between - self._sent - busy_s
 
-    def reached(self, evaluation: Evaluation, *, is_saved: bool) -> None:
+    def evaluated(self, evaluation: Evaluation, *, is_saved: bool) -> None:
         """Note an evaluation, and whether the run can be continued from it."""
-        if not self._has_evaluated:
-            self._has_evaluated, self._base = True, self._kept or self._first
+        attempt = self._present()
+        if not attempt.has_evaluated:
+            attempt.has_evaluated, attempt.base = True, self._kept or self._first
         self._worker = dict(evaluation.ledger)
         assert self._between is not None
         self._last = self._point(self._between)
         if is_saved:
             self._kept = self._last
 
-    def gives_up(self, why: str) -> None:
-        """Note that a command is not answered any more. Where nothing went wrong in the code, its
-        seconds are lost; what crashed may have trained until then."""
+    def command_failed(self, why: str) -> None:
+        """Note that a command has failed. Its seconds are lost unless the code crashed, which may
+        have trained until then."""
         if why in (STOPPED, *MACHINE_FAULTS, "timeout"):
             self._between = time.perf_counter()
-            self._own_lost_s += self._between - self._sent
+            self._present().lost_s += self._between - self._sent
 
-    def with_workers_s(self) -> float:
+    def seconds_with_workers(self) -> float:
         """Return the seconds of the run so far, without those that it waited for workers."""
         phases, wall_s = self.now()
         return wall_s - phases["queue"] - phases.get("start", 0.0)
@@ -141,10 +153,10 @@ class RunAccount:
         self._worker = ledger
 
     def now(self) -> tuple[dict[str, float], float]:
-        """Return the seconds by phase so far, and those of the wall."""
+        """Return the seconds by phase so far, and the wall seconds."""
         now = time.perf_counter()
-        wall = 0.0 if self._asked is None else now - self._first.at + self._earlier_s
-        if not self.is_allocated:  # it never got workers: all of it was waiting
+        wall = 0.0 if self._attempt is None else now - self._first.at + self._earlier_s
+        if not self.is_allocated:  # all of it was waiting
             return {"queue": wall, OTHER: 0.0}, wall
         here = self._point(now)
         phases = {"queue": here.queue_s, "start": here.start_s, "lost": here.lost_s, **here.worker}
@@ -153,40 +165,44 @@ class RunAccount:
         known = sum(seconds for name, seconds in phases.items() if name in PHASES)
         return phases | {OTHER: wall - known}, wall
 
+    def _present(self) -> _Attempt:
+        assert self._attempt is not None
+        return self._attempt
+
     def _point(self, at: float) -> _Point:
-        base = self._base
-        assert self._asked is not None
-        waited = self._before_queue_s - base.queue_s
+        attempt = self._present()
+        base = attempt.base
+        waited_s = attempt.queue_before_s - base.queue_s
         return _Point(
             at=at,
             queue_s=self._queue_s,
-            start_s=base.start_s + self._own_start_s,
-            report_s=base.report_s + self._own_report_s,
-            lost_s=base.lost_s + self._own_lost_s + self._asked - base.at - waited,
+            start_s=base.start_s + attempt.start_s,
+            report_s=base.report_s + attempt.report_s,
+            lost_s=base.lost_s + attempt.lost_s + attempt.asked - base.at - waited_s,
             worker=self._worker,
         )
 
 
-LEAST_S, FIRST_S, TIMES = 600.0, 3600.0, 10.0
-"""A worker that has not answered is taken for hung after three times the objective's
-`max_train_seconds`, for training, and for the rest after so many `TIMES` the longest answer so far
-(of this run; of a run's beginning, that of any), `LEAST_S` at the least; `FIRST_S` where nothing is
-known yet of what it does: set-up, compilation and first evaluation, or that of the test split."""
+MIN_TIMEOUT_S, UNKNOWN_TIMEOUT_S, TIMES_SLOWEST = 600.0, 3600.0, 10.0
+"""Timeout of a command: three times the objective's `max_train_seconds` for training, and for the
+rest `TIMES_SLOWEST` the longest answer so far (of this run; for its first command, of any run), at
+least `MIN_TIMEOUT_S`. `UNKNOWN_TIMEOUT_S` takes the place of that rest for the first command of all
+(set-up, compilation, first evaluation) and for the test split."""
 STORE_TIMEOUT_S = 6 * 3600.0
-"""Timeout of the first command on a node that may still have to decode the dataset: the
-driver's own node has it, others begin with nothing. Ended early, they would begin again."""
+"""Timeout for the first command on a node that may still have to decode the dataset: nodes other
+than the driver's have none of it, and ended early they would begin again."""
 RESTARTS = 3
-"""Number of times in a row that a run is given new workers and gets no further than the checkpoint
-it has; then it has failed. Nothing else tries again what the machine broke."""
+"""Number of times in a row that a run gets new workers without a newer checkpoint before it counts
+as failed. Nothing else repeats what the machine broke."""
 
 
 class RunClient:
-    """Trains one run, evaluation by evaluation, on workers that it asks for at the first step.
+    """Trains one run, evaluation by evaluation, on workers that it requests at the first step.
 
-    Where they are lost it goes on with new ones, from its newest checkpoint or from its beginning:
-    the evaluations after that come again. A checkpoint that they refuse is dropped.
-    `finish` must be called once at the end, whatever happened; `release` takes its place where the
-    run is ended from outside.
+    If the workers are lost, the run continues on new ones from its newest checkpoint, or from its
+    beginning; the evaluations after that are repeated. A checkpoint that the workers refuse is
+    dropped. Call `finish` once at the end, whatever happened, or the function `release` if the run
+    is ended from outside.
     """
 
     def __init__(
@@ -199,29 +215,37 @@ class RunClient:
         goes_on: Callable[[], bool] = lambda: True,
         limit_s: float | None = None,
     ) -> None:
-        """`goes_on` is asked before the run is given new workers. `limit_s`: wall-clock seconds
-        with workers after which the run has failed (`timeout`), whatever it does then."""
+        """Make a client; workers are requested later.
+
+        Args:
+            pool: handle of the `WorkerPool`.
+            name: name of the run, unique in the pool.
+            spec: the run.
+            keep: whether its worker group serves other runs afterwards.
+            goes_on: whether the run may get new workers in place of lost ones.
+            limit_s: wall-clock seconds with workers after which the run fails (`timeout`).
+        """
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
         self._is_own = is_own_loop(spec.workload)
-        what = "the value reported" if self._is_own else "the training loss"
-        self._not_finite = f"{what} is not finite"
+        self._goes_on, self._limit_s = goes_on, math.inf if limit_s is None else limit_s
         self._slowest_s = 0.0
+        """Seconds of the longest answer so far."""
         self._slowest_start_s: float | None = None
-        self._goes_on = goes_on
+        """Seconds of the longest first answer of any run; None if unknown."""
         self._in_a_row = 0
         """Restarts since the newest checkpoint."""
-        self._limit_s = math.inf if limit_s is None else limit_s
         self._outcome, self._account = RunOutcome(), RunAccount()
         self._is_held = False
         """Whether workers have the run, and wait for its next command."""
         self.weights: Path | None = None
-        """Place in the pool of what `finish` was asked to save (`states.parts`)."""
+        """File in the pool of the weights that `finish` has saved (`states.parts`)."""
 
     def step(self) -> RunOutcome:
         """Train to the next evaluation; the first step waits for workers and builds the run.
 
-        What happens to the run ends it, with its last evaluation kept. Raised is only what is
-        wrong with the pool itself.
+        Returns:
+            The run so far. A failure ends the run and keeps its last evaluation; only errors of
+            the pool itself are raised.
         """
         try:
             self._next()
@@ -232,15 +256,18 @@ class RunClient:
     def finish(self, *, save: bool = False, test: bool = False) -> RunOutcome:
         """End the run and give its workers back.
 
-        With `test` the metric on the test split is measured, with `save` the `weights` are
-        kept; a run that has failed has neither. Unless one of them is wanted, workers that fail
-        now take nothing from the run: the pool replaces them.
+        Args:
+            save: keep the weights of a run that has not failed, in `weights`.
+            test: measure the metric of a run that has not failed on the test split.
+
+        Returns:
+            The whole run. Without `save` and `test`, workers that fail now do not change it.
         """
         if self._is_held:
             has_failed = self._outcome.failure is not None
             try:
                 save = save and not has_failed
-                test = test and not has_failed and not self._is_own  # which has told it, or not
+                test = test and not has_failed and not self._is_own  # it has reported its own
                 self._end(protocol.Finish(save=save, test=test))
             except RunFailed as failure:
                 self._fail(failure)
@@ -262,27 +289,27 @@ class RunClient:
                 self._restart_or_raise(failure)
 
     def _restart_or_raise(self, failed: RunFailed) -> None:
-        """Note that the run needs new workers; raise what has failed where it gets none."""
+        """Note that the run needs new workers; raise `failed` if it gets none."""
         if failed.failure == REFUSED:
-            self._begin_anew(failed)
+            self._start_over(failed)
             return
         is_final = failed.failure not in MACHINE_FAULTS or failed.message.startswith(MISNAMED)
         if is_final or not self._goes_on():
             raise failed
         given = self._outcome.restarts
-        is_counted = not isinstance(failed, HostLeaves)  # that is nobody's fault
+        is_counted = not isinstance(failed, HostLeaves)
         if is_counted and self._in_a_row == RESTARTS:
             tried = f"{failed.message} (given new workers {given} times)"
             raise RunFailed(failed.failure, tried, failed.traceback)
         self._in_a_row += is_counted
         self._outcome = replace(self._outcome, restarts=given + 1, restart_reason=failed.message)
 
-    def _begin_anew(self, refused: RunFailed) -> None:
-        """Drop the checkpoint that was refused; end the run as stopped where it gets no workers."""
+    def _start_over(self, refused: RunFailed) -> None:
+        """Drop the checkpoint that was refused; end the run as stopped if it gets no workers."""
         if not self._goes_on():
             raise RunFailed(STOPPED, refused.message)
         _get(self._pool.forget.remote(self._name))
-        self._account.begins_anew()
+        self._account.checkpoint_refused()
         self._outcome = replace(
             self._outcome,
             evaluation=None,
@@ -293,9 +320,9 @@ class RunClient:
         )
 
     def _acquire(self) -> None:
-        self._account.asks()
+        self._account.begin_attempt()
         allocation = _get(self._pool.acquire.remote(self._name, self._spec.placement))
-        self._account.has(allocation)
+        self._account.workers_given(allocation)
         self._slowest_start_s = allocation.slowest_start_s
         evaluation = self._outcome.evaluation
         if evaluation is None and allocation.resume is not None:
@@ -315,15 +342,16 @@ class RunClient:
         assert isinstance(first, protocol.Progress)
         evaluation = first.evaluation
         is_saved = first.saved is not None
-        self._account.reached(evaluation, is_saved=is_saved)
+        self._account.evaluated(evaluation, is_saved=is_saved)
         if is_saved:
             self._in_a_row = 0
+        value = "the value reported" if self._is_own else "the training loss"
         self._outcome = replace(
             self._outcome,
             evaluation=evaluation,
             is_over=bool(evaluation.stop or evaluation.failure),
             failure=evaluation.failure,
-            message=self._not_finite if evaluation.failure else None,
+            message=f"{value} is not finite" if evaluation.failure else None,
             num_parameters=first.num_parameters,
             batch_statistics=first.batch_statistics,
             baseline_value=baseline_value_of(self._spec.objective, first.num_classes),
@@ -331,7 +359,7 @@ class RunClient:
         )
 
     def _end(self, command: protocol.Finish) -> None:
-        """End the run; where its workers are lost and are still needed, it is repeated so far."""
+        """End the run; if workers that are still needed are lost, train to this point again."""
         reached = self._outcome.evaluation
         assert reached is not None
         while True:
@@ -360,43 +388,43 @@ class RunClient:
         return self._outcome.is_over or (now is not None and now.index >= reached.index)
 
     def _command(self, command: protocol.Command) -> list[protocol.Reply]:
-        patience_s, left_s = self._patience_s(command), math.inf
+        timeout_s, left_s = self._timeout_s(command), math.inf
         if not isinstance(command, protocol.Finish):
-            left_s = self._limit_s - self._account.with_workers_s()
+            left_s = self._limit_s - self._account.seconds_with_workers()
             if left_s <= 0:
-                raise self._timeout()
-        sent, self._is_held = self._account.sends(), False
+                raise self._over_limit()
+        self._account.command_sent()
+        self._is_held = False
         try:
-            reference = self._pool.command.remote(self._name, command, min(patience_s, left_s))
+            reference = self._pool.command.remote(self._name, command, min(timeout_s, left_s))
             replies: list[protocol.Reply] = _get(reference)
         except RunFailed as failure:
-            self._account.gives_up(failure.failure)
+            self._account.command_failed(failure.failure)
             if failure.failure != "timeout":
                 raise
-            if left_s < patience_s:
-                raise self._timeout() from None
-            if not self._is_own:  # code of ours hangs where a host or the network does
+            if left_s < timeout_s:
+                raise self._over_limit() from None
+            if not self._is_own:  # code of ours hangs only if a host or the network does
                 raise RunFailed("worker_lost", failure.message) from None
             raise
         self._is_held = not isinstance(command, protocol.Finish)
         busy_s = max(one.busy_s for one in replies if isinstance(one, protocol.WorkerAnswer))
-        self._account.hears(sent=sent, busy_s=busy_s)
+        self._account.answered(busy_s=busy_s)
         self._slowest_s = max(self._slowest_s, busy_s)
         return replies
 
-    def _patience_s(self, command: protocol.Command) -> float:
-        """Return the seconds after which a worker that has not answered is taken for hung."""
-        if isinstance(command, protocol.Start) and self._spec.dataset.name in STORED:
+    def _timeout_s(self, command: protocol.Command) -> float:
+        """Return the seconds after which workers that have not answered count as hung."""
+        is_start = isinstance(command, protocol.Start)
+        if is_start and self._spec.dataset.name in STORED:
             return STORE_TIMEOUT_S
-        known_s = max(LEAST_S, TIMES * self._slowest_s)
-        if isinstance(command, protocol.Start):
-            slowest_s = self._slowest_start_s
-            known_s = FIRST_S if slowest_s is None else max(LEAST_S, TIMES * slowest_s)
-        elif isinstance(command, protocol.Finish) and command.test:
-            known_s = max(known_s, FIRST_S)
-        return known_s + 3 * self._spec.objective.max_train_seconds
+        slowest_s = self._slowest_start_s if is_start else self._slowest_s
+        rest_s = 0.0 if slowest_s is None else max(MIN_TIMEOUT_S, TIMES_SLOWEST * slowest_s)
+        if slowest_s is None or (isinstance(command, protocol.Finish) and command.test):
+            rest_s = max(rest_s, UNKNOWN_TIMEOUT_S)
+        return rest_s + 3 * self._spec.objective.max_train_seconds
 
-    def _timeout(self) -> RunFailed:
+    def _over_limit(self) -> RunFailed:
         evaluation = self._outcome.evaluation
         reached = "no report" if evaluation is None else f"{evaluation.index + 1} reports"
         return RunFailed(
@@ -406,11 +434,9 @@ class RunClient:
     def _fail(self, failed: RunFailed) -> None:
         self._outcome = replace(self._outcome, is_over=True)
         if failed.failure != STOPPED and failed.failure != REFUSED:
+            failure, message, traceback = failed.args
             self._outcome = replace(
-                self._outcome,
-                failure=failed.failure,
-                message=failed.message,
-                traceback=failed.traceback,
+                self._outcome, failure=failure, message=message, traceback=traceback
             )
 
     def _accounted(self) -> RunOutcome:
@@ -420,9 +446,15 @@ class RunClient:
 
 
 def release(pool: Any, name: str, *, keep: bool) -> int:
-    """Give back the workers of a run that is ended from outside; it gets none any more.
+    """Give back the workers of a run that is ended from outside; it gets no others.
 
-    Return the most other runs that trained beside it. With `keep` False its group is closed.
+    Args:
+        pool: handle of the `WorkerPool`.
+        name: name of the run.
+        keep: whether its worker group serves other runs afterwards.
+
+    Returns:
+        The largest number of other runs that trained at the same time.
     """
     concurrent: int = _get(pool.release.remote(name, keep=keep, for_good=True))
     return concurrent
@@ -457,16 +489,28 @@ def run_once(
     keep: bool = True,
     limit_s: float | None = None,
 ) -> tuple[RunRecord, Path | None]:
-    """Train `spec` to its end; return its record, and where the pool holds the weights if `save`.
+    """Train a run to its end. All callbacks take the run's name first.
 
-    `stopped_by` is asked after every evaluation and ends the run by returning a reason. A
-    failed run is a record too, and `on_error` is given its name, message and traceback and
-    returns the message to keep; it has no weights. `on_saved` is given the name when the pool has
-    a new checkpoint of the run, `on_refused` the name and a sentence when it does not go on from
-    the one it had, `on_restart` the name and what has happened when it has lost its workers and
-    goes on in new ones, `on_note` the name and what there is to say of how it ran. `test` measures
-    the test split. With `keep` False the workers are new and end with the run. `limit_s` is that of
-    RunClient.
+    Args:
+        pool: handle of the `WorkerPool`.
+        spec: the run.
+        name: name of the run, unique in the pool.
+        role: role of the run in its study.
+        source: trial or cell that the run repeats.
+        on_evaluation: takes every evaluation.
+        stopped_by: called after every evaluation; a reason ends the run.
+        on_error: takes message and traceback of a failure, returns the message to record.
+        on_saved: called when the pool has a new checkpoint of the run.
+        on_refused: takes a sentence when the workers refuse the checkpoint that there was.
+        on_restart: takes the reason when lost workers have been replaced.
+        on_note: takes a remark on how the run went.
+        save: keep the weights.
+        test: measure the metric on the test split.
+        keep: False starts new workers, which end with the run.
+        limit_s: wall-clock seconds with workers after which the run fails.
+
+    Returns:
+        The record, also of a failed run, and the file in the pool of the weights, if saved.
     """
     client = RunClient(
         pool, name, spec, keep=keep, goes_on=lambda: stopped_by() is None, limit_s=limit_s

@@ -1,4 +1,4 @@
-"""A Ray session: connect or start, find out what the cluster has, start the pool."""
+"""A Ray session: connects to a cluster or starts one, reads its resources, starts the pool."""
 
 import contextlib
 import logging
@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,21 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raybench.cluster.admission import Admission, Capacity, num_local_cores
+from raybench.cluster.capacity import Capacity, num_local_cores
 from raybench.cluster.connectivity import VARIABLE
 from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.queue import Waiting
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals.nodes import has_autoscaler
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
+from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.signals import without_hangup
-from raybench.cluster.worker import own_scratch
+from raybench.cluster.worker import DATA, own_scratch
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
+from raybench.data.dataset import Dataset
+from raybench.data.load import STORED
+from raybench.data.shared import share
 from raybench.models.hidden import refuse_hiding_files
 from raybench.spec.errors import UserError
 from raybench.training import memory
@@ -40,13 +44,14 @@ WORKER_ENVIRONMENT = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as Ray and the driver count; CUDA's own: fastest first
 }
 BUSY_S, BUSY_SHARE = 0.5, 0.25
-"""Seconds of looking at the cores before Ray starts, and their share that others use from which on
-it is said."""
+"""Seconds for which the CPU load is measured before Ray starts, and the share of the cores in use
+by other processes that is reported."""
 ASK_HEAD_S, REFUSED_S, SILENT_S = 2.0, 10.0, 45.0
-"""Ray itself says nothing for 60 s, and then ends the process: it might be started again. Where
-nothing listens any more, that is told sooner than where the network may be at fault."""
+"""Seconds between two connections to the head, and until it counts as lost: where it refuses them,
+and where it does not answer, which may be the network's fault. Ray itself says nothing for 60 s and
+then ends the process."""
 ANSWER_S = 10.0
-"""The pool's event loop waits for nothing: an answer that takes longer is no news."""
+"""Seconds for which an answer of the pool is waited for; its event loop never blocks."""
 QUIET: dict[str, Any] = {
     "log_to_driver": False,
     "logging_level": "ERROR",
@@ -57,24 +62,28 @@ LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else
 
 
 class Session:
-    """A Ray connection with a worker pool; closes what it started."""
+    """A Ray connection with a worker pool; a context manager that closes what it started.
+
+    `warning` is a sentence for the user on how this Ray runs, if there is one; `notes` collects
+    remarks on how the session began, in sentences, for `study.yaml`.
+    """
 
     def __init__(self, *, address: str | None = None) -> None:
         if ray.is_initialized():
             raise UserError("Ray runs in this process already; end it first: ray.shutdown().")
         refuse_hiding_files(Path.cwd())
-        self._last = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
         """Resources that end after the connection."""
-        self.scratch = self._last.enter_context(own_scratch())
+        self.scratch = self._resources.enter_context(own_scratch())
         self._started = False
         address = chosen_address(address)
         self.is_local = address is None
         try:
             with local_ray.own_signals(), without_hangup():
                 if address is None:
-                    self._last.enter_context(local_ray.own_token())
+                    self._resources.enter_context(local_ray.own_token())
                     # Ray's own processes read these too, so they are set before it starts.
-                    self._last.enter_context(local_ray.meanwhile(WORKER_ENVIRONMENT))
+                    self._resources.enter_context(local_ray.meanwhile(WORKER_ENVIRONMENT))
                     _start_local()
                 else:
                     _connect(address)
@@ -91,9 +100,7 @@ class Session:
             if self.is_local
             else local_ray.niceness_warning(ray.get(self.pool.niceness.remote()))
         )
-        """A sentence for the user, where there is something to know of this Ray."""
         self.notes: list[str] = []
-        """Remarks on how the session began, for `study.yaml`, in sentences."""
 
     def __enter__(self) -> "Session":
         return self
@@ -102,57 +109,70 @@ class Session:
         self.close()
 
     def lost(self) -> str | None:
-        """Return what of Ray is gone without which it does not answer, in words; None of what is
-        there, or is not known. It may take some seconds."""
+        """Return which part of Ray is gone, in words, if one is without which nothing answers.
+
+        May block for some seconds.
+        """
         if not all(local_ray.is_running(process) for process in self._processes):
             return "Ray's own processes were killed or have crashed (out of memory?)"
         return self._head.lost() if self._head is not None else None
 
     def waiting(self) -> dict[str, Waiting]:
-        """Return what the trials wait for that have no workers yet; asked in any thread.
+        """Return what the trials without workers wait for; nothing if the pool answers too late.
 
-        Nothing, where the pool does not answer in time: it is asked again.
+        May be called in any thread.
         """
-        try:
-            return dict(ray.get(self.pool.waiting.remote(), timeout=ANSWER_S))
-        except ray.exceptions.GetTimeoutError:
-            return {}
+        return self._ask(self.pool.waiting.remote())
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes that there are now."""
         return tuple(ray.get(self.pool.nodes.remote()))
 
+    def share(self, datasets: Mapping[str, Dataset]) -> None:
+        """Write datasets, by their `shared_key`, where all workers of this host map them from."""
+        for key, dataset in datasets.items():
+            if dataset.name not in STORED:
+                share(dataset, self.scratch / DATA / key)
+
     def stop_waiting(self) -> None:
-        """Send away all trials that wait for workers at this moment."""
+        """Cancel the requests of all trials that wait for workers at this moment."""
         self.pool.stop_waiting.remote()
 
     def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
-        """End the workers of all runs that have not answered for `least_s` seconds; return these
-        seconds by run. Nothing, where the pool does not answer in time: it is asked again."""
+        """End the workers of all runs that have not answered for `least_s` seconds.
+
+        Returns:
+            These seconds by run; nothing if the pool answers too late.
+        """
+        return self._ask(self.pool.stop_running.remote(least_s))
+
+    def _ask(self, answer: Any) -> dict[str, Any]:
         try:
-            return dict(ray.get(self.pool.stop_running.remote(least_s), timeout=ANSWER_S))
+            return dict(ray.get(answer, timeout=ANSWER_S))
         except ray.exceptions.GetTimeoutError:
             return {}
 
     def close(self) -> None:
-        """Close all groups and the connection; a cluster it did not start goes on."""
+        """Close all groups and the connection; a cluster that it did not start stays."""
         if self._started and not self.is_local:
-            # A Ray of our own ends with all its processes; elsewhere others may need the room.
+            # A Ray of our own ends with all its processes; a cluster's resources are for others.
             try:
                 ray.get(self.pool.shutdown.remote(), timeout=60)
             except (ray.exceptions.RayError, TimeoutError):
                 logging.getLogger(__name__).warning("worker groups were ended with the session")
         self._started = False
         ray.shutdown()
-        self._last.close()
+        self._resources.close()
 
 
 class Head:
-    """Sees whether a cluster's head, without which nothing goes on, still takes connections."""
+    """Watches whether a cluster's head still takes connections."""
 
     def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`address` of its store (GCS). One that cannot be reached from here is never asked again:
-        a proxy of Ray Client may stand between."""
+        """Connect once to the head's store (GCS) at `address`.
+
+        Where that fails the head is not watched: a proxy of Ray Client may stand between.
+        """
         host, _, port = address.rpartition(":")
         self._place, self._address = (host.strip("[]"), int(port)), address
         self._clock, self._asked_at = clock, clock()
@@ -160,8 +180,8 @@ class Head:
         self._answered_at = self._asked_at
 
     def lost(self) -> str | None:
-        """Return what has happened, in words, where it has refused connections for REFUSED_S, or
-        not answered for SILENT_S; it is asked every ASK_HEAD_S."""
+        """Return in words that the head is gone: it has refused connections for REFUSED_S, or not
+        answered for SILENT_S. None otherwise."""
         if not self._is_watched or self._clock() - self._asked_at < ASK_HEAD_S:
             return None
         refusal, self._asked_at = self._refusal(), self._clock()
@@ -185,9 +205,9 @@ class Head:
 
 
 def busy_sentence(seconds: float = BUSY_S) -> str | None:
-    """Return what other processes do to the cores of this machine; None where it is little.
+    """Return a sentence if other processes keep this machine's cores busy; None otherwise.
 
-    Looks for so many seconds; what threads of this process do meanwhile is not counted.
+    Measures for `seconds`; threads of this process do not count.
     """
     this = psutil.Process()
     began, own_began = time.perf_counter(), sum(this.cpu_times()[:2])  # user, system
@@ -207,8 +227,8 @@ def busy_sentence(seconds: float = BUSY_S) -> str | None:
 def chosen_address(address: str | None) -> str | None:
     """Return the cluster to connect to; None to start our own.
 
-    RAY_ADDRESS counts in a job of `ray job submit` alone, where Ray itself has set it: one that was
-    left in a shell by something else would take a study to a cluster that nobody has named.
+    RAY_ADDRESS is read only in a job of `ray job submit`, where Ray itself sets it: one left in a
+    shell would send a study to a cluster that the user has not named.
     """
     if address is None and local_ray.is_submitted_job():
         address = os.environ.get("RAY_ADDRESS")
@@ -216,9 +236,15 @@ def chosen_address(address: str | None) -> str | None:
 
 
 def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
-    """Start the actor that owns the worker groups; return its handle.
+    """Start the actor that owns the worker groups.
 
-    `is_local`: it is a Ray of our own, which has one node and does not grow.
+    Args:
+        capacity: resources of the cluster.
+        scratch: the session's folder on this host.
+        is_local: whether it is a Ray of our own, which has one node and does not grow.
+
+    Returns:
+        The handle of the actor.
     """
     options = PoolOptions(
         scratch=scratch,
@@ -230,16 +256,15 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
         interface=os.environ.get(VARIABLE) or None,
     )
     by_memory = max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus)
-    admission = Admission(
+    scheduler = ResourceScheduler(
         nodes=capacity.nodes,
         max_workers=by_memory if is_local else 10**9,  # elsewhere Ray's reservations bound them
         on_cluster=not is_local,
     )
-    # The study ends with its driver in any case: on the driver's node the pool is lost with
-    # nothing else.
+    # On the driver's node the pool is lost only together with the driver, which ends the study.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     remote = ray.remote(num_cpus=0, max_concurrency=10_000, scheduling_strategy=here)(WorkerPool)
-    pool = remote.remote(admission, options)
+    pool = remote.remote(scheduler, options)
     ray.get(pool.attach.remote(pool))
     return pool
 
@@ -255,8 +280,7 @@ def _start_local() -> None:
 
 
 def _connect(address: str) -> None:
-    # What the job's own --runtime-env sets, for this process and the workers alike, stays; Ray
-    # refuses to be told the same name twice.
+    # Ray refuses a variable that the job's own --runtime-env sets for this process and the workers.
     own = local_ray.job_environment()
     environment = {name: value for name, value in WORKER_ENVIRONMENT.items() if name not in own}
     os.environ.update(environment)
@@ -280,5 +304,5 @@ def _capacity(*, is_local: bool) -> Capacity:
     )
     if is_local:
         return Capacity(as_nodes(entries), memory_bytes)
-    driver = local_ray.driver_reservation()
+    driver = local_ray.driver_resources()
     return Capacity(as_nodes(entries, driver), memory_bytes, grows=has_autoscaler(), driver=driver)

@@ -1,4 +1,5 @@
-"""Ctrl-C and its like: once ends at the next evaluation with everything written, twice at once."""
+"""Signals that end a command: the first at the next evaluation, with all results written; the
+second at once."""
 
 import contextlib
 import os
@@ -16,21 +17,25 @@ WATCH_S, LAST_WORDS_S = 0.5, 1.0
 
 
 class Signalled(KeyboardInterrupt):
-    """A signal that ends the command. Where a KeyboardInterrupt itself has left an `exec` of text,
-    as in the import of a dataclass, `python -m` dies of SIGINT in the end, caught or not."""
+    """A signal that ends the command.
+
+    A plain KeyboardInterrupt out of an `exec` of text, as when a dataclass is made, would end
+    `python -m` by SIGINT even if it is caught.
+    """
 
 
 class Interrupt:
-    """Remembers that the user asked to stop: by Ctrl-C, a termination, or a closed terminal."""
+    """Remembers that the user asked to stop, by Ctrl-C, SIGTERM or a closed terminal.
+
+    `is_set` says whether the user has; `can_continue`, set by the command, whether there are
+    results that the same command continues. A time budget counts from the moment `began`.
+    """
 
     def __init__(self, *, owns_process: bool = True) -> None:
-        """`owns_process`: the second signal ends it; else it raises, as Python's own code does."""
+        """Not stopped yet; with `owns_process` a second signal ends the process, else it raises."""
         self.began = time.perf_counter()
-        """Moment at which the command began, which a time budget counts from."""
-        self.is_set = False
+        self.is_set = self.can_continue = False
         self._owns_process = owns_process
-        self.can_continue = False
-        """Whether a results folder holds something that the same command goes on with."""
         self._is_immediate = self._has_raised = self._has_heard = False
 
     @property
@@ -40,7 +45,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt where a library took one for a failure of its own import."""
+        """Raise KeyboardInterrupt if a library turned one into another exception."""
         try:
             yield
         except Exception:
@@ -50,12 +55,10 @@ class Interrupt:
 
     @contextlib.contextmanager
     def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
-        """Watch what nothing can end in order without, while the context lasts.
+        """Watch what the command depends on; end the process once `lost` says what is gone.
 
-        Once `lost` says what is gone, this process ends at once instead of waiting for answers that
-        cannot come: a signal to a whole process group (`timeout`, a service manager) ends Ray too,
-        and where it was killed by itself, it would be silent for a minute and say something of its
-        own.
+        It would wait for answers that cannot come: a signal to a whole process group (`timeout`, a
+        service manager) ends Ray too, and a killed Ray says nothing for a minute.
         """
         is_over = threading.Event()
         threading.Thread(target=self._watch, args=[lost, is_over], daemon=True).start()
@@ -66,9 +69,9 @@ class Interrupt:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals meanwhile; the first raises KeyboardInterrupt until `defer`.
+        """Handle the signals in this context; before `defer` the first raises KeyboardInterrupt.
 
-        Elsewhere than in the main thread Python does not offer them: nothing is taken there.
+        Only the main thread can; in another one nothing is handled.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -92,13 +95,13 @@ class Interrupt:
                 signal.signal(number, handler)
 
     def listen(self) -> None:
-        """Take the signals from now on; again after a library has taken one of them."""
+        """Install the handlers, again after a library has replaced one of them."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._on_signal)
 
     def defer(self) -> None:
-        """From now on only remember: what runs must end in order, and asks `check`."""
+        """Only remember signals from now on; call `check` to raise."""
         self._is_immediate = False
 
     def check(self) -> None:
@@ -118,8 +121,8 @@ class Interrupt:
             raise Signalled
 
     def _read(self, numbers: int) -> None:
-        """Count signals as they come: the main thread may be waiting in a library, and to it two
-        of them are one. A closed terminal says so more than once."""
+        """Count the signals: Python merges two while the main thread waits in a library. A closed
+        terminal sends SIGHUP more than once."""
         is_first = True
         while byte := os.read(numbers, 1):
             self.is_set = True
@@ -130,20 +133,22 @@ class Interrupt:
 
     def _watch(self, lost: Callable[[], str | None], is_over: threading.Event) -> None:
         while not is_over.wait(WATCH_S):
-            # A signal that has ended it is heard here too, a little later.
+            # A signal that has ended it arrives here too, a little later.
             if (what := lost()) is not None and not is_over.wait(LAST_WORDS_S):
                 end_at_once(self.can_continue, lost=None if self.is_set else what)
 
 
 def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
-    """End this process and all below it; records are flushed line by line.
+    """End this process and all its children at once; records were flushed line by line.
 
-    `lost`: not because the user asked, but because this is gone, in words. A Ray of our own ends
-    with this process, but its agents would take a minute to notice.
+    Args:
+        can_continue: whether the same command continues.
+        lost: what is gone, in words, if that is the reason and not the user.
     """
     try:
         import psutil
 
+        # Ray's agents alone would take a minute to notice.
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -155,10 +160,10 @@ def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
 
 @contextlib.contextmanager
 def without_hangup() -> Iterator[None]:
-    """Let processes that are started meanwhile never hear of a closed terminal.
+    """Block SIGHUP in processes that are started in this context.
 
-    It is told to all of its processes: Ray's would be gone before the results are written. A
-    blocked signal stays blocked in a process that is started; ours comes when this ends.
+    A closed terminal sends it to all processes, and Ray's would be gone before the results are
+    written. A process inherits blocked signals; ours gets them when the context ends.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -171,14 +176,13 @@ def without_hangup() -> Iterator[None]:
 
 
 def _say_fault(fault: "sys.UnraisableHookArgs") -> None:
-    """Print what cannot be raised, but for a signal: where a library's C code or an object's end
-    drops its exception, `check` raises it later."""
+    """Print an exception that cannot be raised, unless it is a signal, which `check` raises."""
     if not issubclass(fault.exc_type, Signalled):
         sys.__unraisablehook__(fault)
 
 
 def _leave_terminal() -> None:
-    """Write nowhere from now on, where the terminal that was written to is gone."""
+    """Send output to /dev/null if it goes to a terminal, which is gone."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         if os.isatty(descriptor):

@@ -1,8 +1,8 @@
-"""Saved states of runs, checkpoints and final weights, as files beside the worker pool.
+"""Saved states of runs (checkpoints and final weights), as files on the worker pool's host.
 
-A worker writes a state to the pool's file where it sees that, on the same host or a shared disk,
-and sends it in parts where not; so does read it who continues the run. Beside the worker that
-trains, no process holds a state in memory.
+A worker writes a state to the pool's file if it sees that file, on the same host or a shared disk,
+and sends it in parts if not; reading works alike. No process but the worker that trains holds a
+whole state in memory.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ FOLDER = ".states"
 """Name of the folder that holds them."""
 PART_BYTES = 2**24
 ANSWER_TIMEOUT_S = 30.0
-"""The pool answers sooner (`worker_group.POLL_S`): what takes longer has been lost on the way."""
+"""Seconds after which a call of the pool is repeated; the pool itself answers sooner
+(`worker_group.POLL_S`)."""
 ASK_AGAIN_S = 1.0
 
 
 def ask_pool(call: Callable[[], Any]) -> Any:
     """Return the answer to a call of the pool, however long it takes.
 
-    Called again and again: an answer that is lost with the network's connection is not sent anew,
-    and whoever waited for it would do so for ever.
+    The call is repeated: Ray does not resend an answer that was lost with a network connection.
     """
     while True:
         try:
@@ -39,9 +39,9 @@ def ask_pool(call: Callable[[], Any]) -> Any:
 
 
 def send(pool: Any, sender: str, state: BinaryIO) -> int:
-    """Bring a state to the pool; return its bytes. `sender` has one state on its way at a time."""
+    """Bring a state to the pool; return its bytes. A sender sends one state at a time."""
     file: Path = ask_pool(lambda: pool.coming_file.remote(sender))
-    with contextlib.suppress(OSError):  # what is wrong with the disk the pool finds, and says
+    with contextlib.suppress(OSError):  # the pool reports what is wrong with the disk
         if file.parent.is_dir():
             with file.open("wb") as there:
                 shutil.copyfileobj(state, there, PART_BYTES)
@@ -55,9 +55,10 @@ def send(pool: Any, sender: str, state: BinaryIO) -> int:
 
 
 def parts(pool: Any, file: Path) -> Iterator[bytes]:
-    """Yield the parts of a state that the pool holds; FileNotFoundError where it holds it no more.
+    """Yield the parts of a state that the pool holds, from the file itself if this host has it.
 
-    Read from the file itself where this host has it.
+    Raises:
+        FileNotFoundError: the pool holds it no longer.
     """
     if file.is_file():
         with file.open("rb") as here:
@@ -73,7 +74,7 @@ def parts(pool: Any, file: Path) -> Iterator[bytes]:
 
 
 def fetch(pool: Any, file: Path) -> bytes:
-    """Return a whole state that the pool holds, for the process that trains with it."""
+    """Return a whole state that the pool holds."""
     buffer = io.BytesIO()
     for part in parts(pool, file):
         buffer.write(part)
@@ -81,7 +82,7 @@ def fetch(pool: Any, file: Path) -> bytes:
 
 
 def place(pool: Any, file: Path, target: Path) -> None:
-    """Make `target` a state that the pool holds: the same file where that can be, else a copy."""
+    """Write a state that the pool holds to `target`, as a hard link if possible."""
     with contextlib.suppress(OSError):
         os.link(file, target)
         return
@@ -91,26 +92,25 @@ def place(pool: Any, file: Path, target: Path) -> None:
 
 
 class StateFiles:
-    """The pool's side: the states that it holds, a file each."""
+    """The states that the pool holds, one file each."""
 
     def __init__(self, scratch: Callable[[], Path]) -> None:
-        """`scratch` returns the session's temporary folder on the pool's host."""
+        """Hold no state yet; `scratch` returns the session's temporary folder on this host."""
         self._scratch = scratch
         self._own: Path | None = None
         self.fault: OSError | None = None
-        """Why nothing more is written (a full disk)."""
+        """Error that ended all writing, such as a full disk."""
 
     @property
     def folder(self) -> Path:
-        """The folder of a study while there is one, else one in the temporary folder."""
+        """Folder of the states: in the study's while there is one, else in the temporary folder."""
         if self._own is None or not self._own.is_dir():  # a study has ended, or was removed
             self._own = self._scratch() / FOLDER
             self._own.mkdir(exist_ok=True)
         return self._own
 
     def hold_in(self, folder: Path) -> None:
-        """Hold states in a study's folder, if this host has it: the temporary folder may be small,
-        or lie in memory."""
+        """Hold states in a study's folder, if this host has it; a temporary folder may be small."""
         own = folder / FOLDER / self._scratch().name
         with contextlib.suppress(OSError):
             if folder.is_dir():
@@ -118,7 +118,7 @@ class StateFiles:
                 self._own = own
 
     def write(self, sender: str, offset: int, part: bytes) -> None:
-        """Write a part of a state that is on its way; `fault` where it cannot be."""
+        """Write a part of a state that is on its way; sets `fault` if that fails."""
         try:
             number = os.open(self.coming(sender), os.O_WRONLY | os.O_CREAT)
             with os.fdopen(number, "wb") as file:
@@ -128,7 +128,7 @@ class StateFiles:
             self.fault = self.fault or error
 
     def keep(self, sender: str, name: str, num_bytes: int) -> Path:
-        """Give a state that has come a name; OSError where it could not be written."""
+        """Give a complete state its name and return its file; OSError if it was not written."""
         coming, file = self.coming(sender), self.folder / name
         if not num_bytes:
             self.write(sender, 0, b"")
@@ -143,7 +143,7 @@ class StateFiles:
         return file
 
     def adopt(self, file: Path, name: str) -> Path:
-        """Hold a file of another folder; OSError where this host has none, or no room."""
+        """Hold a file of another folder; OSError if there is no such file, or no room."""
         own = self.folder / name
         own.unlink(missing_ok=True)
         try:
@@ -153,7 +153,7 @@ class StateFiles:
         return own
 
     def read(self, file: Path, offset: int) -> bytes | None:
-        """Return a part of a state, empty at its end; None where it is held no more."""
+        """Return a part of a state, empty at its end; None if it is held no longer."""
         try:
             with file.open("rb") as there:
                 there.seek(offset)
@@ -162,10 +162,10 @@ class StateFiles:
             return None
 
     def drop(self, sender: str) -> None:
-        """Remove what a sender that has ended had on its way."""
+        """Remove the unfinished state of a sender that has ended."""
         if self._own is not None:
             self.coming(sender).unlink(missing_ok=True)
 
     def coming(self, sender: str) -> Path:
-        """Return the file of the state that a sender has on its way."""
+        """Return the file of the state that a sender is sending."""
         return self.folder / f".{sender}.partial"

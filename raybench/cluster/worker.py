@@ -1,6 +1,7 @@
-"""The train function of a worker group: serves one run after another until told to close.
+"""The train function of a worker group, which trains one run after another until told to close.
 
-The session's temporary folders, too: one per host, gone with it, and swept up after a killed one.
+Also the session's temporary folders, one on each host, which are removed with it; the next session
+removes those of a killed one.
 """
 
 import contextlib
@@ -50,15 +51,15 @@ from raybench.training.settings import signal_handlers_ignored
 
 PREFIX = "raybench-"
 DATA = "data"
-"""Folder below a host's scratch folder that all its workers map their data from."""
+"""Folder below a host's scratch folder from which all its workers map their data."""
 ALIVE = "alive"
-"""File that is locked for as long as somebody uses the folder; the system drops the lock of a
-process that ends, however it ends."""
+"""File that is locked while the folder is in use; the system drops the lock of a process that ends,
+however it ends."""
 
 
 @contextlib.contextmanager
 def own_scratch() -> Iterator[Path]:
-    """Have the driver's own folder; what killed sessions have left on this host goes first."""
+    """Make the driver's folder, and remove those of killed sessions on this host."""
     sweep()
     folder, alive = _hold(lambda: Path(tempfile.mkdtemp(prefix=PREFIX)))
     try:
@@ -72,8 +73,7 @@ _held: dict[Path, TextIO] = {}
 
 
 def on_this_host(scratch: str) -> Path:
-    """Return the session's folder on this host: the driver's own, or one that is kept while a
-    worker that has asked for it lives."""
+    """Return the session's folder on this host: the driver's, or one that this process keeps."""
     own = Path(scratch)
     if own.is_dir():
         return own
@@ -90,7 +90,7 @@ def on_this_host(scratch: str) -> Path:
 
 
 def sweep() -> None:
-    """Remove the folders that nobody uses any more."""
+    """Remove the folders of sessions that have ended."""
     for alive in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{ALIVE}"):
         try:
             with alive.open() as file:
@@ -101,13 +101,13 @@ def sweep() -> None:
 
 
 def _hold(make: Callable[[], Path]) -> tuple[Path, TextIO]:
-    """Return a new folder and its file, locked. Made anew where the sweep of another session, which
-    begins between the two, has taken it for one that nobody uses."""
+    """Return a new folder and its locked file; repeated if another session's sweep, which started
+    in between, has removed it."""
     while True:
         try:
             folder = make()
             file = (folder / ALIVE).open("w")
-        except (FileNotFoundError, FileExistsError):  # the latter of one that goes meanwhile
+        except (FileNotFoundError, FileExistsError):  # the latter while it is being removed
             continue
         fcntl.flock(file, fcntl.LOCK_SH)
         if os.fstat(file.fileno()).st_nlink:
@@ -116,7 +116,7 @@ def _hold(make: Callable[[], Path]) -> tuple[Path, TextIO]:
 
 
 EXCHANGE_VALUES, EXCHANGE_TIMEOUT_S = 512, 60.0
-"""Numbers of 8 bytes that a new group exchanges to see whether it can; seconds that it may take."""
+"""Number of 8-byte values of a group's first exchange, and its timeout."""
 COMPARE_TIMEOUT_S = 5.0
 OUT_OF_MEMORY = re.compile(
     "OutOfMemoryError|MemoryError|ResourceExhaustedError"  # torch's own, Python's, TensorFlow's
@@ -126,19 +126,19 @@ OUT_OF_MEMORY = re.compile(
     # cuBLAS, cuDNN until 8 and since 9; a handle is made when all else has its memory.
     "|STATUS_ALLOC_FAILED|ALLOCATION_FAILED|CUBLAS_STATUS_NOT_INITIALIZED when calling"
 )
-"""Names and words of errors of a lack of memory."""
+"""Names and texts of out-of-memory errors."""
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Ask the pool for commands and carry them out; runs on every rank of the group."""
+    """Get commands from the pool and carry them out; runs on every rank of the group."""
     with signal_handlers_ignored():
         _serve(config)
 
 
 def _serve(config: dict[str, Any]) -> None:
     pool, group = config["pool"], config["group"]
-    # TensorFlow writes a file per traced function and removes it when its process exits,
-    # which this one does not: it is ended with the session, and so is this folder.
+    # TensorFlow writes a file per traced function and removes it when the process exits, but this
+    # process is killed with the session; the folder goes with it.
     scratch = on_this_host(config["scratch"])
     tempfile.tempdir = str(scratch)
     try:
@@ -170,9 +170,9 @@ def _serve(config: dict[str, Any]) -> None:
             if isinstance(command, Finish):
                 output.end()
             if isinstance(command, Finish) and not is_settled:
-                # What is imported by now stays. Kept out of every later collection, the one
-                # after each run takes milliseconds instead of a tenth of a second. Not before
-                # the first run: much of a framework is imported when it is first used.
+                # Without the imported modules, the collection after each run takes milliseconds
+                # instead of a tenth of a second. After the first run, because much of a framework
+                # is imported when it is first used.
                 gc.freeze()
                 is_settled = True
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it is reported)
@@ -184,7 +184,7 @@ def _serve(config: dict[str, Any]) -> None:
 
 
 def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> Command:
-    """Hand in the reply of a turn and return the command that follows it."""
+    """Hand in the reply of a turn and return the next command."""
     command: Command | None = states.ask_pool(
         lambda: pool.exchange.remote(group, rank, turn, reply)
     )
@@ -194,8 +194,8 @@ def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> C
 
 
 def _compare(pool: Any, group: int, position: Position) -> str | None:
-    """Return what the pool says of this rank's position beside the others'; None if the pool does
-    not answer in time: it is asked again."""
+    """Return a sentence if the ranks cannot meet again; None otherwise, or if the pool answers too
+    late: the caller asks again."""
     try:
         asked = pool.compare.remote(group, position)
         sentence: str | None = ray.get(asked, timeout=COMPARE_TIMEOUT_S)
@@ -320,10 +320,10 @@ def join_group(placement: Placement, search_path: str) -> DistributedContext:
 
 
 def try_exchange(world: DistributedContext) -> None:
-    """Exchange 4 KB with the other workers; UserError if that does not end.
+    """Exchange 4 KB with the other workers; UserError after `EXCHANGE_TIMEOUT_S`.
 
-    The first exchange builds the connections (NCCL, gloo): where it hangs, so would every run, and
-    its framework would say so after half an hour at the soonest.
+    The first exchange builds the connections (NCCL, gloo). If it hangs, so would every run, and
+    the framework's own timeout is half an hour or more.
     """
     if world.num_workers == 1:
         return
@@ -351,11 +351,11 @@ def try_exchange(world: DistributedContext) -> None:
 
 
 ALL_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-"""Cores that this process may use, before any run was pinned."""
+"""Cores that this process may use before any run is pinned."""
 
 
 def pin(cores: tuple[int, ...]) -> None:
-    """Bind every thread of this process to `cores`; none given frees it of an earlier run's."""
+    """Pin every thread of this process to `cores`; without any, to all cores."""
     if not hasattr(os, "sched_setaffinity"):
         return
     for task in Path("/proc/self/task").iterdir():
@@ -372,7 +372,7 @@ def _measure(command: protocol.Measure, world: DistributedContext) -> protocol.M
 
 
 def _own_cores(world: DistributedContext) -> set[int]:
-    """Return the cores that this worker may use: of a GPU's those next to it, where it has any."""
+    """Return the cores that this worker may use: those next to its GPUs, if it has any."""
     near = {core for index in world.gpus for core in cores_near(index)}
     return ALL_CORES & near or ALL_CORES
 
@@ -397,7 +397,7 @@ def _report(error: Exception) -> Crashed:
     lines = str(error).strip().splitlines()
     return Crashed(
         failure="oom" if is_memory else "error",
-        # Here, where the environment is that the user's code has seen: a driver's may be another.
+        # Here, because the driver's environment may have other secrets.
         message=redact_text(f"{name}{lines[0] if lines else ''}".rstrip(": "), os.environ),
         traceback=redact_text(traceback.format_exc(), os.environ),
     )

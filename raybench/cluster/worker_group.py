@@ -1,13 +1,10 @@
-"""A worker group: a live trainer of Ray Train's whose workers wait for commands.
-
-`LiveGroups` has those of now: opened as granted, closed when another needs the room.
-"""
+"""A worker group: a trainer of Ray Train that stays alive and whose workers wait for commands."""
 
 import asyncio
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +12,8 @@ from typing import Any
 import ray
 
 from raybench.cluster import protocol
-from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.connectivity import UNREACHED
-from raybench.cluster.layout import Reservation
+from raybench.cluster.layout import DriverResources
 from raybench.cluster.output import left_behind, of_rank
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
@@ -35,24 +31,24 @@ NOMINAL_CPU = 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class PoolOptions:
-    """Options that all worker groups of a session have in common."""
+    """Options shared by all worker groups of a session."""
 
     scratch: str
-    """The session's folder on the driver's host."""
+    """The session's temporary folder on the driver's host."""
     search_path: str
-    """Folder in which a user's own `module:Class` lies."""
+    """Folder of the user's own modules (`module:Class`)."""
     is_local: bool
     """Whether it is a Ray of our own, which has one node and does not grow."""
     scales: bool = False
     """Whether the cluster has an autoscaler."""
     setup_s: float = 0.0
-    """Seconds for which a node may install the job's runtime environment before a worker starts."""
-    driver: Reservation | None = None
+    """Seconds that a node may take to install the job's runtime environment."""
+    driver: DriverResources | None = None
     """Resources that the driver holds on a node."""
     interface: str | None = None
-    """The network interface that the user named, for all hosts; none derives each one's."""
+    """Network interface that the user named for all hosts; None finds each host's."""
     pool: Any = None
-    """The pool's own handle, which the workers need; known once it runs."""
+    """Handle of the pool's actor; None until it runs."""
 
 
 def build_trainer(
@@ -60,12 +56,15 @@ def build_trainer(
 ) -> Any:
     """Return a trainer whose workers serve the pool.
 
-    `nodes`: Ray's id of the node that the admission chose for every worker. A Ray of our own has
-    one node, and nothing to choose.
+    Args:
+        number: number of the group.
+        placement: its workers.
+        options: options of the pool.
+        nodes: Ray's id of every worker's node; not used on a Ray of our own, which has one.
     """
     import ray.train
 
-    # Elsewhere Ray has to keep a worker's cores: others, and nodes that join, take them else.
+    # On a cluster Ray must reserve a worker's cores, or other jobs would take them.
     resources: dict[str, float] = {
         "CPU": NOMINAL_CPU if options.is_local else placement.cpus_per_worker
     }
@@ -91,12 +90,12 @@ def build_trainer(
         "run_config": ray.train.RunConfig(
             name=f"group-{number}",
             storage_path=options.scratch,
-            # The pool starts a group again by itself, and says why: Ray would without end.
+            # The pool decides whether a group is started again; Ray would repeat it without end.
             failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
         ),
     }
     if placement.framework == "python":
-        pass  # one worker, which meets nobody
+        pass  # one worker, no rendezvous
     elif not options.is_local:
         arguments |= meeting(placement.framework, interface=options.interface)
     elif placement.framework == "torch":
@@ -106,7 +105,7 @@ def build_trainer(
 
 
 def trainer_class(framework: str) -> Any:
-    """Import a framework's trainer, or what is below both; takes seconds the first time."""
+    """Import a framework's trainer, which takes seconds the first time."""
     if framework == "python":
         return internals.plain_trainer()
     if framework == "torch":
@@ -119,7 +118,7 @@ def trainer_class(framework: str) -> Any:
 
 
 POLL_S = 20.0
-"""A worker that has no command by then is told so, and asks again."""
+"""Seconds after which a worker without a command is told so, and asks again."""
 START_TIMEOUT_S = 180.0
 SETTLE_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 20.0
@@ -129,8 +128,8 @@ LIFE_SIGN_TIMEOUT_S = 30.0
 class WorkerGroup:
     """The pool's side of one group; lives in the pool's event loop.
 
-    `trainer.fit()` blocks for as long as the group lives, so it has a thread of its own. When
-    it returns or raises, the group is gone, and whoever waits for a reply learns why.
+    `trainer.fit()` blocks while the group lives, so it has a thread of its own. When it returns or
+    raises, the group is gone, and calls that wait for a reply raise the reason.
     """
 
     def __init__(
@@ -140,11 +139,11 @@ class WorkerGroup:
         options: PoolOptions,
         nodes: Sequence[str] = (),
     ) -> None:
-        """`nodes`: as `build_trainer` takes them."""
-        self.placement, self._planned = placement, nodes
+        """Take what `build_trainer` takes; `start` starts the workers."""
+        self.placement = placement
         self.cores: list[tuple[str, int]] = []
-        """(node, core) of every core the present run is pinned to."""
-        self._number, self._options = number, options
+        """(node, core) of every core that the present run is pinned to."""
+        self._number, self._options, self._planned = number, options, nodes
         self._loop = asyncio.get_running_loop()
         self._inbox: list[asyncio.Queue[Command]] = [
             asyncio.Queue() for _ in range(placement.num_workers)
@@ -152,24 +151,26 @@ class WorkerGroup:
         self._turns = [0] * placement.num_workers
         """Number of replies that each rank has handed in."""
         self._following: dict[int, asyncio.Task[Command]] = {}
-        """Command that follows the last reply, by rank."""
+        """Next command of each rank."""
         self._members: dict[int, Ready] = {}
         self._printed: list[bytes] = []
         self._replies: dict[int, Reply] = {}
         self._positions: dict[int, Position] = {}
-        """Positions of the ranks in a loop of the user's own."""
+        """Positions of the ranks in a user's own training loop."""
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
         self.ended = asyncio.Event()
-        """Set where its workers are gone, for whatever reason."""
+        """Set when its workers are gone, for whatever reason."""
         self._end_message = ""
         self._has_run = False
+        """Whether a run is open."""
         self._trainer: Any = None
-        """Function that its thread runs; None before."""
+        """Trainer that its thread runs; None before."""
 
     async def start(self) -> None:
-        """Start the workers and wait until all have introduced themselves.
+        """Start the workers and wait until all have sent `Ready`.
 
-        Where they do not, those that have are known all the same: `close` ends them.
+        Raises:
+            RunFailed: some did not; `close` ends the others.
         """
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
         timeout_s = START_TIMEOUT_S + self._options.setup_s
@@ -177,7 +178,7 @@ class WorkerGroup:
         assert all(isinstance(reply, Ready) for reply in replies)
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
-        """Give rank r the command r and wait for all replies."""
+        """Give rank r command r and wait for all replies."""
         if self.ended.is_set():
             raise RunFailed("worker_lost", self._end_message)
         self._replies = {}
@@ -190,13 +191,19 @@ class WorkerGroup:
         return await self._wait(timeout_s, "did not answer")
 
     async def exchange(self, rank: int, turn: int, reply: Reply | None) -> Command | None:
-        """Worker side: take the reply of a turn, give the command that follows it.
+        """Take a worker's reply of a turn and return its next command.
 
-        None where there is none yet: the worker asks again. It may ask twice for the same turn,
-        and is given the same, since an answer can be lost on its way.
+        Args:
+            rank: rank of the worker.
+            turn: number of the reply, from 1. A turn that is repeated, because the answer was
+                lost, returns the same command.
+            reply: the reply; None if an earlier call has handed it in.
+
+        Returns:
+            The command; None if there is none within `POLL_S`: the worker asks again.
         """
         if turn > self._turns[rank]:
-            assert reply is not None, "it is kept back only where it has been taken"
+            assert reply is not None
             self._turns[rank] = turn
             self._following[rank] = asyncio.ensure_future(self._inbox[rank].get())
             self._take(rank, reply)
@@ -205,7 +212,7 @@ class WorkerGroup:
         return following.result() if following.done() else None
 
     def compare(self, position: Position) -> str | None:
-        """Worker side: take a rank's position; say why the ranks cannot meet again, if so."""
+        """Take a rank's position; return a sentence if the ranks cannot meet again."""
         self._positions[position.rank] = position
         return parting(self._positions.values())
 
@@ -225,26 +232,26 @@ class WorkerGroup:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
 
     async def settle(self) -> bool:
-        """End a run that is still open, free its cores; return whether another can be served."""
+        """End a run that is still open and free its cores; return whether another can start."""
         if self._has_run:
             try:
                 replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
             except RunFailed:
                 return False
             if not all(isinstance(reply, protocol.Finished) for reply in replies):
-                return False  # of the command before, which was still at work
+                return False  # the workers were busy with the command before
         self.cores = []
         return not self.ended.is_set()
 
     async def wait_for_end(self) -> None:
-        """Wait until its workers are gone, CLOSE_TIMEOUT_S at most."""
+        """Wait until its workers are gone, at most CLOSE_TIMEOUT_S."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.ended.wait(), CLOSE_TIMEOUT_S)
 
     async def close(self, *, force: bool) -> None:
-        """End the workers: by command, or by killing them when `force` or when they hang.
+        """End the workers: by command, or by killing them if `force` or if they hang.
 
-        Ray may need longer than this waits (a lost host): `ended` says whether they are gone.
+        If Ray takes longer than this waits (a lost host), `ended` is set later.
         """
         if not force:
             for inbox in self._inbox:
@@ -253,13 +260,15 @@ class WorkerGroup:
         if not self.ended.is_set():
             for member in self._members.values():
                 ray.kill(member.actor, no_restart=True)
-            # Those that have not been heard of, too.
+            # Those that have not sent `Ready`, too.
             await asyncio.to_thread(internals.end_workers, self._trainer)
             await self.wait_for_end()
 
     def take_printed(self, *, is_lost: bool = False) -> bytes:
-        """Return what its workers have printed since the last call; where they are lost, also what
-        those on the driver's host have not handed in."""
+        """Return the output of its workers since the last call.
+
+        With `is_lost`, also the output that dead workers on this host have not handed in.
+        """
         if is_lost:
             number = self.placement.num_workers
             found = left_behind(self._options.scratch, self._number, number)
@@ -268,9 +277,9 @@ class WorkerGroup:
         return printed
 
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
-        """Reserve cores for each rank, apart from those `taken`; none where there are too few.
+        """Choose cores to pin each rank to, other than those `taken`; none if there are too few.
 
-        Workers of GPUs share the cores next to theirs: one core would starve a GPU.
+        Workers with GPUs share the cores next to their GPUs: one core would starve a GPU.
         """
         self.cores, chosen = [], []
         if self.placement.gpus_per_worker:
@@ -289,7 +298,7 @@ class WorkerGroup:
         return chosen
 
     def members(self) -> list[Ready]:
-        """Return what every rank has said of itself."""
+        """Return the `Ready` of every rank."""
         return [self._members[rank] for rank in sorted(self._members)]
 
     def nodes(self) -> list[str]:
@@ -308,8 +317,8 @@ class WorkerGroup:
             try:
                 return self._answered.result()
             except RunFailed as crash:
-                # In a collective the survivors of a lost worker raise errors of their own,
-                # and say so before Ray has noticed the loss.
+                # In a collective the survivors of a lost worker raise errors before Ray has
+                # noticed the loss.
                 if await asyncio.to_thread(self._has_lost_a_worker):
                     raise RunFailed("worker_lost", internals.LOST) from crash
                 raise
@@ -318,7 +327,7 @@ class WorkerGroup:
         raise RunFailed(failure, f"the workers {problem} within {timeout_s:.0f} s")
 
     def _has_lost_a_worker(self) -> bool:
-        """Ask every worker's actor for a sign of life."""
+        """Return whether the actor of a worker does not answer."""
         if self.placement.num_workers == 1:
             return False  # it has just answered
         actors = [member.actor for member in self._members.values()]
@@ -337,7 +346,7 @@ class WorkerGroup:
 
 
 def end_message(error: Exception) -> str:
-    """Return in one line why a group has ended, from what its trainer raised."""
+    """Return in one line why a group has ended, from the error of its trainer."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     for line in lines:
         if UNREACHED in line:
@@ -345,83 +354,3 @@ def end_message(error: Exception) -> str:
     last = lines[-1] if lines else ""
     meant = [sentence for words, sentence in internals.MEANINGS.items() if words in last]
     return meant[0] if meant else f"{type(error).__name__}: {last}"
-
-
-class LiveGroups:
-    """Groups by number; which of them there should be is the admission's to say."""
-
-    def __init__(self, options: PoolOptions, admission: Admission) -> None:
-        """`admission` knows the nodes of now."""
-        self._options, self._admission = options, admission
-        self.alive: dict[int, WorkerGroup] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self.on_freed: Callable[[], object] = lambda: None
-        """Called where a group is gone that nobody waits for."""
-
-    def attach(self, pool: Any) -> None:
-        """Take the pool's own handle, which the workers need."""
-        self._options = replace(self._options, pool=pool)
-
-    async def open(self, grant: Grant) -> WorkerGroup:
-        """Return the granted group, started if it is new; RunFailed if it does not start."""
-        for number in grant.evict:
-            evicted = self.alive.get(number)
-            await self.close(number)
-            if evicted is not None:
-                await evicted.wait_for_end()  # its processes hold their GPUs
-        if grant.is_new:
-            nodes = [self._admission.nodes[node].id for node in grant.nodes]
-            group = WorkerGroup(grant.group, grant.placement, self._options, nodes)
-            self.alive[grant.group] = group
-            await group.start()
-        return self.alive[grant.group]
-
-    def has_ended(self, number: int) -> bool:
-        """Whether a group is there no more, or none of its workers: its host may have died."""
-        group = self.alive.get(number)
-        return group is None or group.ended.is_set()
-
-    def close_soon(self, numbers: list[int]) -> None:
-        """End groups and free their places, beside whatever else goes on."""
-
-        async def close_and_tell(number: int) -> None:
-            await self.close(number, force=True)
-            self.on_freed()
-
-        for number in numbers:
-            self._beside(close_and_tell(number))
-
-    async def close(self, number: int, *, force: bool = False) -> None:
-        """End a group, if it is still there; the books give its place to others once its workers
-        are gone.
-
-        Until then Ray holds their CPUs and GPUs. Where that takes long, nobody here waits for it.
-        """
-        group = self.alive.get(number)
-        if group is not None:
-            await group.close(force=force)
-            self.alive.pop(number, None)
-        if group is None or group.ended.is_set():
-            self._admission.remove(number)
-            return
-
-        async def free_when_gone() -> None:
-            await group.ended.wait()
-            self._admission.remove(number)
-            self.on_freed()
-
-        self._beside(free_when_gone())
-
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-    async def ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
-        """Give every worker of a group a command; a new run is pinned to cores of its own."""
-        group = self.alive[number]
-        commands: list[Command] = [command] * group.placement.num_workers
-        if isinstance(command, Start):
-            taken = {c for one in self.alive.values() if one is not group for c in one.cores}
-            commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
-        return await group.ask(commands, timeout_s)

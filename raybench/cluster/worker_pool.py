@@ -1,11 +1,11 @@
-"""The pool of worker groups: one Ray actor that admits trials and relays commands.
+"""The pool of worker groups: one Ray actor that gives them to trials and relays commands.
 
-Driver side: `acquire`, `command`, `release`. Worker side: `exchange`, one call that hands in
-the last reply and waits for the next command, so a command costs one round trip.
+The driver calls `acquire`, `command` and `release`. A worker calls `exchange`, which hands in its
+last reply and waits for the next command, so that a command costs one round trip.
 
-It holds the newest checkpoint of every run as a file (`states`), from which a lost run is
-continued. Replies carry the index alone, since they go on to Ray Tune, which keeps results; the
-driver takes the file into the results folder.
+The pool holds the newest checkpoint of every run as a file (`states`), from which a lost run is
+continued. Replies carry only its index, because Ray Tune keeps them; the driver copies the file to
+the results folder.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from raybench.cluster import protocol
-from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node, workers_per_node
 from raybench.cluster.output import HeadAndTail
 from raybench.cluster.protocol import (
@@ -32,10 +32,11 @@ from raybench.cluster.protocol import (
     Start,
     sender_of,
 )
-from raybench.cluster.queue import Queue, Waiting
+from raybench.cluster.queue import RequestQueue, Waiting
+from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
 from raybench.cluster.states import StateFiles
 from raybench.cluster.worker import on_this_host
-from raybench.cluster.worker_group import LiveGroups, PoolOptions, WorkerGroup, trainer_class
+from raybench.cluster.worker_group import PoolOptions, WorkerGroup, trainer_class
 from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint
 from raybench.training.ranks import Position
@@ -43,62 +44,69 @@ from raybench.training.ranks import Position
 TEST_S = 60.0
 """Seconds for which the test value of a run is waited for, once its study is over."""
 AHEAD = "prepare-"
-"""Beginning of the names for which groups start ahead of the trials."""
+"""Prefix of the trial names under which groups start ahead of the trials."""
 
 
 @dataclass
 class _Unanswered:
     """A command that the workers of a run have not answered yet."""
 
-    worth_s: float = 0.0
-    """Seconds for which it is waited longer than for others, once the study is over."""
+    grace_s: float = 0.0
+    """Seconds that it may take longer than other commands, once the study is over."""
     began: float = field(default_factory=time.perf_counter)
     cut: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set where it is waited for no more."""
+    """Set when its answer is no longer waited for."""
 
 
 class WorkerPool:
-    """Wrapped by `ray.remote` in `session.start_pool`; all methods run in one event loop."""
+    """Starts worker groups, gives them to trials, relays commands and holds checkpoints.
 
-    def __init__(self, admission: Admission, options: PoolOptions) -> None:
-        self._admission = admission
-        self._groups = LiveGroups(options, admission)
-        self._queue = Queue(admission, options, on_lost=self._groups.close_soon)
-        self._groups.on_freed = self._queue.admit
+    Wrapped by `ray.remote` in `session.start_pool`; all methods run in one event loop.
+    """
+
+    def __init__(self, scheduler: ResourceScheduler, options: PoolOptions) -> None:
+        self._scheduler, self._options = scheduler, options
+        self._queue = RequestQueue(scheduler, options, on_lost=self._close_soon)
+        self._groups: dict[int, WorkerGroup] = {}
+        """Groups whose workers are alive or start, by number."""
+        self._closing: set[asyncio.Task[None]] = set()
         self._states = StateFiles(lambda: on_this_host(options.scratch))
         self._kept: dict[str, Checkpoint] = {}
-        """The newest checkpoint of every run, by its name."""
+        """Newest checkpoint of every run, by trial."""
         self._printed: dict[str, HeadAndTail] = {}
-        """Output of every run so far, by its name."""
+        """Output of every run so far, by trial."""
         self._group_of: dict[str, int] = {}
-        self._most_beside: dict[str, int] = {}
-        """Most other trials that ran beside a running one."""
+        """Number of the group that each running trial has."""
+        self._max_concurrent: dict[str, int] = {}
+        """Largest number of other trials that ran at the same time as each running one."""
         self._starting: set[str] = set()
+        """Trials whose group starts."""
         self._preparing: dict[Placement, asyncio.Event] = {}
         """Groups that start ahead of the trials, and that no trial waits for yet."""
         self._abandoned: set[str] = set()
-        """Trials that were released while their group was still starting."""
+        """Trials that were released while their group was starting."""
         self._over: set[str] = set()
-        """Trials that are over for good; what they may still ask for comes too late."""
+        """Trials that are over; their late requests are refused."""
         self._slowest_start_s: float | None = None
+        """Seconds of the longest `Start` so far."""
         self._unanswered: dict[str, _Unanswered] = {}
         """Commands without an answer, by trial."""
         self._stop = asyncio.Event()
 
     def niceness(self) -> int:
-        """Return this process's niceness, which is that of the workers of its node."""
+        """Return the niceness of this process, which the workers of its node share."""
         return os.getpriority(os.PRIO_PROCESS, 0)
 
     def attach(self, handle: Any) -> None:
         """Take this actor's own handle, which the workers need."""
-        self._groups.attach(handle)
+        self._options = replace(self._options, pool=handle)
 
     def hold_states_in(self, folder: Path) -> None:
-        """Hold checkpoints on the disk of a study's folder, if this host has it."""
+        """Hold states in a study's folder, if this host has it."""
         self._states.hold_in(folder)
 
     def coming_file(self, sender: str) -> Path:
-        """Return the file to which a state goes that a worker group, or the driver, sends."""
+        """Return the file for a state that a worker group, or the driver, is about to send."""
         return self._states.coming(sender)
 
     async def take_part(self, sender: str, offset: int, part: bytes) -> None:
@@ -106,19 +114,25 @@ class WorkerPool:
         await asyncio.to_thread(self._states.write, sender, offset, part)
 
     async def give_part(self, file: Path, offset: int) -> bytes | None:
-        """Return a part of a state, empty at its end; None where it is held no more."""
+        """Return a part of a state, empty at its end; None if it is held no longer."""
         return await asyncio.to_thread(self._states.read, file, offset)
 
     def checkpoint(self, trial: str) -> Checkpoint | None:
-        """Return the newest checkpoint of a run; OSError where one could not be written."""
+        """Return the newest checkpoint of a run; OSError if one could not be written."""
         if self._states.fault is not None:
             raise self._states.fault
         return self._kept.get(trial)
 
     def restore(self, trial: str, checkpoint: Checkpoint, sent_bytes: int | None = None) -> bool:
-        """Take a checkpoint of an earlier session: the run is continued from it when it starts.
+        """Take a checkpoint of an earlier session, from which the run continues when it starts.
 
-        Return False where this host has no such file: it has to be sent first, by the trial's name.
+        Args:
+            trial: name of the run.
+            checkpoint: the checkpoint.
+            sent_bytes: bytes of the weights, if they were sent under the trial's name.
+
+        Returns:
+            False if this host has no such file: send it, and call again with `sent_bytes`.
         """
         name = f"{trial}-{checkpoint.state.index}"
         if sent_bytes is not None:
@@ -142,17 +156,17 @@ class WorkerPool:
         self._kept[trial] = checkpoint
 
     def printed(self, trial: str, *, is_over: bool = False) -> bytes:
-        """Return what a run has printed so far; one that `is_over` is then forgotten."""
+        """Return the output of a run so far, and forget it if the run `is_over`."""
         found = self._printed.pop(trial, None) if is_over else self._printed.get(trial)
         return b"" if found is None else found.content()
 
     def _collect(self, trial: str, group: WorkerGroup | None, *, is_lost: bool = False) -> None:
-        """Keep what the workers of a run have printed since the last time."""
+        """Keep the output of a run's workers since the last call."""
         if group is not None and (printed := group.take_printed(is_lost=is_lost)):
             self._printed.setdefault(trial, HeadAndTail()).add(printed)
 
     async def prepare(self, frameworks: list[str], placements: list[Placement]) -> None:
-        """Import trainers and start groups so placed, ahead of the trials that will ask."""
+        """Import the trainers of frameworks and start groups ahead of the trials that need them."""
         preparing = {placement.group: asyncio.Event() for placement in placements}
         self._preparing |= preparing
         loop = asyncio.get_running_loop()
@@ -160,45 +174,49 @@ class WorkerPool:
             for framework in frameworks:
                 await loop.run_in_executor(None, trainer_class, framework)
             await asyncio.gather(*(self._warm(*entry) for entry in preparing.items()))
-        finally:  # whoever waits for one of them goes on by itself, and learns what is wrong
+        finally:  # a trial that waits for one of them requests its own, and sees what is wrong
             for placement, is_there in preparing.items():
                 self._preparing.pop(placement, None)
                 is_there.set()
 
     async def _warm(self, placement: Placement, is_there: asyncio.Event) -> None:
         name = f"{AHEAD}{placement}"
-        with contextlib.suppress(RunFailed):  # the first trial that asks will learn why
+        with contextlib.suppress(RunFailed):  # the first trial that needs the group will see it
             await self._acquire(name, placement)
         await self.release(name)
         self._preparing.pop(placement, None)
         is_there.set()
 
     async def acquire(self, trial: str, placement: Placement) -> Allocation:
-        """Wait for workers as placed and return them.
+        """Wait for a worker group and give it to the trial.
 
-        RunFailed if they do not start, or if `stop_waiting` comes first.
+        Raises:
+            RunFailed: its workers did not start, or `stop_waiting` was called.
         """
         self._refuse_abandoned(trial)
-        asking = asyncio.ensure_future(self._acquire_or_join(trial, placement))
-        if await _comes_first(asking, self._stop):
-            return asking.result()
+        acquiring = asyncio.ensure_future(self._acquire_or_join(trial, placement))
+        if await _comes_first(acquiring, self._stop):
+            return acquiring.result()
         await self.release(trial)
         raise _stopped()
 
     def stop_waiting(self) -> None:
-        """Send away all who wait for workers at this moment."""
+        """Cancel the requests of all trials that wait for workers at this moment."""
         self._stop.set()
         self._stop = asyncio.Event()
 
     def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
-        """End the workers of all runs whose command is at least `least_s` seconds old, whatever
-        their loops do; return the age of the command by trial."""
+        """End the workers of all runs whose command is at least `least_s` seconds old.
+
+        Returns:
+            The seconds since the command, by trial.
+        """
         now = time.perf_counter()
         ages = {trial: now - one.began for trial, one in self._unanswered.items()}
         ended = {
             trial: age
             for trial, age in ages.items()
-            if age >= least_s + self._unanswered[trial].worth_s
+            if age >= least_s + self._unanswered[trial].grace_s
             and not self._unanswered[trial].cut.is_set()
         }
         for trial in ended:
@@ -206,12 +224,11 @@ class WorkerPool:
         return ended
 
     async def _acquire_or_join(self, trial: str, placement: Placement) -> Allocation:
-        """Get a group of its own, or the one that is being started ahead."""
+        """Give the trial a group, the one that is being started ahead if there is one."""
         began = time.perf_counter()
         is_there = self._preparing.pop(placement.group, None)
         if is_there is None:
             return await self._acquire(trial, placement)
-        # Such a group is being started ahead: it is this trial's, not a second one.
         self._starting.add(trial)
         try:
             await is_there.wait()
@@ -223,38 +240,39 @@ class WorkerPool:
         return replace(allocation, start_s=allocation.start_s + waited)
 
     async def _acquire(self, trial: str, placement: Placement) -> Allocation:
-        """Get a group for the trial; how often it asks again where that fails is its own rule."""
+        """Give the trial a group; the caller decides whether to try again after a failure."""
         asked = time.perf_counter()
-        grant, waited_for = await self._queue.wait(trial, placement)
-        while not grant.is_new and self._groups.has_ended(grant.group):
-            await self._drop(trial, grant.group)
-            grant, waited_for = await self._queue.wait(trial, placement)
+        reserved, waited_for = await self._queue.wait(trial, placement)
+        while not reserved.is_new and self._has_ended(reserved.group):
+            await self._drop(trial, reserved.group)
+            reserved, waited_for = await self._queue.wait(trial, placement)
         started = time.perf_counter()
         self._starting.add(trial)
         try:
-            group = await self._queue.unless_gone(self._groups.open(grant), grant.nodes)
+            group = await self._queue.unless_gone(self._open(reserved), reserved.nodes)
         except RunFailed:
-            await self._drop(trial, grant.group)
+            await self._drop(trial, reserved.group)
             raise
         finally:
             self._starting.discard(trial)
         try:
             self._refuse_abandoned(trial)
         except RunFailed:
-            self._admission.release(trial)
+            self._scheduler.release(trial)
             self._queue.admit()
             raise
-        self._group_of[trial] = grant.group
+        self._group_of[trial] = reserved.group
         running = [name for name in self._group_of if not name.startswith(AHEAD)]
         for name in running:
-            self._most_beside[name] = max(len(running) - 1, self._most_beside.get(name, 0))
+            others = max(len(running) - 1, self._max_concurrent.get(name, 0))
+            self._max_concurrent[name] = others
         return Allocation(
             queue_s=started - asked,
-            start_s=time.perf_counter() - started if grant.is_new else 0.0,
+            start_s=time.perf_counter() - started if reserved.is_new else 0.0,
             hosts=tuple(member.host for member in group.members()),
             devices=tuple(member.device for member in group.members()),
             workers_per_node=workers_per_node(group.nodes()),
-            accelerators=self._admission.accelerators(grant),
+            accelerators=self._scheduler.accelerators(reserved),
             waited_for=waited_for,
             resume=kept.state if (kept := self._kept.get(trial)) else None,
             slowest_start_s=self._slowest_start_s,
@@ -266,10 +284,14 @@ class WorkerPool:
             raise _stopped()
 
     async def command(self, trial: str, command: Command, timeout_s: float) -> list[Reply]:
-        """Give every worker of the trial's group a command; return their replies by rank.
+        """Give every worker of the trial's group a command; `Start` continues from a checkpoint.
 
-        Raises RunFailed when a worker raised, died or did not answer within `timeout_s`; the
-        group is then replaced. A run that the pool holds a checkpoint of is continued by `Start`.
+        Returns:
+            The replies by rank.
+
+        Raises:
+            RunFailed: a worker raised, died or did not answer within `timeout_s`; the group is
+                then closed.
         """
         number = self._group_of.get(trial)
         if number is None:
@@ -277,17 +299,17 @@ class WorkerPool:
         if isinstance(command, Start):
             command = replace(command, resume=self._kept.get(trial))
         is_test = isinstance(command, Finish) and command.test
-        sent = _Unanswered(worth_s=TEST_S if is_test else 0.0)
+        sent = _Unanswered(grace_s=TEST_S if is_test else 0.0)
         self._unanswered[trial] = sent
         try:
-            asking = asyncio.ensure_future(self._groups.ask(number, command, timeout_s))
+            asking = asyncio.ensure_future(self._ask(number, command, timeout_s))
             if not await _comes_first(asking, sent.cut):
                 if self._group_of.pop(trial, None) is not None:  # else released meanwhile
-                    self._collect(trial, self._groups.alive.get(number), is_lost=True)
-                    self._groups.close_soon([number])
+                    self._collect(trial, self._groups.get(number), is_lost=True)
+                    self._close_soon([number])
                 raise _stopped()
             replies = asking.result()
-            self._collect(trial, self._groups.alive.get(number))
+            self._collect(trial, self._groups.get(number))
             if isinstance(command, Start):
                 taken_s = time.perf_counter() - sent.began
                 self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
@@ -301,10 +323,12 @@ class WorkerPool:
         return [self._without_state(trial, number, replies[0]), *replies[1:]]
 
     def _without_state(self, trial: str, number: int, first: Reply) -> Reply:
-        """Keep what rank 0 has sent; return its reply with where that is.
+        """Keep the state that rank 0 has sent; return its reply with the place of the state.
 
-        A checkpoint that could not be written is the driver's to say, who asks for it: the run
-        goes on. RunFailed for weights.
+        If a checkpoint cannot be written the run goes on, and `checkpoint` raises the error.
+
+        Raises:
+            RunFailed: the weights could not be written.
         """
         if isinstance(first, protocol.Finished):
             self.forget(trial)
@@ -319,41 +343,45 @@ class WorkerPool:
         assert isinstance(first, protocol.Progress)
         assert first.state is not None
         index = first.state.index
-        with contextlib.suppress(OSError):  # `checkpoint` raises it
+        with contextlib.suppress(OSError):
             file = sent(f"{trial}-{index}")
             self._hold(trial, Checkpoint(state=first.state, weights=file))
         return replace(first, state=None, sent_bytes=None, saved=index)
 
     async def release(self, trial: str, *, keep: bool = True, for_good: bool = False) -> int:
-        """Give the trial's workers back; return the most others that ran beside it.
+        """Give the trial's workers back, or cancel its request for some.
 
-        With `keep` False the group is closed (isolation by process). Releasing a trial that
-        waits or holds nothing is fine. `for_good`: its own process may not know yet that it is
-        over, and ask for workers that nobody would give back; these are refused.
+        Args:
+            trial: name of the run; one that has and requests nothing is fine.
+            keep: False closes the group (isolation by process).
+            for_good: refuse later requests: the trial's own process may not know that it is over.
+
+        Returns:
+            The largest number of other trials that ran at the same time.
         """
         if for_good:
             self._over.add(trial)
             self._queue.forget(trial)
-        self._queue.send_away(trial)
+        self._queue.cancel(trial)
         if trial in self._starting:
             self._abandoned.add(trial)
         number = self._group_of.pop(trial, None)
         if number is not None:
-            group = self._groups.alive[number]
+            group = self._groups[number]
             if keep and await self._is_settled(trial, number):
-                self._admission.release(trial)
+                self._scheduler.release(trial)
             else:
-                await self._groups.close(number, force=keep)
+                await self._close(number, force=keep)
             self._collect(trial, group)
         self._queue.admit()
-        return self._most_beside.pop(trial, 0)
+        return self._max_concurrent.pop(trial, 0)
 
     async def _is_settled(self, trial: str, number: int) -> bool:
         """End a run that is still open; return whether its group can serve another one."""
         if trial in self._unanswered:
-            return False  # its loop is at work: another run would wait behind it
-        sent = self._unanswered[trial] = _Unanswered(worth_s=-math.inf)
-        settling = asyncio.ensure_future(self._groups.alive[number].settle())
+            return False  # its loop is at work: another run would wait for it
+        sent = self._unanswered[trial] = _Unanswered(grace_s=-math.inf)
+        settling = asyncio.ensure_future(self._groups[number].settle())
         is_answered = await _comes_first(settling, sent.cut)
         del self._unanswered[trial]
         return is_answered and settling.result()
@@ -361,45 +389,109 @@ class WorkerPool:
     async def exchange(
         self, number: int, rank: int, turn: int, reply: Reply | None
     ) -> Command | None:
-        """Worker side: hand in a reply, get the next command (`WorkerGroup.exchange`)."""
-        group = self._groups.alive.get(number)
+        """Take a worker's reply, return its next command (`WorkerGroup.exchange`)."""
+        group = self._groups.get(number)
         return protocol.Close() if group is None else await group.exchange(rank, turn, reply)
 
     def compare(self, number: int, position: Position) -> str | None:
-        """Worker side: hand in a rank's position; get a sentence if the ranks cannot meet again."""
-        group = self._groups.alive.get(number)
+        """Take a rank's position; return a sentence if the ranks cannot meet again."""
+        group = self._groups.get(number)
         return None if group is None else group.compare(position)
 
     async def shutdown(self) -> None:
-        """Refuse what waits and close every group."""
+        """Cancel all requests and close every group."""
         for trial in self._queue.trials():
             await self.release(trial)
-        await asyncio.gather(*map(self._groups.close, list(self._groups.alive)))
+        await asyncio.gather(*map(self._close, list(self._groups)))
 
     def groups(self) -> list[tuple[str | None, Placement, list[int]]]:
-        """Return what is alive, for tests: trial, None of what is idle; placement; process ids."""
+        """Return trial (None if idle), placement and process ids of every group, for tests."""
         trials = {number: trial for trial, number in self._group_of.items()}
         return [
             (trials.get(number), group.placement, [member.pid for member in group.members()])
-            for number, group in self._groups.alive.items()
+            for number, group in self._groups.items()
         ]
 
     def waiting(self) -> dict[str, Waiting]:
-        """Return for every trial that waits what it waits for, for a screen."""
+        """Return what every waiting trial waits for."""
         waiting = self._queue.waiting().items()
         return {trial: what for trial, what in waiting if not trial.startswith(AHEAD)}
 
     async def nodes(self) -> tuple[Node, ...]:
         """Return the nodes that there are now."""
         await self._queue.look()
-        return tuple(node for node in self._admission.nodes if not node.is_gone)
+        return tuple(node for node in self._scheduler.nodes if not node.is_gone)
+
+    async def _open(self, reserved: Reservation) -> WorkerGroup:
+        """Return the group of a reservation, started if it is new; RunFailed if that fails."""
+        for number in reserved.evict:
+            evicted = self._groups.get(number)
+            await self._close(number)
+            if evicted is not None:
+                await evicted.wait_for_end()  # its processes hold their GPUs
+        if reserved.is_new:
+            nodes = [self._scheduler.nodes[node].id for node in reserved.nodes]
+            group = WorkerGroup(reserved.group, reserved.placement, self._options, nodes)
+            self._groups[reserved.group] = group
+            await group.start()
+        return self._groups[reserved.group]
+
+    def _has_ended(self, number: int) -> bool:
+        """Whether a group is gone, or all its workers are: their host may have died."""
+        group = self._groups.get(number)
+        return group is None or group.ended.is_set()
+
+    async def _ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
+        """Give every worker of a group a command; a new run is pinned to cores of its own."""
+        group = self._groups[number]
+        commands: list[Command] = [command] * group.placement.num_workers
+        if isinstance(command, Start):
+            taken = {c for one in self._groups.values() if one is not group for c in one.cores}
+            commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
+        return await group.ask(commands, timeout_s)
+
+    async def _close(self, number: int, *, force: bool = False) -> None:
+        """End a group, if it is still there, and free its reservation once its workers are gone.
+
+        Until then Ray holds their CPUs and GPUs. Where that takes long, it goes on in the
+        background.
+        """
+        group = self._groups.get(number)
+        if group is not None:
+            await group.close(force=force)
+            self._groups.pop(number, None)
+        if group is None or group.ended.is_set():
+            self._scheduler.remove(number)
+            return
+
+        async def free_when_gone() -> None:
+            await group.ended.wait()
+            self._scheduler.remove(number)
+            self._queue.admit()
+
+        self._in_background(free_when_gone())
+
+    def _close_soon(self, numbers: list[int]) -> None:
+        """End groups and free their reservations in the background."""
+
+        async def close_and_admit(number: int) -> None:
+            await self._close(number, force=True)
+            self._queue.admit()
+
+        for number in numbers:
+            self._in_background(close_and_admit(number))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def _drop(self, trial: str, number: int) -> None:
-        """Forget a broken group; the trial's place is given to the next one."""
+        """Forget a broken group and serve the next request."""
         self._group_of.pop(trial, None)
         self._states.drop(sender_of(number))
-        group = self._groups.alive.get(number)
-        await self._groups.close(number, force=True)
+        group = self._groups.get(number)
+        await self._close(number, force=True)
         self._collect(trial, group, is_lost=True)
         await self._queue.look()  # its host may have gone with it
         self._queue.admit()
@@ -410,10 +502,10 @@ def _stopped() -> RunFailed:
 
 
 async def _comes_first(work: "asyncio.Future[Any]", stop: asyncio.Event) -> bool:
-    """Wait for some work, or until `stop` is set; return whether the work has ended by then."""
+    """Wait until `work` ends or `stop` is set; return whether the work has ended."""
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if not work.done():
-        work.add_done_callback(lambda ended: ended.exception())  # nobody else asks for it
+        work.add_done_callback(lambda ended: ended.exception())  # or asyncio logs it
     return work.done()

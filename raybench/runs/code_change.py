@@ -1,4 +1,4 @@
-"""Whether the user's code has changed since the runs of a study that is to be continued."""
+"""Whether the user's code has changed since the earlier runs of a study."""
 
 from pathlib import Path
 
@@ -10,21 +10,21 @@ from raybench.spec.errors import UserError
 from raybench.spec.text import clean, command_line
 
 Versions = dict[str, dict[str, str]]
-"""The digests of the user's files, by version; the last one is that of now."""
+"""Digests of the user's files, by version of the code; the present version is the last."""
 MAX_NAMED = 5
 
 
 def code_versions(workloads: set[str], place: str, folder: Path, *, is_kept: bool) -> Versions:
-    """Return the versions of the user's code that the runs of a study had, and that of now.
+    """Return all versions of the user's code in a study, with the present one.
 
     Args:
-        workloads: what the study trains.
+        workloads: workloads of the study.
         place: the study, as the user has named it.
         folder: its folder on this machine.
-        is_kept: whether runs of changed code may stand beside the earlier ones.
+        is_kept: whether the study may continue with changed code.
 
     Raises:
-        UserError: earlier runs had other code, and nobody has asked to keep both.
+        UserError: earlier runs had other code, and `is_kept` is False.
     """
     digests = dict[str, str]()
     for workload in sorted(workloads):

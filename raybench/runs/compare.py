@@ -1,7 +1,7 @@
-"""`raybench compare A B`: is B better than A, by pairs of runs with common seeds.
+"""The command `raybench compare A B`: is B better than A, by pairs of runs with equal seeds?
 
-The runs of a pair follow each other in a random order, so that a slow minute harms both; after
-every pair the test of `stats.sequential` says whether that is enough.
+The runs of a pair follow each other in random order, so that a slow minute affects both. After
+every pair the test of `stats.sequential` says whether the comparison is decided.
 """
 
 import fcntl
@@ -23,10 +23,8 @@ from rich.console import Console
 
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
-from raybench.cluster.worker import DATA
 from raybench.data.dataset import Dataset
-from raybench.data.load import STORED
-from raybench.data.shared import share, shared_key
+from raybench.data.shared import shared_key
 from raybench.report.console import make_console, say
 from raybench.report.live.progress import ProgressDisplay, lines_for
 from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
@@ -45,7 +43,7 @@ from raybench.runs.preflight import (
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.train import check_connected, for_this_machine
-from raybench.runs.wait_watch import live_session, watching
+from raybench.runs.wait_watch import WaitWatch, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
 from raybench.spec.errors import DONE, INTERRUPTED, Ended, StudyError, UserError
@@ -65,29 +63,29 @@ class Compared:
 
     sides: tuple[Side, ...]
     specs: dict[str, RunSpec]
-    """Run specs by name of the side; all with one objective, evaluated equally often."""
+    """Run specs by name of the side, with one objective and the same evaluation interval."""
     datasets: dict[str, Dataset]
-    """Datasets by the folder they are shared in."""
+    """Datasets by their `shared_key`."""
     warnings: list[str]
     smallest: float
-    """The least difference that matters, as a share."""
+    """Smallest relative difference that matters."""
     errors: float = ERRORS
-    """Share of the errors of a session of many that this comparison may spend."""
+    """Error rate of this comparison; less if it is one of a session of many."""
 
     @property
     def documents(self) -> dict[str, Any]:
-        """The run specs as files have them."""
+        """Run specs as plain data."""
         return {name: spec.document() for name, spec in self.specs.items()}
 
     @property
     def digest(self) -> str:
-        """Equal for equal comparisons."""
+        """Hash of the comparison."""
         text = json.dumps([self.documents, self.smallest], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
-    """Compare, write the records, print the answer; return how it ended."""
+    """Compare configurations, write the records, print the answer; return how it ended."""
     console = make_console(file=sys.stdout)
     check_address(options.address)
     check_time_budget(options.time_budget)
@@ -120,7 +118,7 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
 
 
 def check_sides(options: CompareOptions) -> Compared:
-    """Read and check all configurations: one objective, equal rows to validate on."""
+    """Read and check all configurations: they must have one objective and one validation set."""
     if len(options.sides) < 2:
         raise UserError("compare: name two configurations or more, such as A.yaml B.yaml.")
     specs, sources = dict[str, RunSpec](), dict[str, str]()
@@ -158,7 +156,7 @@ def check_sides(options: CompareOptions) -> Compared:
     specs = {name: spec.model_copy(update=judged) for name, spec in specs.items()}
     flats = [flat(spec.in_short().document()) for spec in specs.values()]
     if all(is_own_loop(spec.workload) for spec in specs.values()):
-        flats = [one | {"workload": ""} for one in flats]  # the sides are called by it
+        flats = [one | {"workload": ""} for one in flats]  # it is the source of the side
     keys = [
         key
         for key in dict.fromkeys(key for one in flats for key in one)
@@ -174,10 +172,13 @@ def check_sides(options: CompareOptions) -> Compared:
 def read_side(
     side: str | Path | dict[str, Any] | RunSpec, source: str, settings: Mapping[str, Any]
 ) -> RunSpec:
-    """Return the run spec of a side: a run spec, a study's folder, or a space of one point; or of a
-    training loop of the user's own, `FILE.py:FUNCTION` or a command.
+    """Return the run spec of a side.
 
-    `source` is what messages call it.
+    Args:
+        side: a run spec, a study's folder, a space of one configuration, or a user's own training
+            loop, `FILE.py:FUNCTION` or a command.
+        source: name of the side in messages.
+        settings: changes as `--set` takes them.
     """
     if isinstance(side, str) and is_own_loop(side):
         content = {"workload": at_revision(side), "objective": RunSpec().objective.model_dump()}
@@ -198,10 +199,12 @@ def read_side(
 
 
 def at_revision(side: str) -> str:
-    """Return `HEAD~1:train.py:train` as the function of that file in the tree of that revision,
-    which git writes to a folder of this machine; others as they are.
+    """Return `HEAD~1:train.py:train` as a function in a copy of that revision's files.
 
-    UserError where git refuses.
+    Git writes the copy to a cache folder of this machine. Other sides are returned as they are.
+
+    Raises:
+        UserError: git refuses.
     """
     revision, _, rest = side.rpartition(".py:")[0].partition(":")
     if is_command(side) or not rest:
@@ -264,7 +267,7 @@ def _run(
     console: Console,
     interrupt: Interrupt,
 ) -> Pairs:
-    """Run pairs until all sides are decided, `--runs` of each are there, or time is up."""
+    """Run pairs until the comparison is decided, has `--runs` pairs, or the time is up."""
     objective = compared.specs["A"].objective
 
     def so_far() -> Pairs:
@@ -297,9 +300,7 @@ def _run(
                 **with_session(earlier, cluster=session.capacity.document()),
             },
         )
-        for key, dataset in compared.datasets.items():
-            if dataset.name not in STORED:
-                share(dataset, session.scratch / DATA / key)
+        session.share(compared.datasets)
         deadline = Deadline(options.time_budget, interrupt=interrupt)
         number_of_runs = options.runs * len(compared.sides)
         progress = ProgressDisplay(
@@ -308,7 +309,7 @@ def _run(
         pairs = so_far()
         with (
             progress,
-            watching(session, progress, deadline, options.wait),
+            WaitWatch(session, deadline, progress, wait_s=options.wait),
             SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved,
         ):
             progress.begin("compare", number_of_runs)
@@ -333,16 +334,22 @@ def _run(
 
 
 def order_of(names: Mapping[str, object], number: int, *, seed: int) -> list[str]:
-    """Return the sides in the order of pair `number`: random, the same in every session."""
+    """Return the random order of the sides in pair `number`, the same in every session."""
     return random.Random(f"{seed}/{number}").sample(list(names), len(names))
 
 
 def errors_left(file: Path, digest: str) -> float:
-    """Return what a comparison may spend of the errors of a session, and note there that it has
-    begun: others that begin meanwhile spend other parts.
+    """Return the error rate of a comparison in a session of many, and note it in the file.
 
-    Comparison j spends 1 / (j (j + 1)) of them, which adds up to all, however many there are; one
-    that goes on, what it had. UserError for a file that is none of a session, or cannot be written.
+    Comparison j has 1 / (j (j + 1)) of the session's error rate, which sums to the whole for any
+    number of them; one that is continued keeps its rate. Safe for comparisons in parallel.
+
+    Args:
+        file: file of the session.
+        digest: hash of the comparison.
+
+    Raises:
+        UserError: it is not a file of a session, or cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

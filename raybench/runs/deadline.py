@@ -1,4 +1,4 @@
-"""Early end of a whole search: Ctrl-C, its time budget, or a fault of the study itself."""
+"""End of a whole study: Ctrl-C, its time budget, or an error that ends it."""
 
 import math
 import time
@@ -8,13 +8,17 @@ from raybench.cluster.signals import Interrupt
 from raybench.stats.record import RunRecord, StopReason
 
 CLOSING_S = 6.0
-"""Kept of a time budget for what comes last: ending Ray, tables, pictures (measured: 3 to 5 s)."""
+"""Seconds of a time budget kept for ending Ray, tables and pictures (measured: 3 to 5 s)."""
 CLOSING_SHARE = 0.1
-"""At most this share of the budget."""
+"""Largest share of the budget that is kept for that."""
 
 
 class Deadline:
-    """Asked after every evaluation; once it is `over`, nothing starts and what runs stops."""
+    """End of a study, checked after every evaluation; once `over`, nothing starts and runs stop.
+
+    `reserve_s` are seconds before the end that are set aside for later phases; `fault` is the error
+    that ends the study, raised when its trials have stopped.
+    """
 
     def __init__(
         self,
@@ -23,23 +27,25 @@ class Deadline:
         began: float | None = None,
         interrupt: Interrupt | None = None,
     ) -> None:
-        """`began` is the `perf_counter` from which the budget counts; none is now."""
-        self._interrupt = interrupt or Interrupt()
-        self.time_budget_s = time_budget_s
-        """Time budget of the whole command, as it was asked for."""
+        """Start a time budget.
+
+        Args:
+            time_budget_s: time budget of the whole command in seconds; None for no limit.
+            began: the `perf_counter` from which it counts; None for now.
+            interrupt: says whether the user asked to stop.
+        """
+        self._interrupt, self.time_budget_s = interrupt or Interrupt(), time_budget_s
         self.began = time.perf_counter() if began is None else began
         self._deadline = math.inf
         if time_budget_s is not None:
             closing = min(CLOSING_S, CLOSING_SHARE * time_budget_s)
             self._deadline = self.began + time_budget_s - closing
         self.reserve_s = 0.0
-        """Seconds before the deadline that are set aside for later phases."""
         self.fault: Exception | None = None
-        """Error that ended the study, raised when its trials have stopped."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing may start any more."""
+        """Whether nothing may start."""
         return self.reason() is not None
 
     @property
@@ -49,26 +55,26 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline, what is set aside included; infinite without a budget."""
+        """Seconds until the end, `reserve_s` included; infinite without a budget."""
         return self._deadline - time.perf_counter()
 
     @property
     def is_spent(self) -> bool:
-        """Whether the budget is at its end, what was set aside for later phases too."""
+        """Whether the whole budget is used up, `reserve_s` included."""
         return self.left_s <= 0
 
     def reason(self) -> StopReason | None:
-        """Why the phase that runs is over; None while it is not."""
+        """Return why the present phase is over; None if it is not."""
         if self.interrupted:
             return "interrupted"
         return "time_budget" if self.left_s <= self.reserve_s else None
 
     def ends_with(self, fault: Exception) -> None:
-        """Let a fault end the study; the first one is the one that is raised."""
+        """End the study with an error; the first one is raised."""
         self.fault = self.fault or fault
 
     def raise_fault(self, *, of: RunRecord | None = None) -> None:
-        """Raise what has ended the study, if something has, be it this last run of it."""
+        """Raise the error that ended the study, or that of its last run, if there is one."""
         if of is not None and (fault := fault_of(of.message)) is not None:
             self.ends_with(fault)
         if self.fault is not None:

@@ -1,4 +1,4 @@
-"""One `raybench diagnose`, from its arguments to the verdict."""
+"""The command `raybench diagnose`: probes of a run's speed, from the options to the verdict."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from raybench.cluster.admission import local_capacity
+from raybench.cluster.capacity import local_capacity
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
@@ -33,7 +33,7 @@ from raybench.runs.train import (
     refuse_other,
     write_study,
 )
-from raybench.runs.wait_watch import Waits, live_session
+from raybench.runs.wait_watch import WaitLines, WaitWatch, live_session
 from raybench.scaling.bottleneck import BottleneckVerdict, judge, milliseconds
 from raybench.scaling.shares import (
     FEWEST_ROUNDS,
@@ -62,20 +62,26 @@ from raybench.training.check_model import check_models
 
 
 class ProbeTrainer:
-    """Trains probes one at a time, on workers that stay."""
+    """Trains probes one at a time, on worker groups that stay alive."""
 
-    def __init__(self, pool: object, store: Store, waits: Waits, deadline: Deadline) -> None:
-        self._pool, self._store, self._waits, self.deadline = pool, store, waits, deadline
+    def __init__(self, pool: object, store: Store, lines: WaitLines, deadline: Deadline) -> None:
+        self._pool, self._store, self._lines, self.deadline = pool, store, lines, deadline
 
     def train(
         self, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
     ) -> tuple[list[Evaluation], RunRecord]:
-        """Train a probe to its end; return its curve and its record. StudyError for one that fails
-        and may not."""
+        """Train a probe to its end; return its curve and its record.
+
+        Args:
+            spec: the probe.
+            name: name of the run.
+            source: name of the probe or way, for the record.
+            may_fail: False raises StudyError for a failed probe.
+        """
         curve: list[Evaluation] = []
 
         def on_evaluation(name: str, evaluation: Evaluation) -> None:
-            self._waits.is_training = True
+            self._lines.is_starting = False
             curve.append(evaluation)
             self._store.append(evaluation.line(name))
 
@@ -105,8 +111,11 @@ class ProbeTrainer:
         steps: int,
         may_fail: bool = False,
     ) -> tuple[float | None, RunRecord]:
-        """Return the seconds of a step of a run as it is, over so many behind as many that do not
-        count; None where it has failed or was ended. And its record."""
+        """Measure the step time of a run: over `steps`, after as many that do not count.
+
+        Returns:
+            Seconds of a step, None for a probe that failed or was ended; and the record.
+        """
         probe = Probes.of(spec).as_it_is
         short = probe_spec(spec, probe, dataset, steps=steps, intervals=PILOT_INTERVALS)
         curve, record = self.train(short, name, source, may_fail=may_fail)
@@ -120,10 +129,10 @@ class ProbeRuns:
     def __init__(self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset) -> None:
         self.spec, self.probes = spec, Probes.of(spec)
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
-        """Seconds of a step: one of each probe for each round."""
+        """Step seconds of each probe, one for each round."""
         self.ranks: RankRows = {"compute": [], "cores": [], "input": []}
-        """Seconds of the ranks in probes without exchange: `input` by those with the run's own
-        data, the rest by those without."""
+        """Seconds of the ranks in probes without exchange: `input` with the run's own data, the
+        others with synthetic data."""
         self._trainer, self._dataset = trainer, dataset
         self._steps: dict[Probe, int] = {}
         self._orders: Iterator[list[Probe]] = rounds(self.probes, seed=spec.seed)
@@ -131,16 +140,16 @@ class ProbeRuns:
 
     @property
     def num_rounds(self) -> int:
-        """Rounds that all probes have finished."""
+        """Number of rounds that all probes have finished."""
         return min(map(len, self.times.values()))
 
     @property
     def is_enough(self) -> bool:
-        """Whether there is a verdict."""
+        """Whether there are rounds enough for a verdict."""
         return self.num_rounds >= FEWEST_ROUNDS
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Train all probes in turns until the answer is sure, or somebody ends it."""
+        """Train all probes in turns until the shares are sure, or until Ctrl-C."""
         say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes in turns")
         self.pilot(options.seconds)
         for number in range(2 * options.repeats):
@@ -151,7 +160,7 @@ class ProbeRuns:
                 say(console, f"round {number + 1}: {self.so_far()}")
 
     def write(self, store: Store) -> None:
-        """Keep the verdict, and what it was read from."""
+        """Write the verdict and the probes' step times."""
         verdict = self.verdict()
         times = {name: self.times[probe] for probe, name in self.probes.names.items()}
         slow = [vars(one) for one in slow_ranks(self.ranks, self.places)]
@@ -159,7 +168,7 @@ class ProbeRuns:
         store.write_yaml(DIAGNOSIS, found, comment=VERDICT)
 
     def show(self, console: Console) -> None:
-        """Print the probes' times, the shares, what changes would bring, and the sentence."""
+        """Print the probes' times, the shares, the predicted gains, and the sentence."""
         verdict = self.verdict()
         console.print()
         times = []
@@ -200,7 +209,7 @@ class ProbeRuns:
         say(console, verdict.sentence)
 
     def pilot(self, seconds: float) -> None:
-        """Find out how many steps of each probe take about so many seconds; not measured."""
+        """Find the number of steps of each probe that takes about `seconds`."""
         for probe, name in self.probes.names.items():
             if self._trainer.deadline.over:
                 return
@@ -223,13 +232,13 @@ class ProbeRuns:
                         self.ranks[kind] += rows if (kind == "input") == probe.reads else []
 
     def so_far(self) -> str:
-        """Return the shares after the rounds so far, in words."""
+        """Return the shares so far, in words."""
         shares = self._shares
         found = ", ".join(f"{part} {shares[part].percent}" for part in shares.order)
         return found if shares.is_sure else f"{found} (not sure yet)"
 
     def verdict(self) -> BottleneckVerdict:
-        """Return what bounds the training, and which worker all others wait for."""
+        """Return what bounds the training, and which workers are slow."""
         number, record = self.num_rounds, self._record
         found = judge(
             self.spec,
@@ -250,7 +259,7 @@ class ProbeRuns:
         return Shares.of(self.probes, self.times)
 
     def _samples(self, probe: Probe) -> int:
-        """Return those of a step."""
+        """Return the samples of a step."""
         return probe.batch_size_per_worker * self.spec.num_workers * self.spec.accumulate
 
     def _step_s(self, curve: list[Evaluation], probe: Probe) -> float:
@@ -264,12 +273,12 @@ class ProbeRuns:
         return curve
 
 
-STEPS = 20
-"""Optimizer steps of an interval of a probe of a way to run it, at least."""
+MIN_STEPS = 20
+"""Minimum number of optimizer steps in an interval of a probe with `--fastest`."""
 
 
 class SpeedRuns:
-    """Measures the ways to run a spec, axis by axis, each from the fastest way so far."""
+    """Measures ways to run a spec, one axis after the other, each from the fastest way so far."""
 
     def __init__(
         self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset, leeway: Leeway
@@ -279,7 +288,7 @@ class SpeedRuns:
         self.found: dict[str, AxisProbes] = {}
         """Findings by axis."""
         self.left_out: dict[str, str] = {}
-        """Why an axis, or a way of one, was not measured."""
+        """Reason why an axis, or a way, was not measured."""
         self._trainer, self._dataset, self._leeway = trainer, dataset, leeway
         self._num_ways, self._steps, self._repeats = len(every_way(spec, leeway)), PILOT_STEPS, 1
         self._wall_s: list[float] = []
@@ -291,14 +300,14 @@ class SpeedRuns:
         return bool(self.found)
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Train the ways of all axes in turns, until somebody ends it."""
+        """Train the ways of all axes in turns, or until Ctrl-C."""
         if self._num_ways == 1:
             raise UserError("--fastest: this run has no other way that leaves its curve alone.")
         say(console, f"{describe(self.spec)}: {self._num_ways} ways to run it, axis by axis")
         self._repeats = options.repeats
         step_s, _ = self._probe(self.spec, "pilot", "pilot")
         if step_s is not None:
-            self._steps = max(STEPS, steps_for(options.seconds, step_s))
+            self._steps = max(MIN_STEPS, steps_for(options.seconds, step_s))
         for axis in AXES:
             ways = ways_of(axis, self.spec, self._leeway)
             if self._trainer.deadline.over:
@@ -312,7 +321,7 @@ class SpeedRuns:
                 say(console, f"{axis}: {found.taken}")
 
     def write(self, store: Store) -> None:
-        """Keep what was found, and the fastest as a run spec."""
+        """Write the findings, and the fastest way as a run spec."""
         sentence, spec = gains_sentence(self.found), self.spec.complete()
         store.write_yaml("fastest.yaml", spec, comment=sentence)
         content: dict[str, Any] = {
@@ -328,7 +337,7 @@ class SpeedRuns:
         store.write_yaml(DIAGNOSIS, content)
 
     def show(self, console: Console) -> None:
-        """Print what each way takes, and what the fastest ones bring."""
+        """Print the step time of each way, and the gain of the fastest ones."""
         rows = [
             {
                 "axis": axis,
@@ -353,7 +362,7 @@ class SpeedRuns:
         return sum(self._wall_s)
 
     def _measured(self, axis: str, ways: Mapping[str, RunSpec], console: Console) -> AxisProbes:
-        """Train the ways of an axis in rounds, each in an order of its own."""
+        """Train the ways of an axis in rounds, each in random order."""
         found = AxisProbes(next(iter(ways)), {way: [] for way in ways}, {way: [] for way in ways})
         for number in range(self._repeats):
             turn, times = found.still_in(), dict[str, float]()
@@ -395,7 +404,7 @@ MARK = "diagnosis"
 
 
 def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
-    """Train the probes, print and keep what they say; return how it ended."""
+    """Train the probes, print and write the verdict; return how it ended."""
     spec, console = read_spec(options), make_console(file=sys.stdout)
     _check(options, spec)
     name = "fastest" if options.fastest else "diagnose"
@@ -454,7 +463,7 @@ def _check(options: DiagnoseOptions, spec: RunSpec) -> None:
 
 
 def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> None:
-    """Raise UserError for data of which there are no synthetic ones to compare with."""
+    """Raise UserError for data that synthetic data cannot stand for."""
     if dataset is NO_DATA:
         raise UserError(
             f"{spec.workload}: diagnose changes how a Workload is trained; the speed of a "
@@ -492,7 +501,7 @@ def _print_plan(console: Console, spec: RunSpec, dataset: Dataset, leeway: Leewa
 
 
 def leeway_of(address: str | None, spec: RunSpec, dataset: Dataset) -> tuple[Leeway, list[str]]:
-    """Return what a run may be changed in, on this machine where it is the one, and sentences."""
+    """Return the changes of a run that leave its curve alone, and warnings in sentences."""
     workload, _ = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     probed = check_models(spec, [spec.framework])
     is_here = chosen_address(address) is None
@@ -519,9 +528,9 @@ def _measure(
         store.clear()
         content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}
         write_study(store, content)
-        deadline = Deadline(None, interrupt=interrupt)
-        with Waits(session, console, deadline, options.wait) as waits:
-            trainer = ProbeTrainer(session.pool, store, waits, deadline)
+        deadline, lines = Deadline(None, interrupt=interrupt), WaitLines(console)
+        with WaitWatch(session, deadline, lines, wait_s=options.wait):
+            trainer = ProbeTrainer(session.pool, store, lines, deadline)
             runs: ProbeRuns | SpeedRuns = ProbeRuns(trainer, spec, dataset)
             if leeway is not None:
                 leeway = replace(leeway, fits=session.capacity.fits)

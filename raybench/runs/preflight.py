@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from raybench.cluster.admission import Capacity
+from raybench.cluster.capacity import Capacity
 from raybench.cluster.doctor import check_files_there, check_gpus_there
 from raybench.cluster.layout import Node
 from raybench.cluster.session import Session
@@ -68,7 +68,7 @@ HOOKS_OF = {
     "correct": ("torch_correct", "keras_correct"),
     "loss": ("torch_loss", "keras_loss"),
 }
-"""Hooks of a workload that say what is averaged, where it is not the labels alone."""
+"""Hooks of a workload that change what a metric averages, so that labels alone do not tell it."""
 SAMPLED_WHOLE = (
     "The model has batch normalisation over each worker's own samples, so workers are searched "
     "like all else and not predicted (search.factorise: false); on GPUs sync_batch_norm: true "
@@ -76,23 +76,27 @@ SAMPLED_WHOLE = (
 )
 GPUS = "gpus_per_worker"
 GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
-"""Keys that a worker group is asked for by."""
-MOST_SAID = 5
+"""Run-spec keys that determine the worker group."""
+MAX_NAMED_GROUPS = 5
 ASKED_AHEAD = 4
-"""Trials that wait for a worker group to reuse. In 60 trials over two frameworks and 1, 2 or 4
-workers on 4 GPUs 24 groups start, without any 34, and 53 where none overtakes another either; 8
-save 5 more, and the sampler knows less when it proposes."""
+"""Number of trials that wait for a worker group to reuse. In 60 trials over two frameworks and 1, 2
+or 4 workers on 4 GPUs, 24 groups start; without any 34, and 53 if no trial overtakes another
+either. 8 save 5 more, but the sampler knows less when it proposes."""
 AUTOSCALED_CONCURRENCY = 4
-"""Trials at once on a cluster that starts nodes by itself, at least."""
+"""Minimum number of concurrent trials on a cluster that starts nodes by itself."""
 
 
 def is_installed(framework: str) -> bool:
-    """Return whether this Python has a framework."""
+    """Whether a framework is installed."""
     return framework == "python" or importlib.util.find_spec(framework) is not None
 
 
 def without_missing(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Leave frameworks that are not installed out of a shipped space, while another remains."""
+    """Drop frameworks that are not installed from a shipped space, if another one remains.
+
+    Returns:
+        The content of the space, and what was dropped, in sentences.
+    """
     named = content["space"].get("framework")
     there = [one for one in named if is_installed(one)] if isinstance(named, list) else []
     if not there or there == named:
@@ -107,11 +111,19 @@ def without_missing(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]
 def check_task(
     spec: RunSpec, frameworks: list[str], *, is_target_ours: bool = False
 ) -> tuple[Objective, Dataset]:
-    """Load workload and data here, so that what is missing is said before Ray starts.
+    """Load workload and data on the driver, so that mistakes are reported before Ray starts.
 
-    Return the objective with metric, direction and chance level named, and the data.
-    `is_target_ours`: nobody has named the target; it is for accuracy alone, so what is judged by
-    another metric trains without one.
+    Args:
+        spec: the run.
+        frameworks: all frameworks in which it is trained.
+        is_target_ours: whether the target is the default one, which is for accuracy: a run with
+            another metric is then trained without a target.
+
+    Returns:
+        The objective with its metric, direction and baseline value set, and the data.
+
+    Raises:
+        UserError: a framework, the workload, the data or the metric is wrong or missing.
     """
     refuse_hiding_files(Path.cwd())
     there = [one for one in frameworks if is_installed(one)]
@@ -150,7 +162,7 @@ def check_task(
 
 
 def _reported(objective: Objective) -> Metric:
-    """Return the metric of a training loop of the user's own, which measures it itself."""
+    """Return the metric that a user's own training loop reports."""
     name = OTHER_METRIC_NAMES.get(objective.metric or "", objective.metric or ACCURACY.name)
     if not re.match(METRIC_NAME, name) or not name.isprintable():
         raise UserError(
@@ -166,7 +178,7 @@ def _reported(objective: Objective) -> Metric:
 
 
 def _check_columns(metric: Metric) -> None:
-    """Raise UserError for a metric whose columns would be others' too."""
+    """Raise UserError for a metric with the name of another column of the tables."""
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
     taken = {*CURVE_TYPES, *RUN_COLUMNS, *CELL_COLUMNS} - {ACCURACY.name}
     if metric.name in taken or len(types) < len(TRIAL_TYPES | EXTRA_TYPES):
@@ -179,11 +191,12 @@ def _check_columns(metric: Metric) -> None:
 def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, list[str]]:
     """Check what a study trains, without Ray.
 
-    Return the study with its metric named, the data, and warnings in sentences.
+    Returns:
+        The study with its objective complete, the data, and warnings in sentences.
     """
     frameworks = [str(value) for value in values_of("framework", space, study.fixed)]
     spec = study.run_spec(first_values(study, space))
-    if study.needs_target:  # what stands there until reference runs set it is no target
+    if study.needs_target:  # its value is a placeholder until reference runs set it
         objective = spec.objective.model_copy(update={"target": None})
         spec = spec.model_copy(update={"objective": objective})
     objective, dataset = check_task(spec, frameworks)
@@ -204,8 +217,11 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
 
 
 def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) -> None:
-    """Load what other values of the data's settings give; UserError where their validation rows are
-    others: times to a target on several sets of rows say which rows are easy."""
+    """Load the data for all searched values of its settings.
+
+    Raises:
+        UserError: the validation rows differ, and times to a target would not be comparable.
+    """
     keys = [key for key in space if is_open(key, "data")]
     for values in combinations(space, study.fixed, keys):
         given = {key: values[key] for key in keys}
@@ -224,8 +240,7 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
 
 
 def _without_effect(study: StudySpec, space: Space) -> list[str]:
-    """Return what is said of searched keys that a loop of the user's own does not name, in
-    sentences: a misspelt one would be searched in vain."""
+    """Return a warning for each searched key that a user's own loop does not read."""
     searched = [key for key in space if key not in RESOURCES]
     if is_command(study.workload):
         placed = keys_of(study.workload)
@@ -237,32 +252,33 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
     file = study.workload.rpartition(":")[0]
     text = Path(file).read_text(errors="replace")
     named = {*re.findall(r"\w+", text)}
-    hands_on = HANDED_ON.search(text) is not None  # its settings as a whole, to another file
+    passes_on = WHOLE_SETTINGS.search(text) is not None  # to another file
     return [
         f"space.{key}: {file} does not name it; if it is misspelt, all its values train alike"
         for key in searched
         if not named & {key.rpartition(".")[2], SUMS.get(key, key)}
-        and not (hands_on and is_open(key, "model"))
+        and not (passes_on and is_open(key, "model"))
     ]
 
 
-HANDED_ON = re.compile(r"\.model\b(?!\s*[\[.])")
+WHOLE_SETTINGS = re.compile(r"\.model\b(?!\s*[\[.])")
+"""A use of all settings of the model, not of one by its name."""
 SUMS = {"batch_size_per_worker": "global_batch_size"}
-"""Sums that a loop may read in place of a key."""
+"""Sum over the workers that a loop may read in place of a key."""
 
 
 def _takes_apart(study: StudySpec, space: Space) -> bool:
-    """Whether the search would predict other numbers of workers, and nobody has asked for that."""
+    """Whether the search would predict worker counts by default, and not because it is asked to."""
     several = len(possible_values(space["num_workers"])) > 1 if "num_workers" in space else False
     return several and "factorise" not in study.search.model_fields_set and study.search.factorise
 
 
 LARGE_BATCH = 2**20
-"""Samples a step that a study of fewer samples may name all the same, where it is a range's end."""
+"""Batch size that is accepted with fewer samples too: it may be the end of a range."""
 
 
 def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
-    """Raise UserError where a run ends before it can hold the target, or take a step."""
+    """Raise UserError if runs end before a step, or before they can hold the target."""
     if is_own_loop(study.workload):
         return
     hold = study.objective.hold
@@ -287,18 +303,18 @@ def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
 
 
 def check_time_budget(seconds: float | None) -> None:
-    """Raise UserError for a time budget in which nothing can be."""
+    """Raise UserError for a time budget that is not positive."""
     if seconds is not None and seconds <= 0:
         raise UserError(f"--time-budget {seconds:g}: must be above 0 seconds.")
 
 
 def check_address(address: str | None) -> None:
-    """Raise UserError for a cluster's address that cannot be one."""
+    """Raise UserError for a malformed address of a cluster."""
     if address is None or address in ("auto", "local", ""):
         return
     host, separator, port = address.rpartition("://")[2].rpartition(":")
     if not separator and "://" not in address:
-        return  # a name that Ray resolves, or refuses
+        return  # a name, which Ray resolves or refuses
     if separator and not (port.isdigit() and 0 < int(port) < 2**16 and host):
         raise UserError(
             f"--address {address}: is no address; write auto, HOST:6379 or ray://HOST:10001, with "
@@ -309,10 +325,10 @@ def check_address(address: str | None) -> None:
 def without_too_wide(
     content: dict[str, Any], study: StudySpec, space: Space, capacity: Capacity
 ) -> tuple[dict[str, Any], list[str]]:
-    """Leave worker counts out that this machine has no room for, while others remain.
+    """Drop worker counts from a space that do not fit this machine, if others do.
 
-    So a space of 1 and 2 workers is searched with one on a machine of one core. Returns the
-    content and what was left out, in sentences; a study of none that fits is left as it is.
+    Returns:
+        The content of the space, and what was dropped, in sentences.
     """
     dimension = space.get("num_workers")
     if not isinstance(dimension, Choices | Powers):
@@ -340,7 +356,7 @@ Kind = tuple[str, int]
 
 
 def groups(study: StudySpec, space: Space) -> list[Placement]:
-    """Return every worker group a study can ask for (bounds only, where a range is searched)."""
+    """Return every worker group that a study can need (for a range of values, its bounds)."""
     found: dict[Placement, None] = {}
     for one in combinations(space, study.fixed, GROUP_KEYS):
         resources = [one[key] for key in RESOURCES]
@@ -350,20 +366,24 @@ def groups(study: StudySpec, space: Space) -> list[Placement]:
     return list(found)
 
 
-STARTING = 1 / 3
-"""Share of what is left of a time budget that starting further kinds of groups may take."""
+MAX_STARTING = 1 / 3
+"""Largest share of the remaining time budget that starting other kinds of groups may take."""
 
 
 def kinds_in_time(
     every: Collection[Kind], started: Collection[Kind], *, start_s: float, left_s: float
 ) -> set[Kind] | None:
-    """Return the kinds of worker group that a search has time for; None: all of them.
+    """Return the kinds of worker group that a search has time for; None for all.
 
-    Those that were `started`, one in `start_s` seconds, where starting each of the others once
-    would take more than a third of the `left_s` seconds.
+    Args:
+        every: all kinds.
+        started: kinds that were started.
+        start_s: seconds that one start takes.
+        left_s: seconds left; if starting all others takes more than `MAX_STARTING` of them, no
+            other kind is started.
     """
     num_others = len(set(every) - set(started))
-    return None if num_others * start_s <= STARTING * left_s else set(started)
+    return None if num_others * start_s <= MAX_STARTING * left_s else set(started)
 
 
 def with_gpus(
@@ -374,10 +394,17 @@ def with_gpus(
     *,
     all_workers: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Let each worker train on a GPU where this machine has some and nobody says of how many.
+    """Give each worker a GPU by default, if this machine has enough.
 
-    Returns the content and what was decided, in sentences. All frameworks have to see them, and
-    there have to be as many as there are workers at least, with `all_workers` at most.
+    Args:
+        content: content of the search space.
+        study: the study.
+        space: its space; nothing is changed if it, or `study.fixed`, sets the GPUs.
+        capacity: resources of this machine.
+        all_workers: whether the GPUs must suffice for the largest worker count, not the smallest.
+
+    Returns:
+        The content, and what was decided, in sentences.
     """
     if GPUS in space or GPUS in study.fixed:
         return content, []
@@ -391,9 +418,9 @@ def with_gpus(
 
 
 def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[RunSpec, list[str]]:
-    """Do the same for one run, or what the runs of a scaling study have in common.
+    """Do the same for one run, or for the base of a scaling study, if its GPUs are not set.
 
-    `key` is how `--set` calls it. A value that the user, or the file of a search, has set stands.
+    `key`: the key of the GPUs in `--set`.
     """
     if GPUS in spec.model_fields_set:
         return spec, []
@@ -407,9 +434,9 @@ def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[Ru
 def _uses_gpus(
     capacity: Capacity, frameworks: list[str], num_workers: int, setting: str
 ) -> tuple[bool, list[str]]:
-    """Return whether each worker trains on a GPU of this machine, and why or why not, in sentences.
+    """Return whether each worker trains on a GPU of this machine, and the reason, in sentences.
 
-    `setting`: how the command line names the GPUs a worker, up to their number.
+    `setting`: the option of the command line without its number.
     """
     if not capacity.gpus and capacity.knows_gpus:
         return False, []
@@ -439,11 +466,18 @@ def check_cluster(
     asking: str,
     spec: RunSpec,
 ) -> None:
-    """Say which GPUs of a connected cluster are not used; UserError where a framework does not see
-    those that its workers are to have, or a host has not what `spec` reads.
+    """Check GPUs and files on the hosts of a cluster; this machine was checked before Ray started.
 
-    A machine of our own was checked before Ray started. `asking` names one GPU a worker, on the
-    command line.
+    Args:
+        session: the session.
+        console: where to say that GPUs are not used.
+        placements: all workers.
+        are_gpus_named: whether the user has set the GPUs of a worker.
+        asking: option of the command line that gives each worker a GPU.
+        spec: the run, or the base of all runs.
+
+    Raises:
+        UserError: a framework does not see the GPUs of its workers, or a host lacks a file.
     """
     if session.is_local:
         return
@@ -454,17 +488,16 @@ def check_cluster(
 
 
 def files_of(spec: RunSpec) -> list[Path]:
-    """Return the files and folders of this machine that the workers of a run read too."""
-    code, _, _ = spec.workload.rpartition(":")  # a loop's file, or a module that is imported here
+    """Return the files and folders on this machine that the workers of a run read, too."""
+    code, _, _ = spec.workload.rpartition(":")  # a loop's file, or an imported module
     module = getattr(sys.modules.get(code), "__file__", None)
     paths = (Path(one).absolute() for one in (spec.dataset.path, spec.weights, code, module) if one)
-    # What is installed lies elsewhere on a host with another Python.
+    # Installed packages may lie elsewhere on another host.
     return [path for path in paths if path.exists() and "-packages" not in str(path)]
 
 
 def check_gpus(placements: Iterable[Placement]) -> None:
-    """Raise UserError where a framework does not see the GPUs that its workers are to have, on
-    this machine."""
+    """Raise UserError if a framework on this machine does not see the GPUs of its workers."""
     needed: dict[str, int] = {}
     for one in placements:
         if one.gpus_per_worker:
@@ -475,7 +508,7 @@ def check_gpus(placements: Iterable[Placement]) -> None:
 
 
 def _seen_by(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
-    """Return what each sees of GPUs, asked in processes side by side."""
+    """Return the GPUs that each framework sees, asked in parallel processes."""
     with ThreadPoolExecutor() as pool:
         return list(zip(frameworks, pool.map(framework_sees, frameworks), strict=True))
 
@@ -483,10 +516,19 @@ def _seen_by(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
 def check_room(
     study: StudySpec, space: Space, capacity: Capacity, firsts: Iterable[RunSpec] = ()
 ) -> list[str]:
-    """Raise UserError if no group the study can ask for fits the empty cluster, or one of `firsts`,
-    the user's own configurations, does not.
+    """Check that the worker groups of a study fit the empty cluster.
 
-    Of some that do not, return what is left out, in a sentence: the search asks for no such run.
+    Args:
+        study: the study.
+        space: its space.
+        capacity: resources of the cluster.
+        firsts: configurations that the user wants to run first.
+
+    Returns:
+        Which groups the search leaves out, in a sentence, if some do not fit.
+
+    Raises:
+        UserError: no group fits, or one of `firsts` does not.
     """
     for spec in firsts:
         capacity.refuse_infeasible(spec.placement.group)
@@ -501,9 +543,9 @@ def check_room(
         + (f" and {one.gpus_per_worker:g} GPU" if one.gpus_per_worker else "")
         for one in left
     )
-    more = f" and {len(said) - MOST_SAID} more" if len(said) > MOST_SAID else ""
+    more = f" and {len(said) - MAX_NAMED_GROUPS} more" if len(said) > MAX_NAMED_GROUPS else ""
     return [
-        f"workers {', '.join(list(said)[:MOST_SAID])}{more}: left out, there is room for "
+        f"workers {', '.join(list(said)[:MAX_NAMED_GROUPS])}{more}: left out, there is room for "
         f"{capacity.cpus} CPU and {capacity.gpus} GPU; all other combinations are searched."
     ]
 
@@ -511,8 +553,8 @@ def check_room(
 def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Placement]:
     """Return the groups to start while the search itself starts, as many as fit.
 
-    Those of frameworks that are used in one kind of group only: of several, the first trials
-    decide, and a group nobody asks for yet would keep them waiting.
+    Only for frameworks with one kind of group: of several, the first trials may need another one,
+    and would wait for it longer.
     """
     chosen: list[Placement] = []
     every = groups(study, space)
@@ -526,7 +568,7 @@ def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Pla
 def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:
     """Return how many of the smallest trials the cluster holds at once.
 
-    One that grows is asked for a few whatever it has: what nobody waits for it does not start.
+    At least `AUTOSCALED_CONCURRENCY` if it grows: it starts nodes only for trials that wait.
     """
     smallest = min(groups(study, space), key=lambda group: (group.gpus, group.cpus))
     least = AUTOSCALED_CONCURRENCY if capacity.grows else 1
@@ -536,17 +578,17 @@ def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> i
 def following(
     study: StudySpec, space: Space, capacity: Capacity
 ) -> Callable[[tuple[Node, ...]], int] | None:
-    """Return what tells the concurrency from the nodes of a moment; None where the user has."""
+    """Return a function from the present nodes to the concurrency; None if the user has set it."""
     if study.search.concurrency:
         return None
     return lambda nodes: default_concurrency(study, space, replace(capacity, nodes=nodes))
 
 
 def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
-    """Return how many trials wait beside those that the cluster holds, so that one of them may need
-    no new worker group (`Admission.admit`).
+    """Return how many trials to queue beyond those that run, so that one may reuse an idle group.
 
-    0 where idle groups keep no machines from others, and where the user has set the concurrency.
+    0 if idle groups hold no resources (`ResourceScheduler.admit`), or if the user has set the
+    concurrency.
     """
     every = groups(study, space)
     is_idle_held = not is_local or any(group.gpus_per_worker for group in every)
@@ -554,16 +596,14 @@ def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
 
 
 START_KEYS = ("weights", "frozen_epochs", "sync_batch_norm")
-"""Keys that say what a model begins with: a value of theirs may be one that it cannot have."""
+"""Keys of the model's initial state, whose values not every model takes."""
 
 
 def first_values(
     study: StudySpec, space: Space, wanted: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return a configuration of the space: the first value of every key, as its cases go.
-
-    Of a key of `wanted` that value, where the values before it allow it.
-    """
+    """Return a configuration of the space: the first value of every key, or that in `wanted`, if
+    the keys before allow it."""
     values: dict[str, object] = {}
     for key, dimension in space.items():
         possible = possible_values(resolve(dimension, known_values(study.fixed, values)))
@@ -573,11 +613,8 @@ def first_values(
 
 
 def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]:
-    """Return `spec` with other values that are searched of what a model begins with, and of its
-    own settings.
-
-    Each value stands in one of them, not every combination.
-    """
+    """Return variants of `spec` in which every searched value of the model's settings and initial
+    state occurs once."""
     starts = [key for key in START_KEYS if key in space]
     settings = [key for key in space if is_open(key, "model")]
     if any(map(is_librarys, values_of("optimizer", space, study.fixed))):

@@ -1,13 +1,13 @@
-"""The checkpoints of a study's runs, and what they print: with the pool, and in its folder.
+"""Checkpoints and output of a study's runs, copied from the pool to the study's folder.
 
-`checkpoints/0007/` is of the run `0007` (`stats.checkpoint`). It goes when the run's record is
-written, unless the run was cut off: interrupted, stopped early by the search, or lost once too
-often. A run of the same name and spec is continued from it, in whatever session: an interrupted
-trial is, when the same command is run again. One that the search has stopped is continued by
-`raybench train SPEC.yaml --out NEW`, SPEC.yaml being its spec (`raybench.load(DIR).specs["0007"]`)
-and `checkpoints/0007` copied to `NEW/checkpoints/0000`.
+`checkpoints/0007/` holds those of the run `0007` (`stats.checkpoint`). It is removed when the run's
+record is written, unless the run was cut off: interrupted, stopped early by the search, or lost
+once too often. A run of the same name and spec continues from it in any session. An interrupted
+trial continues when the same command is run again. One that the search has stopped is continued by
+`raybench train SPEC.yaml --out NEW`, where SPEC.yaml is its spec
+(`raybench.load(DIR).specs["0007"]`) and `checkpoints/0007` is copied to `NEW/checkpoints/0000`.
 
-Also here: the mark of runs that something else on the machine disturbed, told by their seconds.
+Also marks runs that a throttled core has slowed down.
 """
 
 import shutil
@@ -33,32 +33,34 @@ from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.stats.record import Evaluation, RunRecord
 
 SLOW = 1.5
-"""A run that needs so many times the processor's seconds a sample of others like it had a throttled
-core: seeds and learning rates change them by a tenth at most."""
-LIKE_IT = 3
-"""Undisturbed runs of its kind that this needs."""
-LEARNT_BY = ("learning_rate", "seed", "schedule", "warmup_epochs", "objective", "epochs")
-"""Keys of a run spec that change what is learnt, not what a sample costs."""
+"""Times the CPU seconds a sample of comparable runs above which a run had a throttled core; seeds
+and learning rates change them by a tenth at most."""
+MIN_COMPARABLE = 3
+"""Number of comparable undisturbed runs that this needs."""
+FREE_KEYS = ("learning_rate", "seed", "schedule", "warmup_epochs", "objective", "epochs")
+"""Keys of a run spec that do not change what a sample costs."""
 
 
 class Disturbed:
-    """Marks the runs of a study that a throttled core has slowed down; asked in any thread."""
+    """Marks the runs of a study that a throttled core has slowed down; for any thread."""
 
     def __init__(self) -> None:
         self._costs: dict[str, list[float]] = {}
-        """Processor seconds a sample of undisturbed runs, by what decides them."""
+        """CPU seconds a sample of undisturbed runs, by the rest of their specs."""
         self._judging = threading.RLock()
 
     def judged(self, record: RunRecord) -> RunRecord:
-        """Return the record of a run that has ended, with what a throttled core took."""
-        # A training loop of the user's own compiles while it trains: what that costs a sample
-        # depends on how many there are. A run without samples failed before it had trained.
+        """Return the record of a finished run with the seconds that a throttled core took."""
+        # A user's own loop compiles while it trains, so that a sample's cost depends on their
+        # number. A run without samples failed before it trained.
         if not record.samples or is_own_loop(record.spec.workload):
             return record
         cost = record.ledger.get("train_cpu", 0.0) / record.samples
         with self._judging:
-            costs = self._costs.setdefault(_kind(record.spec), [])
-            typical = statistics.median(costs) if len(costs) >= LIKE_IT else cost
+            document = record.spec.document()
+            kind = repr(sorted((key, str(document[key])) for key in document.keys() - FREE_KEYS))
+            costs = self._costs.setdefault(kind, [])
+            typical = statistics.median(costs) if len(costs) >= MIN_COMPARABLE else cost
             if cost > SLOW * typical:
                 slow_s = record.ledger["train"] * (1 - typical / cost)
                 taken_s = max(slow_s, record.disturbed_s)
@@ -68,21 +70,16 @@ class Disturbed:
         return record
 
 
-def _kind(spec: RunSpec) -> str:
-    document = spec.document()
-    return repr(sorted((key, str(document[key])) for key in document if key not in LEARNT_BY))
-
-
 FOLDER = "checkpoints"
 LOOK_S = 5.0
-"""Seconds between two writings of the output of a run that goes on."""
-Found = TypeVar("Found")
+"""Seconds between two writes of the output of a run that goes on."""
+Result = TypeVar("Result")
 
 
 class SavedRuns:
-    """Brings checkpoints and output from the pool to the folder, in a thread of its own.
+    """Copies checkpoints and output from the pool to the folder, in a thread of its own.
 
-    A context manager: its end waits until all is written, and raises what went wrong.
+    A context manager, which waits at its end until all is written, and raises the first error.
     """
 
     def __init__(
@@ -93,15 +90,22 @@ class SavedRuns:
         say: Callable[[str], None],
         on_fault: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """`say` tells the user a sentence; `on_fault` is told at once why nothing was written."""
+        """Hold the pool's states in the store's folder from now on.
+
+        Args:
+            pool: handle of the `WorkerPool`.
+            store: the study's folder.
+            say: prints a sentence.
+            on_fault: called at once with an error that ends all writing.
+        """
         self._pool, self._store, self._say, self._on_fault = pool, store, say, on_fault
         self._fault: Exception | None = None
         shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # of a killed session
         ray.get(pool.hold_states_in.remote(store.folder.absolute()))
         self._earlier: dict[str, bytes] = {}
-        """Output of the runs that go on, of earlier sessions."""
+        """Output of continued runs in earlier sessions, by name."""
         self._looked: dict[str, float] = {}
-        """Moments at which the output of runs was last asked for, by name."""
+        """Moment at which the output of a run was last written, by name."""
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=FOLDER)
 
     def __enter__(self) -> Self:
@@ -114,9 +118,12 @@ class SavedRuns:
             raise self._fault
 
     def resume(self, name: str, spec: RunSpec) -> tuple[Evaluation, ...]:
-        """Let a run that is about to start be continued; return its curve so far, if it is.
+        """Give the pool the checkpoint of a run that is about to start, if there is one.
 
-        What cannot serve it is put aside, and said: it begins anew.
+        A checkpoint that does not fit the run is put aside, with a message.
+
+        Returns:
+            The evaluations so far; empty if the run starts from its beginning.
         """
         folder = self._folder(name)
         try:
@@ -138,28 +145,28 @@ class SavedRuns:
         return found.state.evaluations
 
     def save(self, name: str) -> None:
-        """Write the checkpoint of a run that the pool holds now, soon."""
+        """Write the pool's present checkpoint of a run, in the background."""
         self._writer.submit(self._noting_faults, self._write, name)
 
     def look(self, name: str) -> None:
-        """Write what a run has printed so far, soon; at most every `LOOK_S`."""
+        """Write the output of a run so far, in the background and at most every `LOOK_S`."""
         now = time.monotonic()
         if now - self._looked.setdefault(name, now) >= LOOK_S:
             self._looked[name] = now
             self._writer.submit(self._noting_faults, self._write_log, name)
 
     def log(self, name: str) -> Path | None:
-        """Write what a run has printed; return the file's path, None where it printed nothing."""
+        """Write the output of a run; return its file, None if there is no output."""
         return self._writer.submit(self._noting_faults, self._write_log, name).result()
 
     def refused(self, name: str, why: str) -> None:
-        """Put aside what the workers of a run have refused, and say it; the run began anew."""
+        """Put aside the checkpoint that the workers of a run have refused, with a message."""
         self._say_anew(why, name)
-        # In its turn: what is saved from now on is of the new run.
+        # In order: what is saved after this belongs to the run that started over.
         self._writer.submit(self._noting_faults, _put_aside, self._folder(name))
 
     def over(self, record: RunRecord) -> None:
-        """Drop the checkpoint of a run whose record is written, unless the run was cut off."""
+        """Drop the checkpoint of a recorded run, unless the run was cut off."""
         is_kept = not record.counts_for(
             "comparison" if record.phase == "confirm" else "measurement"
         )
@@ -182,13 +189,13 @@ class SavedRuns:
         except FileNotFoundError:
             if ray.get(self._pool.checkpoint.remote(name)) == checkpoint:
                 raise
-            # A newer one has taken its place meanwhile, and is to be written too.
+            # A newer one has replaced it, and is written next.
 
     def _write_log(self, name: str, is_over: bool = False) -> Path | None:
         try:
             printed = ray.get(self._pool.printed.remote(name, is_over=is_over))
         except ray.exceptions.RayError:
-            return None  # lost with the pool, which ends the study by itself
+            return None  # the pool is lost, which ends the study
         if not printed or self._fault is not None:
             return None
         kept = HeadAndTail()
@@ -202,7 +209,7 @@ class SavedRuns:
         if not is_kept and folder.is_dir():
             shutil.rmtree(folder)
 
-    def _noting_faults(self, work: Callable[..., Found], *given: object) -> Found | None:
+    def _noting_faults(self, work: Callable[..., Result], *given: object) -> Result | None:
         try:
             return work(*given)
         except (OSError, StudyError, ray.exceptions.RayError) as error:
@@ -219,7 +226,7 @@ def _aside(folder: Path) -> Path:
 
 
 def _put_aside(folder: Path) -> None:
-    """Move a run's folder, if there is one, to where nobody looks for checkpoints."""
+    """Move a run's folder, if there is one, out of the way."""
     if folder.is_dir():
         shutil.rmtree(_aside(folder), ignore_errors=True)
         folder.replace(_aside(folder))

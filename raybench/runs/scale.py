@@ -1,6 +1,7 @@
-"""One `raybench scale`, from its arguments to its last line: the study that is asked for (a file, a
-named study, or the default one), what its cells train, the plan that `--dry-run` prints, and the
-runs, one at a time in a random order, interleaved by repeat.
+"""The command `raybench scale`: a scaling study, from its options to the last printed line.
+
+Reads the study (a file, a named study or the default one), checks its cells, prints the plan of
+`--dry-run`, and runs the cells one at a time, in random order within each repeat.
 """
 
 import functools
@@ -17,14 +18,12 @@ from typing import Any
 
 from rich.console import Console
 
-from raybench.cluster.admission import Capacity, local_capacity
+from raybench.cluster.capacity import Capacity, local_capacity
 from raybench.cluster.layout import num_nodes
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
-from raybench.cluster.worker import DATA
 from raybench.data.dataset import NO_DATA, Dataset
-from raybench.data.load import STORED
-from raybench.data.shared import share, shared_key
+from raybench.data.shared import shared_key
 from raybench.loggers.processes import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.live.progress import ProgressDisplay, lines_for
@@ -49,7 +48,7 @@ from raybench.runs.preflight import (
 )
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
-from raybench.runs.wait_watch import live_session, watching
+from raybench.runs.wait_watch import WaitWatch, live_session
 from raybench.scaling.averaged import StepPrediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of
 from raybench.scaling.fit_command import FittedSeries, check_predict, place_of
@@ -84,10 +83,10 @@ def run_study(
     progress: ProgressDisplay,
     deadline: Deadline,
 ) -> None:
-    """Run what is left of a study in the store's folder, until it is done or `deadline` ends it.
+    """Run the rest of a study in the store's folder, one run at a time, or until `deadline`.
 
-    Nothing else runs meanwhile, in this session at least. A run that was cut off in an earlier
-    session goes on from its checkpoint, one that the machine lost runs again.
+    A run that was cut off in an earlier session continues from its checkpoint; one that the machine
+    lost is repeated.
     """
     runs = read_records(store.folder).runs
     done = {name for name, run in runs.items() if run.counts_for("measurement")}
@@ -110,12 +109,11 @@ def run_study(
 def run_order(
     cells: Sequence[StudyCell], repeats: int, *, seed: int
 ) -> Iterator[tuple[StudyCell, int]]:
-    """Yield every repeat of every cell: all first ones, all second ones, ...
+    """Yield every repeat of every cell: first all first repeats, then all second ones, ...
 
-    What drifts on the machine (heat, neighbours) meets all cells alike. Within a repeat, worker
-    groups come in a random order, and the cells of each group in a random order behind one
-    another, so that a group is started no more than once a repeat. The order of a repeat does not
-    depend on how many there are.
+    So drift on the machine (heat, neighbors) affects all cells alike. Within a repeat, the worker
+    groups are in random order and the cells of a group are together, in random order, so that each
+    group starts at most once. The order of a repeat does not depend on their number.
     """
     groups: dict[Placement, list[StudyCell]] = {}
     for cell in cells:
@@ -127,21 +125,21 @@ def run_order(
                 yield cell, number
 
 
-MOST_CELLS = 40
-"""Most cells that are listed one by one."""
+MAX_LISTED_CELLS = 40
+"""Number of cells up to which each is listed."""
 
 
 def print_study(
     console: Console, study: ScalingStudy, datasets: Mapping[str, Dataset], place: str
 ) -> None:
-    """Print the cells of a study, how often they run, the data, where the results go."""
+    """Print the plan of a study: its cells, repeats, data and results folder."""
     if study.num_workers is None and study.cells is None:
         say(console, "workers: 1, 2, 4, ... as many as the cluster at --address has room for")
         study = study.with_workers([1])
     cells = study_cells(study)
     keys = label_keys({key.partition(".")[0]: None for key in study.axes})
     series = series_of([cell.spec for cell in cells])
-    for cell, one in list(zip(cells, series, strict=True))[:MOST_CELLS]:
+    for cell, one in list(zip(cells, series, strict=True))[:MAX_LISTED_CELLS]:
         scalings = " and ".join(cell.scalings)
         tail = f"  ({one})" if study.cells else ""
         say(
@@ -149,8 +147,8 @@ def print_study(
             f"{cell.name}  {describe(cell.spec, keys)}  global batch "
             f"{cell.spec.global_batch_size}  {scalings}{tail}",
         )
-    if len(cells) > MOST_CELLS:
-        say(console, f"and {len(cells) - MOST_CELLS} more")
+    if len(cells) > MAX_LISTED_CELLS:
+        say(console, f"and {len(cells) - MAX_LISTED_CELLS} more")
     known = [one for one in datasets.values() if one is not NO_DATA]
     for dataset in known:
         say(
@@ -173,24 +171,24 @@ def print_study(
 
 DEFAULT_NAME = "scaling"
 DEFAULT: dict[str, Any] = {"base": {"dataset": {"name": "digits", "image_size": 28}}}
-"""Without a study: the shipped small model on real digits, weak and strong, all workers."""
+"""The default study: the shipped small model on real digits, weak and strong, all workers."""
 QUICK: dict[str, Any] = {"repeats": 2}
-"""Changes of the default study by `--quick`."""
+"""Changes of the default study with `--quick`."""
 
 
 @dataclass(frozen=True)
 class ChosenStudy:
-    """A study, and where it comes from."""
+    """A study and its source."""
 
     study: ScalingStudy
     source: str
-    """For messages."""
+    """Name of the study in messages."""
     is_named: bool = False
     """Whether it is one of `raybench.scaling.published`."""
 
     def left_out(self, console: Console) -> Callable[[str], None] | None:
-        """Return what says which cells have no room: those of a published study were chosen for
-        other machines. None where the user has named them."""
+        """Return the function that reports cells without room, which a published study may have;
+        None for the user's own study, all of whose cells must fit."""
         return partial(say, console) if self.is_named else None
 
 
@@ -215,7 +213,7 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
         )
     else:
         content, source = content_of(asked, DEFAULT_NAME)
-        # What no name may have is a dash.
+        # Characters that a name may not have become dashes.
         name = re.sub("[^A-Za-z0-9_-]", "-", Path(source).stem)[:60] or DEFAULT_NAME
     content = with_whole_paths(set_in_scaling(content, settings))
     return ChosenStudy(build_scaling_study(content, source, name=name), source)
@@ -223,17 +221,17 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
 
 @dataclass(frozen=True)
 class Checked:
-    """Models and data of a study, looked at before Ray starts."""
+    """Data and metric of a study, checked before Ray starts."""
 
     datasets: dict[str, Dataset]
-    """Datasets by the name of the folder that they are shared in."""
+    """Datasets by their `shared_key`."""
     warnings: list[str]
     metric: Metric
     """Metric by which all of its cells are judged."""
 
 
 def check_cells(cells: Sequence[StudyCell]) -> Checked:
-    """Load every workload and dataset once, in all frameworks it runs in."""
+    """Load every workload and dataset once and check it in all frameworks that it runs in."""
     tasks: dict[str, list[StudyCell]] = {}
     for cell in cells:
         spec = cell.spec
@@ -259,7 +257,7 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
 
 
 def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
-    """Run what is left of a study, write the results, print them; return how it ended."""
+    """Run the rest of a study, write the results, print them; return how it ended."""
     # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
@@ -275,10 +273,10 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     words = list[str]()
     if is_local:
         study, words = with_gpus_there(study, local_capacity())
-    study = _continued(replace(chosen, study=study), place, study_file(place))
+    study = _continued(study, place, study_file(place), is_named=chosen.is_named)
     if is_local:
         study = with_room(study, local_capacity(), chosen.source, chosen.left_out(console))
-    # Where only the cluster knows how many workers there are, one stands for them.
+    # If only the cluster tells the number of workers, check with one.
     checked = check_cells(study_cells(study.with_workers([1]), chosen.source))
     words += checked.warnings
     for sentence in words:
@@ -297,10 +295,10 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
         open_storage(place, warn=warn) as storage,
         Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
     ):
-        # Again: only now nobody else writes there, and an earlier driver's spool is seen.
+        # Again: only now no other process writes there, and files of a killed one are in place.
         here = storage.folder / STUDY_FILE
         there = here if here.is_file() else None
-        study = _continued(replace(chosen, study=study), place, there)
+        study = _continued(study, place, there, is_named=chosen.is_named)
         workloads = {cell.spec.workload for cell in study_cells(study, chosen.source)}
         versions = code_versions(workloads, place, storage.folder, is_kept=options.keep_code_change)
         with Store(storage.folder, storage.check, versions=versions) as store:
@@ -324,7 +322,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
 
 
 def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:
-    """Return the study with a GPU a worker where this machine has enough and it does not say."""
+    """Give each worker a GPU by default, if this machine has enough; return remarks on it, too."""
     if GPUS in study.axes or study.cells is not None:
         return study, []
     most = study.base.model_copy(update={"num_workers": max(study.num_workers or [1])})
@@ -333,7 +331,7 @@ def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStu
 
 
 def with_base(study: ScalingStudy, **changes: Any) -> ScalingStudy:
-    """Return the study with other values of what all its cells have."""
+    """Return the study with changes of its base spec."""
     return study.model_copy(update={"base": study.base.model_copy(update=changes)})
 
 
@@ -343,11 +341,20 @@ def with_room(
     source: str,
     left_out: Callable[[str], None] | None = None,
 ) -> ScalingStudy:
-    """Return the study with its numbers of workers; UserError where one does not fit.
+    """Return the study with worker counts that fit.
 
-    Those it leaves to the machines are 1, 2, 4, ... as long as every one of its cells fits, and a
-    global batch divides. With `left_out`, cells that do not fit are left out while some do, and it
-    is told so in a sentence.
+    A study without worker counts gets 1, 2, 4, ... up to the largest that all its cells fit, and
+    that divides the global batch sizes.
+
+    Args:
+        study: the study.
+        capacity: resources of the cluster.
+        source: name of the study in messages.
+        left_out: takes a sentence on cells that do not fit; they are dropped if others fit. None
+            keeps them.
+
+    Raises:
+        UserError: a cell does not fit.
     """
     if study.num_workers is None and study.cells is None:
         counts = [1]
@@ -372,20 +379,30 @@ def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source:
     if is_grid and "strong" in study.scaling and any(batch % parts for batch in study.batch_sizes):
         return False
     cells = study_cells(study.only_workers([num_workers]), source)
-    # Every worker has a core, also where GPUs cannot be counted.
+    # Every worker needs a core, even if GPUs cannot be counted.
     return num_workers <= capacity.cpus and all(
         capacity.fits(cell.spec.placement.group) for cell in cells
     )
 
 
-def _continued(chosen: ChosenStudy, place: str, file: Path | None) -> ScalingStudy:
-    """Return the study with the numbers of workers and the further cells of an earlier session of
-    it, if `file` tells of one; UserError with the difference where it is of another study."""
-    study = chosen.study
+def _continued(
+    study: ScalingStudy, place: str, file: Path | None, *, is_named: bool
+) -> ScalingStudy:
+    """Return the study with the worker counts and additional cells of its earlier session.
+
+    Args:
+        study: the study.
+        place: its results folder or URL, for messages.
+        file: `study.yaml` of the earlier session, if there is one.
+        is_named: whether it is a named study, of which only the cells that fit are run.
+
+    Raises:
+        UserError: the file is of another study; the message has the difference.
+    """
     if file is None:
         return study
     earlier = read_mapping(file).get(SCALING)
-    if isinstance(earlier, dict) and chosen.is_named:
+    if isinstance(earlier, dict) and is_named:
         study = study.only_workers(validate(ScalingStudy, earlier, f"{file}: {SCALING}").counts)
     elif isinstance(earlier, dict) and isinstance(earlier.get("num_workers"), list):
         study = study.with_workers(earlier["num_workers"])
@@ -403,8 +420,11 @@ def _run(
     interrupt: Interrupt,
     until: float | None,
 ) -> bool:
-    """Run what is left of the study, and `until` predictions are so sure; return whether it was
-    interrupted."""
+    """Run the rest of the study, and more cells until the predictions are within `until`.
+
+    Returns:
+        Whether the study was interrupted.
+    """
     with live_session(options.address, interrupt, console) as session:
         left_out = chosen.left_out(console)
         study = with_room(chosen.study, session.capacity, chosen.source, left_out)
@@ -432,10 +452,7 @@ def _run(
             store.write_yaml(STUDY_FILE, content | with_session(earlier, cluster=cluster))
 
         write(study)
-        # Loaded once here, mapped by every worker of this host.
-        for key, dataset in checked.datasets.items():
-            if dataset.name not in STORED:
-                share(dataset, session.scratch / DATA / key)
+        session.share(checked.datasets)
         deadline = Deadline(options.time_budget, began=interrupt.began, interrupt=interrupt)
         cells = study_cells(study)
         progress = ProgressDisplay(
@@ -447,7 +464,7 @@ def _run(
             num_workers=lambda spec: session.capacity.most_workers(spec.placement),
         )
         interrupt.can_continue = True
-        with progress, watching(session, progress, deadline, options.wait):
+        with progress, WaitWatch(session, deadline, progress, wait_s=options.wait):
             run = partial(run_study, session=session, store=store, progress=progress)
             run(study, deadline=deadline)
             seeking = Until(until or 0.0, session.capacity)
@@ -461,31 +478,39 @@ def _run(
                 study = found
                 write(study)
                 run(study, deadline=deadline)
-        write(study)  # with what was said meanwhile
+        write(study)  # with the notes
     return interrupt.is_set
 
 
 NARROWER = 0.99
-"""Times its spread that a prediction has at most once a cell that is worth a run is measured."""
-STALLED, STALLED_AT = 4, 0.95
-"""Cells after which the least sure prediction has to have at most such a part of its spread."""
+"""Factor by which a cell must narrow a prediction's spread to be worth a run."""
+STALLED_CELLS, STALLED_FACTOR = 4, 0.95
+"""Number of cells within which the widest spread must shrink by this factor."""
 
 
 @dataclass
 class Until:
-    """Finds what else to measure until all predictions are so sure."""
+    """Chooses further cells until all predictions are within a relative spread."""
 
     share: float
-    """Half of a 90 % interval, relative."""
+    """Half of the width of a 90 % interval, relative."""
     capacity: Capacity
     spreads: list[float] = field(default_factory=list)
-    """Spread of the least sure prediction, before each cell."""
+    """Widest spread of the predictions before each cell."""
 
     def next_cell(
         self, study: ScalingStudy, fitted: Sequence[FittedSeries], over: StopReason | None
     ) -> tuple[ScalingStudy | None, str]:
-        """Return the study with one more cell, and what is said of it; None, and why, where none is
-        to be measured, or the study is `over`."""
+        """Choose the next cell.
+
+        Args:
+            study: the study so far.
+            fitted: its fitted models, with the predictions that are asked for.
+            over: reason why the study is over, if it is.
+
+        Returns:
+            The study with one more cell, or None if no other is measured; and a sentence on it.
+        """
         predicted = [(now, one) for one in fitted for now in one.model.predict(one.asked)]
         unsure = [(now, one) for now, one in predicted if now.spread > self.share]
         unsure.sort(key=lambda pair: -pair[0].spread)
@@ -499,8 +524,8 @@ class Until:
         self.spreads.append(least.spread)
         if over is not None:
             return None, f"{head}: {'the time is over' if over == 'time_budget' else over}."
-        if least.spread > STALLED_AT * min(self.spreads[:-STALLED], default=math.inf):
-            return None, f"{head}: the last {STALLED} cells did not narrow it."
+        if least.spread > STALLED_FACTOR * min(self.spreads[:-STALLED_CELLS], default=math.inf):
+            return None, f"{head}: the last {STALLED_CELLS} cells did not narrow it."
         for now, one in unsure:
             if (found := self._narrowing(study, now, one)) is not None:
                 cell, changes = found
@@ -513,8 +538,10 @@ class Until:
     def _narrowing(
         self, study: ScalingStudy, now: StepPrediction, one: FittedSeries
     ) -> tuple[Measured, dict[str, Any]] | None:
-        """Return the cell with room that narrows a prediction most, itself where no smaller one
-        does, and what it changes."""
+        """Return the cell that fits and narrows a prediction most, and its changed keys.
+
+        It is the predicted cell itself if no smaller one narrows the prediction.
+        """
         specs = [cell.spec for cell in study_cells(study)]
         alike = [
             s for s, name in zip(specs, series_of(specs), strict=True) if name == one.key.model
@@ -545,13 +572,13 @@ class Until:
 
 
 def changed_keys(study: ScalingStudy) -> list[str]:
-    """Return the run-spec keys, dotted where they lie deeper, that cells differ in."""
+    """Return the run-spec keys, with dots for nested ones, in which cells differ."""
     changes = [cell.changes for cell in study.cells or []]
     return list(dict.fromkeys([*study.axes, *(key for one in changes for key in one)]))
 
 
 def outcome_words(record: RunRecord) -> str:
-    """Return what the screen says of a finished run."""
+    """Return the screen's text on a finished run."""
     seconds = record.ledger["train"]
     speed = record.samples / seconds if seconds > 0 else 0.0
     return f"{speed:,.0f} samples/s in {seconds:.2f} s of training"

@@ -1,4 +1,4 @@
-"""Runs of a study outside Ray Tune: recorded and shown like the others."""
+"""Runs of a study outside Ray Tune: before the search, after it, and in other commands."""
 
 import math
 import threading
@@ -19,7 +19,7 @@ from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
 
 @dataclass(frozen=True)
 class SingleRun:
-    """Trains a run, for the phases before and after the search; several threads may do so."""
+    """Trains runs one by one, records and shows them; several threads may use it."""
 
     session: Session
     store: Store
@@ -30,9 +30,9 @@ class SingleRun:
     """False gives every run new worker processes."""
     disturbed: Disturbed = field(default_factory=Disturbed)
     limit_s: float | None = None
-    """Wall-clock seconds with workers after which a run has failed; none without."""
+    """Wall-clock seconds with workers after which a run fails."""
     _writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    """One thread at a time writes records, and draws on the screen."""
+    """Held while records are written and shown."""
 
     def train(
         self,
@@ -45,13 +45,57 @@ class SingleRun:
         judge: Callable[[Evaluation], StopReason | None] = lambda evaluation: None,
         cap_s: float = math.inf,
     ) -> RunRecord:
-        """Train `spec` to its end, or until `deadline` ends it; measure the test split if `test`.
+        """Train a run to its end, or until `deadline` ends it; continue it from its checkpoint.
 
-        `judge` is given every evaluation, and ends the run by returning a reason. One that the
-        time budget ends after more than `cap_s` train seconds, between two evaluations too, has
-        missed. One that was cut off in an earlier session goes on from its checkpoint.
+        Args:
+            spec: the run.
+            name: its name in the study.
+            role: its role in the study.
+            source: trial or cell that it repeats.
+            test: measure the metric on the test split.
+            judge: takes every evaluation; a reason ends the run.
+            cap_s: seconds of training after which a run that the time budget ends counts as one
+                that missed the target (`cap`).
+
+        Returns:
+            The record, which is written.
         """
-        record = self._train(spec, name, role, source, test, judge)
+        reasons: list[StopReason | None] = [None]
+
+        def evaluated(name: str, evaluation: Evaluation) -> None:
+            with self._writing:
+                self.store.append(evaluation.line(name, role=role, spec=spec))
+                self.progress.evaluated(name, evaluation)
+            self.saved.look(name)
+            reasons.append(judge(evaluation))
+
+        def say(sentence: str) -> None:
+            with self._writing:
+                self.progress.say(sentence)
+
+        with self._writing:
+            self.progress.started(name, spec)
+        for evaluation in self.saved.resume(name, spec):
+            evaluated(name, evaluation)
+        record, _ = run_once(
+            self.session.pool,
+            spec,
+            name,
+            role=role,
+            source=source,
+            on_evaluation=evaluated,
+            stopped_by=lambda: reasons[-1] or self.deadline.reason(),
+            on_error=lambda *error: keep_error(self.store, *error, log=self.saved.log(name)),
+            on_saved=self.saved.save,
+            on_refused=self.saved.refused,
+            on_restart=lambda name, why: say(f"trial {name} goes on in new workers: {why}"),
+            on_note=lambda name, note: say(f"trial {name}: {note}"),
+            test=test,
+            keep=self.keep_groups,
+            limit_s=self.limit_s,
+        )
+        if (fault := fault_of(record.message)) is not None:
+            self.deadline.ends_with(fault)
         if record.stop == "time_budget" and record.ledger["train"] > cap_s:
             record = replace(record, stop="cap")
         with self._writing:
@@ -61,64 +105,12 @@ class SingleRun:
             self.progress.finished(record)
         return record
 
-    def _train(
-        self,
-        spec: RunSpec,
-        name: str,
-        role: Role,
-        source: str | None,
-        test: bool,
-        judge: Callable[[Evaluation], StopReason | None],
-    ) -> RunRecord:
-        """Train; write the curve, and return the record, not written yet."""
-        reasons: list[StopReason | None] = [None]
-
-        def seen(name: str, evaluation: Evaluation) -> None:
-            with self._writing:
-                self.store.append(evaluation.line(name, role=role, spec=spec))
-                self.progress.evaluated(name, evaluation)
-            self.saved.look(name)
-            reasons.append(judge(evaluation))
-
-        def restarted(name: str, why: str) -> None:
-            with self._writing:
-                self.progress.say(f"trial {name} goes on in new workers: {why}")
-
-        def noted(name: str, note: str) -> None:
-            with self._writing:
-                self.progress.say(f"trial {name}: {note}")
-
-        with self._writing:
-            self.progress.started(name, spec)
-        for evaluation in self.saved.resume(name, spec):
-            seen(name, evaluation)
-        record, _ = run_once(
-            self.session.pool,
-            spec,
-            name,
-            role=role,
-            source=source,
-            on_evaluation=seen,
-            stopped_by=lambda: reasons[-1] or self.deadline.reason(),
-            on_error=lambda *error: keep_error(self.store, *error, log=self.saved.log(name)),
-            on_saved=self.saved.save,
-            on_refused=self.saved.refused,
-            on_restart=restarted,
-            on_note=noted,
-            test=test,
-            keep=self.keep_groups,
-            limit_s=self.limit_s,
-        )
-        if (fault := fault_of(record.message)) is not None:
-            self.deadline.ends_with(fault)
-        return record
-
 
 def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: Deadline) -> None:
-    """Do all jobs, in the order in which they are given, each in a thread.
+    """Do jobs in their order, `slots` at a time, each in a thread.
 
-    Once `deadline` is over no more begin; those that run have to ask it themselves. What goes wrong
-    in one ends the study: the others stop as for Ctrl-C, and it is raised when they have.
+    Once `deadline` is over no other job starts. An error in a job ends the study: the others stop
+    as for Ctrl-C, and then it is raised.
     """
 
     def do(job: Callable[[], None]) -> None:

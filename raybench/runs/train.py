@@ -1,4 +1,4 @@
-"""One `raybench train`, from its arguments to its last line."""
+"""The command `raybench train`: one training, from its options to the last printed line."""
 
 import itertools
 import sys
@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster import states
-from raybench.cluster.admission import local_capacity
+from raybench.cluster.capacity import local_capacity
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
@@ -48,7 +48,7 @@ from raybench.runs.preflight import (
     spec_on_gpus,
 )
 from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.wait_watch import Waits, live_session
+from raybench.runs.wait_watch import WaitLines, WaitWatch, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, UserError
@@ -106,14 +106,14 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
 
 
 def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
-    """Return the run spec that is asked for."""
+    """Return the run spec of a command's options."""
     seed = {} if options.seed is None else {"seed": options.seed}
     settings = seed | options.trained() | options.settings
     if options.spec is None:
         defaults, source = RunSpec().document(), "run spec"
         content = {key: defaults[key] for key in ("dataset", "objective")}
         if settings.keys() & {"dataset", "dataset.name"}:
-            del content["dataset"]  # the size of its pictures is for the digits
+            del content["dataset"]  # its image size is that of the digits
     else:
         content, source = content_of(options.spec, "run spec")
     return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
@@ -122,8 +122,11 @@ def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
 def check_run(
     options: TrainOptions | DiagnoseOptions, spec: RunSpec, command: str
 ) -> tuple[str, RunSpec, Dataset, list[str]]:
-    """Check the one run of a command before Ray starts; return its place, the spec with its
-    objective and GPUs, its data, and what is to be said of the GPUs."""
+    """Check the run of a command before Ray starts.
+
+    Returns:
+        The results folder, the spec with its objective and GPUs, the data, and remarks on the GPUs.
+    """
     check_address(options.address)
     name = "default" if options.spec is None else "spec"
     if isinstance(options.spec, str | Path):
@@ -137,8 +140,7 @@ def check_run(
 
 
 def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
-    """Return the spec, on GPUs if there are some and it names none, and what is to be said of that;
-    UserError without room."""
+    """Return the spec with its GPUs on this machine and remarks on them; UserError without room."""
     capacity = local_capacity()
     spec, words = spec_on_gpus(spec, capacity)
     capacity.refuse_infeasible(spec.placement.group)
@@ -147,7 +149,7 @@ def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
 
 
 def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
-    """Say what GPUs of a cluster are not used; UserError for what a run cannot have there."""
+    """Check a run on a connected cluster; UserError for what it cannot have there."""
     session.capacity.refuse_infeasible(spec.placement.group)
     named, asking = GPUS in spec.model_fields_set, f"--set {GPUS}=1"
     check_cluster(
@@ -156,7 +158,7 @@ def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
 
 
 def names_target(options: TrainOptions | DiagnoseOptions) -> bool:
-    """Whether the user has named an objective, or a part of it that says when to end."""
+    """Return whether the user has set the target, by an option or in the spec."""
     if options.settings.keys() & {"objective", "objective.target", "objective.kind"}:
         return True
     return options.spec is not None and "objective" in content_of(options.spec, "")[0]
@@ -178,8 +180,8 @@ def _run(
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         screen = TrainingScreen(console, spec)
         events: ProgressDisplay | None = None
-        if (lines := lines_for(options.progress)) is not None:
-            events = ProgressDisplay(console, num_trials=1, lines=lines)
+        if (stream := lines_for(options.progress)) is not None:
+            events = ProgressDisplay(console, num_trials=1, lines=stream)
             events.begin("train", 1)
             events.started(TRIAL, spec)
 
@@ -190,15 +192,15 @@ def _run(
                 events.evaluated(name, evaluation)
 
         def on_evaluation(name: str, evaluation: Evaluation) -> None:
-            waits.is_training = True
+            lines.is_starting = False
             record_evaluation(name, evaluation)
             saved.look(name)
 
-        deadline = Deadline(None, interrupt=interrupt)
+        deadline, lines = Deadline(None, interrupt=interrupt), WaitLines(console)
         with (
-            Waits(session, console, deadline, options.wait) as waits,
+            WaitWatch(session, deadline, lines, wait_s=options.wait),
             screen,
-            SavedRuns(session.pool, store, say=lambda sentence: say(console, sentence)) as saved,
+            SavedRuns(session.pool, store, say=lines.say) as saved,
         ):
             for evaluation in saved.resume(TRIAL, spec):
                 record_evaluation(TRIAL, evaluation)
@@ -212,7 +214,7 @@ def _run(
                 on_error=lambda *error: keep_error(store, *error, log=saved.log(TRIAL)),
                 on_saved=saved.save,
                 on_refused=saved.refused,
-                on_note=lambda name, note: say(console, note),
+                on_note=lambda name, note: lines.say(note),
                 save=True,
                 test=True,
             )
@@ -227,20 +229,20 @@ def _run(
 
 
 def _save_model(store: Store, spec: RunSpec, weights: Iterator[bytes]) -> None:
-    """Write the trained model, or what a training loop of the user's own has saved, if anything."""
+    """Write the trained model, or the state that a user's own training loop has saved, if any."""
     if is_own_loop(spec.workload):
         if first := next(weights, b""):
             kind, rest = state_of(first)
             store.write_parts(STATE_FILES[kind], itertools.chain([rest], weights))
         return
-    # It is kept since the first time.
+    # Loaded before, and cached.
     _, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
     store.write_parts(MODEL_FILES[spec.framework], weights)
 
 
 def write_study(store: Store, content: dict[str, Any]) -> None:
-    """Write the `study.yaml` of a command that begins anew."""
+    """Write the `study.yaml` of a new study."""
     session = {"command": command(), "versions": versions(), "machine": machine()}
     store.write_yaml(STUDY_FILE, {"study": content, **session})
 
@@ -271,7 +273,7 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
 
 
 def refuse_other(place: str, folder: Path, mark: str) -> None:
-    """Raise UserError for records of a command that has left no `mark` in its study.yaml."""
+    """Raise UserError if the folder has records and no `mark` of this command in study.yaml."""
     records, study = folder / RECORDS_FILE, folder / STUDY_FILE
     if not records.is_file():
         return
@@ -283,7 +285,7 @@ def refuse_other(place: str, folder: Path, mark: str) -> None:
 
 
 def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:
-    """Return the record of this very run if it has ended well in `folder`, with its model there."""
+    """Return the record of the same run if it is complete in `folder`, with its model."""
     if not (folder / RECORDS_FILE).is_file():
         return None
     if not (is_own_loop(spec.workload) or (folder / MODEL_FILES[spec.framework]).is_file()):

@@ -10,11 +10,9 @@ from rich.console import Console
 
 from raybench.cluster import run_client
 from raybench.cluster.session import Session
-from raybench.cluster.worker import DATA
 from raybench.data.baseline import baselines
 from raybench.data.dataset import Dataset
-from raybench.data.load import STORED
-from raybench.data.shared import share, shared_key
+from raybench.data.shared import shared_key
 from raybench.report.console import say
 from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT
@@ -33,7 +31,7 @@ from raybench.runs.preflight import (
 )
 from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.runs.single_run import SingleRun
-from raybench.runs.wait_watch import RAY_LOG, watching
+from raybench.runs.wait_watch import RAY_LOG, WaitWatch
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import Factors, study_factors
 from raybench.search.live_trials import LiveTrials
@@ -93,11 +91,10 @@ class StudyPipeline:
     def run(self, earlier: Earlier | None) -> None:
         """Run the rest of the study until the deadline; `earlier`: results of `--seed-from`."""
         folder = self.store.folder
-        # Loaded once, and memory-mapped by every worker of this host.
-        if self.study.dataset.name not in STORED and not self.deadline.over:
+        if not self.deadline.over:
             spec = self.study.run_spec(first_values(self.study, self.space))
             key = shared_key(spec.workload, spec.dataset, spec.data)
-            share(self.dataset, self.session.scratch / DATA / key)
+            self.session.share({key: self.dataset})
         if (folder / STUDY_FILE).is_file():
             self.earlier = read_mapping(folder / STUDY_FILE)
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
@@ -151,7 +148,7 @@ class StudyPipeline:
             key=lambda run: run.score,
             default=None,
         )
-        with progress, watching(self.session, progress, self.deadline, self.wait_s):
+        with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             self._search(search, progress, confirm_budget)
             self.deadline.reserve_s = 0.0
             if self.only is None:
@@ -181,7 +178,7 @@ class StudyPipeline:
         self.more = {"asked": self.num_more, "until": until}
         self._write_study()
         progress = self._progress(self.num_more)
-        with progress, watching(self.session, progress, self.deadline, self.wait_s):
+        with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             is_over = self._confirmation(progress).more(left)
         if is_over:
             self.more = None
@@ -194,7 +191,7 @@ class StudyPipeline:
     def _set_by_reference(self) -> bool:
         """Run the reference for `auto` keys; return False if they could not be set."""
         progress = self._progress(self.num_trials)
-        with progress, watching(self.session, progress, self.deadline, self.wait_s):
+        with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             found = set_by_reference(
                 self.study,
                 self.space,

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from raybench.cluster.admission import Capacity, local_capacity
+from raybench.cluster.capacity import Capacity, local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset

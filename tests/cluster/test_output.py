@@ -1,5 +1,6 @@
 """What workers print: captured with that of C code and children, bounded, told apart by rank."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from raybench.cluster import output
 from raybench.cluster.output import Capture, HeadAndTail, left_behind, of_rank, path_of
-from raybench.cluster.protocol import Crashed, Finished
+from raybench.cluster.protocol import Advance, Finished
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 
@@ -116,11 +117,12 @@ def test_lines_of_several_workers_have_their_rank() -> None:
 async def test_a_group_takes_output_out_of_its_replies(tmp_path: Path) -> None:
     options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
     group = WorkerGroup(5, Placement("torch", 2), options)
-    group._take(1, Finished(ledger={}, printed=b"a"))
-    assert group._replies[1] == Finished(ledger={})
-    group._take(0, Crashed(failure="error", message="", traceback="", printed=b"b"))
-    group._answered.exception()
-    assert group.take_printed() == b"[rank 1] a\n[rank 0] b\n"
+    asking = asyncio.ensure_future(group.ask([Advance()] * 2, 5))
+    await asyncio.sleep(0)
+    for rank in (1, 0):
+        await group.exchange(rank, 1, Finished(ledger={}, printed=b"ab"[rank : rank + 1]))
+    assert await asking == [Finished(ledger={})] * 2
+    assert group.take_printed() == b"[rank 1] b\n[rank 0] a\n"
     path_of(tmp_path, 5, 0).write_bytes(b"last words")
     assert group.take_printed() == b""
     assert group.take_printed(is_lost=True) == b"[rank 0] last words\n"

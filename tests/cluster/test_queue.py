@@ -3,16 +3,17 @@ autoscaler is asked for."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from raybench.cluster import queue as module
-from raybench.cluster.admission import Admission
-from raybench.cluster.layout import Node, Reservation, as_nodes
+from raybench.cluster.layout import DriverResources, Node, as_nodes
 from raybench.cluster.protocol import HostLeaves, RunFailed
-from raybench.cluster.queue import Queue, Scaling, missing
-from raybench.cluster.ray_internals.nodes import available, bundles_of, taken_by_others
+from raybench.cluster.queue import RequestQueue, missing
+from raybench.cluster.ray_internals.nodes import bundles_of, taken_by_others
+from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.spec.run import Placement
 
@@ -22,7 +23,7 @@ ENTRIES = [
 ]
 NODES = (Node(2, 1, "id-a", "a"), Node(2, 0, "id-b", "b"))
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
-OPTIONS = PoolOptions(scratch="", search_path="", is_local=False)
+OPTIONS = PoolOptions(scratch="", search_path="", is_local=False, scales=True)
 
 
 @pytest.fixture(autouse=True)
@@ -56,19 +57,10 @@ def test_what_is_neither_free_nor_ours_is_others(held: Any, free: Any, taken: An
     assert taken_by_others(NODES, held, free) == taken
 
 
-def test_ray_still_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray._private import state
-
-    monkeypatch.setattr(state, "available_resources_per_node", lambda: {"id": {"CPU": 1.0}})
-    assert available() == {"id": {"CPU": 1.0}}
-    monkeypatch.delattr(state, "available_resources_per_node")
-    assert available() == {}
-
-
 async def test_a_trial_waits_for_others_and_says_what_it_waited_for() -> None:
     books = Books(a=1, b=1)
-    pool = Admission(NODES, on_cluster=True)
-    waiting = Queue(pool, OPTIONS, books, nodes=lambda: ENTRIES, leaving=frozenset)
+    pool = ResourceScheduler(NODES, on_cluster=True)
+    waiting = queue(pool, ENTRIES, [], available=books)
     first = asyncio.ensure_future(waiting.wait("first", TWO))
     behind = asyncio.ensure_future(waiting.wait("behind", ONE))
     while books.looks < 4:
@@ -112,19 +104,19 @@ A, B, C = (Node(2, 0, f"id-{name}", name) for name in "abc")
 WIDE = Placement("torch", 5)
 
 
-def admission(*nodes: Node) -> Admission:
-    return Admission(nodes, on_cluster=True)
+def scheduler(*nodes: Node) -> ResourceScheduler:
+    return ResourceScheduler(nodes, on_cluster=True)
 
 
-def granted(pool: Admission, trial: str, placement: Placement) -> tuple[int, ...]:
+def granted(pool: ResourceScheduler, trial: str, placement: Placement) -> tuple[int, ...]:
     pool.submit(trial, placement)
     (grant,) = pool.admit()
     return grant.nodes
 
 
-class TestAdmission:
+class TestNodes:
     def test_a_host_that_goes_takes_no_group_and_keeps_its_place(self) -> None:
-        pool = admission(A, B)
+        pool = scheduler(A, B)
         assert granted(pool, "idle", TWO) == (0, 0)
         pool.release("idle")
         assert pool.update([B]) == [0], "its processes are gone, nobody may be given them"
@@ -138,7 +130,7 @@ class TestAdmission:
         assert granted(pool, "2", TWO) == (2, 2)
 
     def test_a_group_at_work_on_a_lost_host_holds_the_others(self) -> None:
-        pool = admission(A, B)
+        pool = scheduler(A, B)
         assert granted(pool, "wide", Placement("torch", 4)) == (0, 0, 1, 1)
         assert pool.update([B]) == []
         assert pool.held() == [(2, 0), (2, 0)]
@@ -148,14 +140,14 @@ class TestAdmission:
         assert [grant.nodes for grant in pool.admit()] == [(1,)]
 
     def test_a_group_whose_host_left_meanwhile_is_not_lent_again(self) -> None:
-        pool = admission(A, B)
+        pool = scheduler(A, B)
         assert granted(pool, "0", TWO) == (0, 0)
         pool.update([B])
         pool.release("0")
         assert granted(pool, "1", TWO) == (1, 1)
 
     def test_who_fits_no_host_of_now_keeps_nobody_waiting(self) -> None:
-        pool = admission(A, B)
+        pool = scheduler(A, B)
         for trial, placement in (("wide", WIDE), ("0", TWO), ("1", TWO), ("2", ONE)):
             pool.submit(trial, placement)
         assert [grant.trial for grant in pool.admit()] == ["0", "1"]
@@ -181,7 +173,9 @@ def listed(*nodes: Node) -> list[dict[str, Any]]:
 Requests = list[Sequence[Mapping[str, float]]]
 
 
-def queue(pool: Admission, hosts: list[dict[str, Any]], asked: Requests, **more: Any) -> Queue:
+def queue(
+    pool: ResourceScheduler, hosts: list[dict[str, Any]], asked: Requests, **more: Any
+) -> RequestQueue:
     def books() -> Mapping[str, Mapping[str, float]]:
         held = dict(zip([node.id for node in pool.nodes], pool.held(), strict=True))
         return {
@@ -189,14 +183,13 @@ def queue(pool: Admission, hosts: list[dict[str, Any]], asked: Requests, **more:
             for one in hosts
         }
 
-    scaling = Scaling(is_on=True, send=asked.append)
-    more = {"leaving": frozenset} | more
-    return Queue(pool, OPTIONS, books, nodes=lambda: hosts, scaling=scaling, **more)
+    usual = {"available": books, "leaving": frozenset, "autoscale": asked.append}
+    return RequestQueue(pool, nodes=lambda: hosts, **{"options": OPTIONS} | usual | more)
 
 
 async def test_a_host_that_joins_is_used_and_the_request_withdrawn() -> None:
     asked: Requests = []
-    hosts, pool = listed(A, B), admission(A, B)
+    hosts, pool = listed(A, B), scheduler(A, B)
     waiting = queue(pool, hosts, asked)
     await waiting.wait("busy", ONE)
     assert asked == [[]], "who has room needs no other host, nor one of a dead driver"
@@ -214,7 +207,7 @@ async def test_a_host_that_joins_is_used_and_the_request_withdrawn() -> None:
 
 
 async def test_a_start_ends_when_its_host_goes() -> None:
-    hosts, pool, lost = listed(A, B), admission(A, B), []
+    hosts, pool, lost = listed(A, B), scheduler(A, B), []
     waiting = queue(pool, hosts, [], on_lost=lost.extend)
     grant, _ = await waiting.wait("idle", ONE)
     pool.release("idle")
@@ -235,7 +228,7 @@ async def test_a_start_ends_when_its_host_goes() -> None:
 
 
 async def test_a_host_that_has_been_given_notice_takes_no_new_group() -> None:
-    hosts, pool = listed(A, B), admission(A, B)
+    hosts, pool = listed(A, B), scheduler(A, B)
     notice: set[str] = set()
     lost: list[int] = []
     waiting = queue(pool, hosts, [], leaving=lambda: frozenset(notice), on_lost=lost.extend)
@@ -255,7 +248,7 @@ async def test_a_host_that_has_been_given_notice_takes_no_new_group() -> None:
 
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(hangs: bool) -> None:
-    pool, notice = admission(A, B), {"id-c"}
+    pool, notice = scheduler(A, B), {"id-c"}
     waiting = queue(pool, listed(A, B), [], leaving=lambda: frozenset(notice))
 
     async def start() -> None:
@@ -273,15 +266,15 @@ async def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(hangs: boo
         assert not isinstance(failed.value, HostLeaves)
 
 
-@pytest.mark.parametrize(("is_on", "requests"), [(True, [[]]), (False, [])])
+@pytest.mark.parametrize(("scales", "requests"), [(True, [[]]), (False, [])])
 async def test_what_a_killed_driver_has_asked_for_is_taken_back_once(
-    is_on: bool, requests: list[Any]
+    scales: bool, requests: list[Any]
 ) -> None:
     """Without an autoscaler nothing is asked."""
     asked: Requests = []
-    pool, scaling = admission(A), Scaling(is_on=is_on, send=asked.append)
-    for _ in range(3):
-        await scaling.ask(pool)
+    waiting = queue(scheduler(A, B), listed(A, B), asked, options=replace(OPTIONS, scales=scales))
+    for trial in "abc":
+        await waiting.wait(trial, ONE)
     assert asked == requests
 
 
@@ -293,11 +286,12 @@ async def test_a_request_that_is_not_taken_is_sent_again() -> None:
         if len(requests) == 1:
             raise RuntimeError("the store does not answer")
 
-    pool = admission(A)
-    pool.submit("wide", WIDE)
-    scaling = Scaling(is_on=True, send=send)
-    for _ in range(3):
-        await scaling.ask(pool)
+    waiting = queue(scheduler(A), listed(A), [], autoscale=send)
+    wide = asyncio.ensure_future(waiting.wait("wide", WIDE))
+    while len(requests) < 2:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    wide.cancel()
     assert len(requests) == 2
 
 
@@ -314,6 +308,6 @@ def test_a_request_names_every_worker_and_what_others_hold() -> None:
 
 
 def test_what_the_driver_holds_is_no_worker_s() -> None:
-    driver = Reservation("id-a", 1, host="a")
+    driver = DriverResources("id-a", 1, host="a")
     nodes = as_nodes(listed(Node(1, 0, "id-a", "a"), Node(1, 0, "id-b", "b")), driver)
     assert [node.name for node in nodes] == ["b"]

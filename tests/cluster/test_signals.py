@@ -36,9 +36,8 @@ def run(body: str, *signals: int, pause_s: float = 0.3) -> "tuple[int, str, str]
     return process.returncode, out.decode(), err.decode()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_before_anything_has_started_the_first_ends_the_command(number: int) -> None:
-    body = """
+INTERRUPTED = (130, "", "raybench: interrupted.\n")
+SLEEPS = """
 from raybench.commands import cli
 def command():
     print("ready", flush=True)
@@ -46,11 +45,7 @@ def command():
 with interrupt.listening():
     cli.leave(cli.run_command(command))
 """
-    assert run(body, number) == (130, "", "raybench: interrupted.\n")
-
-
-def test_a_library_that_takes_a_signal_for_its_own_failure_ends_no_otherwise() -> None:
-    body = """
+FAILS = """
 from raybench.commands import cli
 def command():
     with interrupt.heard():
@@ -62,11 +57,7 @@ def command():
 with interrupt.listening():
     cli.leave(cli.run_command(command))
 """
-    assert run(body, signal.SIGTERM) == (130, "", "raybench: interrupted.\n")
-
-
-def test_a_signal_whose_exception_is_dropped_is_heard_and_not_printed() -> None:
-    body = """
+DROPS = """
 from raybench.commands import cli
 class Dropping:
     def __del__(self):
@@ -78,7 +69,20 @@ def command():
 with interrupt.listening():
     cli.leave(cli.run_command(command))
 """
-    assert run(body, signal.SIGINT) == (130, "", "raybench: interrupted.\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "number"),
+    [
+        (SLEEPS, signal.SIGINT),
+        (SLEEPS, signal.SIGTERM),
+        (SLEEPS, signal.SIGHUP),
+        (FAILS, signal.SIGTERM),  # a library that takes it for a failure of its own
+        (DROPS, signal.SIGINT),  # an exception that is dropped
+    ],
+)
+def test_before_anything_has_started_the_first_ends_the_command(body: str, number: int) -> None:
+    assert run(body, number) == INTERRUPTED
 
 
 def test_the_exit_code_is_ours_where_a_signal_came_in_the_midst_of_an_import(
@@ -98,8 +102,14 @@ with Interrupt().listening():
     assert subprocess.run(words, cwd=tmp_path, env=seen, check=False).returncode == 130
 
 
-def test_of_a_process_that_is_not_ours_the_second_raises_and_ends_nothing() -> None:
-    body = """
+REMEMBERS = """
+with interrupt.listening():
+    interrupt.defer()
+    print("ready", flush=True)
+    time.sleep(1.5)
+    print(interrupt.is_set)
+"""
+RAISES = """
 interrupt = Interrupt(owns_process=False)
 try:
     with interrupt.listening():
@@ -112,20 +122,31 @@ try:
 except KeyboardInterrupt:
     print("goes on")
 """
-    found = run(body, signal.SIGINT, signal.SIGINT)
-    assert found == (0, "remembered\ngoes on\n", "")
-
-
-def test_later_the_first_is_remembered() -> None:
-    body = """
+BLOCKS = """
+from raybench.cluster.signals import without_hangup
 with interrupt.listening():
     interrupt.defer()
+    with without_hangup():
+        child = subprocess.Popen(["sleep", "60"])
+    os.kill(child.pid, signal.SIGHUP)
+    time.sleep(0.3)
     print("ready", flush=True)
-    while not interrupt.is_set:
-        time.sleep(0.05)
-    print(interrupt.is_set)
+    print(child.poll())
+    child.kill()
 """
-    assert run(body, signal.SIGTERM) == (0, "True\n", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "signals", "printed"),
+    [
+        (REMEMBERS, [signal.SIGTERM], "True\n"),
+        (REMEMBERS, [signal.SIGHUP] * 2, "True\n"),  # a terminal that closes says so twice
+        (RAISES, [signal.SIGINT] * 2, "remembered\ngoes on\n"),  # in a process of the user's
+        (BLOCKS, [], "None\n"),  # the child never hears of a closed terminal
+    ],
+)
+def test_later_a_signal_is_remembered(body: str, signals: list[int], printed: str) -> None:
+    assert run(body, *signals) == (0, printed, "")
 
 
 @pytest.mark.parametrize(
@@ -162,17 +183,6 @@ with interrupt.listening():
     assert "over" not in out
 
 
-def test_a_terminal_that_closes_twice_is_one_signal() -> None:
-    body = """
-with interrupt.listening():
-    interrupt.defer()
-    print("ready", flush=True)
-    time.sleep(1.5)
-    print(interrupt.is_set)
-"""
-    assert run(body, signal.SIGHUP, signal.SIGHUP) == (0, "True\n", "")
-
-
 def test_without_what_it_needs_it_ends_at_once() -> None:
     """A signal to the whole group has ended Ray too: there is nothing to wait for."""
     body = """
@@ -205,19 +215,3 @@ with interrupt.listening(), interrupt.needing(lambda: child.poll() and 'it is go
     code, _, err = run(body)
     assert code == 1
     assert err == "raybench: it is gone; the same command continues.\n"
-
-
-def test_processes_started_without_hangup_never_hear_of_it() -> None:
-    body = """
-from raybench.cluster.signals import without_hangup
-with interrupt.listening():
-    interrupt.defer()
-    with without_hangup():
-        child = subprocess.Popen(["sleep", "60"])
-    os.kill(child.pid, signal.SIGHUP)
-    time.sleep(0.3)
-    print("ready", flush=True)
-    print(child.poll())
-    child.kill()
-"""
-    assert run(body) == (0, "None\n", "")

@@ -36,6 +36,7 @@ from raybench.spec.run import Placement
 from raybench.training.saved import check_same_model
 from tests.training.fake_gpus import FakeNvml
 
+OPTIONS = PoolOptions(scratch="", search_path="", is_local=True)
 HOLDER = """
 import sys, tempfile, time
 tempfile.tempdir = sys.argv[1]
@@ -117,16 +118,14 @@ def test_a_worker_of_a_gpu_has_the_cores_next_to_it(
 
 
 @pytest.mark.parametrize(("gpus", "cores"), [(0, [(0,), (1,)]), (1, [(0, 1, 2, 3), (2, 3)])])
-def test_workers_of_gpus_share_cores_and_others_have_their_own(
-    gpus: int, cores: list[tuple[int, ...]]
+async def test_workers_of_gpus_share_cores_and_others_have_their_own(
+    gpus: int, cores: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each used to be pinned to one core, however many there were."""
-    group = WorkerGroup.__new__(WorkerGroup)
-    group.placement = Placement("torch", 2, gpus_per_worker=gpus)
-    group._members = {
-        rank: Ready(host="a", node="id-a", pid=rank, device="", cores=own)
-        for rank, own in enumerate([(0, 1, 2, 3), (2, 3) if gpus else (0, 1, 2, 3)])
-    }
+    monkeypatch.setattr(worker_group, "POLL_S", 0.0)
+    group = WorkerGroup(0, Placement("torch", 2, gpus_per_worker=gpus), OPTIONS)
+    for rank, own in enumerate([(0, 1, 2, 3), (2, 3) if gpus else (0, 1, 2, 3)]):
+        await group.exchange(rank, 1, Ready(host="a", node="a", pid=1, device="", cores=own))
     assert group.choose_cores(set()) == cores
 
 
@@ -161,7 +160,6 @@ def test_a_lack_of_memory_is_known_by_whoever_says_it(error: Exception) -> None:
     assert worker._report(error).failure == ("oom" if error in LACKS else "error")
 
 
-OPTIONS = PoolOptions(scratch="", search_path="", is_local=True)
 FIRST, SECOND = Finished(ledger={"train": 1.0}), Finished(ledger={"train": 2.0})
 
 

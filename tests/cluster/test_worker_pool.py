@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster import protocol, states, worker_group, worker_pool
-from raybench.cluster.admission import Admission
+from raybench.cluster import protocol, states, worker_pool
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import (
     Advance,
@@ -24,7 +23,7 @@ from raybench.cluster.protocol import (
     RunFailed,
     Start,
 )
-from raybench.cluster.ray_internals.nodes import draining_nodes
+from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.spec.run import Placement, RunSpec
@@ -96,18 +95,24 @@ class FakeGroup:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorkerPool:
-    monkeypatch.setattr(worker_group, "WorkerGroup", FakeGroup)
-    FakeGroup.faults, FakeGroup.started, FakeGroup.gate, FakeGroup.hangs = [], 0, None, False
+    monkeypatch.setattr(worker_pool, "WorkerGroup", FakeGroup)
+    FakeGroup.faults, FakeGroup.started, FakeGroup.gate = [], 0, None
+    FakeGroup.hangs, FakeGroup.settles, FakeGroup.is_far = False, True, True
     options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
-    return WorkerPool(Admission([Node(2, 0)]), options)
+    return WorkerPool(ResourceScheduler([Node(2, 0)]), options)
 
 
 def busy(pool: WorkerPool) -> list[str | None]:
-    return [group.trial for group in pool._admission.at_work()]
+    return [group.trial for group in pool._scheduler.busy]
 
 
 async def until_a_group_starts() -> None:
     while not FakeGroup.started:
+        await asyncio.sleep(0)
+
+
+async def some_turns() -> None:
+    for _ in range(20):
         await asyncio.sleep(0)
 
 
@@ -116,12 +121,9 @@ async def is_stopped(work: Awaitable[Any]) -> None:
         await asyncio.wait_for(work, timeout=600)
 
 
-@pytest.mark.parametrize("fault", ["worker_lost", "error"])
-async def test_a_group_that_does_not_start_gives_its_place_back(
-    pool: WorkerPool, fault: str
-) -> None:
+async def test_a_group_that_does_not_start_gives_its_place_back(pool: WorkerPool) -> None:
     """It is not started again here: how often a run asks is the run's to say."""
-    FakeGroup.faults = [fault]
+    FakeGroup.faults = ["worker_lost"]
     with pytest.raises(RunFailed, match="did not start"):
         await pool.acquire("a", ONE)
     await pool.acquire("b", TWO)
@@ -133,12 +135,11 @@ async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: Worke
     FakeGroup.faults, FakeGroup.hangs = ["worker_lost"], True
     starting = asyncio.ensure_future(pool.acquire("a", TWO))
     await until_a_group_starts()
-    (made,) = pool._groups.alive.values()
+    (made,) = pool._groups.values()
     with pytest.raises(RunFailed, match="did not start"):
         await starting
     other = asyncio.ensure_future(pool.acquire("b", ONE))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await some_turns()
     assert FakeGroup.started == 1, "Ray holds the cores still"
     made.ended.set()
     await other
@@ -148,7 +149,7 @@ async def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: Worke
 async def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None:
     await pool.acquire("a", ONE)
     await pool.release("a")
-    (group,) = pool._groups.alive.values()
+    (group,) = pool._groups.values()
     group.ended.set()
     await pool.acquire("b", ONE)
     assert FakeGroup.started == 2
@@ -193,13 +194,12 @@ async def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> Non
     FakeGroup.gate.set()
     await pool.acquire("later", TWO)
     assert busy(pool) == ["later"]
-    assert pool._admission.waiting == []
+    assert not pool._scheduler.waiting
 
 
 async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool,
 ) -> None:
-    monkeypatch.setattr(FakeGroup, "is_far", True)
     await pool.acquire("a", ONE)
     running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
     await asyncio.sleep(0)
@@ -217,7 +217,6 @@ async def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
 async def test_the_test_value_of_a_run_is_waited_for_longer_than_an_evaluation(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FakeGroup, "is_far", True)
     await pool.acquire("a", ONE)
     ending = asyncio.ensure_future(pool.command("a", Finish(test=True), 600.0))
     await asyncio.sleep(0)
@@ -228,9 +227,9 @@ async def test_the_test_value_of_a_run_is_waited_for_longer_than_an_evaluation(
 
 
 async def test_a_loop_that_does_not_return_is_not_waited_for_once_the_study_is_over(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool,
 ) -> None:
-    monkeypatch.setattr(FakeGroup, "settles", False)
+    FakeGroup.settles = False
     await pool.acquire("a", ONE)
     releasing = asyncio.ensure_future(pool.release("a"))
     await asyncio.sleep(0)
@@ -240,10 +239,9 @@ async def test_a_loop_that_does_not_return_is_not_waited_for_once_the_study_is_o
 
 
 async def test_a_run_that_has_ended_by_then_is_tested_and_saved(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool,
 ) -> None:
-    monkeypatch.setattr(FakeGroup, "is_far", False)
-
+    FakeGroup.is_far = False
     await pool.acquire("a", ONE)
     pool.stop_running()
     (reply,) = await pool.command("a", Finish(test=True, save=True), 600.0)
@@ -267,14 +265,13 @@ async def test_a_run_that_is_released_while_its_loop_is_at_work_leaves_no_group(
 
 
 async def test_what_must_close_for_another_is_gone_before_that_starts(pool: WorkerPool) -> None:
-    pool._admission.on_cluster = True
+    pool._scheduler.on_cluster = True
     await pool.acquire("a", ONE)
     await pool.release("a")
-    (idle,) = pool._groups.alive.values()
+    (idle,) = pool._groups.values()
     FakeGroup.hangs = True
     asking = asyncio.ensure_future(pool.acquire("b", TWO))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await some_turns()
     assert FakeGroup.started == 1, "its processes hold their GPU still"
     idle.ended.set()
     await asking
@@ -340,20 +337,6 @@ def progress(index: int, **more: Any) -> Progress:
     )
 
 
-def test_ray_still_says_which_nodes_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray._private import state
-
-    assert hasattr(state.GlobalState, "get_draining_nodes"), "then no notice is seen"
-    monkeypatch.setattr(state.state, "get_draining_nodes", lambda: {"id": 0}, raising=False)
-    assert draining_nodes() == {"id"}
-
-    class Other:
-        """Ray's state without it."""
-
-    monkeypatch.setattr(state, "state", Other())
-    assert draining_nodes() == frozenset()
-
-
 class AnsweringGroup(FakeGroup):
     """Trains, saves after its second evaluation, and notes what its two workers are told."""
 
@@ -382,7 +365,7 @@ class AnsweringGroup(FakeGroup):
 @pytest.fixture
 def answering(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     """The pool, with such groups."""
-    monkeypatch.setattr(worker_group, "WorkerGroup", AnsweringGroup)
+    monkeypatch.setattr(worker_pool, "WorkerGroup", AnsweringGroup)
     AnsweringGroup.told, AnsweringGroup.pool = [], pool
     return pool
 

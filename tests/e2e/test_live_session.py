@@ -210,7 +210,7 @@ def test_a_hung_worker_is_found_by_the_time_limit_and_replaced(
     client.step()
     os.kill(pids_of(session, "hung")[0], signal.SIGSTOP)
     limits = iter([2.0])  # those that take its place have all the time they need
-    monkeypatch.setattr(client, "_patience_s", lambda command: next(limits, 600.0))
+    monkeypatch.setattr(client, "_timeout_s", lambda command: next(limits, 600.0))
     outcome = to_the_end(client)
     assert (outcome.failure, outcome.restarts) == (None, 1)
     assert outcome.restart_reason == "the workers did not answer within 2 s"

@@ -1,28 +1,38 @@
-"""`raybench scale` up to Ray and behind it: mistakes, dry runs, continuing, what is written."""
+"""`raybench scale` up to Ray and behind it: mistakes, dry runs, continuing, what is written, and
+the order of the runs."""
 
 import contextlib
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import raybench
-from raybench.cluster.admission import Capacity
+from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import Node, lay_out, workers_per_node
+from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.report.answer import said
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs import scale as body
+from raybench.runs import scale as study_runner
+from raybench.runs import single_run
+from raybench.runs.deadline import Deadline
 from raybench.runs.options import ScaleOptions
+from raybench.runs.scale import run_order, run_study
 from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, study_cells
 from raybench.training.check_model import Probed
 from tests.runs.made_up import point, run_of, study_of, write
@@ -50,7 +60,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
             is_local=True,
             capacity=body.local_capacity(),
             notes=[],
-            scratch=tmp_path / "scratch",
+            share=lambda datasets: None,
             waiting=dict,
             stop_waiting=None,
         )
@@ -164,7 +174,7 @@ def test_of_a_published_study_the_cells_that_have_room_run_again_and_go_on(name,
     assert "left out: there is room for 2" in said[0]
     file = tmp_path / "study.yaml"
     file.write_text(to_yaml({body.SCALING: found.document()}))
-    assert body._continued(chosen, str(tmp_path), file) == found  # wherever it goes on
+    assert body._continued(chosen.study, str(tmp_path), file, is_named=True) == found
 
 
 def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
@@ -328,3 +338,97 @@ def test_a_slow_worker_is_among_the_notes(tmp_path: Path, exchanges: bool) -> No
     (slow,) = [line for line in mind if "every step waits for it" in line]
     assert slow.startswith("Worker 1 (host b, cpu) takes ")
     assert ("its data come slowly" in slow) == exchanges
+
+
+STUDY = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 128], axes={"precision": ["fp32", "bf16"]})
+CELLS = study_cells(STUDY)
+
+
+def orders(repeats: int, *, seed: int = 0) -> list[tuple[str, ...]]:
+    found = [(cell.name, number) for cell, number in run_order(CELLS, repeats, seed=seed)]
+    assert [number for _, number in found] == sorted(number for _, number in found)
+    return [tuple(name for name, number in found if number == repeat) for repeat in range(repeats)]
+
+
+def test_every_repeat_runs_all_cells_in_an_order_of_its_own() -> None:
+    for order in orders(5):
+        assert sorted(order) == [cell.name for cell in CELLS]
+    assert len(set(orders(5))) == 5
+    assert orders(3) == orders(3)
+    assert orders(3) != orders(3, seed=1)
+    assert orders(5)[:3] == orders(3), "more repeats leave the first ones as they were"
+
+
+def test_a_worker_group_is_asked_for_once_a_repeat() -> None:
+    groups = {cell.name: cell.spec.placement.group for cell in CELLS}
+    first = []
+    for order in orders(8):
+        row = [group for group, _ in groupby(groups[name] for name in order)]
+        assert len(row) == len(set(row)) == 3
+        first.append(row[0])
+    assert len(set(first)) > 1, "it is not always the same group that comes first"
+
+
+class Machine:
+    """Stands where Ray would: notes what runs, interrupts after so many runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, stops_after: int | None = None) -> None:
+        self.ran: list[tuple[str, RunSpec, str | None]] = []
+        self.interrupt, self.stops_after = Interrupt(), stops_after
+        monkeypatch.setattr(single_run, "run_once", self.run_once)
+        saved = nullcontext(Mock(resume=lambda *given: ()))
+        monkeypatch.setattr(study_runner, "SavedRuns", lambda *given, **options: saved)
+
+    def run_once(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
+        assert options["keep"], "warm groups are used again"
+        self.ran.append((name, spec, options["source"]))
+        if len(self.ran) == self.stops_after:
+            self.interrupt.is_set = True
+            return record(name, spec, stop=None, stopped_by="interrupted", role="scaling"), None
+        return record(name, spec, role=options["role"], source=options["source"]), None
+
+    def run(self, folder: Path, study: ScalingStudy) -> list[int]:
+        """Run what is left; return what the screen was told of how much that is."""
+        progress = Mock()
+        with Store(folder) as store:
+            run_study(
+                study,
+                session=Mock(),
+                store=store,
+                progress=progress,
+                deadline=Deadline(None, interrupt=self.interrupt),
+            )
+        return [begun.args[1] for begun in progress.begin.call_args_list]
+
+
+def test_a_study_runs_every_repeat_and_goes_on_where_it_was_interrupted(
+    monkeypatch, tmp_path
+) -> None:
+    machine = Machine(monkeypatch, stops_after=5)
+    machine.run(tmp_path, STUDY)
+    assert len(machine.ran) == 5
+    again = Machine(monkeypatch)
+    assert again.run(tmp_path, STUDY) == [len(CELLS) * 2 - 4]
+    assert machine.ran[:4] + again.ran == [
+        (cell.repeat(number)[0], cell.spec.model_copy(update={"seed": number}), cell.name)
+        for cell, number in run_order(CELLS, 2, seed=STUDY.seed)
+    ]
+    assert Machine(monkeypatch).run(tmp_path, STUDY) == [0]
+    more = Machine(monkeypatch)
+    assert more.run(tmp_path, STUDY.model_copy(update={"repeats": 3})) == [len(CELLS)]
+    assert {name[-1] for name, _, _ in more.ran} == {"2"}, "more repeats: the new ones alone"
+
+
+def test_what_the_machine_lost_runs_again_and_what_failed_does_not(monkeypatch, tmp_path) -> None:
+    study = study_of(scaling="weak", num_workers=[1], repeats=3)
+    runs = {
+        f"0000-r{number}": replace(
+            record(f"0000-r{number}", role="scaling", source="0000", failure=failure),
+            spec=study_cells(study)[0].repeat(number)[1],
+        )
+        for number, failure in enumerate(("worker_lost", "oom"))
+    }
+    write(tmp_path, study, runs, {name: [] for name in runs})  # type: ignore[arg-type]
+    machine = Machine(monkeypatch)
+    machine.run(tmp_path, study)
+    assert [name for name, _, _ in machine.ran] == ["0000-r0", "0000-r2"]

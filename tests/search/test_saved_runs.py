@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from raybench.cluster import states
-from raybench.cluster.admission import Admission
 from raybench.cluster.output import HeadAndTail
 from raybench.cluster.protocol import Progress
+from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.results.store import Store
@@ -54,7 +54,7 @@ class PoolOfThisProcess:
 
     def __init__(self, scratch: Path, *, is_elsewhere: bool) -> None:
         options = PoolOptions(scratch=str(scratch), search_path="", is_local=True)
-        self.pool = WorkerPool(Admission([]), options)
+        self.pool = WorkerPool(ResourceScheduler([]), options)
         self._is_elsewhere = is_elsewhere
 
     def __getattr__(self, name: str) -> Any:

@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +14,14 @@ from raybench.cluster.queue import Waiting
 from raybench.cluster.signals import Interrupt
 from raybench.runs import wait_watch as module
 from raybench.runs.deadline import Deadline
-from raybench.runs.wait_watch import WaitWatch, head_of, quiet
+from raybench.runs.wait_watch import WaitWatch, quiet
 
 BEHIND = Waiting("its turn, after trial 0001", 9.0, 0.0)
 SHORT = Waiting("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
 
 
 class Stage:
-    """A session whose pool says what waits, and what was done about it."""
+    """A screen, and the session whose pool says what waits; notes what was done about it."""
 
     def __init__(self, **waiting: Waiting) -> None:
         self.pool_says = waiting
@@ -34,7 +35,13 @@ class Stage:
         self.deadline = Deadline(None, interrupt=self.interrupt)
         self.looked = threading.Event()
 
-    def waiting(self) -> dict[str, Waiting]:
+    def waiting(self, what: Any, *, head: str | None = None) -> None:
+        self.shown.append((what, head))
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def ask(self) -> dict[str, Waiting]:
         self.looked.set()
         return self.pool_says
 
@@ -42,10 +49,10 @@ class Stage:
         self.sent_away += 1
 
     def watch(self, wait_s: float | None = None) -> WaitWatch:
-        session: Any = self
-        starting = {"is_starting": lambda: self.is_starting}
-        says = self.shown.append, self.said.append
-        return WaitWatch(session, self.deadline, *says, **starting, wait_s=wait_s)
+        session: Any = SimpleNamespace(
+            waiting=self.ask, stop_waiting=self.stop_waiting, stop_running=self.stop_running
+        )
+        return WaitWatch(session, self.deadline, self, wait_s=wait_s)
 
     def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
         self.looked.set()
@@ -66,9 +73,9 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_shown_and_nobody_is_sent_away() -> None:
     stage = Stage(behind=BEHIND, short=SHORT)
     stage.run()
-    assert stage.shown[0] == stage.pool_says
+    what = {"behind": (BEHIND.what, 9.0), "short": (SHORT.what, 12.0)}
+    assert stage.shown[0] == (what, "short")
     assert not stage.sent_away
-    assert head_of(stage.pool_says) == "short"
 
 
 @pytest.mark.parametrize(("wait_s", "ends"), [(10.0, True), (11.5, False)])

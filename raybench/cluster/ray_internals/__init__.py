@@ -1,7 +1,7 @@
-"""Every private or patched thing of Ray stands here, each with a stock path.
+"""All private or patched parts of Ray that raybench uses, each with a fallback (stock path).
 
-Written for Ray 2.55 to 2.60. `tests/cluster/test_ray_internals.py` and `test_train_internals.py`
-look whether the installed Ray still has all of it, and take each away to see the stock path taken.
+Written for Ray 2.55 to 2.60. The tests of `tests/cluster/*_internals.py` check that the installed
+Ray still has them all, and take each away to see that the fallback works.
 
 | file | what of Ray | for | stock path |
 |---|---|---|---|

@@ -1,4 +1,4 @@
-"""Ray Train's controller in the calling thread; imported only where Ray has what it extends."""
+"""Ray Train's controller in the calling thread; imported only if Ray has the classes it extends."""
 
 import asyncio
 import inspect
@@ -10,7 +10,7 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 
 class FixedPlace(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
-    """Scaling policy: the workers asked for, on the nodes that are there; asks no autoscaler."""
+    """Scaling policy: a fixed number of workers on the present nodes; asks no autoscaler."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """Register nothing."""
@@ -22,32 +22,32 @@ class FixedPlace(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
         """Ask for nothing."""
 
     def _cancel_resource_request(self) -> None:
-        """There is nothing to take back."""
+        """Cancel nothing."""
 
 
 class StartedOrGone(WorkerGroup):  # type: ignore[misc, unused-ignore]
-    """A worker group that gives its resources back when its workers start, but do not connect.
+    """A worker group that releases its resources if its workers start but do not connect.
 
-    Ray forgets such a group: its workers and their reservation end with the controller's actor.
-    Here that process lives on, and the next group would wait for them without end.
+    Ray leaves such a group's workers and placement group to end with the controller's actor. Here
+    the controller's process stays, and the next group would wait for them forever.
     """
 
     started: list[Any] = []
-    """Groups of its trainer that began to start."""
+    """Groups of the trainer that began to start."""
     _reserved: Any = None
 
     def _create_placement_group(self, *arguments: Any, **named: Any) -> Any:
-        """Reserve as Ray does, and remember what."""
+        """Reserve as Ray does, and remember the reservation."""
         self._reserved = super()._create_placement_group(*arguments, **named)
         return self._reserved
 
     def end(self) -> None:
-        """End its processes, wherever its start has come to: they go with what they reserve."""
+        """Remove the placement group, which ends its processes at any stage of the start."""
         if self._reserved is not None:
             self._reserved.shutdown()
 
     def _start(self) -> None:
-        """Start, or leave nothing behind."""
+        """Start, or release everything."""
         self.started.append(self)
         try:
             super()._start()
@@ -61,7 +61,7 @@ GROUP_PARTS = ("_start", "has_started", "abort", "_create_placement_group")
 
 
 def is_as_expected() -> bool:
-    """Whether Ray has what is called and overridden here."""
+    """Whether Ray has everything that is called and overridden here."""
     overridden = [name for name, part in vars(FixedPlace).items() if inspect.isfunction(part)]
     return (
         hasattr(TrainController, "worker_group_cls")
@@ -73,9 +73,11 @@ def is_as_expected() -> bool:
 
 
 def run_controller(arguments: dict[str, Any], started: list[Any]) -> Any:
-    """Run a controller made of the trainer's `arguments` to its end; return the result.
+    """Run a controller to its end and return its result.
 
-    `started` is given every worker group as it begins to start.
+    Args:
+        arguments: the arguments that the trainer has for its controller.
+        started: takes every worker group that begins to start.
     """
     policy: Any = arguments.get("scaling_policy")
     if type(policy) is FixedScalingPolicy:

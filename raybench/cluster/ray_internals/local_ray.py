@@ -1,7 +1,7 @@
-"""A Ray of our own: on this machine's own address alone, and behind a token.
+"""A Ray of our own, reachable only on this machine's loopback address and with a token.
 
-Where Ray lacks what is changed here, it starts in its own way, and `warning` says what that means.
-Also what `ray job submit` has given this process: its environment for workers, and what it holds.
+If Ray lacks a part that is changed here, it starts in its own way, and `warning` says what that
+means. Also the environment and the resources that `ray job submit` has given this process.
 """
 
 import contextlib
@@ -16,33 +16,31 @@ from typing import Any
 import psutil
 import ray
 
-from raybench.cluster.layout import Reservation
+from raybench.cluster.layout import DriverResources
 
 CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Environment variable in which Ray hands a submitted job its configuration."""
+"""Environment variable with a submitted job's configuration."""
 SUBMISSION = "job_submission_id"
 ACTOR = "_ray_internal_job_actor_{}"
 ASK_S = 10.0
 
 
 def job_environment() -> dict[str, str]:
-    """Return the `env_vars` of the job's own `--runtime-env`; none outside a job.
-
-    They are in the driver's environment too, as its own.
-    """
+    """Return the `env_vars` of the job's `--runtime-env`, which the driver has too; none outside a
+    job."""
     found = (_config().get("runtime_env") or {}).get("env_vars") or {}
     return {str(name): str(value) for name, value in found.items()}
 
 
 INSTALLED = ("pip", "uv", "conda", "container", "image_uri", "py_modules")
-"""Parts of a runtime environment that a node that lacks them has to install."""
+"""Parts of a runtime environment that a node may have to install."""
 SETUP_S = 600.0
-"""Seconds that Ray gives a node to install them, where the job does not say."""
+"""Ray's default timeout of that installation."""
 
 
 def environment_setup_s() -> float:
-    """Return the seconds for which the job's runtime environment may be installed on a node before
-    a worker starts there; 0 where it installs nothing."""
+    """Return the seconds that a node may take to install the job's runtime environment before a
+    worker starts there; 0 if it installs nothing."""
     environment = _config().get("runtime_env") or {}
     if not any(environment.get(part) for part in INSTALLED):
         return 0.0
@@ -55,12 +53,11 @@ def is_submitted_job() -> bool:
     return bool((_config().get("metadata") or {}).get(SUBMISSION))
 
 
-def driver_reservation() -> Reservation | None:
-    """Return what `--entrypoint-num-cpus` and the like hold for this driver, in the actor below
-    which it runs.
+def driver_resources() -> DriverResources | None:
+    """Return the resources that the actor of this driver's job holds (`--entrypoint-num-cpus`).
 
-    None outside a job, where nothing is held, and where Ray does not tell: what is held then
-    counts as others'.
+    None outside a job, if it holds nothing, or if Ray does not say; they then count as other
+    users'.
     """
     submission = (_config().get("metadata") or {}).get(SUBMISSION)
     if not submission:
@@ -78,7 +75,7 @@ def driver_reservation() -> Reservation | None:
         return None
     node = str(found[0].node_id)
     hosts = [one.get("NodeManagerHostname", "") for one in ray.nodes() if one["NodeID"] == node]
-    return Reservation(node, cpus, gpus, hosts[0] if hosts else node[:8])
+    return DriverResources(node, cpus, gpus, hosts[0] if hosts else node[:8])
 
 
 def _config() -> Mapping[str, Any]:
@@ -91,15 +88,18 @@ def _config() -> Mapping[str, Any]:
 
 LOOPBACK = "127.0.0.1"
 NICENESS = "RAY_worker_niceness"
-"""Ray adds its value to a node's own niceness for the workers there."""
+"""Environment variable with the value that Ray adds to a node's niceness for its workers."""
 PROGRAMS = ("/gcs_server", "/raylet")
-"""Endings of the commands of a node's store and scheduler."""
+"""Ends of the commands of a node's store and scheduler."""
 
 
 @contextlib.contextmanager
 def meanwhile(environment: Mapping[str, str]) -> Iterator[None]:
-    """Let what starts meanwhile have these variables, and nothing that this process starts later:
-    a node of several hosts that inherits them would have its workers meet on its own address."""
+    """Set environment variables in this context, for the processes that are started in it.
+
+    A Ray node of a cluster that is started later must not have them: its workers would meet on its
+    loopback address.
+    """
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
@@ -113,10 +113,10 @@ def meanwhile(environment: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_token() -> Iterator[None]:
-    """Have a token for one session, whatever the environment says of tokens.
+    """Use a token for one session, whatever the environment says of tokens.
 
-    Ray's own would be written to the home folder, which a container may not be able to write,
-    and `RAY_AUTH_MODE=disabled` in the environment would leave it out.
+    Ray would write its own to the home folder, which may be read-only in a container, and would use
+    none with `RAY_AUTH_MODE=disabled`.
     """
     try:
         with meanwhile({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
@@ -127,10 +127,7 @@ def own_token() -> Iterator[None]:
 
 
 def _reload_token() -> None:
-    """Let Ray read the environment again: it keeps the mode and the token that it has once read.
-
-    A Ray without tokens, or with another cache, is left to read it by itself.
-    """
+    """Make Ray read mode and token from the environment again, if it has the cache known here."""
     from ray import _raylet
 
     config: Any = getattr(_raylet, "Config", None)
@@ -142,7 +139,7 @@ def _reload_token() -> None:
 
 @contextlib.contextmanager
 def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
-    """Let a module of Ray's have another `name` meanwhile; nothing for a Ray that has none."""
+    """Replace a name in a module of Ray's in this context, if the module has it."""
     if not hasattr(module, name):
         yield
         return
@@ -155,10 +152,9 @@ def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
 
 
 def on_loopback() -> AbstractContextManager[None]:
-    """Let a Ray that is started meanwhile take 127.0.0.1 as its node's address.
+    """Make a Ray that is started in this context use 127.0.0.1 as its node's address.
 
-    It does so by itself where it thinks that it cannot be part of a cluster (on other systems than
-    Linux), which this constant says.
+    The constant says whether Ray can be part of a cluster, which it cannot outside of Linux.
     """
     from ray._private import ray_constants
 
@@ -166,23 +162,22 @@ def on_loopback() -> AbstractContextManager[None]:
 
 
 def own_signals() -> AbstractContextManager[None]:
-    """Keep the handlers of signals as they are while Ray starts: it would take SIGTERM."""
+    """Keep our handler of SIGTERM while Ray starts, which would replace it."""
     from ray._private import utils
 
     return _replaced(utils, "set_sigterm_handler", lambda handler: None)
 
 
 def own_niceness() -> AbstractContextManager[None]:
-    """Let a Ray that is started meanwhile give its workers this process's niceness.
+    """Make a Ray that is started in this context give its workers this process's niceness.
 
-    By itself it adds 15 to it, and any ordinary process starves them. A value that the
-    environment has stays; a Ray without the setting does not read it.
+    By default it adds 15, and any ordinary process starves them. A value in the environment stays.
     """
     return meanwhile({NICENESS: os.environ.get(NICENESS, "0")})
 
 
 def niceness_warning(of_workers: int) -> str | None:
-    """Return a sentence where workers give way to processes such as this one."""
+    """Return a sentence if the workers' niceness is above this process's."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
     if of_workers <= own:
         return None
@@ -194,7 +189,7 @@ def niceness_warning(of_workers: int) -> str | None:
 
 
 def warning() -> str | None:
-    """Return a sentence where the local Ray can be reached from other hosts."""
+    """Return a sentence if other hosts can reach the local Ray."""
     addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
     if addresses <= {LOOPBACK}:
         return None
@@ -205,10 +200,9 @@ def warning() -> str | None:
 
 
 def own_processes() -> list[int]:
-    """Return the ids of the store and the scheduler of a Ray that this process has started.
+    """Return the process ids of the store and the scheduler of a Ray that this process started.
 
-    None where Ray names its programs otherwise: that it is gone is then seen later, when it does
-    not answer.
+    None if Ray's programs have other names; the end of Ray is then noticed later.
     """
     found = []
     for child in psutil.Process().children(recursive=True):
@@ -219,7 +213,7 @@ def own_processes() -> list[int]:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process is there and has not ended; one that only waits to be reaped has."""
+    """Whether a process has not ended; a zombie has."""
     try:
         return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:

@@ -1,8 +1,7 @@
-"""The nodes: which there are, what others hold on them, which are about to go, and what a cluster
-that grows on demand is asked for.
+"""The nodes of a cluster: their free resources, those about to go, and requests to an autoscaler.
 
-Ray asks for the resources of what it is about to place. Groups that wait for their turn with us
-are not placed yet, so they are asked for here, by Ray's own call for that.
+Ray itself requests nodes only for what it is about to place. Worker groups that wait in our queue
+are not placed yet, so they are requested here.
 """
 
 import json
@@ -17,20 +16,19 @@ from raybench.cluster.layout import Node
 from raybench.spec.run import Placement
 
 HEAD = "node:__internal_head__"
-"""A resource that only the head has, one of it; no worker of a group needs any."""
+"""Resource of the head alone, which has one."""
 ADDRESS = "node:"
-"""Beginning of the resource that every node has by its address, one of it."""
+"""Prefix of the resource that every node has one of, named by its address."""
 NOMINAL = 0.0001
 NOMINAL_CPU = 0.001
 
 
 def waits_by_driver() -> dict[str, float]:
-    """Return what a process that merely waits reserves: a trace of the driver's node.
+    """Return the reservation that puts a process which merely waits on the driver's node.
 
-    The pool is there too. A call between two hosts whose answer is lost with the network is not
-    answered anew, and Tune's processes wait for the pool without a limit.
-
-    For a Ray whose nodes have no such resource a trace of a CPU, wherever that is.
+    The pool is there too: Tune's processes wait for it without a timeout, and Ray does not repeat
+    an answer that the network has lost between hosts. Without a resource that names the node, it is
+    a trace of a CPU anywhere.
     """
     here = ray.get_runtime_context().get_node_id()
     names = [
@@ -46,9 +44,9 @@ def waits_by_driver() -> dict[str, float]:
 
 
 def draining_nodes() -> frozenset[str]:
-    """Return Ray's ids of the nodes that are about to go; for a Ray that does not tell, none.
+    """Return Ray's ids of the nodes that are about to go; none if Ray does not say.
 
-    Ray Train's own notice of a preemption comes from here.
+    Ray Train reads its notice of a preemption from there, too.
     """
     ask = getattr(state.state, "get_draining_nodes", None)
     return frozenset() if ask is None else frozenset(ask())
@@ -59,8 +57,8 @@ NEGLIGIBLE = 0.05
 
 
 def available() -> Mapping[str, Mapping[str, float]]:
-    """Return what every node has free by Ray's books, by its id; empty for a Ray that does not
-    say: then what others hold is only seen when a group does not start."""
+    """Return the free resources of every node by its id; empty if Ray does not say: what others
+    hold is then noticed only when a group does not start."""
     ask: Any = getattr(state, "available_resources_per_node", None)
     found: Mapping[str, Mapping[str, float]] = ask() if ask is not None else {}
     return found
@@ -73,8 +71,8 @@ def taken_by_others(
 ) -> list[tuple[float, float]]:
     """Return the (CPU cores, GPUs) of every node that are neither free nor `held` by our groups.
 
-    While a group of ours starts or ends, books and groups differ for a moment: never below 0.
-    A node that Ray no longer counts has nothing left.
+    Never below 0: while a group of ours starts or ends, Ray's account and ours differ for a moment.
+    A node that Ray does not list has nothing free.
     """
     taken = []
     for node, (cpus, gpus) in zip(nodes, held, strict=True):
@@ -89,24 +87,24 @@ def taken_by_others(
 
 
 STATUS = "__autoscaling_status"
-"""Key under which the autoscaler reports, in the store that `ray status` reads."""
+"""Key of the autoscaler's report in Ray's store."""
 UNMANAGED = "node_"
-"""Beginning of the kinds of node that nobody scales: each is a kind of its own."""
+"""Prefix of the node types without an autoscaler: each node has its own."""
 ANY_OF_A_MODEL = 0.001
 FIRST_REPORT_S = 10.0
-"""A head that has just started reports after some seconds; one that reports nothing never does."""
+"""Seconds for which the first report of a head that has just started is waited for."""
 
 
 def has_autoscaler() -> bool:
     """Whether the cluster starts nodes by itself.
 
-    One whose nodes were started by hand has an autoscaler too, which only reports: every node is
-    a kind of its own there. A Ray that reports otherwise is taken for one that does not grow.
+    A cluster whose nodes were started by hand has an autoscaler that only reports: there every node
+    has a type of its own. A Ray that reports in another way counts as one that does not grow.
     """
     until = time.monotonic() + FIRST_REPORT_S
     try:
         kinds = _kinds()
-        while not kinds and time.monotonic() < until:  # every node has a kind: it has just started
+        while not kinds and time.monotonic() < until:  # every node has a type: it has just started
             time.sleep(0.5)
             kinds = _kinds()
     except (ImportError, AttributeError):
@@ -115,10 +113,7 @@ def has_autoscaler() -> bool:
 
 
 def request(bundles: Sequence[Mapping[str, float]]) -> None:
-    """Ask for a cluster that holds all bundles at once, until asked otherwise; none takes it back.
-
-    Raises what Ray raises where its store does not answer.
-    """
+    """Request a cluster that holds all bundles at once, until the next request; none cancels it."""
     from ray.autoscaler.sdk import request_resources
 
     request_resources(bundles=[dict(bundle) for bundle in bundles])
@@ -127,9 +122,9 @@ def request(bundles: Sequence[Mapping[str, float]]) -> None:
 def bundles_of(
     placements: Iterable[Placement], taken: Iterable[tuple[float, float]]
 ) -> list[dict[str, float]]:
-    """Return what is asked for: a bundle for every worker, and what others hold on each node.
+    """Return a bundle for every worker and for what others hold on each node.
 
-    A request is the size the whole cluster shall have, whoever is at work on it.
+    A request is the size of the whole cluster, whoever uses it.
     """
     wanted: list[dict[str, float]] = []
     for placement in placements:
@@ -144,7 +139,7 @@ def bundles_of(
 
 
 def _kinds() -> list[str]:
-    """Return the kinds of node that the first of Ray's autoscalers reports, or the second knows."""
+    """Return the node types that Ray's first autoscaler reports, or its second one knows."""
     from ray.autoscaler.v2 import sdk, utils
     from ray.experimental import internal_kv
 

@@ -1,8 +1,8 @@
-"""Rendezvous of workers: torch's process groups and TensorFlow's TF_CONFIG, of several hosts
-over an interface that is set and tried first, of one host through a file.
+"""Rendezvous of workers: torch's process groups and TensorFlow's TF_CONFIG.
 
-Left to itself torch starts a store on rank 0, which listens on all addresses of the machine and
-knows no token. Extends what Ray Train offers to backends: `on_start` of a config's `backend_cls`.
+Workers on several hosts meet over an interface that is set and tested first, torch's workers on one
+host through a file: by default torch starts a store on rank 0, which listens on all addresses of
+the machine without a token. Extends `on_start` of the backends of Ray Train's configurations.
 """
 
 import importlib
@@ -22,21 +22,27 @@ from raybench.training.base import find_part
 USED = ("execute_single_async", "get_resources_per_worker")
 """Methods of Train's worker group that are called."""
 _listeners: list[socket.socket] = []
-"""Socket of a worker, while the others try it."""
+"""Socket of a worker while the others test it."""
 
 
 class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one sentence)
-    """The workers do not reach each other; says between which hosts, and what to set."""
+    """The workers do not reach each other; the message names the hosts and what to set."""
 
 
 def meeting(
     framework: str, *, file: str | None = None, interface: str | None = None
 ) -> dict[str, Any]:
-    """Return the argument of a trainer whose workers meet in a `file` of their one host, or set and
-    try their network interface first.
+    """Return the argument of a trainer that sets how its workers meet.
 
-    `interface`: the one that the user named; none derives each host's. Nothing for a Ray that lacks
-    what is extended: there torch's store listens on a port, and interfaces are guessed.
+    Args:
+        framework: `torch` or `tensorflow`.
+        file: file through which the workers of one host meet; None sets and tests their network
+            interface first.
+        interface: interface that the user named; None finds each host's.
+
+    Returns:
+        The trainer's argument; none if Ray lacks what is extended. Then torch's store listens on a
+        port, and the frameworks guess the interface.
     """
     name = framework.capitalize()
     try:
@@ -47,10 +53,10 @@ def meeting(
         return {}
 
     class Meets(backend_class):  # type: ignore[misc, unused-ignore]
-        """Ray's own, once the workers are known to reach each other."""
+        """Ray's backend, after a test that the workers reach each other."""
 
         def on_start(self, worker_group: Any, backend_config: Any) -> None:
-            """Let every rank join; called by Ray Train once the workers are there."""
+            """Make every rank join; called by Ray Train once the workers are there."""
             is_alone = len(worker_group) == 1
             if not all(hasattr(worker_group, name) for name in USED):
                 if not (file and is_alone):
@@ -67,26 +73,26 @@ def meeting(
                 each(worker_group, _use_addresses, [(places,) for _ in places])
 
         def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
-            """Leave the group, where there is one."""
+            """Leave the process group, if there is one."""
             if not file or len(worker_group) > 1:
                 super().on_shutdown(worker_group, backend_config)
             if file:
                 Path(file).unlink(missing_ok=True)
 
     class Meeting(config_class):  # type: ignore[misc, unused-ignore]
-        """Ray's own, with another backend."""
+        """Ray's configuration, with another backend."""
 
         @property
         def backend_cls(self) -> type:
-            """Return what sets the workers up."""
+            """Return the backend, which sets the workers up."""
             return Meets
 
     return {f"{framework}_config": Meeting()}
 
 
 def _hide_gpus(worker_group: Any) -> None:
-    """Let workers of cores alone see no GPU, before anything of torch's wakes them: Ray leaves
-    CUDA_VISIBLE_DEVICES as it is, and asks torch whether there are any before `serve` begins."""
+    """Hide the GPUs from workers without any, before torch is first asked for them, which Ray does
+    before `serve` begins. Ray itself leaves CUDA_VISIBLE_DEVICES unset."""
     if not worker_group.get_resources_per_worker().get("GPU", 0):
         each(worker_group, _see_no_gpu, [()] * len(worker_group))
 
@@ -97,8 +103,7 @@ def _see_no_gpu() -> None:
 
 
 def _meet_in_file(worker_group: Any, file: str, timeout_s: int) -> None:
-    """Make torch's process group through a file, a new one for every group; one worker alone needs
-    none."""
+    """Make torch's process group through a new file; one worker alone needs none."""
     size, gpus = len(worker_group), worker_group.get_resources_per_worker().get("GPU", 0)
     named = {"backend": "nccl" if gpus else "gloo", "size": size, "file": file}
     joining = [
@@ -115,14 +120,14 @@ def _join(**arguments: Any) -> None:
 
 
 def _use_addresses(places: list[Place]) -> None:
-    """Let TensorFlow meet, in a worker, at the addresses that were tried."""
+    """Set TensorFlow's addresses to those that were tested, in a worker."""
     config = json.loads(os.environ["TF_CONFIG"])
     config["cluster"]["worker"] = connectivity.with_hosts(config["cluster"]["worker"], places)
     os.environ["TF_CONFIG"] = json.dumps(config)
 
 
 def connect(worker_group: Any, interface: str | None) -> list[Place]:
-    """Set the interface in every worker and try it; return where they are, or raise Unreached."""
+    """Set the interface in every worker and test it; return the places, or raise Unreached."""
     size = len(worker_group)
     rank_0 = ray.get(worker_group.execute_single_async(0, ray.util.get_node_ip_address))
     found = each(worker_group, _take_interface, [(rank_0, interface, size)] * size)
@@ -135,7 +140,7 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
 
 
 def each(worker_group: Any, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
-    """Let rank r call the function with the arguments r; return the answers by rank."""
+    """Call the function on rank r with arguments r; return the answers by rank."""
     calls = [
         worker_group.execute_single_async(rank, function, *given)
         for rank, given in enumerate(arguments)
@@ -150,7 +155,7 @@ def _raise_problem(sentence: str | None) -> None:
 
 
 def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
-    """Find the interface, tell Gloo and NCCL, and listen there, in a worker."""
+    """Find the interface, set it for Gloo and NCCL, and listen on it, in a worker."""
     is_named = bool(named or os.environ.get(VARIABLE))
     try:
         place = connectivity.place_of(rank_0, named)

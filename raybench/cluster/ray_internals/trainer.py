@@ -1,5 +1,6 @@
-"""Ray Train's trainer without what a worker group of ours does not use: seconds of its start;
-and what Ray says of an actor's process: a sign of life, and its words for a lost one.
+"""Ray Train's trainer without the parts that our worker groups do not use, which saves seconds.
+
+Also whether an actor's process answers, and the meaning of Ray's messages for a lost one.
 """
 
 from collections.abc import Iterable
@@ -9,13 +10,11 @@ import ray
 
 
 def has_lost_one(actors: Iterable[Any], *, timeout_s: float) -> bool:
-    """Whether one of the actors has died, or gives no sign of life for `timeout_s`.
+    """Whether one of the actors has died, or does not answer for `timeout_s` seconds.
 
-    Ray learns of a node that has gone after many seconds only; an actor that is at work answers
-    at once, since a Train worker trains in a thread beside.
-
-    Every actor answers `__ray_ready__`, which Ray uses in its own documentation but does not
-    promise. Where an actor has no such method none is taken for lost.
+    Ray takes many seconds to notice that a node has gone. A busy Train worker answers at once,
+    because it trains in a thread. Every actor has the method `__ray_ready__`, which Ray's
+    documentation uses but does not promise; an actor without it does not count as lost.
     """
     answers = [getattr(actor, "__ray_ready__", None) for actor in actors]
     try:
@@ -36,17 +35,17 @@ MEANINGS = {
     "NodeDiedError": OUT_OF_REACH,
     "node was terminated unexpectedly": OUT_OF_REACH,
 }
-"""Meaning of a part of Ray's words for an error, of which Ray Train hands on the words alone, often
-in a paragraph of guesses. Words that change are shown as they are."""
+"""Message for a part of Ray's error text, which is all that Ray Train passes on, often in a
+paragraph of guesses. Other texts are shown as they are."""
 
 
 TRAIN_SWITCHES = {
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how soon a lost worker is noticed
-    # Admitted only where there is room: who has taken it since has to be waited for, not tried.
+    # A group starts only if there is room: if another job has taken it since, wait in the queue.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a user's relative paths mean the same everywhere
-    # What each of these starts looks at runs that report to Train; ours report to the pool.
+    # All of these watch runs that report to Train; ours report to the pool.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "0",
@@ -54,16 +53,16 @@ TRAIN_SWITCHES = {
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
 }
-"""Environment of pool and workers; a Ray that does not know one of them does as by itself."""
+"""Environment of pool and workers; Ray ignores a variable that it does not know."""
 UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
-"""Ray Data shards (our data is in memory), and a watchdog over the controller's placement group
-(which ends with the pool)."""
+"""Callbacks for Ray Data shards (our data is in memory), and for a placement group that outlives
+its controller (ours ends with the pool)."""
 
 
 def plain_trainer() -> Any:
-    """Return the trainer below TorchTrainer and TensorflowTrainer, which imports no framework.
+    """Return the base class of TorchTrainer and TensorflowTrainer, which imports no framework.
 
-    Ray has it for developers, at this place since Train V2; elsewhere is the one before.
+    It is a developer API, at this place since Train V2.
     """
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
@@ -71,10 +70,10 @@ def plain_trainer() -> Any:
 
 
 def without_unused_callbacks(trainer: Any) -> Any:
-    """Leave out what Train starts and a worker group of ours does not use.
+    """Leave out the callbacks of Train that our worker groups do not use.
 
-    Each of these callbacks starts an actor, about two seconds of a core. A Ray that builds
-    its callbacks otherwise starts them as before.
+    Each starts an actor, which takes about two seconds of a core. If Ray makes its callbacks in
+    another way, they are started.
     """
     create = getattr(trainer, "_create_default_callbacks", None)
     if create is not None:
@@ -87,11 +86,10 @@ def without_unused_callbacks(trainer: Any) -> Any:
 def controlled_here(trainer: Any) -> Any:
     """Run Train's controller in this process, in the thread that calls `fit`.
 
-    An actor of its own takes three seconds to start and import what the pool has imported
-    already, and lives no longer than the pool. It need not tell an autoscaler of the workers
-    either, which starts an actor that imports Ray Data, 1.2 s before any worker starts, and sends
-    requests that take the place of the pool's own (`cluster.scaling`). A Ray that starts its
-    controller otherwise does as before.
+    As an actor it takes three seconds to start and import what the pool has imported already.
+    Telling an autoscaler of the workers starts another actor, which imports Ray Data for 1.2 s and
+    sends requests that replace the pool's own. If Ray starts its controller in another way, it does
+    so.
     """
     try:
         from raybench.cluster.ray_internals.controller import is_as_expected, run_controller
@@ -108,8 +106,8 @@ def controlled_here(trainer: Any) -> Any:
 def end_workers(trainer: Any) -> None:
     """End all workers that a trainer has started, whether they answer or not.
 
-    Their processes end with their placement group, which gives their GPUs back to Ray. Nothing for
-    a trainer whose controller runs elsewhere: those that answered are killed by their handles.
+    Their processes end with their placement group, which returns their GPUs to Ray. Does nothing
+    for a trainer whose controller runs elsewhere; its workers are killed by their handles.
     """
     for group in getattr(trainer, "raybench_groups", ()):
         group.end()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import raybench as package
-from raybench.cluster.admission import Capacity
+from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import Node
 from raybench.commands import cli
 from raybench.runs import diagnose as body

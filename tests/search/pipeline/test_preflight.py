@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster.admission import Capacity
+from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import Node
 from raybench.data.load import load_dataset
 from raybench.runs import preflight

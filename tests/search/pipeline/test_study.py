@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raybench.cluster.admission import Capacity
+from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import Node
 from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from raybench.cluster.admission import MOST_OVERTAKEN, Admission, Capacity
-from raybench.cluster.layout import Node, Reservation, lay_out, num_nodes, workers_per_node
+from raybench.cluster.capacity import Capacity
+from raybench.cluster.layout import DriverResources, Node, lay_out, num_nodes, workers_per_node
 from raybench.cluster.queue import missing
+from raybench.cluster.resource_scheduler import MAX_OVERTAKEN, ResourceScheduler
 from raybench.runs.preflight import ASKED_AHEAD
 from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
@@ -28,7 +29,7 @@ def nodes_of(*each):
 
 
 def one_node(cpus, gpus=0, **limits):
-    return Admission(nodes=nodes_of((cpus, gpus)), **limits)
+    return ResourceScheduler(nodes=nodes_of((cpus, gpus)), **limits)
 
 
 def split_over_nodes(draw, cpus, gpus, *, at_least):
@@ -45,10 +46,10 @@ def split_over_nodes(draw, cpus, gpus, *, at_least):
             return nodes_of(*nodes)
 
 
-def run(admission, trial, given):
+def run(scheduler, trial, given):
     """Submit a trial that must be granted at once."""
-    admission.submit(trial, given)
-    (grant,) = admission.admit()
+    scheduler.submit(trial, given)
+    (grant,) = scheduler.admit()
     assert grant.trial == trial
     return grant
 
@@ -60,13 +61,13 @@ class Simulation:
         draw = self.draw = random.Random(seed)
         cpus = draw.choice([8, 9, 12, 16, 64])
         gpus = draw.choice([8, 11, 16]) if gpus_per_worker else 0
-        self.admission = Admission(
+        self.scheduler = ResourceScheduler(
             nodes=split_over_nodes(draw, cpus, gpus, at_least=max(WIDTHS)),
             max_workers=draw.choice([4, 8, 12, 10**9]),
             on_cluster=draw.random() < 0.5,
         )
         self.gpus_per_worker = gpus_per_worker
-        self.order, self.events, self.cancelled, self.grants = [], [], [], []
+        self.order, self.events, self.cancelled, self.finished = [], [], [], []
         self.running, self.alive = {}, {}
         self.overtaken = Counter()
 
@@ -81,15 +82,15 @@ class Simulation:
             if what == "submit":
                 self.submit(number)
             elif what == "cancel" and number in self.order:
-                self.admission.cancel(str(number))
+                self.scheduler.cancel(str(number))
                 self.order.remove(number)
                 self.cancelled.append(number)
             elif what == "crash":
-                self.admission.remove(self.running[number].group)
+                self.scheduler.remove(self.running[number].group)
                 del self.alive[self.running.pop(number).group]
             elif what == "end":
-                assert self.admission.release(str(number)) == self.running.pop(number).group
-            for grant in self.admission.admit():
+                assert self.scheduler.release(str(number)) == self.running.pop(number).group
+            for grant in self.scheduler.admit():
                 self.take(now, grant)
             self.check()
         return self
@@ -101,7 +102,7 @@ class Simulation:
             gpus_per_worker=self.gpus_per_worker,
             batch_size_per_worker=number,  # nothing to a group
         )
-        self.admission.submit(str(number), given)
+        self.scheduler.submit(str(number), given)
         self.order.append(number)
 
     def take(self, now, grant):
@@ -122,38 +123,39 @@ class Simulation:
         self.running[int(grant.trial)] = grant
         what = "crash" if self.draw.random() < 0.03 else "end"
         heapq.heappush(self.events, (now + self.draw.expovariate(0.1), int(grant.trial), what))
-        self.grants.append(grant)
+        self.finished.append(int(grant.trial))
 
     def check(self):
         busy = [grant.placement for grant in self.running.values()]
-        at_work = {one.trial for one in self.admission.at_work()}
-        assert at_work == {str(number) for number in self.running}
-        assert set(self.admission.groups) == set(self.alive)
+        assert {one.trial for one in self.scheduler.busy} == {
+            str(number) for number in self.running
+        }
+        assert set(self.scheduler.reservations) == set(self.alive)
         held = self.alive.values()
-        for node, one in enumerate(self.admission.nodes):
+        for node, one in enumerate(self.scheduler.nodes):
             cpus, gpus = one.cpus, one.gpus
             groups = [
                 (group, group.nodes.count(node), group.trial is not None)
-                for group in self.admission.groups.values()
+                for group in self.scheduler.reservations.values()
             ]
             assert sum(n for group, n, is_busy in groups if is_busy) <= cpus
             # GPUs are held by idle groups too.
             assert sum(n * group.placement.gpus_per_worker for group, n, _ in groups) <= gpus
-            if self.admission.on_cluster:
+            if self.scheduler.on_cluster:
                 assert sum(n for _, n, _ in groups) <= cpus
-        assert sum(one.num_workers for one in held) <= max(self.admission.max_workers, *WIDTHS)
+        assert sum(one.num_workers for one in held) <= max(self.scheduler.max_workers, *WIDTHS)
         if not busy:
-            assert not self.admission.waiting, "an empty cluster lets the head of the queue wait"
+            assert not self.scheduler.waiting, "an empty cluster lets the head of the queue wait"
 
 
 @pytest.mark.parametrize("gpus_per_worker", [0, 1])
 @pytest.mark.parametrize("seed", range(6))
 def test_thousands_of_trials_never_overbook_and_all_finish(seed, gpus_per_worker):
     simulation = Simulation(seed, gpus_per_worker=gpus_per_worker).run(250)
-    finished = [int(grant.trial) for grant in simulation.grants]
-    assert sorted(finished + simulation.cancelled) == list(range(250))
-    assert max(simulation.overtaken.values(), default=0) <= MOST_OVERTAKEN
-    assert simulation.admission.at_work() == simulation.admission.waiting == []
+    assert sorted(simulation.finished + simulation.cancelled) == list(range(250))
+    assert max(simulation.overtaken.values(), default=0) <= MAX_OVERTAKEN
+    assert not simulation.scheduler.busy
+    assert not simulation.scheduler.waiting
 
 
 @pytest.mark.parametrize(
@@ -171,46 +173,46 @@ def test_a_search_over_frameworks_and_workers_starts_few_groups_on_gpus(
     """Mean of 10 searches of 60 trials, as many at once as the cluster holds and those ahead."""
     starts = 0
     for seed in range(10):
-        draw, admission = random.Random(seed), one_node(64, gpus)
+        draw, scheduler = random.Random(seed), one_node(64, gpus)
         asked, running = 0, []
         while asked < 60 or running:
-            while asked < 60 and len(running) + len(admission.waiting) < gpus + ASKED_AHEAD:
+            while asked < 60 and len(running) + len(scheduler.waiting) < gpus + ASKED_AHEAD:
                 given = place(draw.choice(widths), draw.choice(frameworks), gpus_per_worker=1)
-                admission.submit(str(asked), given)
+                scheduler.submit(str(asked), given)
                 asked += 1
-            granted = admission.admit()
+            granted = scheduler.admit()
             starts += sum(grant.is_new for grant in granted)
             running += [grant.trial for grant in granted]
-            admission.release(running.pop(draw.randrange(len(running))))
+            scheduler.release(running.pop(draw.randrange(len(running))))
     assert starts / 10 <= at_most
 
 
 def test_a_trial_overtakes_only_where_others_would_have_to_close_or_end() -> None:
     one, other = (place(1, name, gpus_per_worker=1) for name in FRAMEWORKS)
-    admission = one_node(64, gpus=2)
-    run(admission, "a", one)
-    admission.release("a")
-    admission.submit("head", other)
-    admission.submit("same", one)
-    assert [grant.trial for grant in admission.admit()] == ["head", "same"], "there is room"
-    admission.release("same")
-    admission.submit("wide", place(2, gpus_per_worker=1))
-    for number in range(MOST_OVERTAKEN + 1):
-        admission.submit(str(number), one)
-        overtakes = number < MOST_OVERTAKEN
-        assert [grant.trial for grant in admission.admit()] == [str(number)] * overtakes
-        admission.release(str(number))
-    admission.release("head")
-    assert [grant.trial for grant in admission.admit()] == ["wide"]
+    scheduler = one_node(64, gpus=2)
+    run(scheduler, "a", one)
+    scheduler.release("a")
+    scheduler.submit("head", other)
+    scheduler.submit("same", one)
+    assert [grant.trial for grant in scheduler.admit()] == ["head", "same"], "there is room"
+    scheduler.release("same")
+    scheduler.submit("wide", place(2, gpus_per_worker=1))
+    for number in range(MAX_OVERTAKEN + 1):
+        scheduler.submit(str(number), one)
+        overtakes = number < MAX_OVERTAKEN
+        assert [grant.trial for grant in scheduler.admit()] == [str(number)] * overtakes
+        scheduler.release(str(number))
+    scheduler.release("head")
+    assert [grant.trial for grant in scheduler.admit()] == ["wide"]
 
 
 def test_the_group_used_last_is_reused_first():
-    admission = one_node(cpus=8)
-    run(admission, "a", place(2))
-    last = run(admission, "b", place(2))
-    admission.release("a")
-    admission.release("b")
-    assert run(admission, "c", place(2)).group == last.group
+    scheduler = one_node(cpus=8)
+    run(scheduler, "a", place(2))
+    last = run(scheduler, "b", place(2))
+    scheduler.release("a")
+    scheduler.release("b")
+    assert run(scheduler, "c", place(2)).group == last.group
 
 
 @pytest.mark.parametrize(
@@ -223,61 +225,37 @@ def test_the_group_used_last_is_reused_first():
     ids=["on_cluster", "max_workers", "gpus"],
 )
 def test_the_least_recently_used_idle_group_closes(limits, resources):
-    admission = one_node(**limits)
-    old = run(admission, "old", place(2, **resources))
-    new = run(admission, "new", place(2, **resources))
-    admission.release("new")
-    admission.release("old")
-    grant = run(admission, "x", place(1, "tensorflow", **resources))
+    scheduler = one_node(**limits)
+    old = run(scheduler, "old", place(2, **resources))
+    new = run(scheduler, "new", place(2, **resources))
+    scheduler.release("new")
+    scheduler.release("old")
+    grant = run(scheduler, "x", place(1, "tensorflow", **resources))
     assert grant.evict == (new.group,)
-    assert old.group in admission.groups
+    assert old.group in scheduler.reservations
 
 
 def test_sleeping_groups_of_one_node_need_not_close():
-    admission = one_node(cpus=2, on_cluster=False)
-    run(admission, "a", place(2))
-    admission.release("a")
-    assert run(admission, "b", place(2, "tensorflow")).evict == ()
-    admission.submit("c", place(2))
-    assert admission.admit() == [], "its group is idle, but the cores are taken"
-    admission.release("b")
-    (grant,) = admission.admit()
+    scheduler = one_node(cpus=2, on_cluster=False)
+    run(scheduler, "a", place(2))
+    scheduler.release("a")
+    assert run(scheduler, "b", place(2, "tensorflow")).evict == ()
+    scheduler.submit("c", place(2))
+    assert scheduler.admit() == [], "its group is idle, but the cores are taken"
+    scheduler.release("b")
+    (grant,) = scheduler.admit()
     assert not grant.is_new
 
 
 def test_only_what_helps_is_closed():
-    admission = one_node(cpus=8, gpus=2)
-    plain = run(admission, "plain", place(1))
-    gpu = run(admission, "gpu", place(2, gpus_per_worker=1))
-    admission.release("plain")
-    admission.release("gpu")
-    grant = run(admission, "x", place(2, "tensorflow", gpus_per_worker=1))
+    scheduler = one_node(cpus=8, gpus=2)
+    plain = run(scheduler, "plain", place(1))
+    gpu = run(scheduler, "gpu", place(2, gpus_per_worker=1))
+    scheduler.release("plain")
+    scheduler.release("gpu")
+    grant = run(scheduler, "x", place(2, "tensorflow", gpus_per_worker=1))
     assert grant.evict == (gpu.group,)
-    assert plain.group in admission.groups
-
-
-def test_workers_are_packed_onto_nodes_that_hold_them():
-    """Of six groups that fit the sums, two fit the nodes: the GPUs are where few cores are."""
-    admission = Admission(nodes=nodes_of((16, 0), (8, 8)), on_cluster=True)
-    for number in range(6):
-        admission.submit(str(number), place(1, cpus_per_worker=4, gpus_per_worker=1))
-    assert [grant.trial for grant in admission.admit()] == ["0", "1"]
-    assert [group.nodes for group in admission.groups.values()] == [(1,), (1,)]
-
-
-@pytest.mark.parametrize(
-    ("free", "places"),
-    [
-        (((4, 0), (2, 0)), (1, 1)),  # the smaller hole that holds both
-        (((1, 0), (1, 0), (1, 0)), (0, 1)),
-        (((1, 0), (3, 0)), (1, 1)),
-        (((2, 2), (2, 0)), (1, 1)),  # GPUs are left to those who need them
-        (((1, 0), (1, 0), (2, 2)), (2, 2)),  # unless that tears the group apart
-        (((1, 0),), None),
-    ],
-)
-def test_a_group_stays_together_where_it_can(free, places):
-    assert lay_out(place(2), nodes_of(*free)) == places
+    assert plain.group in scheduler.reservations
 
 
 @pytest.mark.parametrize(
@@ -301,28 +279,40 @@ def test_workers_of_an_empty_cluster(
         assert num_nodes(place(workers, strategy=strategy), empty) == len(expected)
 
 
+TWO_HOSTS = ((2, 0), (2, 0))
+
+
 @pytest.mark.parametrize(
-    ("strategy", "free", "nodes"),
+    ("strategy", "free", "empty", "expected"),
     [
-        ("pack", ((1, 0), (1, 0)), None),  # not torn apart: a node holds it when it is empty
-        ("pack", ((2, 0), (1, 0)), (0, 0)),
-        ("spread", ((2, 0), (0, 0)), None),  # nor pressed together
-        ("spread", ((1, 0), (1, 0)), (0, 1)),
+        ("pack", ((4, 0), (2, 0)), None, (1, 1)),  # the smaller hole that holds both
+        ("pack", ((1, 0), (1, 0), (1, 0)), None, (0, 1)),
+        ("pack", ((1, 0), (3, 0)), None, (1, 1)),
+        ("pack", ((2, 2), (2, 0)), None, (1, 1)),  # GPUs are left to those who need them
+        ("pack", ((1, 0), (1, 0), (2, 2)), None, (2, 2)),  # unless that tears the group apart
+        ("pack", ((1, 0),), None, None),
+        ("pack", ((1, 0), (1, 0)), TWO_HOSTS, None),  # not torn apart: a node can hold it
+        ("pack", ((2, 0), (1, 0)), TWO_HOSTS, (0, 0)),
+        ("spread", ((2, 0), (0, 0)), TWO_HOSTS, None),  # nor pressed together
+        ("spread", ((1, 0), (1, 0)), TWO_HOSTS, (0, 1)),
     ],
 )
-def test_every_run_of_a_placement_has_as_many_nodes(
-    strategy: str, free: tuple[tuple[int, int], ...], nodes: tuple[int, ...] | None
+def test_a_group_has_as_many_nodes_as_on_empty_ones(
+    strategy: str,
+    free: tuple[tuple[int, int], ...],
+    empty: tuple[tuple[int, int], ...] | None,
+    expected: tuple[int, ...] | None,
 ) -> None:
-    empty = nodes_of((2, 0), (2, 0))
-    assert lay_out(place(2, strategy=strategy), nodes_of(*free), empty) == nodes
+    total = None if empty is None else nodes_of(*empty)
+    assert lay_out(place(2, strategy=strategy), nodes_of(*free), total) == expected
 
 
 def test_parts_of_a_gpu_are_for_runs_of_one_worker() -> None:
-    admission = Admission(nodes_of((16, 1)))
+    scheduler = ResourceScheduler(nodes_of((16, 1)))
     for number in range(11):
-        admission.submit(str(number), place(1, gpus_per_worker=0.1))
-    assert len(admission.admit()) == 10, "ten tenths are one GPU"
-    assert not admission.fits(HALVES)
+        scheduler.submit(str(number), place(1, gpus_per_worker=0.1))
+    assert len(scheduler.admit()) == 10, "ten tenths are one GPU"
+    assert not scheduler.fits(HALVES)
 
 
 @pytest.mark.parametrize(
@@ -383,11 +373,11 @@ HEAD = "3 CPUs: 0 free on host a, 1 on host b"
     ],
 )
 def test_what_a_group_waits_for(nodes, limits, asked, said) -> None:
-    admission = Admission(nodes, **limits)
+    scheduler = ResourceScheduler(nodes, **limits)
     for number, placement in enumerate(asked):
-        admission.submit(str(number), placement)
-    assert len(admission.admit()) == len(asked) - len(said)
-    assert missing(admission) == said
+        scheduler.submit(str(number), placement)
+    assert len(scheduler.admit()) == len(asked) - len(said)
+    assert missing(scheduler) == said
 
 
 A100, H100 = (replace(nodes_of((4, 2))[0], accelerator=model) for model in ("A100", "H100"))
@@ -413,7 +403,7 @@ def test_the_type_of_the_gpus_is_chosen() -> None:
             r"room for 0 .*: a 1 and 0, b 2 and 0\); ask for fewer",
         ),
         (
-            Capacity(nodes_of((1, 0)), 0.0, driver=Reservation("id-b", 1, host="b")),
+            Capacity(nodes_of((1, 0)), 0.0, driver=DriverResources("id-b", 1, host="b")),
             place(2),
             "room for 1 .*without 1 CPU that the search itself holds on host b",
         ),
