@@ -54,7 +54,7 @@ TOKEN = "RAY_AUTH_MODE=token "
 WITHOUT_TOKEN = [line.removeprefix(TOKEN) for line in COMMANDS]
 CLUSTER_COMMANDS = [line for line in WITHOUT_TOKEN if line.startswith("ray ")]
 PIP_COMMANDS = [line for line in COMMANDS if line.startswith("pip install ")]
-AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "transfer")
+AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "transfer", "forecast")
 """Commands that start nothing; the others get --dry-run."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ValidationInfo
+from pydantic import BeforeValidator, Field, ValidationInfo
 
 from raybench.spec.dataset_spec import Task
 from raybench.spec.documents import Document, parse_settings, parse_yaml
@@ -398,6 +398,19 @@ class TransferOptions(Options):
     """File to write (default: FILE-transferred.yaml)."""
 
 
+class ForecastOptions(Options):
+    """Options of the prediction of a large run from small ones."""
+
+    OF: ClassVar[str] = "forecast"
+    runs: Annotated[Path, Argument("RUNS.csv", is_positional=True)]
+    """CSV file with one row per small run: parameters, samples (or tokens), batch, learning_rate,
+    loss."""
+    parameters: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Number of parameters of the large model."""
+    samples: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Training samples of the large run (of a language model: tokens)."""
+
+
 class InitOptions(Options):
     """Options of the inspection of a dataset."""
 
@@ -457,7 +470,8 @@ OPTIONS: dict[str, type[Options]] = {
     one.OF: one
     for one in (
         *(TuneOptions, TrainOptions, ScaleOptions, DiagnoseOptions, CompareOptions),
-        *(PlanOptions, TransferOptions, InitOptions, ReportOptions, DoctorOptions, DataOptions),
+        *(PlanOptions, TransferOptions, ForecastOptions, InitOptions),
+        *(ReportOptions, DoctorOptions, DataOptions),
     )
 }
 """Options by command."""

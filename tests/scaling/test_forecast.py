@@ -1,10 +1,14 @@
 """Prediction of a large run from small ones: laws that are known, and what is refused."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from raybench.commands import cli
 from raybench.scaling.forecast import LargeRunModel, SmallRun
 from raybench.spec.errors import UserError
 
@@ -104,3 +108,23 @@ def test_what_cannot_be_extrapolated_is_refused(known: list[SmallRun]) -> None:
 def test_a_large_run_that_is_small_is_refused() -> None:
     with pytest.raises(UserError):
         LargeRunModel(runs()).predict(1e8, 1e9)
+
+
+def test_the_command_reads_a_table_with_other_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"samples": "tokens", "batch": "batch_tokens", "learning_rate": "lr"}
+    table = pd.DataFrame(runs()).rename(columns=names).assign(width=512)
+    table.loc[0, "loss"] = None
+    file = tmp_path / "runs.csv"
+    table.to_csv(file, index=False)
+    asked = ["forecast", str(file), "--parameters", "2e9", "--samples", "4e10", "--json"]
+    assert cli.main(asked) == 0
+    found = json.loads(capsys.readouterr().out)["details"]
+    rate, batch, least = optimum(*LARGE)
+    for name, value in (("learning_rate", rate), ("batch", batch), ("loss", least)):
+        assert found[name]["low"] <= value <= found[name]["high"]
+    assert (found["next_run"]["parameters"], found["next_run"]["samples"]) in CELLS
+    table.drop(columns="lr").to_csv(file, index=False)
+    assert cli.main(asked) == 2
+    assert cli.main([*asked[:1], str(tmp_path / "none.csv"), *asked[2:]]) == 2
