@@ -35,7 +35,7 @@ NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
 
 
 class _TensorBoard(Sink):
-    """Writes `<study>/tensorboard/<run>/events.out.tfevents...`; a run replaces its last attempt."""
+    """Writes `<study>/tensorboard/<run>/events.out.tfevents...`; reruns replace their run."""
 
     def __init__(self, folder: Path, study: str) -> None:
         del study  # TensorBoard names runs by their folders

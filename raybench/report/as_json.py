@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_jsonable_python
 
-from raybench.report.answer import said
+from raybench.report.answer import summary_of
 from raybench.report.how_sure import next_steps
 from raybench.report.pairs import comparison_of, documents
 from raybench.report.study import StudyResults
@@ -94,10 +94,10 @@ def document_of(command: str, ended: Ended) -> CommandResult:
 
 def of_results(results: StudyResults) -> dict[str, Any]:
     """Return the parts of a document that a results folder gives."""
-    trials, words = results.trials, said(results)
+    trials, words = results.trials, summary_of(results)
     found: dict[str, Any] = {
         "answer": words.lines,
-        "notes": [*words.mind],
+        "notes": [*words.caveats],
         "details": {
             "runs": len(trials),
             "failed": 0 if trials.empty else int((trials["state"] == "failed").sum()),

@@ -1,11 +1,10 @@
-"""Confidence of a verdict, in words: what it stands on, how far runs scatter, what more would tell.
+"""How sure a verdict is, in words: its runs, their scatter, and what more runs would show. Also the
+next steps, each with its command.
 
-No probability that the winner is within so many per cent of the best is given: posteriors of few
-runs are off by up to 17 points (`benchmarks/search/race.py`). That the best of those that ran
-again is the named one or statistically tied with it holds in nine of ten studies there; the best of
-all is not claimed: what the search stopped early was never compared.
-
-Below it what to do next, each step with its command.
+No probability that the winner is within some percentage of the best is given: posteriors of few
+runs are off by up to 17 points (`benchmarks/search/race.py`). In nine of ten studies there, the
+winner is the best of the configurations that ran again, or tied with it. Nothing is claimed about
+trials that were stopped early, since they were never compared.
 """
 
 import argparse
@@ -24,18 +23,18 @@ from raybench.stats.replicates import Noise, noise_at_least
 from raybench.stats.standing import SMALLEST
 
 FEW = 4.0
-"""Degrees of freedom up to which what is said of the scatter is mostly the prior."""
+"""Degrees of freedom up to which the estimated scatter is mostly the prior."""
 MORE = "--more"
 RUNS_EACH = 4
-"""Runs of each that is tied, and of the winner, that are proposed: as many as a race has had."""
+"""Proposed runs of the winner and of each tied trial: as many as in a race."""
 LEAST_RUNS, MOST_RUNS = 4, 20
-"""Runs that are proposed where some ran once."""
+"""Least and most proposed runs of trials that ran once."""
 
 
 def how_sure(results: Study, verdict: Verdict | None) -> str:
-    """Return what stands behind the verdict; "" without one.
+    """Return the evidence for a verdict in sentences; "" without one.
 
-    Where runs were on several models of GPU, of the verdict on the first of them.
+    If runs were on several models of GPU, this is the verdict for the first of them.
     """
     if verdict is None:
         return ""
@@ -75,8 +74,8 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
 
 
 def _scatter(results: Study, noise: Noise, trial: str) -> str:
-    """Say how far runs of one configuration lie apart (one standard deviation), and those of
-    `trial` where its own lie further apart than chance explains."""
+    """Return the standard deviation of runs of one configuration, in words; also that of `trial` if
+    its own runs scatter more than chance explains."""
     if math.isinf(noise.sigma):
         return "how far runs of one configuration lie apart is not known"
     one = repeated(results).get(trial)
@@ -95,8 +94,8 @@ def _size(results: Study, noise: Noise) -> str:
 
 
 def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
-    """Return how many runs `--more` is to have (None where they would show nothing), what they
-    bring, in a sentence, and in a few words."""
+    """Return the number for `--more` (None if more runs show nothing), what these runs would show
+    in a sentence, and the same in a few words."""
     ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
     once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
@@ -115,7 +114,7 @@ def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
 
 PAGE_FILE = "report.html"
 RESULTS = "results"
-"""The folder that a study is written into where no --out was given."""
+"""Folder of studies without --out."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +122,13 @@ class SuggestedStep:
     """A step that the reader can take next."""
 
     what: str
-    """Gain of it, in a few words."""
+    """Purpose in a few words."""
     do: str
-    """The command, or the file to open."""
+    """Command, or file to open."""
 
 
 def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
-    """Return what there is to do, the most useful first; commands are the study's own."""
+    """Return the next steps, the most useful first."""
     steps = []
     if verdict is not None:
         files = {"train it, keep the model": "best.yaml"}
@@ -148,11 +147,11 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
 
 
 def _surer(results: Study, verdict: Verdict) -> list[SuggestedStep]:
-    """Return the step that makes the verdict surer, if there is one."""
+    """Return the step that makes the verdict surer; [] if there is none."""
     if not verdict.is_confirmed:
-        if repeated(results):  # what ran again missed: once more is no help
+        if repeated(results):  # these missed, so more runs do not help
             return []
-        # The study's own command so that it confirms: `--more` is for what is confirmed.
+        # `--more` needs a confirmed winner, so the study's own command runs again.
         asked = results.study["study"].get("confirm")
         is_unasked = isinstance(asked, dict) and asked.get("race") == 0
         more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
@@ -163,11 +162,11 @@ def _surer(results: Study, verdict: Verdict) -> list[SuggestedStep]:
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
-"""End of the note on a search that came to its end before it had all its trials."""
+"""End of the note on a search that ran out of proposals before all its trials."""
 
 
 def _go_on(results: Study) -> list[SuggestedStep]:
-    """Return the step that searches on, where trials are left."""
+    """Return the step that runs the remaining trials; [] if there are none."""
     if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
         return []
     asked = results.num_trials_asked
@@ -178,7 +177,7 @@ def _go_on(results: Study) -> list[SuggestedStep]:
 
 
 def _own_command(results: Study, *more: str, without: str = "") -> str:
-    """Return the study's own command, on the folder that its results are in now, and `more`."""
+    """Return the command that continues the study in its current folder, with `more` options."""
     sessions = [results.study, *(results.study.get("continued") or [])]
     asked = [split_command(clean(str(one.get("command", "")))) for one in sessions]
     given = next((one for one in reversed(asked) if one and MORE not in one), asked[0])
@@ -187,11 +186,11 @@ def _own_command(results: Study, *more: str, without: str = "") -> str:
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--out")
     own.add_argument("--fresh", action="store_true")
-    is_asked = bool(given)  # else it was begun from Python
+    is_asked = bool(given)  # otherwise the study was started from Python
     space = [str(results.folder / STUDY_FILE)]
     known, rest = own.parse_known_args(given[1:] if is_asked else space)
     rest = [word for word in rest if word != without]
-    # What began a new folder shall not begin one again: it goes on where its results are now.
+    # The command must continue in the current folder, not start a new one.
     place = results.place if known.fresh or not is_asked else known.out
     if place is None and Path(results.place).parent.name != RESULTS:
         place = results.place

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from raybench.report.answer import said
+from raybench.report.answer import summary_of
 from raybench.report.console import Sentences, make_console, say, say_pairs, say_wrapped
 from raybench.report.export import export, to_csv
 from raybench.report.figures import scaling_plots
@@ -125,9 +125,9 @@ class ScalingReport:
         Of the files `written` it names the page, or the pictures. Without `verbose`, predictions
         that nobody asked for are left to the page, and how well the models fit.
         """
-        results, found = self.results, said(self.results)
+        results, found = self.results, summary_of(self.results)
         print_cells(console, scaling_cells(results), metric=results.metric)
-        for line in found.mind:
+        for line in found.caveats:
             say_wrapped(console, line)
         console.print()
         for part in self.parts(is_whole=verbose):

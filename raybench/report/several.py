@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import pandas as pd
 
-from raybench.report.answer import said, table_html
+from raybench.report.answer import summary_of, table_html
 from raybench.report.study import StudyResults, load
 from raybench.results.place import is_url, local_path, unlike
 from raybench.results.store import RECORDS_FILE
@@ -150,11 +150,13 @@ class Studies(Sequence[StudyResults]):
 
     def __repr__(self) -> str:
         lines = [f"{self._counted}: .winners, .trials, .curves, [0], ['{self.names[0]}']"]
-        lines += [f"{clean(name)}: {' '.join(said(one).lines)}" for name, one in self._named()]
+        lines += [
+            f"{clean(name)}: {' '.join(summary_of(one).lines)}" for name, one in self._named()
+        ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        answers = [" ".join(said(one).lines) for one in self]
+        answers = [" ".join(summary_of(one).lines) for one in self]
         rows = table_html(pd.DataFrame({"study": self.names, "answer": answers}))
         head = f"<p><strong>{self._counted}</strong></p>"
         return f'<div class="raybench-studies">{head}{rows}</div>'

@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console
 
 from raybench.report import tables
-from raybench.report.answer import said
+from raybench.report.answer import summary_of
 from raybench.report.console import say, say_pairs, say_wrapped
 from raybench.report.how_sure import PAGE_FILE, next_steps
 from raybench.report.pairs import answer_lines as pair_lines
@@ -148,8 +148,8 @@ def show(
         for line in pair_lines(pairs):
             say(console, line)
     elif results.trials.empty:
-        found = said(results)
-        for line in (*found.lines, *found.mind):
+        found = summary_of(results)
+        for line in (*found.lines, *found.caveats):
             say_wrapped(console, line)
     else:
         show_tables(console, results, is_brief=not verbose)
@@ -161,12 +161,12 @@ def show(
 
 def _show_answer(console: Console, results: Study, *, verbose: bool) -> None:
     """Print what stands behind the answer, the answer, and what to do next."""
-    found = said(results)
+    found = summary_of(results)
     for paragraph in (
         *([] if verbose else [ledger_line(results), *failed_line(results)]),
-        *found.mind,
+        *found.caveats,
         *(sensitivity_lines(results) if verbose else []),
-        *([f"How sure: {found.sure}"] if found.sure else []),
+        *([f"How sure: {found.confidence}"] if found.confidence else []),
     ):
         say_wrapped(console, paragraph)
     for paragraph in found.lines:

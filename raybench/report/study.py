@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from raybench.report.answer import html_of, lines_of, said
+from raybench.report.answer import html_of, lines_of, summary_of
 from raybench.report.console import Sentences
 from raybench.report.pairs import Pairs, comparison_of
 from raybench.results import analyses, ranking, verdict
@@ -157,24 +157,24 @@ class StudyResults(Study):
         elif (verdict := judge(self)) is not None:
             trial = verdict.cheapest if is_cheapest else verdict.fastest
         else:
-            raise UserError(f"{self.place}: has no winner. {' '.join(said(self).lines)}")
+            raise UserError(f"{self.place}: has no winner. {' '.join(summary_of(self).lines)}")
         spec = self.specs[trial]
         return Chosen(trial, spec, self.label(spec), self.name, self.folder)
 
     @property
     def answer(self) -> Sentences:
         """Answer, as the terminal and the page say it."""
-        return Sentences(said(self).lines)
+        return Sentences(summary_of(self).lines)
 
     @property
     def how_sure(self) -> Sentences:
         """Basis of the answer, and what would make it surer; empty where nothing won."""
-        return Sentences(filter(None, [said(self).sure]))
+        return Sentences(filter(None, [summary_of(self).confidence]))
 
     @property
     def remarks(self) -> Sentences:
         """Limits of the answer: ties, disturbed runs, the end of a searched range, outliers."""
-        return Sentences(said(self).mind)
+        return Sentences(summary_of(self).caveats)
 
     @property
     def scaling(self) -> pd.DataFrame:

@@ -40,7 +40,7 @@ class PageComparison:
     """Comparison of studies, which stands before the studies themselves."""
 
     headline: str
-    mind: Sequence[str]
+    caveats: Sequence[str]
     """Limits of the comparison."""
     winners: HtmlTable
 

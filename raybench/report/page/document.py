@@ -19,7 +19,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from raybench.report.answer import in_words, said
+from raybench.report.answer import in_words, summary_of
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
 from raybench.report.how_sure import PAGE_FILE, SuggestedStep, next_steps
@@ -54,7 +54,7 @@ class PageAnswer:
     """The rest of it."""
     facts: Sequence[tuple[str, Markup]]
     """Facts for a decision, by names: how sure, target, cost."""
-    mind: Sequence[Markup]
+    caveats: Sequence[Markup]
     """Limits of the answer: ties, the study goes on, the winner lies at the end of a range."""
     steps: Sequence[SuggestedStep]
     """Next steps."""
@@ -62,14 +62,14 @@ class PageAnswer:
 
 def answer_of(results: Study, study: str) -> PageAnswer:
     """Return the answer of a study of any kind; `study` begins the ids that its links lead to."""
-    found = said(results)
-    (first, *rest), *others = found.answer
+    found = summary_of(results)
+    (first, *rest), *others = found.conclusions
     steps: list[SuggestedStep] = []
     facts: list[tuple[str, str]] = []
     if results.study["study"].get("run"):
         facts = _facts_of_run(results)
     elif not results.is_scaling:
-        sure = found.sure[:1].upper() + found.sure[1:]
+        sure = found.confidence[:1].upper() + found.confidence[1:]
         facts = [("How sure", sure), ("Target", target_sentence(results))]
         facts.append(("Another target", " ".join(sensitivity_lines(results))))
         steps = [
@@ -85,7 +85,7 @@ def answer_of(results: Study, study: str) -> PageAnswer:
         linked(first),
         [linked(" ".join(one)) for one in (rest, *others) if one],
         [(name, linked(text)) for name, text in facts if text],
-        [linked(one) for one in (*unfinished(results), *found.mind)],
+        [linked(one) for one in (*unfinished(results), *found.caveats)],
         steps,
     )
 

@@ -147,7 +147,7 @@ def test_a_single_run_explains_itself(tmp_path):
 def test_a_study_that_is_not_at_its_end_says_so(tmp_path, owner, words):
     results = results_folder(tmp_path, [run_line("0000", 2.0, slow={"disturbed": 1.2})])
     (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
-    said = " ".join(answer_of(results, "s1").mind)
+    said = " ".join(answer_of(results, "s1").caveats)
     assert "Disturbed by other processes: 1 of 1 run" in said, "what is borne in mind elsewhere too"
     assert words in said if words else "running" not in said
 
