@@ -7,8 +7,12 @@ from raybench.report.figures import curves, outcomes, surface, timeline
 from raybench.report.figures.parts import MOST_ROWS, drawn, in_words
 from raybench.report.figures.parts import FigureKind as FigureKind
 from raybench.report.figures.scaling_plots import SCALING_FIGURES as SCALING_FIGURES
-from raybench.report.tables import ledger_totals
-from raybench.results.analyses import best_at_every_budget, importance_of, pareto_front
+from raybench.results.analyses import (
+    best_at_every_budget,
+    importance_of,
+    ledger_totals,
+    pareto_front,
+)
 from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.results.verdict import reached_target
