@@ -1,4 +1,4 @@
-"""Learning curves of the search, and what the best came to with new seeds."""
+"""Figures of learning curves, and of the configurations that were trained again with new seeds."""
 
 import math
 from typing import Any
@@ -22,20 +22,20 @@ from raybench.spec.metric import Metric
 from raybench.spec.text import counted
 
 NUMBER = 3
-"""Configurations that are named."""
+"""Configurations that are highlighted."""
 MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
-"""Grey curves that are drawn; evaluations of all of them; of one that is highlighted."""
+"""Most grey curves, most points of all of them, and most points of a highlighted curve."""
 LONG = 12.0
-"""Seconds of the longest over those of the best, beyond which the axis of seconds is a log."""
+"""Ratio of the longest run to the best seconds beyond which the axis of seconds is logarithmic."""
 
 
 def curves_figure(results: Study) -> Figure:
-    """The metric against seconds of training: every search run, the best NUMBER highlighted.
+    """Draw the metric over seconds of training for the search runs, with the NUMBER best
+    configurations highlighted.
 
-    The best are the confirmed configurations, then the search's by score. A marker stands
-    where the run reached the target, or at its best value if it did not. The thin dark line is the
-    best that any run had reached by then. Of very many runs some are drawn, from the best score to
-    the worst.
+    The best are those first in `configurations`. A marker is at the target, or at the best value of
+    a run that missed it. The thin dark line is the best value of any run so far. At most
+    MOST_CURVES other runs are drawn, from the best score to the worst.
     """
     metric, trials = results.metric, results.trials
     figure, axes = parts.new_figure(3.6)
@@ -56,7 +56,7 @@ def curves_figure(results: Study) -> Figure:
         keys.append(parts.key("best at every budget of seconds, of all search runs", **style))
     seconds = curves["train_s"][curves["train_s"] > 0]
     fastest = configurations(results)["expected_s"].min()
-    if seconds.max() > LONG * fastest:  # False where one of them is not known
+    if seconds.max() > LONG * fastest:  # False if one is NaN
         axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
         parts.plain_ticks(axes, "x")
     else:
@@ -75,7 +75,7 @@ def curves_figure(results: Study) -> Figure:
 def _grey(axes: Axes, results: Study, trials: list[str]) -> None:
     every = results.curves[results.curves["trial"].isin(set(trials))]
     most = max(MOST_POINTS // max(len(trials), 1), 8)
-    # Looked up one by one, the curves of 10,000 trials would take minutes.
+    # A lookup per trial would take minutes for 10,000 trials.
     for trial, curve in every.groupby("trial", sort=False):
         x, y = curve_xy(results.metric, parts.some(curve, most))
         marker = "." if len(curve) == 1 else "None"
@@ -91,29 +91,24 @@ def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     axes.plot(x, y, color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
     mark(axes, results.metric, curve, run, colour)
     shape = parts.marker_of(run["num_workers"])
-    words = told(results, trial)
+    reached = parts.wrapped(", ".join(seconds_of(results, trial)), parts.ROOM)
+    words = f"{name_of(results, trial)}\n{reached}"
     return parts.key(words, colour, linestyle=style, lw=2, marker=shape, mec=parts.PAPER)
 
 
 def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds, and values as figures have them."""
+    """Return seconds and values of a curve as drawn."""
     return curve["train_s"].to_numpy(), drawn(metric, curve[metric.name]).to_numpy()
 
 
-def told(results: Study, trial: str) -> str:
-    """Return a trial, its configuration and what it reached, in lines that fit a figure."""
-    said = parts.wrapped(", ".join(seconds_of(results, trial)), parts.ROOM)
-    return f"{name_of(results, trial)}\n{said}"
-
-
 def name_of(results: Study, trial: str) -> str:
-    """Return a trial and its configuration, in lines that fit a legend."""
+    """Return a trial with its configuration, wrapped for a legend."""
     row = results.trials.set_index("trial").loc[trial]
     return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM - 6)
 
 
 def seconds_of(results: Study, trial: str) -> list[str]:
-    """Say when the target was reached, and what that rests on."""
+    """Return the seconds or value of a trial in the search, and with new seeds."""
     run: Any = results.trials.set_index("trial").loc[trial]
     metric = results.metric
     value = run[metric.best_column]
@@ -137,14 +132,12 @@ def seconds_of(results: Study, trial: str) -> list[str]:
 
 
 def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str) -> None:
-    """Put the marker on a curve: at the target, else at the best value.
-
-    `run` is its row of `trials`.
-    """
+    """Draw the marker of a run (its row of `trials`) on its curve: at the target, or at the best
+    value if the target was missed."""
     if curve.empty:
         return
     later = curve[curve["train_s"] >= run["time_to_target_s"] - 1e-9]
-    at = later.iloc[0] if len(later) else curve.iloc[-1]  # part of a curve may be lost
+    at = later.iloc[0] if len(later) else curve.iloc[-1]  # a part of the curve may be missing
     if run["time_to_target_s"] != run["time_to_target_s"]:
         gains = curve[metric.name] * metric.sign
         at = curve.iloc[len(gains) - 1 - int(np.nan_to_num(gains, nan=-np.inf)[::-1].argmax())]
@@ -155,19 +148,18 @@ def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str)
 
 MOST_ROWS = 10
 ROW = 0.52
-"""Inches of a configuration's row."""
+"""Height of a configuration's row in inches."""
 ROLE_MARKERS = {"trial": "D", "placement_check": "v", "race": "o", "confirm": "s"}
 SEARCHED = ("trial", "placement_check")
-"""Marks that are drawn hollow."""
+"""Roles with hollow markers."""
 MISSED: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 
 
 def race_figure(results: Study) -> Figure:
-    """Runs of every configuration that was trained again, best first, with 90 % intervals.
+    """Draw the runs of each configuration that was trained again, best first.
 
-    The bar is the interval of what the configuration is compared by, the stroke in it its expected
-    value. Those statistically tied with the first say `tied`. A cross is a run that missed the
-    target, at the seconds it had spent.
+    The bar is the 90 % interval of the value that configurations are compared by, the line in it
+    the expected value. A cross is a run that missed the target, at the seconds it trained.
     """
     table = race_rows(results)
     rows = list(dict.fromkeys(table["trial"]))
@@ -194,9 +186,10 @@ def race_figure(results: Study) -> Figure:
 
 
 def race_rows(results: Study) -> pd.DataFrame:
-    """Return a row for each run: trial (its configuration), run, role, framework, value, is_hit.
+    """Return the runs of the configurations that were trained again.
 
-    `value`: seconds to the target, of a miss all that it spent; without a target the metric.
+    Columns: trial (the configuration), run, role, framework, value (seconds to the target, or all
+    seconds of a miss; without a target the metric), is_hit.
     """
     trials = results.trials.set_index("trial")
     rows = []

@@ -1,5 +1,4 @@
-"""The figures there are, in the order of the page, and the numbers of each as a table: columns in
-words, with their units."""
+"""The list of figures in the order of the page, with the numbers of each as a table."""
 
 import pandas as pd
 
@@ -25,7 +24,7 @@ def _with_configs(results: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def curves_table(results: Study) -> pd.DataFrame:
-    """Return the best at every budget of seconds, of the search's runs."""
+    """Return the best value of the search runs at every budget of seconds."""
     metric, trials = results.metric, results.trials
     search = set(trials["trial"][trials["phase"] == "search"])
     best = best_at_every_budget(results.curves[results.curves["trial"].isin(search)], metric)
@@ -35,7 +34,7 @@ def curves_table(results: Study) -> pd.DataFrame:
 
 
 def race_table(results: Study) -> pd.DataFrame:
-    """Return every run of the configurations that were trained again."""
+    """Return the runs of the configurations that were trained again."""
     rows = _with_configs(results, curves.race_rows(results))
     rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
     words = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}
@@ -45,7 +44,7 @@ def race_table(results: Study) -> pd.DataFrame:
 
 
 def pareto_table(results: Study) -> pd.DataFrame:
-    """Return seconds and worker-seconds of the configurations that reached the target."""
+    """Return time and cost of the configurations that reached the target."""
     rows = reached_target(results)
     words = TRIAL | {"num_workers": "workers"}
     rows = rows.assign(is_front=rows["trial"].isin(pareto_front(rows)["trial"]))
@@ -55,7 +54,7 @@ def pareto_table(results: Study) -> pd.DataFrame:
 
 
 def importance_table(results: Study) -> pd.DataFrame:
-    """Return how much of the result each key explains."""
+    """Return the importance of each key."""
     table = importance_of(results)
     words = {"importance": "share [%]", "low": "from [%]", "high": "to [%]"}
     return in_words(
@@ -64,13 +63,13 @@ def importance_table(results: Study) -> pd.DataFrame:
 
 
 def slices_table(results: Study) -> pd.DataFrame:
-    """Return each key's best value and its plateau."""
+    """Return the best value of each key, and the values that are as good."""
     names = {"best": "best value", "from": "as good from", "to": "as good up to"}
     return outcomes.plateaus(results).rename(columns=names)
 
 
 def timeline_table(results: Study) -> pd.DataFrame:
-    """Return when each phase ran, and how many runs it had."""
+    """Return the time span and the number of runs of each phase."""
     found = timeline.phases(timeline.spans(results).runs)
     found = found.assign(role=found["role"].replace({"trial": "search"}))
     words = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
@@ -78,7 +77,7 @@ def timeline_table(results: Study) -> pd.DataFrame:
 
 
 def ledger_table(results: Study) -> pd.DataFrame:
-    """Return the seconds of each phase and their share."""
+    """Return seconds and share of each phase of the runs."""
     table = ledger_totals(results.trials)
     words = {"phase": "phase", "seconds": "seconds", "share": "share [%]"}
     return in_words(table.assign(share=100 * table["share"]), words)
@@ -151,5 +150,5 @@ FIGURES: dict[str, FigureKind] = {
 
 
 def kinds_of(results: Study) -> dict[str, FigureKind]:
-    """Return the figures of this kind of study, by name; each says whether it applies."""
+    """Return the figures of a search or a scaling study by name, whether they apply or not."""
     return SCALING_FIGURES if results.is_scaling else FIGURES
