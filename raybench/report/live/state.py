@@ -231,7 +231,7 @@ class LiveState:
         return sum(run.num_workers for run in self.training)
 
     def time_left(self, at: float) -> TimeLeft | None:
-        """Return the time left with later phases, at most that of the time budget; None if it is not
+        """Return the time left with later phases, at most that of the time budget; None if not
         known."""
         found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
         is_known = self.phase != "reference"  # the search after it has unknown length

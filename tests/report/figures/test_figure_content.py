@@ -14,6 +14,7 @@ from raybench.report.figures import outcomes
 from raybench.report.figures.curves import MOST_ROWS, curves_figure, race_figure, race_rows
 from raybench.report.figures.surface import surface_of
 from raybench.report.figures.timeline import best_so_far, phases, spans
+from raybench.report.page.tables import trials_of
 from raybench.report.study import StudyResults, load
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.study import load as load_study
@@ -138,6 +139,7 @@ def test_choices_of_any_kinds_have_a_plateau_and_a_column(tmp_path, values, name
     assert row["from"] == names
     assert outcomes.values_of("model.act", outcomes.outcome(results).rows)[1]
     outcomes.slices_figure(results)
+    assert {row[0] for row in trials_of(results, "s1").rows["rows"]} == set(results.runs)
     assert len(set(results.trials["config"])) == len(values)
     cells = to_csv(results.trials[["model.act"]]).split("\n")[1:-1]
     assert len(set(cells)) == len(values)
