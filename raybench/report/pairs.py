@@ -58,7 +58,7 @@ class Pairs:
 
     @property
     def _bar(self) -> tuple[float, float]:
-        """The smallest difference that matters, as in `differences`, and each comparison's error rate."""
+        """The smallest difference that matters, and the error rate of each comparison."""
         smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
         return smallest, self.errors / max(1, len(self.sides) - 1)
 

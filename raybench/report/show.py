@@ -18,7 +18,7 @@ from raybench.report.tables import (
     DISTURBED,
     MARK,
     MARK_SAYS,
-    Form,
+    CellFormat,
     failures,
     has_marks,
     predictions,
@@ -43,14 +43,14 @@ PREDICTED = (
     "~ predicted from the trial's learning curve and measured step times. What was predicted "
     "fastest of all was run, under names like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
 )
-TRIAL: dict[str, Form] = {"trial": "{trial}", "configuration": "{config}"}
-RACE: dict[str, Form] = TRIAL | {
+TRIAL: dict[str, CellFormat] = {"trial": "{trial}", "configuration": "{config}"}
+RACE: dict[str, CellFormat] = TRIAL | {
     "reached": "{hits} of {runs}",
     "expected s": "{expected_s:.2f}{mark}",
     "90 % interval": "{expected_low_s:.2f} - {expected_high_s:.2f}",
     "worker-s": "{cost:.2f}{mark}",
 }
-ALONE: dict[str, Form] = {
+ALONE: dict[str, CellFormat] = {
     "median s": "{median_s:.2f}{mark}",
     "expected s": "{expected:.2f}{mark}",
     "90 % interval": "{interval_low_s:.2f} - {interval_high_s:.2f}",
@@ -158,14 +158,14 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
     return [(texts(_named(rows, results), forms), title, LABEL)]
 
 
-def _layout_columns(runs: pd.DataFrame) -> dict[str, Form]:
+def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
     """Return columns for hosts, GPUs and waiting, if the runs differ in them.
 
     A failed run may have had no workers, so it does not count. The resource that a run waited for
     explains why it ran on other hosts.
     """
     trained = runs[runs["state"] != "failed"]
-    found: dict[str, Form] = {}
+    found: dict[str, CellFormat] = {}
     if len(set(trained["num_nodes"].dropna())) > 1:
         found["hosts"] = "{num_nodes}"
     if len(set(trained["accelerators"].fillna(""))) > 1:

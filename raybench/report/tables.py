@@ -88,12 +88,12 @@ class _Missing:
         return MISSING
 
 
-Form = str | Callable[[Mapping[Any, Any]], str]
+CellFormat = str | Callable[[Mapping[Any, Any]], str]
 """Formats a row as a cell: a format string (`{low:.2f} - {high:.2f}`), or a function for columns
 whose names a format string cannot hold."""
 
 
-def texts(frame: pd.DataFrame, forms: Mapping[str, Form]) -> pd.DataFrame:
+def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
     """Return a table of formatted cells, without the columns that have no value.
 
     Args:
@@ -112,7 +112,7 @@ def without_unknown(table: pd.DataFrame) -> pd.DataFrame:
     return table[[name for name in table if not table[name].str.strip().isin([MISSING, ""]).all()]]
 
 
-def _text(form: Form, row: Mapping[Any, Any]) -> str:
+def _text(form: CellFormat, row: Mapping[Any, Any]) -> str:
     known = defaultdict(_Missing, row)
     text = form(known) if callable(form) else form.format_map(known)
     if callable(form) or " - " in form:  # an interval without one of its ends is missing
@@ -225,7 +225,7 @@ def has_marks(cells: pd.DataFrame) -> bool:
     return any(cells[name].str.endswith(MARK).any() for name in MARKED if name in cells)
 
 
-def value_form(metric: Metric, *columns: str) -> Form:
+def value_form(metric: Metric, *columns: str) -> CellFormat:
     """Return the format of a value of the metric, or of an interval given by two columns."""
     form = ".1%" if metric.is_share else ".4g"
     return lambda row: " - ".join(format(row[column], form) for column in columns)

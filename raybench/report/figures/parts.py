@@ -45,8 +45,7 @@ MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "firs
 """Values of `gid` that are not trials."""
 FAR = 30.0
 """Ratio to the best seconds beyond which a figure does not extend."""
-One = TypeVar("One")
-Table = TypeVar("Table", bound=pd.DataFrame)
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
@@ -280,14 +279,14 @@ def tuples(table: pd.DataFrame) -> Iterator[Any]:
     return table.itertuples()
 
 
-def spread(items: Sequence[One], most: int) -> list[One]:
+def spread(items: Sequence[ItemT], most: int) -> list[ItemT]:
     """Return at most `most` items, evenly spaced, with the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[place] for place in np.linspace(0, len(items) - 1, most).round().astype(int)]
 
 
-def some(table: Table, most: int) -> Table:
+def some(table: pd.DataFrame, most: int) -> pd.DataFrame:
     """Return at most `most` rows of a table: see `spread`."""
     return table.iloc[spread(range(len(table)), most)]
 

@@ -36,7 +36,7 @@ from raybench.stats.record import Evaluation, RunRecord
 
 STATUS_S = 60.0
 """Seconds between two `status` lines."""
-Outcome = Callable[[RunRecord], str]
+DescribeRun = Callable[[RunRecord], str]
 """Returns the result of a run that did not fail, in words."""
 
 
@@ -79,7 +79,7 @@ class EventLines:
             self.write(at, "evaluated", {"trial": name, **values})
 
     def finished(
-        self, record: RunRecord, cause: Cause | None, at: float, outcome: Outcome | None
+        self, record: RunRecord, cause: Cause | None, at: float, outcome: DescribeRun | None
     ) -> None:
         """Print the result of a run, and the time left."""
         metric, best = record.spec.objective.judged_by, self._state.best
@@ -153,7 +153,7 @@ class ProgressDisplay(_Shown):
         num_trials: int,
         num_done: int = 0,
         keys: Iterable[str] = (),
-        outcome: Outcome | None = None,
+        outcome: DescribeRun | None = None,
         began: float | None = None,
         ends_in_s: float = math.inf,
         num_workers: Callable[[RunSpec], int] | None = None,

@@ -296,14 +296,14 @@ class TerminalView(Live):
 class NotebookView:
     """A display of a notebook that is updated in place."""
 
-    def __init__(self, draw: Draw, clock: Callable[[], float] = time.monotonic) -> None:
-        self._draw, self._clock = draw, clock
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
         self._display = notebook_display()
         self._shown_s = -math.inf
 
     def changed(self) -> None:
         """Update the display, at most every NOTEBOOK_S."""
-        if self._clock() - self._shown_s >= NOTEBOOK_S:
+        if time.monotonic() - self._shown_s >= NOTEBOOK_S:
             self.start()
 
     def stop(self) -> None:
@@ -312,7 +312,7 @@ class NotebookView:
 
     def start(self) -> None:
         """Show the current state."""
-        is_new, self._shown_s = self._shown_s == -math.inf, self._clock()
+        is_new, self._shown_s = self._shown_s == -math.inf, time.monotonic()
         show = self._display.display if is_new else self._display.update
         out = io.StringIO()
         console = Console(file=out, force_jupyter=False, color_system=None, **NOTEBOOK_SIZE)  # type: ignore[arg-type]

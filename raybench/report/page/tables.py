@@ -182,12 +182,8 @@ def _own(key: str, column: pd.Series) -> Column:
     return Column(key, "text", [None if value is None else str(value) for value in column], True)
 
 
-Setting = tuple[str, str]
-"""A key and its value in YAML."""
-
-
-def settings_of(specs: Iterable[RunSpec]) -> list[list[Setting]]:
-    """Return the settings of each spec that reproduce it with `raybench train --set`."""
+def settings_of(specs: Iterable[RunSpec]) -> list[list[tuple[str, str]]]:
+    """Return the settings that reproduce each spec with `raybench train --set`: keys and YAML."""
     known: dict[str, str] = {}  # YAML is too slow for the values of all trials
 
     def in_yaml(value: Any) -> str:
@@ -210,7 +206,7 @@ def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
     """
     every, metric, trials = list(results.runs.values()), results.metric, results.trials
     runs = [every[place] for place in order]
-    distinct: dict[Setting, int] = {}
+    distinct: dict[tuple[str, str], int] = {}
     phases, curves, marks = (*PHASES, OTHER), _curves(results), _marks(results)
     return {
         "metric": metric.words,

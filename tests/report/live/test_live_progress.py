@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from raybench.report.live import screen
 from raybench.report.live.progress import ProgressDisplay, TrainingScreen
-from raybench.report.live.screen import NOTEBOOK_S, NotebookView
+from raybench.report.live.screen import NOTEBOOK_S
 from tests.report.live.made_live import KEYS, LABEL, evaluation, record, spec
 
 Patch = pytest.MonkeyPatch
@@ -160,7 +161,7 @@ class Page:
 def notebook(monkeypatch: Patch, clock: Clock) -> tuple[Page, Console, io.StringIO]:
     page, out = Page(), io.StringIO()
     monkeypatch.setattr(screen, "notebook_display", lambda: page)
-    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (clock,))
+    monkeypatch.setattr(time, "monotonic", clock)
     return page, Console(file=out, width=100, force_jupyter=True), out
 
 
