@@ -59,9 +59,9 @@ from raybench.spec.text import clean
 from raybench.spec.values import identity
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
-ALIKE = 0.005
+LEAST_DIFFERENCE = 0.005
 """Least relative difference of two costs, or times, that is worth a sentence."""
-BEYOND = 2.33
+CRITICAL_VALUE = 2.33
 """One-sided critical value, in standard errors, for an error rate of 1 %."""
 
 
@@ -261,7 +261,7 @@ def _saved(results: Study, facts: VerdictFacts) -> str:
         return ""  # one of the two times is of the search
     share = _cost(results, facts.cheapest) / _cost(results, facts.fastest)
     longer = facts.cheapest.seconds / facts.fastest.seconds
-    if share > 1 - ALIKE or longer < 1 + ALIKE:
+    if share > 1 - LEAST_DIFFERENCE or longer < 1 + LEAST_DIFFERENCE:
         return ""
     return f": {100 * share:.0f} % of the fastest's cost, for {longer:.3g} times its time"
 
@@ -425,7 +425,7 @@ def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
         values.append(value)
         errors.append(error)
         shares.append(f"{metric.shown(value)} of {both[part].rows:,}")
-    if metric.gap(*values) <= BEYOND * math.hypot(*errors):
+    if metric.gap(*values) <= CRITICAL_VALUE * math.hypot(*errors):
         return []
     return [
         f"Validation said more than the test rows do: {' against '.join(shares)}, which "
@@ -497,7 +497,7 @@ def _start_up(results: Study) -> list[str]:
     ]
 
 
-MOST_ROWS = 5
+NOTEBOOK_ROWS = 5
 """Rows of the table in a notebook."""
 PHASES = {
     "search": "search",
@@ -545,7 +545,7 @@ def _best(results: Study) -> pd.DataFrame:
         forms |= {"target after s": "{time_to_target_s:.2f}"}
         forms |= {"worker-seconds": "{worker_seconds_to_target:.2f}", "reached": "{hits} of {runs}"}
     forms |= {f"best {metric.words}": "{best}", "confirmed": "{proof}"}
-    table = configurations(results).head(MOST_ROWS)
+    table = configurations(results).head(NOTEBOOK_ROWS)
     proof = table["is_confirmed"].map({True: "yes", False: "no, one run"})
     best = table[metric.best_column].map(metric.shown)
     return texts(table.assign(proof=proof, best=best), forms)

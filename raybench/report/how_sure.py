@@ -22,7 +22,7 @@ from raybench.spec.text import clean, split_command
 from raybench.stats.replicates import Noise, noise_at_least
 from raybench.stats.standing import SMALLEST
 
-FEW = 4.0
+PRIOR_FREEDOM = 4.0
 """Degrees of freedom up to which the estimated scatter is mostly the prior."""
 MORE = "--more"
 RUNS_EACH = 4
@@ -83,7 +83,7 @@ def _scatter(results: Study, noise: Noise, trial: str) -> str:
     own, more = noise_at_least(runs, noise), ""
     if own is not noise:
         more = f", those of trial {trial} by {_size(results, own)}"
-    usually = "usually " if results.is_timed and noise.freedom <= FEW else ""
+    usually = "usually " if results.is_timed and noise.freedom <= PRIOR_FREEDOM else ""
     return f"runs of one configuration {usually}scatter by about {_size(results, noise)}{more}"
 
 

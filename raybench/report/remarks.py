@@ -22,7 +22,7 @@ from raybench.spec.space import Range, at_run, end_of, parse_space
 from raybench.spec.text import clean, shorten
 from raybench.spec.values import short
 
-FEW, MANY = 0.05, 0.9
+FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
 """Shares of trials at the target below and above which it hardly distinguishes them."""
 ENOUGH_TRIALS = 8
 
@@ -39,9 +39,9 @@ def target_warning(results: Study) -> list[str]:
     slow = every - len(trials)
     apart = f" ({slow} others were stopped as too slow before they could)" if slow else ""
     count = f"{reached} of {len(trials)} trials reach {target_in_words(results)}{apart}"
-    if reached > MANY * len(trials):
+    if reached > MOST_REACHED * len(trials):
         return [f"{count}: a target this {easy} hardly distinguishes them; try a {hard}er one."]
-    if reached < FEW * len(trials):
+    if reached < FEWEST_REACHED * len(trials):
         return [f"{count}: try a {easy}er target, or more max_train_seconds."]
     return []
 
@@ -83,9 +83,9 @@ def sensitivity_lines(results: Study) -> list[str]:
     return lines
 
 
-LEAST = 0.05
+LEAST_SHARE = 0.05
 """Least share of a phase that is named."""
-LONGEST = 300
+LONGEST_MESSAGE = 300
 """Most characters of a failure's message."""
 IN_WORDS = {
     "queue": "waiting for free workers",
@@ -105,7 +105,7 @@ def ledger_line(results: Study) -> str:
     """Return a sentence on the share of each phase in the time of all runs, the largest first."""
     trials = results.trials
     table = ledger_totals(trials)
-    phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST)]
+    phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST_SHARE)]
     phases = phases.sort_values("share", ascending=False, kind="stable")
     named = zip(phases["phase"], phases["share"], strict=True)
     shares = [f"{IN_WORDS[phase]} {100 * share:.0f} %" for phase, share in named]
@@ -135,7 +135,7 @@ def failed_line(results: Study) -> list[str]:
         return []
     first = broken.iloc[0]
     most = "" if len(broken) == 1 else f" most often ({counted(first['runs'], 'run')})"
-    message = shorten(clean(str(first["for example"])), LONGEST)
+    message = shorten(clean(str(first["for example"])), LONGEST_MESSAGE)
     runs = counted(int(broken["runs"].sum()), "run")
     return [f"Failed: {runs},{most} {first['failure']}: {message}"]
 

@@ -22,7 +22,6 @@ from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, command_line
 
@@ -246,14 +245,14 @@ class StudyResults(Study):
 
         Columns: trial, seconds, is_interpolated: see `results.analyses`.
         """
-        return analyses.time_to_target(*self._asked(target), **self._crossing())
+        return self._at_target(analyses.time_to_target, target)
 
     def around_target(self, target: float | None = None) -> pd.DataFrame:
         """Return the fastest trial at a target, and at one a point easier and a point harder.
 
         Columns: target, trial, seconds, reached, trials: see `results.analyses`.
         """
-        return analyses.around_target(*self._asked(target), **self._crossing())
+        return self._at_target(analyses.around_target, target)
 
     def by_workers(self) -> pd.DataFrame:
         """Return the best configuration of each number of workers.
@@ -270,14 +269,14 @@ class StudyResults(Study):
         """
         return analyses.speed_ups(self.scaling)
 
-    def _asked(self, target: float | None) -> tuple[pd.DataFrame, Metric, float]:
+    def _at_target(
+        self, function: Callable[..., pd.DataFrame], target: float | None
+    ) -> pd.DataFrame:
         found = self.target if target is None else target
         if found is None:
             raise UserError("The study asked for no target; name one: study.time_to(0.95).")
-        return analyses.search_curves(self), self.metric, found
-
-    def _crossing(self) -> dict[str, Any]:
-        return {"hold": self.hold, "baseline_value": self.value_at_start}
+        curves, start = analyses.search_curves(self), self.value_at_start
+        return function(curves, self.metric, found, hold=self.hold, baseline_value=start)
 
     def __repr__(self) -> str:
         return "\n".join(lines_of(self))

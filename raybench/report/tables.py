@@ -79,7 +79,7 @@ def predictions(results: Study) -> pd.DataFrame:
 
 MISSING, MARK = "-", "*"
 """Text of a missing or infinite value, and suffix of an interpolated one."""
-LONGEST = 400
+LONGEST_CELL = 400
 """Most characters of a cell; the files have the whole text."""
 
 
@@ -118,7 +118,7 @@ def _text(form: CellFormat, row: Mapping[Any, Any]) -> str:
     if callable(form) or " - " in form:  # an interval without one of its ends is missing
         text = re.sub(r"\S+ - -|- - \S+", MISSING, text.replace(" (- - -)", ""))
     rare = {"-0%": "0%", MISSING + MARK: f"{MISSING} "}
-    return rare.get(text) or shorten(clean(text), LONGEST)
+    return rare.get(text) or shorten(clean(text), LONGEST_CELL)
 
 
 WRAPPED = (

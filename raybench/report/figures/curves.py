@@ -21,16 +21,16 @@ from raybench.results.verdict import judge
 from raybench.spec.metric import Metric
 from raybench.spec.text import counted
 
-NUMBER = 3
+NUM_HIGHLIGHTED = 3
 """Configurations that are highlighted."""
 MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
 """Most grey curves, most points of all of them, and most points of a highlighted curve."""
-LONG = 12.0
+LOG_FROM = 12.0
 """Ratio of the longest run to the best seconds beyond which the axis of seconds is logarithmic."""
 
 
 def curves_figure(results: Study) -> Figure:
-    """Draw the metric over seconds of training for the search runs, with the NUMBER best
+    """Draw the metric over seconds of training for the search runs, with the NUM_HIGHLIGHTED best
     configurations highlighted.
 
     The best are those first in `configurations`. A marker is at the target, or at the best value of
@@ -42,7 +42,7 @@ def curves_figure(results: Study) -> Figure:
     axes.set(xlabel="seconds of training [s]", ylabel=parts.plain(metric.axis_words))
     search = trials[trials["phase"] == "search"].sort_values("score", kind="stable")
     metric_axis(axes, results)
-    best = list(configurations(results)["trial"].head(NUMBER))
+    best = list(configurations(results)["trial"].head(NUM_HIGHLIGHTED))
     others = [str(trial) for trial in search["trial"] if trial not in best]
     grey = parts.spread(others, MOST_CURVES)
     _grey(axes, results, grey)
@@ -56,7 +56,7 @@ def curves_figure(results: Study) -> Figure:
         keys.append(parts.key("best at every budget of seconds, of all search runs", **style))
     seconds = curves["train_s"][curves["train_s"] > 0]
     fastest = configurations(results)["expected_s"].min()
-    if seconds.max() > LONG * fastest:  # False if one is NaN
+    if seconds.max() > LOG_FROM * fastest:  # False if one is NaN
         axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
         parts.plain_ticks(axes, "x")
     else:
@@ -147,7 +147,7 @@ def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str)
 
 
 MOST_ROWS = 10
-ROW = 0.52
+ROW_HEIGHT = 0.52
 """Height of a configuration's row in inches."""
 ROLE_MARKERS = {"trial": "D", "placement_check": "v", "race": "o", "confirm": "s"}
 SEARCHED = ("trial", "placement_check")
@@ -164,7 +164,7 @@ def race_figure(results: Study) -> Figure:
     table = race_rows(results)
     rows = list(dict.fromkeys(table["trial"]))
     shown = rows[:MOST_ROWS]
-    figure, axes = parts.new_figure(0.8 + ROW * max(len(shown), 2))
+    figure, axes = parts.new_figure(0.8 + ROW_HEIGHT * max(len(shown), 2))
     verdict = judge(results)
     ties = set(verdict.ties) if verdict is not None else set()
     _scale(axes, results, table[table["trial"].isin(shown)])

@@ -138,15 +138,15 @@ def keys_by_importance(results: Study) -> list[str]:
     return sorted(varied, key=lambda key: known.index(key) if key in known else len(known))
 
 
-WIDE = 20.0
+LOG_FROM = 20.0
 """Ratio of the largest to the smallest value from which on an axis is logarithmic."""
-FEW = 6
+MOST_DISTINCT = 6
 """Number of distinct values up to which numbers are drawn as categories."""
 MOST_NAMES = 8
 """Most categories of an axis; rarer ones are merged."""
 NULL = "null"
 """Name of a value that is null or missing."""
-LONGEST = 16
+LONGEST_LABEL = 16
 """Most characters of a category's label."""
 
 
@@ -161,7 +161,7 @@ def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[st
     if _is_of_numbers(column):
         numbers = column.astype("Float64").astype("float64")
         every = sorted(set(numbers[np.isfinite(numbers)]))
-        if len(every) > FEW:
+        if len(every) > MOST_DISTINCT:
             return numbers, []
         known = [parts.number(one) for one in every]
     known += sorted({*texts} - {*known})
@@ -267,7 +267,7 @@ def _panel(axes: Axes, found: StudyOutcomes, key: str, rows: pd.DataFrame, near:
 
 
 def _names_axis(axes: Axes, names: list[str], good: "pd.Series[float]") -> None:
-    labels = [parts.plain(shorten(name, LONGEST)) for name in names]
+    labels = [parts.plain(shorten(name, LONGEST_LABEL)) for name in names]
     axes.set_xlim(-0.55, len(names) - 0.45)
     axes.set_xticks(range(len(names)), labels)
     axes.grid(visible=False, axis="x")
@@ -280,7 +280,7 @@ def _names_axis(axes: Axes, names: list[str], good: "pd.Series[float]") -> None:
 
 def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float]") -> None:
     low, high = values.min(), values.max()
-    is_log = low > 0 and high >= WIDE * low
+    is_log = low > 0 and high >= LOG_FROM * low
     if is_log:
         axes.set_xscale("log")
     ends = axes.xaxis.get_transform()
@@ -330,7 +330,7 @@ def _slice_keys(found: StudyOutcomes, rows: pd.DataFrame, near: set[str]) -> lis
     return keys
 
 
-WIDEST = 5
+WIDEST_ROW = 5
 """Doublings of cost along the axis up to which the texts above it fit side by side."""
 MOST_ON_FRONT = 5
 """Most points of the front that are named."""
@@ -400,7 +400,7 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     hits = search["time_to_target_s"].notna().groupby(search["num_workers"]).agg(["sum", "size"])
     # If a doubling of workers is narrower than the text above it, every other text is higher.
-    crowded, num_above = right / left > 2**WIDEST, 0
+    crowded, num_above = right / left > 2**WIDEST_ROW, 0
     for count, (reached, tried) in zip(hits.index, hits.to_numpy(), strict=True):
         if count * high <= left or count * low >= right:
             continue  # it does not cross the axes

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from raybench.report.tables import LONGEST, MISSING
+from raybench.report.tables import LONGEST_CELL, MISSING
 from raybench.report.words import ROLES
 from raybench.results.ranking import configurations
 from raybench.results.study import Study
@@ -89,7 +89,7 @@ def _cell(value: Any) -> str:
         return number(float(value))
     if isinstance(value, int | np.integer):
         return f"{value:,}"
-    return shorten(clean(str(value)), LONGEST)
+    return shorten(clean(str(value)), LONGEST_CELL)
 
 
 def number(value: float) -> str:
@@ -233,7 +233,7 @@ def _plain(value: Any, kind: str) -> Any:
     if value is None or value is pd.NA:
         return None
     if kind == "text":
-        return shorten(clean(str(value)), LONGEST)
+        return shorten(clean(str(value)), LONGEST_CELL)
     return int(value) if kind == "count" else _rounded(float(value))
 
 
@@ -276,10 +276,10 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
         "hosts": ", ".join(sorted(set(run.hosts))),
         "devices": ", ".join(sorted(set(run.devices))),
     }
-    return [[name, shorten(clean(value), LONGEST)] for name, value in said.items() if value]
+    return [[name, shorten(clean(value), LONGEST_CELL)] for name, value in said.items() if value]
 
 
-MOST, MOST_CHOICES = 50, 12
+MOST_ROWS, MOST_CHOICES = 50, 12
 """Rows without the script, and most values of a column that can be filtered by a list."""
 FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
 """Format of a number by the kind of its column; page.js has the same in `written`."""
@@ -298,7 +298,7 @@ class TrialTable:
 def trials_of(results: Study, study: str) -> TrialTable:
     """Return the table of trials; `study` is the prefix of the ids of its rows."""
     columns, order = columns_of(results), order_of(results)
-    marks, first = _marks(results), order[:MOST]
+    marks, first = _marks(results), order[:MOST_ROWS]
     caption = f"The {len(first)} best of {len(order):,} runs"
     if len(first) == len(order):
         caption = f"All {len(order)} runs, best first"
