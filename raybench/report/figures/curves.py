@@ -72,6 +72,22 @@ def curves_figure(results: Study) -> Figure:
     return figure
 
 
+def curves_table(results: Study) -> pd.DataFrame:
+    """Return the best value of the search runs at every budget of seconds."""
+    metric, trials = results.metric, results.trials
+    search = set(trials["trial"][trials["phase"] == "search"])
+    best = best_at_every_budget(results.curves[results.curves["trial"].isin(search)], metric)
+    best[metric.name] = drawn(metric, best[metric.name])
+    words = {"train_s": "seconds of training", metric.name: f"best {metric.axis_words}"}
+    return parts.in_words(
+        _with_configs(results, best).tail(parts.MOST_ROWS), words | parts.TRIAL_WORDS
+    )
+
+
+def _with_configs(results: Study, table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(config=table["trial"].map(results.trials.set_index("trial")["config"]))
+
+
 def _grey(axes: Axes, results: Study, trials: list[str]) -> None:
     every = results.curves[results.curves["trial"].isin(set(trials))]
     most = max(MOST_POINTS // max(len(trials), 1), 8)
@@ -204,6 +220,16 @@ def race_rows(results: Study) -> pd.DataFrame:
     columns = ["trial", "run", "role", "framework", "value", "is_hit"]
     table = pd.DataFrame(rows, columns=columns).astype({"value": float, "is_hit": bool})
     return table if results.is_timed else table.assign(value=drawn(results.metric, table["value"]))
+
+
+def race_table(results: Study) -> pd.DataFrame:
+    """Return `race_rows` with configurations, in words."""
+    rows = _with_configs(results, race_rows(results))
+    rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
+    words = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}
+    if results.is_timed:
+        words = {"value": "seconds to the target", "is_hit": "reached the target"}
+    return parts.in_words(rows, parts.TRIAL_WORDS | {"run": "run", "role": "what for"} | words)
 
 
 def _scale(axes: Axes, results: Study, table: pd.DataFrame) -> None:

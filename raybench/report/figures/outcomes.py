@@ -130,6 +130,14 @@ def importance_figure(results: Study) -> Figure:
     return figure
 
 
+def importance_table(results: Study) -> pd.DataFrame:
+    """Return the importance of each key, in words."""
+    table = importance_of(results)
+    words = {"importance": "share [%]", "low": "from [%]", "high": "to [%]"}
+    table = table.assign(**{key: 100 * table[key] for key in words})
+    return parts.in_words(table, {"key": "key"} | words)
+
+
 def keys_by_importance(results: Study) -> list[str]:
     """Return the searched keys with more than one value, the most important first."""
     rows = configurations(results)
@@ -241,6 +249,12 @@ def plateaus(results: Study) -> pd.DataFrame:
         else:
             table.append((key, rows[key].iloc[0], rows[key].min(), rows[key].max()))
     return pd.DataFrame(table, columns=["key", "best", "from", "to"])
+
+
+def slices_table(results: Study) -> pd.DataFrame:
+    """Return `plateaus`, in words."""
+    names = {"best": "best value", "from": "as good from", "to": "as good up to"}
+    return plateaus(results).rename(columns=names)
 
 
 def _panel(axes: Axes, found: StudyOutcomes, key: str, rows: pd.DataFrame, near: set[str]) -> None:
@@ -378,6 +392,22 @@ def pareto_figure(results: Study) -> Figure:
         handles.append(Patch(label="90 % interval", **style))
     parts.legend_below(figure, handles, most=2)
     return figure
+
+
+def pareto_table(results: Study) -> pd.DataFrame:
+    """Return time and cost of the configurations that reached the target, in words."""
+    rows = reached_target(results)
+    rows = rows.assign(is_front=rows["trial"].isin(pareto_front(rows)["trial"]))
+    words = parts.TRIAL_WORDS | {
+        "num_workers": "workers",
+        "time_to_target_s": "expected seconds",
+        "low_s": "from [s]",
+        "high_s": "to [s] (90 %)",
+        "worker_seconds_to_target": "worker-seconds",
+        "runs": "runs",
+        "is_front": "on the Pareto front",
+    }
+    return parts.in_words(rows, words)
 
 
 def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:

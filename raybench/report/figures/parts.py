@@ -293,6 +293,8 @@ def some(table: pd.DataFrame, most: int) -> pd.DataFrame:
 
 MOST_ROWS = 50
 """Most rows of a figure's table; the best come first, and `trials.csv` has all."""
+TRIAL_WORDS = {"trial": "trial", "config": "configuration"}
+"""Columns of tables with a row per trial, and their names in words."""
 
 
 def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:

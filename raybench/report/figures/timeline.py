@@ -14,6 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
 from raybench.report.words import ROLES
+from raybench.results.analyses import ledger_totals
 from raybench.results.study import Study
 from raybench.spec.text import counted
 
@@ -156,6 +157,14 @@ def timeline_figure(results: Study) -> Figure:
     return figure
 
 
+def timeline_table(results: Study) -> pd.DataFrame:
+    """Return the time span and the number of runs of each phase, in words."""
+    found = phases(spans(results).runs)
+    found = found.assign(role=found["role"].replace({"trial": "search"}))
+    words = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
+    return parts.in_words(found, words)
+
+
 def _unit(seconds: float) -> tuple[float, str]:
     found = ((scale, unit) for most, scale, unit in UNITS if seconds <= most)
     return next(found, (86400.0, "d"))
@@ -275,3 +284,10 @@ def ledger_figure(results: Study) -> Figure:
     axes.locator_params(axis="x", nbins=6)
     parts.legend_below(figure, keys)
     return figure
+
+
+def ledger_table(results: Study) -> pd.DataFrame:
+    """Return seconds and share of each phase of the runs, in words."""
+    table = ledger_totals(results.trials)
+    words = {"phase": "phase", "seconds": "seconds", "share": "share [%]"}
+    return parts.in_words(table.assign(share=100 * table["share"]), words)
