@@ -23,7 +23,6 @@ from raybench.report.remarks import (
 from raybench.report.tables import texts
 from raybench.report.words import (
     by_the_wall,
-    counted,
     digits,
     duration,
     named_trials,
@@ -55,7 +54,7 @@ from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES
 from raybench.spec.run import RATE, RunSpec, describe, flat, named_optimizer, value_of
 from raybench.spec.space import is_one_of
-from raybench.spec.text import clean
+from raybench.spec.text import clean, counted
 from raybench.spec.values import identity
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}

@@ -12,13 +12,12 @@ import math
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from raybench.report.words import counted
 from raybench.results.ranking import noise_of, ranked, repeated
 from raybench.results.store import STUDY_FILE
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.study import ConfirmSpec
-from raybench.spec.text import clean, split_command
+from raybench.spec.text import clean, counted, split_command
 from raybench.stats.replicates import Noise, noise_at_least
 from raybench.stats.standing import SMALLEST
 

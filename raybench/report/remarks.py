@@ -4,7 +4,6 @@ whether the winner is at the end of a searched range.
 
 from raybench.report.tables import DISTURBED, failures
 from raybench.report.words import (
-    counted,
     duration,
     named_trials,
     price_of,
@@ -19,7 +18,7 @@ from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
 from raybench.spec.run import value_of
 from raybench.spec.space import Range, at_run, end_of, parse_space
-from raybench.spec.text import clean, shorten
+from raybench.spec.text import clean, counted, shorten
 from raybench.spec.values import short
 
 FEWEST_REACHED, MOST_REACHED = 0.05, 0.9

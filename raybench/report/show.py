@@ -26,12 +26,13 @@ from raybench.report.tables import (
     texts,
     value_form,
 )
-from raybench.report.words import counted, target_in_words
+from raybench.report.words import target_in_words
 from raybench.results.analyses import ledger_totals
 from raybench.results.place import shown
 from raybench.results.ranking import confirmed, ranked
 from raybench.results.study import Study
 from raybench.results.verdict import judge
+from raybench.spec.text import counted
 
 MOST_CAUSES = 8
 """Causes of failures that are printed; `trials.csv` has all of them."""

@@ -28,7 +28,7 @@ from raybench.spec.text import clean, command_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from raybench.report.figures.kinds import FigureKind
+    from raybench.report.figures.parts import FigureKind
     from raybench.report.scaling_report import ScalingReport
 
 PARTS = ("dataset", "objective")

@@ -8,8 +8,7 @@ import pandas as pd
 from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
-from raybench.spec.text import clean, shorten
-from raybench.spec.text import counted as counted
+from raybench.spec.text import clean, counted, shorten
 from raybench.stats.standing import held_per_trained
 
 MOST_NAMED = 5

@@ -1,8 +1,8 @@
 """The figures in the order of the page."""
 
 from raybench.report.figures import curves, outcomes, surface, timeline
-from raybench.report.figures.parts import FigureKind as FigureKind
-from raybench.report.figures.scaling_plots import SCALING_FIGURES as SCALING_FIGURES
+from raybench.report.figures.parts import FigureKind
+from raybench.report.figures.scaling_plots import SCALING_FIGURES
 from raybench.results.analyses import importance_of
 from raybench.results.ranking import repeated
 from raybench.results.study import Study

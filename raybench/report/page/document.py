@@ -35,7 +35,7 @@ from raybench.report.page.tables import (
 from raybench.report.remarks import effort_words, sensitivity_lines
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import BATCH_STATISTICS, failures, predictions
-from raybench.report.words import ENDINGS, counted, duration, fault_words, price_of, target_sentence
+from raybench.report.words import ENDINGS, duration, fault_words, price_of, target_sentence
 from raybench.results.lock import driver_of, owner_of
 from raybench.results.place import shown, unlike
 from raybench.results.records import uncollected
@@ -44,7 +44,7 @@ from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import to_yaml
-from raybench.spec.text import clean, clean_lines
+from raybench.spec.text import clean, clean_lines, counted
 
 HERE = Path(__file__).parent
 
