@@ -11,6 +11,7 @@ import argparse
 import math
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from raybench.results.ranking import noise_of, ranked, repeated
 from raybench.results.store import STUDY_FILE
@@ -40,7 +41,7 @@ def how_sure(results: Study, verdict: Verdict | None) -> str:
     noise = noise_of(repeated(results), results)
     if not verdict.is_confirmed:
         return _unconfirmed(results, verdict, noise)
-    found = (_stands_on(results, verdict, noise), _more(results, verdict)[1])
+    found = (_stands_on(results, verdict, noise), _more(results, verdict).sentence)
     return " ".join(filter(None, found))
 
 
@@ -92,23 +93,33 @@ def _size(results: Study, noise: Noise) -> str:
     return f"{100 * noise.sigma:.2g} points" if results.metric.is_share else f"{noise.sigma:.2g}"
 
 
-def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
-    """Return the number for `--more` (None if more runs show nothing), what these runs would show
-    in a sentence, and the same in a few words."""
+class MoreRuns(NamedTuple):
+    """Runs that `--more` can add to a study."""
+
+    number: int | None
+    """Number to ask for; None if more runs would show nothing."""
+    sentence: str
+    """What they would show, or why they would show nothing."""
+    gain: str = ""
+    """What they would show, in a few words."""
+
+
+def _more(results: Study, verdict: Verdict) -> MoreRuns:
     ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
     once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
         runs = RUNS_EACH * (1 + len(verdict.undecided))
         told = f"More runs ({MORE} {runs}, say) go on until a difference shows, or is shown to be "
         told += f"below {100 * SMALLEST:g} %."
-        return runs, told, f"narrow down {counted(len(verdict.undecided), 'tie')}"
+        return MoreRuns(runs, told, f"narrow down {counted(len(verdict.undecided), 'tie')}")
     if ties:
-        return None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.", ""
+        return MoreRuns(None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.")
     if once:
         runs = max(LEAST_RUNS, min(len(once), MOST_RUNS))
-        return runs, f"Those that ran once can run again: {MORE} {runs}.", "repeat what ran once"
+        told = f"Those that ran once can run again: {MORE} {runs}."
+        return MoreRuns(runs, told, "repeat what ran once")
     again = [one for one in repeated(results) if one not in verdict.ties]
-    return None, "The others that ran again are distinguishable from it." if again else "", ""
+    return MoreRuns(None, "The others that ran again are distinguishable from it." if again else "")
 
 
 PAGE_FILE = "report.html"
@@ -156,8 +167,10 @@ def _surer(results: Study, verdict: Verdict) -> list[SuggestedStep]:
         more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
         own = _own_command(results, *more, without="--no-confirm")
         return [SuggestedStep("confirm it by new runs", own)]
-    number, _, what = _more(results, verdict)
-    return [] if number is None else [SuggestedStep(what, _own_command(results, MORE, str(number)))]
+    more_runs = _more(results, verdict)
+    if more_runs.number is None:
+        return []
+    return [SuggestedStep(more_runs.gain, _own_command(results, MORE, str(more_runs.number)))]
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
