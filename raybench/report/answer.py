@@ -64,7 +64,7 @@ CRITICAL_VALUE = 2.33
 """One-sided critical value, in standard errors, for an error rate of 1 %."""
 
 
-def in_words(results: Study, spec: RunSpec) -> str:
+def configuration_words(results: Study, spec: RunSpec) -> str:
     """Return a configuration in words: `PyTorch on 2 workers, 64 samples a step each, adam ...`."""
     batch = f"{counted(spec.batch_size_per_worker, 'sample')} a step"
     if spec.accumulate > 1:
@@ -226,7 +226,7 @@ def _fastest_model(facts: Mapping[str, VerdictFacts]) -> tuple[str, str]:
 
 def named(results: Study, trial: str) -> str:
     """Return the configuration of a trial in words, with the trial."""
-    return f"{in_words(results, results.specs[trial])} (trial {trial})"
+    return f"{configuration_words(results, results.specs[trial])} (trial {trial})"
 
 
 def tried_words(results: Study) -> str:

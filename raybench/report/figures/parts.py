@@ -122,7 +122,7 @@ def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
     axes.text(x, y, text, **given)
 
 
-def say(figure: Figure, axes: Axes, text: str) -> Figure:
+def show_message(figure: Figure, axes: Axes, text: str) -> Figure:
     """Write `text` in place of the data, and return the figure."""
     axes.set_axis_off()
     write(axes, 0.5, 0.5, text, transform=axes.transAxes, ha="center", fontsize=TEXT)

@@ -120,7 +120,7 @@ def _curves_figure(column: str, label: str, results: Study) -> Figure:
         parts.head(axes, f"{scaling} scaling: {MEANING[scaling]}", parts.TEXT)
         curves = curves_of(cells[cells["scaling"] == scaling])
         if not curves:
-            parts.say(figure, axes, "no cell with a single worker to compare with")
+            parts.show_message(figure, axes, "no cell with a single worker to compare with")
             continue
         workers = sorted({int(one) for curve in curves.values() for one in curve["num_workers"]})
         shown = list(curves.items())[:MOST_CURVES]
@@ -263,7 +263,7 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(plan["series"]))[:MOST_PLANS]
     figure, panels = parts.panels(max(len(names), 1), 3.4, 0.3)
     if not names:
-        return parts.say(figure, panels[0], "no plan: too little was measured")
+        return parts.show_message(figure, panels[0], "no plan: too little was measured")
     offers = list(dict.fromkeys(plan["offer"]))
     for axes, name in zip(panels, names, strict=True):
         own = plan[plan["series"] == name]
@@ -326,7 +326,7 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     width = min(max(len(names), 1), 2)
     figure, panels = parts.panels(max(len(names), 1), 2.6, 0.4, columns=2)
     if not names:
-        return parts.say(figure, panels[0], "no series of several numbers of workers")
+        return parts.show_message(figure, panels[0], "no series of several numbers of workers")
     batches = sorted(set(predicted["batch_size_per_worker"]))
     shown = parts.spread(batches, MOST_BATCHES)
     for axes, name in zip(panels, names, strict=False):

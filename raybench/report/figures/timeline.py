@@ -174,7 +174,7 @@ def _best(figure: Figure, axes: Axes, results: Study, found: Spans, scale: float
     table = best_so_far(results, found.runs)
     metric = results.metric
     if table.empty:
-        parts.say(figure, axes, "no run of the search has a result yet")
+        parts.show_message(figure, axes, "no run of the search has a result yet")
         return []
     if results.is_timed and results.trials["crossed_s"].notna().any():
         values, best = table["value"], table["best"]

@@ -19,7 +19,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from raybench.report.answer import in_words, summary_of
+from raybench.report.answer import configuration_words, summary_of
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
 from raybench.report.how_sure import PAGE_FILE, SuggestedStep, next_steps
@@ -132,7 +132,7 @@ def _facts_of_run(results: Study) -> list[tuple[str, str]]:
     trained, cost = duration(run.ledger["train"]), run.spec.num_workers * run.ledger["train"]
     costs = f"{cost:.3g} worker-seconds{price_of(results, cost, run.trial)}"
     return [
-        ("Configuration", f"{in_words(results, run.spec)}, seed {run.spec.seed}"),
+        ("Configuration", f"{configuration_words(results, run.spec)}, seed {run.spec.seed}"),
         ("Target", target_sentence(results)),
         ("What it took", f"{trained} of training, {costs}; {duration(run.wall_s)} in all."),
         ("Ended as", f"{ENDINGS.get(run.stop, run.stop)}." if run.stop is not None else ""),
