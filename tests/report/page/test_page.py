@@ -37,6 +37,7 @@ def test_what_is_text_stays_text(page, seen):
     assert seen.tags.count("script") == 3  # rows, details, the page's own
     for hostile in HOSTILE[:4]:
         assert hostile in seen.text
+    assert f"<bdi>{HOSTILE[3]}</bdi>" in page, "its direction of writing affects nothing around it"
     assert "\u202e" not in page
     rows = json.loads(seen.contents["script"][0])["rows"]
     assert {*HOSTILE[:4]} <= {row[0] for row in rows}
