@@ -1,1 +1,1 @@
-"""`--log`: what a study records, brought to the tools that people look at runs with."""
+"""`--log`: writes the records of a study to TensorBoard, MLflow or Weights & Biases."""

@@ -1,10 +1,9 @@
-"""The process that writes a study to one tool: it reads the records as they come, and remembers
-beside them what the tool has, so that nothing comes twice.
+"""The process that writes a study to one tool. It follows the records file and keeps a ledger of
+what the tool has, so that each run is written once.
 
-A process of its own, because of what such a tool may do: hang, end the process, fill the memory, or
-take signals and the interpreter's exit. It is told on its standard input that the study has ended
-(`END`); where that is closed without a word, whoever ran the study is gone. Sentences for the user
-go to its standard output, one a line.
+A separate process, because a tool's library may hang, exit, fill the memory or install signal and
+exit handlers. `END` on standard input says that the study has ended; end of file without it, that
+the driver has died. Messages for the user go to standard output, one per line.
 """
 
 import importlib
@@ -13,11 +12,11 @@ import os
 import select
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn, Self, TextIO
+from typing import Any, BinaryIO, NoReturn, Self, TextIO
 
 import filelock
 
@@ -32,7 +31,6 @@ from raybench.loggers.sink import (
     shown,
     winners_of,
 )
-from raybench.loggers.tail import Tail
 from raybench.results.records import add_point, record_of, what_runs
 from raybench.results.store import RECORDS_FILE, StudyFiles, mend_last_line, plain
 from raybench.spec.errors import DONE, FAILED, StudyError, UserError
@@ -45,19 +43,18 @@ FOLDER = "logged"
 
 
 class WrittenLedger:
-    """`logged/<tool>.jsonl`: every run that was begun in the tool, and every one that was ended.
+    """`logged/<tool>.jsonl`: the runs that the tool has, and which of them have ended there.
 
-    A line names the place it was written to; what lies elsewhere does not count. Without the file
-    the tool is told everything anew. A context manager: one process has it.
+    Each line names the place that was written to; lines of other places do not count. Without the
+    file everything is written again. A context manager that one process at a time can enter.
     """
 
     def __init__(self, folder: Path, tool: str) -> None:
-        self._path = folder / FOLDER / f"{tool}.jsonl"
-        self._tool = tool
-        self._names: dict[str, str] = {}
+        self._path, self._tool, self._place = folder / FOLDER / f"{tool}.jsonl", tool, ""
+        self.names: dict[str, str] = {}
+        """Name of each run in the tool."""
         self._ended: set[tuple[str, str]] = set()
-        """Runs with their ends; of one that was interrupted and went on there are several."""
-        self._place = ""
+        """Runs and how they ended; a run that was interrupted and resumed has several ends."""
 
     def __enter__(self) -> Self:
         self._path.parent.mkdir(exist_ok=True)
@@ -77,29 +74,25 @@ class WrittenLedger:
         self._lock.release()
 
     def open(self, place: str) -> None:
-        """Read what was written to `place`."""
+        """Read the lines of `place`, and write lines for it from now on."""
         self._place = place
         for content in map(json.loads, self._path.read_text(encoding="utf-8").splitlines()):
             if content["place"] == place and "id" in content:
-                self._names[content["run"]] = content["id"]
+                self.names[content["run"]] = content["id"]
             elif content["place"] == place:
                 self._ended.add((content["run"], content["ended"]))
 
-    def name_of(self, run: str) -> str | None:
-        """Return what a run is called in the tool, if it was begun there."""
-        return self._names.get(run)
-
     def holds(self, record: RunRecord) -> bool:
-        """Whether the tool has this end of a run, or had it before the run went on."""
+        """Return whether this end of the run was written."""
         return (record.trial, _end_of(record)) in self._ended
 
-    def begun(self, run: str, name: str) -> None:
-        """Keep that a run was begun, by its name in the tool."""
-        self._names[run] = name
+    def started(self, run: str, name: str) -> None:
+        """Record that a run was started in the tool under this name."""
+        self.names[run] = name
         self._write(run, id=name)
 
     def ended(self, record: RunRecord) -> None:
-        """Keep that a run was ended."""
+        """Record that the run was written to this end."""
         self._ended.add((record.trial, _end_of(record)))
         self._write(record.trial, ended=_end_of(record))
 
@@ -109,95 +102,103 @@ class WrittenLedger:
 
 
 def _end_of(record: RunRecord) -> str:
-    """Return what differs between two ends of a run that was interrupted and went on."""
+    """Return a key that differs between the ends of a run that was interrupted and resumed."""
     return f"{record.finished} {record.stop} {record.samples}"
 
 
 @dataclass
-class _Live:
-    """A run without a record."""
+class _OpenRun:
+    """A run whose record has not been read yet."""
 
     curve: list[Evaluation] = field(default_factory=list)
     what: tuple[Role, RunSpec] | None = None
-    run: LoggedRun | None = None
-    """The tool's own run; None before there is one."""
+    logged: LoggedRun | None = None
+    """The run in the tool; None before it is started there, and when it has to be started again."""
     num_written: int = 0
-    """Points of the curve that the tool has; -1 where it has some that count no more."""
+    """Points of the curve that the tool has."""
 
 
 class Feed:
-    """Writes a study's runs to a tool: each once, with the curve of its last attempt."""
+    """Writes each run of a study to a tool once, with the curve of its last attempt."""
 
     def __init__(self, sink: Sink, ledger: WrittenLedger) -> None:
         self._sink, self._ledger = sink, ledger
-        self._live: dict[str, _Live] = {}
+        self._open: dict[str, _OpenRun] = {}
         self.num_ended = 0
         """Runs that were written to their end."""
 
     def take(self, name: str, found: object, line: dict[str, Any]) -> None:
-        """Take what a line of the records holds, as `record_of` returns it."""
+        """Take the content of a line of the records, as `record_of` returns it."""
         if isinstance(found, Evaluation):
-            live = self._live.setdefault(name, _Live())
-            live.what = what_runs(line) or live.what
-            add_point(live.curve, found)
-            if len(live.curve) <= live.num_written:
-                live.num_written = -1
+            run = self._open.setdefault(name, _OpenRun())
+            run.what = what_runs(line) or run.what
+            add_point(run.curve, found)
+            if len(run.curve) <= run.num_written:  # the tool has points that no longer count
+                run.logged, run.num_written = None, 0
         elif isinstance(found, RunRecord):
-            self._end(found, self._live.pop(name, _Live()))
+            self._end(found, self._open.pop(name, _OpenRun()))
 
     def flush(self) -> None:
-        """Write the new points of runs that go on."""
-        for name, live in self._live.items():
-            if live.what is not None and live.num_written < len(live.curve):
-                self._write(name, live, began=unix_seconds() - live.curve[-1].train_s)
+        """Write the new points of open runs."""
+        for name, run in self._open.items():
+            if run.what is not None and run.num_written < len(run.curve):
+                self._write(name, run, began=unix_seconds() - run.curve[-1].train_s)
         self._sink.flush()
 
     def close(self) -> None:
-        """End in the tool what nobody trains any more."""
-        for live in self._live.values():
-            if live.run is not None:
-                self._sink.cut_off(live.run)
-        self._live.clear()
+        """End the runs that have no record."""
+        for run in self._open.values():
+            if run.logged is not None:
+                self._sink.cut_off(run.logged)
+        self._open.clear()
 
-    def _end(self, record: RunRecord, live: _Live) -> None:
-        name = self._ledger.name_of(record.trial)
-        is_there = name is not None and self._ledger.holds(record) and self._sink.has(name)
-        if live.run is None and is_there:
+    def _end(self, record: RunRecord, run: _OpenRun) -> None:
+        is_held = run.logged is None and self._ledger.holds(record)
+        if is_held and self._sink.has(self._ledger.names[record.trial]):
             return
-        live.what = record.role, record.spec
+        run.what = record.role, record.spec
         finished = record.finished
         ended_s = datetime.fromisoformat(finished).timestamp() if finished else unix_seconds()
-        run = self._write(record.trial, live, began=ended_s - record.ledger["train"])
-        self._sink.end(run, run_figures(record), run_words(record))
+        logged = self._write(record.trial, run, began=ended_s - record.ledger["train"])
+        self._sink.end(logged, run_figures(record), run_words(record))
         self._ledger.ended(record)
         self.num_ended += 1
 
-    def _write(self, name: str, live: _Live, *, began: float) -> LoggedRun:
-        """Write the points that are new; all of them where the run is, or begins again."""
-        assert live.what is not None
-        if live.run is None or live.num_written < 0:
-            role, spec = live.what
-            live.run, live.num_written = LoggedRun(name=name, role=role, spec=spec, began=began), 0
-            self._ledger.begun(name, self._sink.start(live.run, self._ledger.name_of(name)))
-        metric = live.run.spec.objective.judged_by.name
-        new = live.curve[live.num_written :]
-        self._sink.points(live.run, [curve_values(point, metric) for point in new])
-        live.num_written = len(live.curve)
-        return live.run
+    def _write(self, name: str, run: _OpenRun, *, began: float) -> LoggedRun:
+        """Write the new points; start the run first if the tool does not have it."""
+        assert run.what is not None
+        if run.logged is None:
+            role, spec = run.what
+            run.logged = LoggedRun(name=name, role=role, spec=spec, began=began)
+            earlier = self._ledger.names.get(name)
+            self._ledger.started(name, self._sink.start(run.logged, earlier))
+        metric = run.logged.spec.objective.judged_by.name
+        new = run.curve[run.num_written :]
+        self._sink.points(run.logged, [curve_values(point, metric) for point in new])
+        run.num_written = len(run.curve)
+        return run.logged
+
+
+def new_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the whole lines that were appended to a file; the rest of a line waits for its end."""
+    while (line := file.readline()).endswith(b"\n"):
+        yield line
+    file.seek(-len(line), os.SEEK_CUR)
 
 
 POLL_S = 0.5
-"""New records are in the tool about so long after they were written."""
+"""Seconds between two looks at the records."""
 NOT_NEEDED = ("torch", "tensorflow")
-"""Modules that tensorboardX and W&B import where they are there: seconds and hundreds of
-megabytes."""
+"""Modules that tensorboardX and W&B import if installed: seconds, and hundreds of megabytes."""
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Follow the study in a folder: tool, folder, name of the study, place as the user named it.
+    """Follow a study until it ends, then exit the process.
 
-    The process ends here, without what libraries do at the interpreter's exit: some wait there for
-    a server that never answers.
+    Exit handlers of libraries do not run: some wait for a server that never answers.
+
+    Args:
+        arguments: name of the tool, folder, name of the study, the folder as the user named it.
     """
     tool, folder, study, place = arguments
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as words:
@@ -218,20 +219,16 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
-    with WrittenLedger(folder, tool) as ledger:
+    with WrittenLedger(folder, tool) as ledger, (folder / RECORDS_FILE).open("rb") as records:
         module = importlib.import_module(f"raybench.loggers.to_{tool}")
         sink: Sink = module.open_sink(folder, study)
         ledger.open(sink.place)
-        feed, tail = Feed(sink, ledger), Tail(folder / RECORDS_FILE)
-        ended, bad = None, 0
+        feed, ended, bad = Feed(sink, ledger), None, 0
         while ended is None:
             found, _, _ = select.select([0], [], [], POLL_S)
-            if found:  # a word, or the end of all words
+            if found:  # END, or the end of the file
                 ended = os.read(0, len(END)) == END
-            news = tail.news()
-            if news.is_anew:
-                feed.close()
-            for line in news.lines:
+            for line in new_lines(records):
                 try:
                     content = json.loads(line)
                     name, one = record_of(plain(content))
@@ -242,11 +239,11 @@ def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
             feed.flush()
         feed.close()
         if ended and feed.num_ended:
-            # Late: pandas takes a second, while nothing is trained any more.
+            # Late: pandas takes a second, and nothing is trained any more.
             from raybench.results.study import load
 
             if winners := winners_of(load(folder)):
-                ledger.begun(WINNERS, sink.winners(winners, ledger.name_of(WINNERS)))
+                ledger.started(WINNERS, sink.winners(winners, ledger.names.get(WINNERS)))
         where = sink.close()
     if ended:
         runs = counted(feed.num_ended, "run")
@@ -255,7 +252,7 @@ def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
 
 
 def _sentence(tool: str, folder: Path, place: str, error: BaseException) -> str:
-    """Say why this tool gets no more; keep the traceback where there is more to know."""
+    """Return why this tool gets no more data; keep the traceback unless it is a UserError."""
     again = f"the study goes on; {command_line('report', place, '--log', tool)} writes the rest."
     reason = str(error).rstrip(".") or type(error).__name__
     if isinstance(error, UserError):

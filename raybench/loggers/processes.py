@@ -1,5 +1,5 @@
-"""The tools that `--log` knows, and the process of each as a study's driver has it: started, heard,
-waited for, never in its way."""
+"""The tools of `--log`, and their processes as the driver of a study sees them. The driver starts
+them, prints their messages, and waits for them at the end for a limited time."""
 
 import importlib.util
 import json
@@ -21,39 +21,38 @@ from raybench.spec.text import command_line
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerKind:
-    """A tool that `--log` writes to; `to_<its name>.py` has `open_sink(folder, study)`, and is
-    imported by the process that writes alone."""
+    """A tool of `--log`. Only its process imports its module `to_<name>.py`, which defines
+    `open_sink(folder, study)`."""
 
     title: str
     package: str
-    """Package that it imports."""
+    """Package that the module imports."""
     install: str
-    """The command that installs it."""
+    """Name of the package for pip."""
     hint: str = ""
-    """Hint where it fails: the beginning of a sentence."""
+    """Advice printed when the tool fails: the beginning of a sentence."""
 
 
 LOGGERS: dict[str, LoggerKind] = {
-    "tensorboard": LoggerKind(
-        title="TensorBoard", package="tensorboardX", install="pip install tensorboardX"
-    ),
+    "tensorboard": LoggerKind(title="TensorBoard", package="tensorboardX", install="tensorboardX"),
     "mlflow": LoggerKind(
         title="MLflow",
         package="mlflow",
-        install="pip install mlflow-skinny",
+        install="mlflow-skinny",
         hint="MLFLOW_TRACKING_URI says where it writes; ",
     ),
     "wandb": LoggerKind(
         title="Weights & Biases",
         package="wandb",
-        install="pip install wandb",
+        install="wandb",
         hint="with WANDB_MODE=offline it needs no account nor server; ",
     ),
 }
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Raise UserError for a tool whose package is missing; imports none of them."""
+    """Raise UserError for an unknown tool, or one whose package is not installed. Nothing is
+    imported."""
     for name in names:
         if name not in LOGGERS:
             raise UserError(f"--log {name}: {did_you_mean(name, LOGGERS)}")
@@ -62,26 +61,26 @@ def check_loggers(names: Sequence[str]) -> None:
         # A folder of that name, as the tools leave in the current one, has no origin.
         if found is None or found.origin is None:
             what = f"the package {kind.package} is not installed"
-            raise UserError(f"--log {name}: {what}; install it with: {kind.install}")
+            raise UserError(f"--log {name}: {what}; install it with: pip install {kind.install}")
 
 
 END = b"end\n"
-"""Tells a follower, on its standard input, that the study has ended."""
+"""Written to a tool's process when the study has ended."""
 CLOSE_S = 30.0
-"""Seconds for which a tool is waited for in the end."""
+"""Longest wait at the end, in seconds."""
 SAY_S = 2.0
-"""After so long the user is told what is waited for."""
+"""Seconds of that wait before the user is told of it."""
 BEGIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from raybench.loggers.feed import main; main(sys.argv[2:])"
 )
-"""Imports what this process would, whatever folder it was started in."""
+"""Code of the process: it imports from where the driver does, whatever the current folder."""
 
 
 class Loggers:
-    """One process for each tool that follows the records of a study; a context manager.
+    """One process per tool, each following the records of a study; a context manager.
 
-    Nothing here waits for a tool but the end, and that no longer than CLOSE_S.
+    Only `close` waits for the tools.
     """
 
     def __init__(
@@ -93,15 +92,22 @@ class Loggers:
         say: Callable[[str], None],
         close_s: float | None = CLOSE_S,
     ) -> None:
-        """`place` is what the user calls the folder; `say` tells a sentence, in other threads too;
-        `close_s` None waits without end. The tools are those that `check_loggers` has let pass."""
+        """Prepare the processes; `start` starts them.
+
+        Args:
+            tools: names that `check_loggers` accepted.
+            folder: results folder.
+            place: the folder or URL as the user named it.
+            say: prints a message; called in other threads too.
+            close_s: longest wait of `close`, in seconds; None waits until everything is written.
+        """
         self._tools = list(dict.fromkeys(tools))
         self._folder, self._place, self._say = folder, place, say
         self._close_s = math.inf if close_s is None else close_s
         self._followers: list[_Follower] = []
 
     def start(self) -> None:
-        """Start; the records file is there, perhaps empty, and is not emptied any more."""
+        """Start the processes. The records file must exist; from now on it only grows."""
         study = Path(self._place.partition("?")[0]).name or self._folder.name
         self._followers = [
             _Follower(tool, [str(self._folder), study, self._place], self._say)
@@ -109,17 +115,17 @@ class Loggers:
         ]
 
     def end(self) -> None:
-        """Let them write what is left, and the winners: no more records come."""
+        """Tell the processes that no more records come, so that they write the winners and end."""
         for follower in self._followers:
             follower.write(END.decode())
 
     @property
     def has_failed(self) -> bool:
-        """Whether a tool did not get everything; known after `close`."""
+        """Whether a tool is missing data; valid after `close`."""
         return any(follower.has_failed for follower in self._followers)
 
     def close(self) -> None:
-        """Wait until all is written, at most `close_s` seconds."""
+        """Wait until everything is written, then kill the processes that are still running."""
         since = time.monotonic()
         for follower in self._followers:
             follower.write(None)
@@ -133,7 +139,6 @@ class Loggers:
             follower.close()
 
     def _wait(self, seconds: float, since: float) -> None:
-        """Wait for all until `seconds` after `since`."""
         while any(one.is_running for one in self._followers) and time.monotonic() - since < seconds:
             time.sleep(0.02)
 
@@ -168,7 +173,7 @@ class _Follower:
         return self._process.poll() is None
 
     def write(self, word: str | None) -> None:
-        """Send a word to its standard input; None closes that: it ends by itself."""
+        """Write to the process; None closes its standard input, at which it ends."""
         assert self._process.stdin is not None
         try:
             if word is None:
@@ -177,10 +182,10 @@ class _Follower:
                 self._process.stdin.write(word)
                 self._process.stdin.flush()
         except BrokenPipeError:
-            self.has_failed = True  # it has ended before, and `_hear` says why
+            self.has_failed = True  # the process has ended, and `_hear` says why
 
     def close(self) -> None:
-        """End it, with what it started, if it runs on; hear its last words."""
+        """Kill the process and its children if it still runs; print its last messages."""
         if self.is_running:
             self.has_said = self.has_failed = True
             self._say(f"--log {self._tool}: {self.title} did not take everything; {self._again}")

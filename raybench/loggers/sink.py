@@ -1,4 +1,4 @@
-"""Sinks: what is written of a study to a tool, in which order, and under which names."""
+"""The protocol of a logging tool, and the names and values that are written to it."""
 
 import json
 import math
@@ -14,24 +14,24 @@ from raybench.stats.record import Evaluation, Role, RunRecord
 
 if TYPE_CHECKING:  # pandas takes a second to import: not before all is trained
     from raybench.results.study import Study
-    from raybench.results.verdict import Winner as Named
+    from raybench.results.verdict import Winner
 
 Value = str | int | float | bool
 Figures = Mapping[str, float]
 WINNERS = "winners"
-"""The run that holds a study's winners. No run of a study has such a name."""
+"""Name of the run that holds the winners; no run of a study has that name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedRun:
-    """A run as a tool knows it."""
+    """A run that is written to a tool."""
 
     name: str
-    """Its own in the study; cleaned, but from a file all the same."""
+    """Name in the study, without control characters."""
     role: Role
     spec: RunSpec
     began: float
-    """Unix seconds at which its training clock would have been at 0, had it run through."""
+    """Unix time of 0 s of training, as if training had never paused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,66 +39,79 @@ class LoggedWinner:
     """A configuration that won."""
 
     title: str
-    """Title: `fastest`, `cheapest`; of several models of GPU `fastest on H100`."""
+    """`fastest`, `cheapest`; with several models of GPU `fastest on H100`."""
     trial: str
     config: str
     """Configuration in one line, without secrets."""
     is_confirmed: bool
-    """Whether `figures` are of runs with new seeds; otherwise of the search's one run."""
+    """Whether `figures` are of runs with new seeds; otherwise of the single search run."""
     figures: dict[str, float]
     """Seconds to the target and their 90 % interval, worker-seconds, runs, hits, the metric."""
     spec: RunSpec
 
     @property
     def proof(self) -> str:
-        """`is_confirmed` in words."""
+        """`confirmed by new runs`, or `one run, not confirmed`."""
         return "confirmed by new runs" if self.is_confirmed else "one run, not confirmed"
 
 
 class Sink(Protocol):
-    """Writes to one tool; whatever goes wrong is raised, and ends this tool's logging alone.
+    """Writes to one tool. Any exception ends the logging to this tool alone.
 
-    Calls for a run are `start`, then `points`, then `end` or `cut_off`; runs overlap. A run that
-    is started again (its workers were lost, the study was interrupted) stands in the tool once:
-    `start` is given what it returned for the earlier attempt, and takes that away.
+    The calls for a run are `start`, `points` any number of times, then `end` or `cut_off`; the
+    calls of several runs interleave. A run that is started again (its workers were lost, or the
+    study was interrupted) replaces its earlier attempt, so that the tool shows it once.
     """
 
     place: str
-    """Place that it writes to, without secrets: what lies elsewhere was not written here."""
+    """Where it writes, without secrets: the ledger counts only what was written there."""
 
     def has(self, name: str) -> bool:
-        """Whether a run that was written is still there. Where it cannot be known it is believed:
-        what the user has deleted stays away."""
+        """Return whether a run that was written is still in the tool.
+
+        True where the tool cannot say: what the user has deleted there is not written again.
+
+        Args:
+            name: name in the tool, as `start` returned it.
+        """
         del name
         return True
 
     def start(self, run: LoggedRun, earlier: str | None) -> str:
-        """Begin a run, in place of the `earlier` one; return its name in the tool."""
+        """Start a run.
+
+        Args:
+            run: the run.
+            earlier: name in the tool of the attempt that it replaces.
+
+        Returns:
+            Name of the run in the tool.
+        """
 
     def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
-        """Add evaluations, as `curve_values` has them, to a run's curve."""
+        """Add evaluations to the curve of a run, each as `curve_values` returns it."""
 
     def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
-        """End a run with what is known of it: its `run_figures` and `run_words`."""
+        """End a run, with its `run_figures` and `run_words`."""
 
     def cut_off(self, run: LoggedRun) -> None:
-        """End a run that has no record: nobody trains it any more."""
+        """End a run that has no record, because nothing trains it any more."""
 
     def winners(self, winners: Sequence[LoggedWinner], earlier: str | None) -> str:
-        """Write a study's winners in place of the `earlier` ones; return their name in the tool."""
+        """Write the winners in place of the `earlier` ones; return their name in the tool."""
 
     def flush(self) -> None:
-        """Let what was written be seen; nothing where the tool holds nothing back."""
+        """Make what was written visible."""
         return
 
     def close(self) -> str:
-        """End; return where to look, for the end of a sentence."""
+        """Close the tool; return where to look, as the end of a sentence."""
 
 
 def params_of(spec: RunSpec) -> dict[str, Value]:
-    """Return a spec's keys, `dataset.name` for those that lie deeper, without those not set.
+    """Return the keys of a spec that are set, nested ones as `dataset.name`.
 
-    Lists are JSON; what looks secret is hidden.
+    Lists are JSON; values that look like secrets are hidden.
     """
     found: dict[str, Value] = {}
     for key, value in flat_keys(spec.document()).items():
@@ -112,20 +125,20 @@ def params_of(spec: RunSpec) -> dict[str, Value]:
 
 
 def shown(text: str) -> str:
-    """Return a text from outside, in one line and without secrets."""
+    """Return text from outside as one line without secrets."""
     return redact_text(clean(text), os.environ)
 
 
 def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
-    """Return what is drawn of an evaluation: the metric on the validation split, the mean training
-    loss since the last one, the rate of the last step, speed, and how far the training is."""
+    """Return the numbers of an evaluation: the metric on the validation split, the mean training
+    loss since the evaluation before, the learning rate, samples per second, and the progress."""
     names = ("train_loss", "learning_rate", "samples_per_s", "epoch", "samples", "train_s")
     values = {name: getattr(point, name) for name in names}
     return _finite({f"validation_{metric_name}": point.value} | values)
 
 
 def run_figures(record: RunRecord) -> dict[str, float]:
-    """Return the numbers of a run that has ended; seconds of a phase are `ledger.<phase>_s`."""
+    """Return the numbers of a finished run; the seconds of a phase are `ledger.<phase>_s`."""
     metric, seconds = record.spec.objective.judged_by, record.time_to_target_s
     found = {
         "time_to_target_s": seconds,
@@ -142,7 +155,7 @@ def run_figures(record: RunRecord) -> dict[str, float]:
 
 
 def run_words(record: RunRecord) -> dict[str, str]:
-    """Return the words of a run that has ended."""
+    """Return the texts of a finished run."""
     names = ("role", "state", "stop", "failure", "message", "source")
     found = {name: getattr(record, name) for name in names}
     return {name: shown(value) for name, value in found.items() if value is not None}
@@ -154,7 +167,8 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def winners_of(results: "Study") -> list[LoggedWinner]:
-    """Return the fastest and the cheapest of every model of GPU; none of what is no search."""
+    """Return the fastest and the cheapest configuration on each model of GPU; [] unless the study
+    is a search."""
     from raybench.results.verdict import facts_of, judge_each
 
     if results.is_scaling or results.study["study"].get("run"):
@@ -176,7 +190,7 @@ def winners_of(results: "Study") -> list[LoggedWinner]:
     return found
 
 
-def _figures(results: "Study", one: "Named", *, is_confirmed: bool) -> dict[str, float]:
+def _figures(results: "Study", one: "Winner", *, is_confirmed: bool) -> dict[str, float]:
     metric = results.metric
     seconds = one.printed_s if is_confirmed else one.search_s
     found: dict[str, float | None] = {

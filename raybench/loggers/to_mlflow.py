@@ -1,9 +1,8 @@
-"""MLflow: an experiment for the study, in it a run for every run and one for the winners.
+"""MLflow: one experiment per study, with one run per run and one for the winners.
 
-MLflow draws over a step, a whole number: it is milliseconds of training. The time of every point is
-that of the training clock, so its axis of relative time is seconds of training. Where it writes,
-MLflow's own variables say: MLFLOW_TRACKING_URI (a server, `sqlite:///FILE`) and
-MLFLOW_EXPERIMENT_NAME.
+The step of a point is milliseconds of training, since MLflow needs an integer; its time is that of
+the training clock, so the axis of relative time shows seconds of training. MLFLOW_TRACKING_URI (a
+server, or `sqlite:///FILE`) and MLFLOW_EXPERIMENT_NAME say where it is written.
 """
 
 import os
@@ -21,17 +20,17 @@ from raybench.loggers.sink import Figures, LoggedRun, LoggedWinner, Sink, Value,
 from raybench.stats.clock import unix_seconds
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
-"""Most metrics and parameters that a server takes at once."""
+"""Limits of a server for one request."""
 LONGEST = 5000
-"""Characters of a tag's value; a server takes a few more."""
+"""Characters of a tag's value; the server's limit is a little higher."""
 NOT_IN_NAMES = re.compile(r"[^\w. :/-]")
 """Characters that MLflow refuses in a metric's name: `mAP50-95(B)` is `mAP50-95_B_` there."""
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
-"""Seconds and tries for which a server is waited for, unless the user says otherwise."""
+"""Timeout in seconds and retries of a request, unless the user sets them."""
 
 
 class _MLflow(Sink):
-    """Writes through MLflow's client: neither its current run nor the code's place are told."""
+    """Writes through `MlflowClient`, which sends nothing about the code and has no active run."""
 
     def __init__(self, folder: Path, study: str) -> None:
         del folder  # MLflow keeps it elsewhere
@@ -41,7 +40,7 @@ class _MLflow(Sink):
         self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or study
         self.place, self._study = f"{self._uri} {self._name}", study
         self._runs: dict[str, str] = {}
-        """Runs that go on, by MLflow's ids."""
+        """MLflow's ids of the open runs."""
         experiment = self._client.get_experiment_by_name(self._name)
         self._is_new = experiment is None
         if experiment is not None and experiment.lifecycle_stage != "active":
@@ -72,7 +71,7 @@ class _MLflow(Sink):
         number = self._runs.pop(run.name)
         step = round(1000 * figures["train_s"])
         at = round(1000 * run.began) + step
-        # Points of a curve have these as metrics, too.
+        # The points of the curve have these as metrics too.
         own = {name: value for name, value in figures.items() if name not in ("train_s", "samples")}
         self._log(number, _metrics(own, at, step))
         self._tags(number, words)
@@ -103,13 +102,13 @@ class _MLflow(Sink):
         return f"mlflow ui --backend-store-uri {self._uri}, experiment {self._name}"
 
     def _create(self, name: str, role: str, earlier: str | None, began: float) -> str:
-        """Begin a run; the `earlier` one is deleted, as MLflow cannot shorten it."""
+        """Create a run and delete the `earlier` one, whose curve MLflow cannot shorten."""
         try:
             if earlier is not None:
                 self._client.delete_run(earlier)
         except MlflowException as error:
             if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
-                raise  # the user has deleted it for good before
+                raise  # otherwise the user has deleted it permanently
         found = self._client.create_run(
             self._experiment,
             start_time=round(1000 * began),

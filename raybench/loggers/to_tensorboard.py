@@ -1,12 +1,11 @@
-"""TensorBoard: a folder of event files for every run, below the study's own.
+"""TensorBoard: one folder of event files per run, below the results folder.
 
-What TensorBoard draws over is the step, a whole number: in the tags `by_train_ms/...` that is
-milliseconds of training (its axis says 5k for 5 seconds), in `by_samples/...` training samples. The
-axis RELATIVE is seconds of training since the first evaluation, as the time of every point is that
-of the training clock.
+The step of a point is milliseconds of training in the tags `by_train_ms/...` and training samples
+in `by_samples/...`. The axis RELATIVE shows seconds of training since the first evaluation, because
+the time of a point is that of the training clock.
 
-Written with tensorboardX, which comes with Ray, by its plain file: its `SummaryWriter` has a thread
-that dies without a word where the disk is full.
+Written with the event file writer of tensorboardX, which comes with Ray: the thread of its
+`SummaryWriter` dies silently when the disk is full.
 """
 
 import hashlib
@@ -28,15 +27,15 @@ AXES = {
     "by_train_ms": (1000.0, "train_s"),
     "by_samples": (1.0, "samples"),
 }
-"""Beginnings of tags: what of a point is the step, and times what."""
+"""Prefixes of tags; the factor and the value of a point that make its step."""
 NOT_DRAWN = ("train_s", "samples")
-"""Axes, which are no curves."""
+"""Values that are axes, not curves."""
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
-"""Beginnings of keys that a table of configurations needs no column of."""
+"""Prefixes of keys that the table of hyperparameters leaves out."""
 
 
 class _TensorBoard(Sink):
-    """Writes `<study>/tensorboard/<run>/events.out.tfevents...`, in place of an earlier attempt."""
+    """Writes `<study>/tensorboard/<run>/events.out.tfevents...`; reruns replace their run."""
 
     def __init__(self, folder: Path, study: str) -> None:
         del study  # TensorBoard names runs by their folders
@@ -45,7 +44,7 @@ class _TensorBoard(Sink):
         self._files: dict[str, _Events] = {}
 
     def has(self, name: str) -> bool:
-        return (self._folder / name).is_dir()  # it may be deleted to have all written anew
+        return (self._folder / name).is_dir()  # deleting it has the run written again
 
     def start(self, run: LoggedRun, earlier: str | None) -> str:
         name = folder_name(run.name)
@@ -107,7 +106,7 @@ class _TensorBoard(Sink):
 
 
 class _Events:
-    """An event file in a folder, in place of those that are there."""
+    """An event file that replaces those in its folder."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,17 +114,17 @@ class _Events:
             old.unlink()
         self._writer = EventsWriter(str(folder.absolute() / "events"))
         self.flush, self.close = self._writer.flush, self._writer.close
-        # A TensorBoard that has read the earlier file forgets what it held.
+        # Makes a running TensorBoard drop the points of the earlier file.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._writer.write_event(event_pb2.Event(step=0, wall_time=0.0, session_log=start))
 
     def add(self, summary: Summary, step: int = 0, *, wall_s: float) -> None:
-        """Write a summary at a step and a time, Unix seconds."""
+        """Write a summary at a step and a Unix time in seconds."""
         event = event_pb2.Event(step=step, wall_time=wall_s, summary=summary)
         self._writer.write_event(event)
 
     def scalar(self, tag: str, value: float, step: int, *, wall_s: float) -> None:
-        """Write a number."""
+        """Write a number at a step and a Unix time in seconds."""
         one = Summary.Value(tag=tag, simple_value=value)
         self.add(Summary(value=[one]), step, wall_s=wall_s)
 
@@ -134,7 +133,7 @@ open_sink = _TensorBoard
 
 
 def folder_name(run: str) -> str:
-    """Return a folder's name for a run's; those that had to be changed end in a digest."""
+    """Return a folder name for a run; a run name that has to be changed ends in a digest."""
     safe = re.sub(r"[^\w.=+-]", "_", run, flags=re.ASCII).lstrip(".")[:100]
     if safe == run and run != WINNERS:
         return run
@@ -142,5 +141,5 @@ def folder_name(run: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text that Markdown takes as it is."""
+    """Return text escaped for Markdown."""
     return re.sub(r"([\\`*_{}\[\]<>()#|~!-])", r"\\\1", text)

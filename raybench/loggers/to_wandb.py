@@ -1,8 +1,8 @@
-"""Weights & Biases: a run for every run, in a group of the study's name, and one for the winners.
+"""Weights & Biases: one run per run and one for the winners, in a group named after the study.
 
-Its charts are drawn over `train_s`, seconds of training. Where it writes, its own variables say:
-WANDB_MODE (`offline` writes below the study's folder), WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR,
-WANDB_BASE_URL. Of the command line and the environment, which may hold secrets, nothing is sent.
+Charts are drawn over `train_s`, seconds of training. WANDB_MODE (`offline` writes to the results
+folder), WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR and WANDB_BASE_URL say where it is written. Nothing
+of the command line and the environment is sent: they may hold secrets.
 """
 
 import os
@@ -21,7 +21,7 @@ OFFLINE = ("offline", "dryrun")
 
 
 class _WeightsAndBiases(Sink):
-    """Writes through W&B's own process; every attempt of a run has an id of its own."""
+    """Writes through W&B's service process; each attempt of a run has its own id."""
 
     def __init__(self, folder: Path, study: str) -> None:
         self._folder, self._study = Path(os.environ.get("WANDB_DIR") or folder), study
@@ -73,12 +73,12 @@ class _WeightsAndBiases(Sink):
         opened.finish(exit_code=0 if is_well else 1)
 
     def _open(self, name: str, earlier: str | None, *, role: str, config: Mapping[str, Any]) -> Any:
-        """Begin a run; what an `earlier` attempt wrote and nobody uploaded is deleted."""
+        """Start a run, and delete the `earlier` attempt unless it was uploaded."""
         if name in self._runs:
             self._finish(name, {"state": "superseded"}, is_well=False)
         if earlier is not None:
             for folder in (self._folder / "wandb").glob(f"offline-run-*-{earlier}"):
-                if not any(folder.glob("*.synced")):  # what `wandb sync` leaves of an upload
+                if not any(folder.glob("*.synced")):  # left by `wandb sync`
                     shutil.rmtree(folder)
         settings = wandb.Settings(
             silent=True,

@@ -1,1 +1,1 @@
-"""Reports of a study: screens, tables, figures, the page, the live screen."""
+"""Reports of a study: screens, tables, figures, the page, the live display."""

@@ -1,5 +1,5 @@
-"""Sentences about a verdict, from its facts (`verdict.VerdictFacts`): by the terminal, the page,
-notebooks and the comment of best.yaml; and the study as Python and notebooks show it."""
+"""The summary of a study in sentences: the one source for terminal, page, JSON and Python. Also the
+comment in best.yaml, and the representation of a study in notebooks."""
 
 import html
 import math
@@ -18,12 +18,11 @@ from raybench.report.remarks import (
     edge_lines,
     speed_line,
     target_warning,
+    unranked_lines,
 )
 from raybench.report.tables import texts
 from raybench.report.words import (
-    as_billed,
     by_the_wall,
-    counted,
     digits,
     duration,
     named_trials,
@@ -32,7 +31,6 @@ from raybench.report.words import (
     span_s,
     target_in_words,
     target_words,
-    unranked_lines,
     within_budget,
 )
 from raybench.results.place import shown
@@ -56,18 +54,18 @@ from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES
 from raybench.spec.run import RATE, RunSpec, describe, flat, named_optimizer, value_of
 from raybench.spec.space import is_one_of
-from raybench.spec.text import clean
+from raybench.spec.text import clean, counted
 from raybench.spec.values import identity
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
-ALIKE = 0.005
-"""Share by which two costs differ at least, for one to be called the other's part."""
-BEYOND = 2.33
-"""Standard errors of a difference that chance leaves in 1 of 100, one-sided."""
+LEAST_DIFFERENCE = 0.005
+"""Least relative difference of two costs, or times, that is worth a sentence."""
+CRITICAL_VALUE = 2.33
+"""One-sided critical value, in standard errors, for an error rate of 1 %."""
 
 
-def in_words(results: Study, spec: RunSpec) -> str:
-    """Return a configuration: `PyTorch on 2 workers, 64 samples a step each, adam at ...`."""
+def configuration_words(results: Study, spec: RunSpec) -> str:
+    """Return a configuration in words: `PyTorch on 2 workers, 64 samples a step each, adam ...`."""
     batch = f"{counted(spec.batch_size_per_worker, 'sample')} a step"
     if spec.accumulate > 1:
         batch = f"{spec.accumulate} passes of {spec.batch_size_per_worker} samples a step"
@@ -82,30 +80,33 @@ def in_words(results: Study, spec: RunSpec) -> str:
 
 
 @dataclass(frozen=True)
-class Said:
-    """Findings of a study, in sentences: those of screen, page, Python and JSON."""
+class Summary:
+    """Findings of a study in sentences."""
 
-    answer: Sequence[Sequence[str]]
-    """Paragraphs, the most important first: in each what to train with, then what that reaches."""
-    sure: str = ""
-    """Confidence in the answer, where something won."""
-    mind: Sequence[str] = ()
-    """Limits of the answer: ties, doubts, disturbed runs, an end of a range, the notes."""
+    conclusions: Sequence[Sequence[str]]
+    """Paragraphs of sentences, the most important paragraph and sentence first."""
+    confidence: str = ""
+    """Evidence for the winner; empty without one."""
+    caveats: Sequence[str] = ()
+    """Ties, doubts, disturbed runs, ends of ranges, notes."""
 
     @property
     def lines(self) -> list[str]:
-        """The answer, a line a paragraph."""
-        return [clean(" ".join(one)) for one in self.answer]
+        """Conclusions, one line per paragraph."""
+        return [clean(" ".join(one)) for one in self.conclusions]
 
 
-def said(results: Study) -> Said:
-    """Return what is said of a study of any kind. Of runs on several models of GPU a paragraph for
-    each; where no run reached the target, why, and which came nearest."""
+def summary_of(results: Study) -> Summary:
+    """Return the summary of a study of any kind.
+
+    There is a paragraph for each model of GPU. If no run reached the target, the summary says why,
+    and which run came nearest.
+    """
     notes = [str(note) for note in results.study.get("notes") or []]
     if (pairs := comparison_of(results)) is not None:
-        return Said([(line,) for line in sentences(pairs)], mind=notes)
+        return Summary([(line,) for line in sentences(pairs)], caveats=notes)
     if results.trials.empty:
-        return Said([(f"No run has finished{' yet' if results.owner else ''}.",)], mind=notes)
+        return Summary([(f"No run has finished{' yet' if results.owner else ''}.",)], caveats=notes)
     if results.is_scaling:
         cells = scaling_cells(results)
         found = scaling_printed.scaling_answer(cells)
@@ -118,31 +119,35 @@ def said(results: Study) -> Said:
             *scaling_printed.straggler_lines(results),
         ]
         mind += notes
-        return Said([(line,) for line in found], mind=mind)
+        return Summary([(line,) for line in found], caveats=mind)
     if results.study["study"].get("run"):
-        return Said([(_trained(results),)], mind=notes)
-    each, verdict = judge_each(results), judge(results)
+        return Summary([(_trained(results),)], caveats=notes)
+    verdict = judge(results)
+    each = {
+        kind or "hosts without a GPU": facts_of(results, one)
+        for kind, one in judge_each(results).items()
+    }
     answer = [] if each else [*(guessing_lines(results) or _unreached(results))]
     mind = []
-    for kind, one in each.items():
-        on = f"On {kind or 'hosts without a GPU'}: " if len(each) > 1 else ""
-        facts = facts_of(results, one)
+    for kind, facts in each.items():
+        on = f"On {kind}: " if len(each) > 1 else ""
         answer += [(on + first, *rest) for first, *rest in _winners(results, facts)]
         mind += [on + line for line in _doubts(results, facts)]
         mind += [on + line for line in speed_line(results, facts.fastest.trial)]
-    answer += _over_models(results, each)
+    if len(each) > 1 and results.is_timed:
+        answer.append(_fastest_model(each))
     mind += [
         *code_line(results),
         *disturbed_line(results),
         *unranked_lines(results),
         *edge_lines(results, verdict),
     ]
-    return Said(answer, how_sure(results, verdict), [*mind, *target_warning(results), *notes])
+    return Summary(answer, how_sure(results, verdict), [*mind, *target_warning(results), *notes])
 
 
 def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
     fastest, cheapest = facts.fastest, facts.cheapest
-    billed = as_billed(results, cheapest.trial)
+    billed = " as billed" if _has_price(results) else ""
     what, like = ("fastest", "fast") if results.is_timed else ("best", "good")
     if results.is_timed and facts.is_one:
         what = f"fastest and the cheapest{billed}"
@@ -152,7 +157,7 @@ def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
     standing = f"the {what} of {tried_words(results)}{_as_good(facts.tied, facts.once, like)}"
     first = f"{head} {named(results, fastest.trial)}, {standing}."
     reached = f"It {reaches(results, facts, fastest)}."
-    found: list[tuple[str, ...]] = [(first, reached, *beside_first(results, fastest.trial))]
+    found: list[tuple[str, ...]] = [(first, reached, *_beside_first(results, fastest.trial))]
     if results.is_timed and not facts.is_one:
         near = _as_good(facts.cheapest_tied, facts.cheapest_once, "cheap")
         near += "; it may be as fast" if cheapest.trial in facts.tied else ""
@@ -162,9 +167,16 @@ def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
     return [*found, *((line,) for line in optimism_lines(results, facts))]
 
 
-def beside_first(results: Study, winner: str) -> list[str]:
-    """Return a sentence that compares the winner with the user's first configuration
-    (`search.first`); [] without one, and where it has not ended."""
+def _has_price(results: Study) -> bool:
+    """Return whether the study names a price, so that costs are bills."""
+    return results.study["study"].get("price") is not None
+
+
+def _beside_first(results: Study, winner: str) -> list[str]:
+    """Return a sentence that compares the winner with the user's first configuration.
+
+    The first configuration is that of `search.first`; [] if there is none or it has not ended.
+    """
     firsts = (results.study["study"].get("search") or {}).get("first") or []
     wanted = flat(firsts[0]) if firsts else {}
     own = [
@@ -197,28 +209,24 @@ def beside_first(results: Study, winner: str) -> list[str]:
 
 
 def _has(spec: RunSpec, key: str, value: Any) -> bool:
-    """Return whether a run spec has a key's value, as a file has it."""
+    """Return whether a run spec has the value that a file gives for a key."""
     own = value_of(spec, key)
     return is_one_of(key, own, [value]) or identity(own) == identity(value)
 
 
-def _over_models(results: Study, each: Mapping[str, Verdict]) -> list[tuple[str, ...]]:
-    """Say which of several models of GPU is the soonest."""
-    facts = {kind or "hosts without a GPU": facts_of(results, one) for kind, one in each.items()}
-    if len(facts) < 2 or not results.is_timed:
-        return []
+def _fastest_model(facts: Mapping[str, VerdictFacts]) -> tuple[str, str]:
+    """Return which of several models of GPU is the fastest."""
     seconds = {kind: one.fastest.seconds for kind, one in facts.items()}
     soonest = min(seconds, key=seconds.__getitem__)
     said = f"Of these the soonest is {soonest}, {duration(seconds[soonest])} of training"
     if not all(one.is_proven for one in facts.values()):
         said += " (not confirmed on all of them)"
-    files = f"best.yaml and cheapest.yaml are of {next(iter(facts))}."
-    return [(f"{said}.", files)]
+    return f"{said}.", f"best.yaml and cheapest.yaml are of {next(iter(facts))}."
 
 
 def named(results: Study, trial: str) -> str:
-    """Return a configuration in words and its trial."""
-    return f"{in_words(results, results.specs[trial])} (trial {trial})"
+    """Return the configuration of a trial in words, with the trial."""
+    return f"{configuration_words(results, results.specs[trial])} (trial {trial})"
 
 
 def tried_words(results: Study) -> str:
@@ -240,25 +248,25 @@ def _as_good(tied: Sequence[str], once: Sequence[str], like: str) -> str:
 
 
 def _cost(results: Study, one: Winner) -> float:
-    """Return the cost of a training to the target, in the unit by which the cheapest is named."""
+    """Return the cost of training to the target, in the unit that decides the cheapest."""
     again = repeated(results).get(one.trial)
     rate = again.cost if again else cost_of(results, one.spec.num_workers, [one.trial])
     return one.seconds * rate
 
 
 def _saved(results: Study, facts: VerdictFacts) -> str:
-    """Say what the cheapest saves, beside the fastest; "" where that is next to nothing."""
+    """Return what the cheapest saves over the fastest; "" if next to nothing."""
     if facts.is_confirmed and not (facts.fastest.hits and facts.cheapest.hits):
-        return ""  # seconds of the search beside those of new seeds
+        return ""  # one of the two times is of the search
     share = _cost(results, facts.cheapest) / _cost(results, facts.fastest)
     longer = facts.cheapest.seconds / facts.fastest.seconds
-    if share > 1 - ALIKE or longer < 1 + ALIKE:
+    if share > 1 - LEAST_DIFFERENCE or longer < 1 + LEAST_DIFFERENCE:
         return ""
     return f": {100 * share:.0f} % of the fastest's cost, for {longer:.3g} times its time"
 
 
 def reaches(results: Study, facts: VerdictFacts, one: Winner) -> str:
-    """Return what a winner reaches, when, for how much, and what that stands on."""
+    """Return the value, time and cost that a winner reaches, and the runs behind them."""
     if not results.is_timed:
         return _reaches_value(results, facts)
     aim, rate, price = target_in_words(results), "", price_of(results, one.cost, one.trial)
@@ -281,7 +289,7 @@ def reaches(results: Study, facts: VerdictFacts, one: Winner) -> str:
 
 
 def _reaches_value(results: Study, facts: VerdictFacts) -> str:
-    """Return what the best reaches within a budget."""
+    """Return the value that the best configuration reaches within a budget."""
     one, metric = facts.fastest, results.metric
     seconds = results.study["study"]["objective"].get("max_train_seconds")
     budget = None if seconds is None else float(seconds)
@@ -309,7 +317,7 @@ def between(metric: Metric, ends: tuple[float, float]) -> str:
 
 
 def _tested(results: Study, one: Winner) -> str:
-    """Say what the runs that are printed reach on the test split, where that was measured."""
+    """Return the value on the test split, if it was measured."""
     metric = results.metric
     if math.isnan(one.test_value):
         return "" if results.has_test else "; not tested: there is no test split"
@@ -318,7 +326,7 @@ def _tested(results: Study, one: Winner) -> str:
 
 
 def _doubts(results: Study, facts: VerdictFacts) -> list[str]:
-    """Name what is tied with the winners, count what ran once, and say what chance has done."""
+    """Return sentences on ties, on trials that ran once, and on effects of chance."""
     if not facts.is_confirmed:
         return []
     fast, cheap, metric = facts.fastest, facts.cheapest, results.metric
@@ -333,7 +341,7 @@ def _doubts(results: Study, facts: VerdictFacts) -> list[str]:
     if once := facts.every_once:
         lines.append(f"{counted(once, 'other trial')} ran once and cannot be excluded.")
     is_turned = fast.printed_s > cheap.printed_s
-    if not as_billed(results, cheap.trial):
+    if not _has_price(results):
         costs = [one.spec.num_workers * one.printed_s for one in (fast, cheap)]
         is_turned = is_turned or costs[0] < costs[1]
     are_alone = fast.hits and cheap.hits and fast.how_run == cheap.how_run == ALONE
@@ -348,7 +356,7 @@ def _doubts(results: Study, facts: VerdictFacts) -> list[str]:
 
 
 def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str) -> str:
-    """Return the comment that stands above the spec in best.yaml and cheapest.yaml."""
+    """Return the comment above the spec in best.yaml and cheapest.yaml."""
     run, metric = results.runs[trial], results.metric
     name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
     if verdict is not None:
@@ -365,7 +373,7 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str)
 
 
 def _unreached(results: Study) -> list[tuple[str, ...]]:
-    """Say why nobody won and what follows from it, and which run came nearest."""
+    """Return why there is no winner, and which run came nearest."""
     why, trial, metric = _nothing(results), nearest(results), results.metric
     if trial is None:
         return [(why,)]
@@ -379,7 +387,7 @@ def _unreached(results: Study) -> list[tuple[str, ...]]:
 
 
 def guessing_lines(results: Study) -> list[tuple[str, ...]]:
-    """Say of what did best that it is no better than guessing; [] where something won."""
+    """Return that the best configuration is no better than guessing; [] if there is a winner."""
     lines: list[tuple[str, ...]] = []
     for kind in [] if judge_each(results) else kinds(results.trials):
         verdict = best_of(results, kind)
@@ -401,8 +409,8 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
 
 
 def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
-    """Say where the validation split said more of the fastest than the test split, by more than
-    the sampling errors of both."""
+    """Return a sentence if the fastest is better on the validation split than on the test split, by
+    more than the sampling errors of both."""
     both, metric = results.baselines, results.metric
     if not facts.is_confirmed or len(both) < 2:
         return []
@@ -416,7 +424,7 @@ def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
         values.append(value)
         errors.append(error)
         shares.append(f"{metric.shown(value)} of {both[part].rows:,}")
-    if metric.gap(*values) <= BEYOND * math.hypot(*errors):
+    if metric.gap(*values) <= CRITICAL_VALUE * math.hypot(*errors):
         return []
     return [
         f"Validation said more than the test rows do: {' against '.join(shares)}, which "
@@ -425,7 +433,7 @@ def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
 
 
 def _nothing(results: Study) -> str:
-    """Say why nobody won, and what follows from it."""
+    """Return why there is no winner, and what to change."""
     trials, metric, target = results.trials, results.metric, results.target
     if (trials["state"] == "failed").all():
         return f"No result: {'the run' if len(trials) == 1 else f'all {len(trials)} runs'} failed."
@@ -461,7 +469,7 @@ def _nothing(results: Study) -> str:
 
 
 def _cut_by_budget(results: Study) -> str:
-    """Say where the time budget ended the search before its trials were done; "" where not."""
+    """Return that the time budget ended the search before all its trials; "" if it did not."""
     search = results.study["study"].get("search") or {}
     budget, asked = search.get("time_budget_s"), results.num_trials_asked
     done = int((results.trials["role"] == "trial").sum())
@@ -473,7 +481,7 @@ def _cut_by_budget(results: Study) -> str:
 
 
 def _start_up(results: Study) -> list[str]:
-    """Say where most of a spent budget went to what comes before training, and what would do."""
+    """Return a sentence if most of the budget went to start-up, with the budget that is needed."""
     trials = results.trials
     ready, trained = trials[["start_s", "setup_s", "compile_s"]].sum(axis=1), trials["train_s"]
     if ready.sum() <= trained.sum():
@@ -488,8 +496,8 @@ def _start_up(results: Study) -> list[str]:
     ]
 
 
-MOST_ROWS = 5
-"""Most rows of the table in a notebook."""
+NOTEBOOK_ROWS = 5
+"""Rows of the table in a notebook."""
 PHASES = {
     "search": "search",
     "confirm": "confirming",
@@ -499,9 +507,9 @@ PHASES = {
 
 
 def lines_of(results: Study) -> list[str]:
-    """Return the answer, what is to be borne in mind, what ran, and where: a line each."""
-    found = said(results)
-    return [*found.lines, *map(clean, found.mind), _counted(results), _frames(results)]
+    """Return the summary, the number of runs, and the place and frames of the study."""
+    found = summary_of(results)
+    return [*found.lines, *map(clean, found.caveats), _counted(results), _frames(results)]
 
 
 def _frames(results: Study) -> str:
@@ -512,17 +520,17 @@ def _frames(results: Study) -> str:
 
 
 def html_of(results: Study) -> str:
-    """Return the same for a notebook, with the best configurations; no text is read as HTML."""
-    found = said(results)
+    """Return `lines_of` as HTML, with a table of the best configurations; all text is escaped."""
+    found = summary_of(results)
     head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in found.lines)
-    mind = "".join(f"<p>{html.escape(clean(line))}</p>" for line in found.mind)
+    mind = "".join(f"<p>{html.escape(clean(line))}</p>" for line in found.caveats)
     small = "<br>".join(map(html.escape, (_counted(results), _frames(results))))
     table = f"{table_html(_best(results))}<p><small>{small}</small></p>"
     return f'<div class="raybench-study">{head}{mind}{table}</div>'
 
 
 def table_html(table: pd.DataFrame) -> str:
-    """Return a table of texts as HTML, escaped; nothing where it has no rows."""
+    """Return a table of texts as HTML, escaped; "" if it has no rows."""
     cells = table.astype(str).map(clean)
     with pd.option_context("display.max_colwidth", None):  # else texts are cut
         return "" if table.empty else str(cells.to_html(index=False, border=0, justify="left"))
@@ -536,14 +544,14 @@ def _best(results: Study) -> pd.DataFrame:
         forms |= {"target after s": "{time_to_target_s:.2f}"}
         forms |= {"worker-seconds": "{worker_seconds_to_target:.2f}", "reached": "{hits} of {runs}"}
     forms |= {f"best {metric.words}": "{best}", "confirmed": "{proof}"}
-    table = configurations(results).head(MOST_ROWS)
+    table = configurations(results).head(NOTEBOOK_ROWS)
     proof = table["is_confirmed"].map({True: "yes", False: "no, one run"})
     best = table[metric.best_column].map(metric.shown)
     return texts(table.assign(proof=proof, best=best), forms)
 
 
 def _counted(results: Study) -> str:
-    """Say how many runs and evaluations there are, and whether more may come."""
+    """Return the number of runs and evaluations, and whether the study is still running."""
     trials = results.trials
     phases = trials["phase"].value_counts(sort=False)
     parts = [f"{number} {PHASES[name]}" for name, number in phases.items() if name in PHASES]
@@ -572,7 +580,7 @@ def _trained(results: Study) -> str:
 
 
 def _fastest_cell(cells: pd.DataFrame) -> str:
-    """Name the cell of the most samples per second, where no speed-up is known."""
+    """Return the cell with the most samples per second, for a study without a speed-up."""
     known = cells.dropna(subset="samples_per_s")
     if known.empty:
         return "No result: no cell has a speed yet."

@@ -1,6 +1,6 @@
-"""The one document that a command prints with `--json`: what was found, what to do next.
+"""The JSON document that a command prints with `--json`.
 
-Its schema is `CommandResult`, which docs/answer.schema.json is made from.
+`CommandResult` is its schema, from which docs/answer.schema.json is generated.
 """
 
 from typing import Any, Literal
@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_jsonable_python
 
-from raybench.report.answer import said
+from raybench.report.answer import summary_of
 from raybench.report.how_sure import next_steps
 from raybench.report.pairs import comparison_of, documents
 from raybench.report.study import StudyResults
@@ -80,7 +80,7 @@ class CommandResult(_Part):
 
 
 def document_of(command: str, ended: Ended) -> CommandResult:
-    """Return the document of a command that has ended, with what its results folder says."""
+    """Return the document of a command that has ended, with the content of its results folder."""
     error = None if ended.error is None else Error(kind=ended.error[0], message=ended.error[1])
     found: dict[str, Any] = {"answer": list(ended.answer), "details": dict(ended.details)}
     if ended.place is not None:
@@ -93,11 +93,11 @@ def document_of(command: str, ended: Ended) -> CommandResult:
 
 
 def of_results(results: StudyResults) -> dict[str, Any]:
-    """Return the parts of a document that a results folder gives."""
-    trials, words = results.trials, said(results)
+    """Return the fields of the document that follow from a study."""
+    trials, words = results.trials, summary_of(results)
     found: dict[str, Any] = {
         "answer": words.lines,
-        "notes": [*words.mind],
+        "notes": [*words.caveats],
         "details": {
             "runs": len(trials),
             "failed": 0 if trials.empty else int((trials["state"] == "failed").sum()),
@@ -132,7 +132,7 @@ def of_results(results: StudyResults) -> dict[str, Any]:
 
 
 def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, Any]]:
-    """Return what a verdict names: the fastest, the cheapest, and what is tied with the former."""
+    """Return the fastest and the cheapest of a verdict, and the trials tied with the fastest."""
     named = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
     named += [("tied", trial) for trial in verdict.others()]
     rows = []
@@ -151,7 +151,7 @@ def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, 
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON holds: numpy's numbers as Python's, NaN and infinity as None."""
+    """Return plain data for JSON: Python's numbers for numpy's, None for NaN and infinity."""
 
     def other(one: Any) -> Any:
         return one.tolist() if isinstance(one, np.generic | np.ndarray) else str(one)

@@ -1,4 +1,4 @@
-"""The terminal: one kind of console for all commands, and lines and tables that stay whole."""
+"""The console of all commands, and the printing of lines, paragraphs and pairs on it."""
 
 import io
 import re
@@ -16,8 +16,8 @@ from raybench.spec.text import clean
 class WholeLines(Console):
     """A console on which one thread at a time prints.
 
-    Rich draws a screen and writes it in two steps. A line that another thread prints between them
-    is written where the screen was before, and stands beside its last line.
+    Rich draws a live screen and writes it in two steps. Without the lock, a line that another
+    thread prints in between appears beside the last line of the screen.
     """
 
     def __init__(self, **how: Any) -> None:
@@ -37,9 +37,9 @@ class WholeLines(Console):
 
 
 def make_console(file: TextIO) -> Console:
-    """Return a console on `file` that reads no text as markup.
+    """Return a console on `file` without markup.
 
-    What the file's encoding cannot hold is written as an escape, not an error.
+    Characters that the file's encoding does not have are written as escapes.
     """
     if isinstance(file, io.TextIOWrapper):
         file.reconfigure(errors="backslashreplace")
@@ -47,27 +47,24 @@ def make_console(file: TextIO) -> Console:
 
 
 def say(console: Console, text: str) -> None:
-    """Print one line, however long, as it is: no markup, no control characters."""
+    """Print one line of any length without control characters."""
     console.print(Text(clean(text)), soft_wrap=True)
 
 
 BLANK = re.compile(r" (?!(?:%|s|ms|min|h)(?!\w))")
-"""A blank at which a line may end: not that between a number and its unit."""
+"""A space at which a line may break: not between a number and its unit."""
 WIDEST = 100
-"""Columns of a line of text; longer ones are hard to read."""
+"""Most columns of a line of a paragraph."""
 
 
 def say_wrapped(console: Console, text: str, *, style: str = "") -> None:
-    """Print a paragraph in lines as wide as the console, or WIDEST; no word is cut."""
+    """Print a paragraph wrapped at the width of the console, at most WIDEST."""
     for line in wrapped(clean(text), min(console.width, WIDEST)):
         console.print(Text(line, style=style), soft_wrap=True)
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` columns, but for words that are longer by themselves.
-
-    Columns are those of a terminal: some letters take two.
-    """
+    """Return lines of at most `width` terminal columns; only single words may be longer."""
     lines, line = [], ""
     for word in BLANK.split(text):
         longer = f"{line} {word}" if line else word
@@ -79,11 +76,11 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 LINE = 90
-"""Columns of a line in a notebook."""
+"""Most columns of a line in a notebook."""
 
 
 class Sentences(tuple[str, ...]):
-    """Sentences that a notebook shows, and `print` prints, as paragraphs."""
+    """Sentences whose `repr` and `str` are wrapped paragraphs."""
 
     def __repr__(self) -> str:
         return "\n".join(line for one in self for line in wrapped(clean(one), LINE))
@@ -92,7 +89,7 @@ class Sentences(tuple[str, ...]):
 
 
 def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
-    """Print a pair a line, the second ones below each other: a command, however long."""
+    """Print one pair per line, with the second items aligned."""
     width = max((cell_len(first) for first, _ in pairs), default=0)
     for first, second in pairs:
         say(console, f"{first}:{' ' * (width - cell_len(first))} {second}")

@@ -1,10 +1,7 @@
-"""Derived files of a results folder: tables for spreadsheets, winners as run specs.
+"""Files derived from a study: trials.csv, curves.csv, the winners as run specs, and PNG figures.
 
-Read a table back with `read_csv`. In pandas alone: `pd.read_csv(file, dtype={"trial": str})`;
-there a text cell that would be a formula to a spreadsheet (its first character is = + - or @)
-has a ' before it, which `read_csv` takes away.
-
-Also a study's figures as PNG files: for `raybench report --png`, and for the documentation.
+pandas reads a table with `pd.read_csv(file, dtype={"trial": str})`. Cells that a spreadsheet would
+run as a formula (they begin with = + - or @) have a leading apostrophe.
 """
 
 import io
@@ -21,14 +18,14 @@ from raybench.results.verdict import judge
 from raybench.spec.text import file_name
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""First characters of a cell that spreadsheets run; the last four are the wide ones."""
+"""First characters of a formula; the last four are full-width forms."""
 
 
 def export(results: Study, store: StudyFiles) -> list[Path]:
-    """Write trials.csv, curves.csv, best.yaml and cheapest.yaml; return them.
+    """Write trials.csv, curves.csv, best.yaml and cheapest.yaml; return the files.
 
-    Where no run reached the target, best.yaml is the one that came nearest, if it learnt anything.
-    What an earlier session named goes where nothing takes its place.
+    Without a winner, best.yaml is the trial nearest to the target if it learned anything, and files
+    of earlier winners are deleted.
     """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     trials = results.trials
@@ -54,7 +51,7 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV in which no text is a formula to a spreadsheet."""
+    """Return a table as CSV without formulas for spreadsheets."""
     safe = table.copy()
     for name in table.columns:
         if not pd.api.types.is_numeric_dtype(table[name]):
@@ -68,13 +65,12 @@ def _quoted(value: Any) -> Any:
 
 
 DPI = 150
-"""Dots an inch of a picture: as sharp as the page on a present screen."""
+"""Dots per inch of a picture."""
 
 
 def write_plots(results: Study, folder: Path) -> list[Path]:
-    """Draw every figure that a study has something for into its folder; return the files."""
-    # Late: matplotlib takes a second.
-    from raybench.report.figures.kinds import kinds_of
+    """Draw the figures that apply to a study as PNG files into a folder; return the files."""
+    from raybench.report.figures.kinds import kinds_of  # late: matplotlib takes a second
 
     files, written = StudyFiles(folder), []
     for name, kind in kinds_of(results).items():

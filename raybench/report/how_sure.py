@@ -1,48 +1,47 @@
-"""Confidence of a verdict, in words: what it stands on, how far runs scatter, what more would tell.
+"""How sure a verdict is, in words: its runs, their scatter, and what more runs would show. Also the
+next steps, each with its command.
 
-No probability that the winner is within so many per cent of the best is given: posteriors of few
-runs are off by up to 17 points (`benchmarks/search/race.py`). That the best of those that ran
-again is the named one or statistically tied with it holds in nine of ten studies there; the best of
-all is not claimed: what the search stopped early was never compared.
-
-Below it what to do next, each step with its command.
+No probability that the winner is within some percentage of the best is given: posteriors of few
+runs are off by up to 17 points (`benchmarks/search/race.py`). In nine of ten studies there, the
+winner is the best of the configurations that ran again, or tied with it. Nothing is claimed about
+trials that were stopped early, since they were never compared.
 """
 
 import argparse
 import math
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
-from raybench.report.words import counted
 from raybench.results.ranking import noise_of, ranked, repeated
 from raybench.results.store import STUDY_FILE
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.study import ConfirmSpec
-from raybench.spec.text import clean, split_command
+from raybench.spec.text import clean, counted, split_command
 from raybench.stats.replicates import Noise, noise_at_least
 from raybench.stats.standing import SMALLEST
 
-FEW = 4.0
-"""Degrees of freedom up to which what is said of the scatter is mostly the prior."""
+PRIOR_FREEDOM = 4.0
+"""Degrees of freedom up to which the estimated scatter is mostly the prior."""
 MORE = "--more"
 RUNS_EACH = 4
-"""Runs of each that is tied, and of the winner, that are proposed: as many as a race has had."""
+"""Proposed runs of the winner and of each tied trial: as many as in a race."""
 LEAST_RUNS, MOST_RUNS = 4, 20
-"""Runs that are proposed where some ran once."""
+"""Least and most proposed runs of trials that ran once."""
 
 
 def how_sure(results: Study, verdict: Verdict | None) -> str:
-    """Return what stands behind the verdict; "" without one.
+    """Return the evidence for a verdict in sentences; "" without one.
 
-    Where runs were on several models of GPU, of the verdict on the first of them.
+    If runs were on several models of GPU, this is the verdict for the first of them.
     """
     if verdict is None:
         return ""
     noise = noise_of(repeated(results), results)
     if not verdict.is_confirmed:
         return _unconfirmed(results, verdict, noise)
-    found = (_stands_on(results, verdict, noise), _more(results, verdict)[1])
+    found = (_stands_on(results, verdict, noise), _more(results, verdict).sentence)
     return " ".join(filter(None, found))
 
 
@@ -75,8 +74,8 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
 
 
 def _scatter(results: Study, noise: Noise, trial: str) -> str:
-    """Say how far runs of one configuration lie apart (one standard deviation), and those of
-    `trial` where its own lie further apart than chance explains."""
+    """Return the standard deviation of runs of one configuration, in words; also that of `trial` if
+    its own runs scatter more than chance explains."""
     if math.isinf(noise.sigma):
         return "how far runs of one configuration lie apart is not known"
     one = repeated(results).get(trial)
@@ -84,7 +83,7 @@ def _scatter(results: Study, noise: Noise, trial: str) -> str:
     own, more = noise_at_least(runs, noise), ""
     if own is not noise:
         more = f", those of trial {trial} by {_size(results, own)}"
-    usually = "usually " if results.is_timed and noise.freedom <= FEW else ""
+    usually = "usually " if results.is_timed and noise.freedom <= PRIOR_FREEDOM else ""
     return f"runs of one configuration {usually}scatter by about {_size(results, noise)}{more}"
 
 
@@ -94,28 +93,38 @@ def _size(results: Study, noise: Noise) -> str:
     return f"{100 * noise.sigma:.2g} points" if results.metric.is_share else f"{noise.sigma:.2g}"
 
 
-def _more(results: Study, verdict: Verdict) -> tuple[int | None, str, str]:
-    """Return how many runs `--more` is to have (None where they would show nothing), what they
-    bring, in a sentence, and in a few words."""
+class MoreRuns(NamedTuple):
+    """Runs that `--more` can add to a study."""
+
+    number: int | None
+    """Number to ask for; None if more runs would show nothing."""
+    sentence: str
+    """What they would show, or why they would show nothing."""
+    gain: str = ""
+    """What they would show, in a few words."""
+
+
+def _more(results: Study, verdict: Verdict) -> MoreRuns:
     ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
     once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
         runs = RUNS_EACH * (1 + len(verdict.undecided))
         told = f"More runs ({MORE} {runs}, say) go on until a difference shows, or is shown to be "
         told += f"below {100 * SMALLEST:g} %."
-        return runs, told, f"narrow down {counted(len(verdict.undecided), 'tie')}"
+        return MoreRuns(runs, told, f"narrow down {counted(len(verdict.undecided), 'tie')}")
     if ties:
-        return None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.", ""
+        return MoreRuns(None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.")
     if once:
         runs = max(LEAST_RUNS, min(len(once), MOST_RUNS))
-        return runs, f"Those that ran once can run again: {MORE} {runs}.", "repeat what ran once"
+        told = f"Those that ran once can run again: {MORE} {runs}."
+        return MoreRuns(runs, told, "repeat what ran once")
     again = [one for one in repeated(results) if one not in verdict.ties]
-    return None, "The others that ran again are distinguishable from it." if again else "", ""
+    return MoreRuns(None, "The others that ran again are distinguishable from it." if again else "")
 
 
 PAGE_FILE = "report.html"
 RESULTS = "results"
-"""The folder that a study is written into where no --out was given."""
+"""Folder of studies without --out."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +132,13 @@ class SuggestedStep:
     """A step that the reader can take next."""
 
     what: str
-    """Gain of it, in a few words."""
+    """Purpose in a few words."""
     do: str
-    """The command, or the file to open."""
+    """Command, or file to open."""
 
 
 def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
-    """Return what there is to do, the most useful first; commands are the study's own."""
+    """Return the next steps, the most useful first."""
     steps = []
     if verdict is not None:
         files = {"train it, keep the model": "best.yaml"}
@@ -148,26 +157,28 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
 
 
 def _surer(results: Study, verdict: Verdict) -> list[SuggestedStep]:
-    """Return the step that makes the verdict surer, if there is one."""
+    """Return the step that makes the verdict surer; [] if there is none."""
     if not verdict.is_confirmed:
-        if repeated(results):  # what ran again missed: once more is no help
+        if repeated(results):  # these missed, so more runs do not help
             return []
-        # The study's own command so that it confirms: `--more` is for what is confirmed.
+        # `--more` needs a confirmed winner, so the study's own command runs again.
         asked = results.study["study"].get("confirm")
         is_unasked = isinstance(asked, dict) and asked.get("race") == 0
         more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
         own = _own_command(results, *more, without="--no-confirm")
         return [SuggestedStep("confirm it by new runs", own)]
-    number, _, what = _more(results, verdict)
-    return [] if number is None else [SuggestedStep(what, _own_command(results, MORE, str(number)))]
+    more_runs = _more(results, verdict)
+    if more_runs.number is None:
+        return []
+    return [SuggestedStep(more_runs.gain, _own_command(results, MORE, str(more_runs.number)))]
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
-"""End of the note on a search that came to its end before it had all its trials."""
+"""End of the note on a search that ran out of proposals before all its trials."""
 
 
 def _go_on(results: Study) -> list[SuggestedStep]:
-    """Return the step that searches on, where trials are left."""
+    """Return the step that runs the remaining trials; [] if there are none."""
     if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
         return []
     asked = results.num_trials_asked
@@ -178,7 +189,7 @@ def _go_on(results: Study) -> list[SuggestedStep]:
 
 
 def _own_command(results: Study, *more: str, without: str = "") -> str:
-    """Return the study's own command, on the folder that its results are in now, and `more`."""
+    """Return the command that continues the study in its current folder, with `more` options."""
     sessions = [results.study, *(results.study.get("continued") or [])]
     asked = [split_command(clean(str(one.get("command", "")))) for one in sessions]
     given = next((one for one in reversed(asked) if one and MORE not in one), asked[0])
@@ -187,11 +198,11 @@ def _own_command(results: Study, *more: str, without: str = "") -> str:
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--out")
     own.add_argument("--fresh", action="store_true")
-    is_asked = bool(given)  # else it was begun from Python
+    is_asked = bool(given)  # otherwise the study was started from Python
     space = [str(results.folder / STUDY_FILE)]
     known, rest = own.parse_known_args(given[1:] if is_asked else space)
     rest = [word for word in rest if word != without]
-    # What began a new folder shall not begin one again: it goes on where its results are now.
+    # The command must continue in the current folder, not start a new one.
     place = results.place if known.fresh or not is_asked else known.out
     if place is None and Path(results.place).parent.name != RESULTS:
         place = results.place

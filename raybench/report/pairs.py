@@ -1,4 +1,4 @@
-"""Report of a comparison by pairs of runs: its facts, its lines and its exit code."""
+"""Report of a comparison by pairs of runs: its numbers, sentences and exit code."""
 
 import math
 import statistics
@@ -24,15 +24,15 @@ EXIT_CODES: dict[PairOutcome, int] = {
     "same": NO_DIFFERENCE,
     "worse": WORSE,
 }
-"""Order of precedence: of several comparisons, the first of these is the command's."""
+"""Exit codes in order of precedence for several comparisons."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the configurations that are compared."""
+    """One of the compared configurations."""
 
     name: str
-    """A, B, C, ...: A is what there is, the others what would replace it."""
+    """A, B, C, ...: A is the baseline, the others are alternatives."""
     source: str
     """The file it was read from."""
     label: str
@@ -41,35 +41,35 @@ class Side:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The runs of a comparison so far: `runs[name][number]` is run `number` of side `name`."""
+    """The runs of a comparison so far: `runs[name][number]` is run `number` of a side."""
 
     sides: Sequence[Side]
     objective: Objective
     runs: Mapping[str, Mapping[int, Replicate]]
     smallest: float = 0.0
-    """Share of the seconds or of the value, of accuracies in points over 100, that matters."""
+    """Smallest difference that matters: a share of the seconds or value, or points / 100."""
     errors: float = ERRORS
-    """Share of comparisons that may name the wrong side, over all sides together."""
+    """Error rate over all sides together."""
 
     @property
     def is_timed(self) -> bool:
-        """Whether seconds to a target are compared, not values at a budget."""
+        """Whether seconds to a target are compared, rather than values at a budget."""
         return self.objective.kind == TIME
 
     @property
     def _bar(self) -> tuple[float, float]:
-        """The smallest difference that matters, and the errors that each comparison may spend."""
+        """The smallest difference that matters, and the error rate of each comparison."""
         smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
         return smallest, self.errors / max(1, len(self.sides) - 1)
 
     @property
     def level(self) -> str:
-        """The confidence level of each interval: `90 %`, more where errors are shared."""
+        """The confidence level of each interval, `90 %`; higher with several sides."""
         return f"{100 * (1 - 2 * self._bar[1]):.4g} %"
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
-        """Each side but the first beside the first."""
+        """Comparison of each other side with the first."""
         smallest, errors = self._bar
         return {
             side.name: compare(self.differences(side.name), smallest=smallest, errors=errors)
@@ -82,11 +82,11 @@ class Pairs:
         return all(one.outcome != "undecided" for one in self.comparisons.values())
 
     def differences(self, name: str) -> list[float]:
-        """Return one number a pair, positive where the side is better than the first.
+        """Return one number per pair, positive if the side is better than the first.
 
-        Of seconds the logarithm of their ratio, of shares the difference, of other values the
-        difference as a share of the first side's median. Infinite where one of the two missed, NaN
-        where both did.
+        It is the log ratio of seconds, the difference of shares, or the difference of other values
+        as a share of the first side's median; infinite if one run missed the target, NaN if both
+        did.
         """
         first, other = self.runs[self.sides[0].name], self.runs[name]
         hits = [one.seconds for one in first.values() if one.is_hit]
@@ -106,7 +106,7 @@ class Pairs:
         return (a.seconds - b.seconds) / unit  # `seconds` holds values, less is better
 
     def more(self, name: str) -> int | None:
-        """Return how many more pairs are likely to decide; None where nobody can say."""
+        """Return how many more pairs are likely to decide; None if unknown."""
         smallest, errors = self._bar
         return pairs_needed(self.differences(name), smallest=smallest, errors=errors)
 
@@ -120,8 +120,8 @@ def pairs_of(
     smallest: float,
     errors: float,
 ) -> Pairs:
-    """Return the pairs of a folder's records; runs that the machine lost are left out, and those
-    that an error ended before they had trained."""
+    """Return the pairs in a folder's records, without runs that were lost or that failed before
+    they trained."""
     runs: dict[str, dict[int, Replicate]] = {side.name: {} for side in sides}
     for trial, record in records.items():
         is_broken = record.failure == "error" and not record.samples
@@ -136,7 +136,7 @@ def pairs_of(
 
 @once
 def comparison_of(results: Study) -> Pairs | None:
-    """Return the pairs of a folder that `raybench compare` has written; None of any other."""
+    """Return the pairs of a study by `raybench compare`; None for other studies."""
     asked = results.study.get("compare")
     if not isinstance(asked, dict):
         return None
@@ -152,7 +152,7 @@ def comparison_of(results: Study) -> Pairs | None:
 
 
 def answer_lines(pairs: Pairs) -> list[str]:
-    """Return what there is to say: a line for each side, then a sentence for each but the first."""
+    """Return a line for each side, then a sentence for each comparison."""
     return [*(_side_line(pairs, side) for side in pairs.sides), *sentences(pairs)]
 
 
@@ -170,7 +170,7 @@ def _side_line(pairs: Pairs, side: Side) -> str:
 
 
 def sentences(pairs: Pairs) -> list[str]:
-    """Return what is known of each side but the first, in a sentence."""
+    """Return a sentence for each comparison."""
     first, lines = pairs.sides[0].name, []
     for name, found in pairs.comparisons.items():
         after = f"after {counted(found.pairs, 'pair')}"
@@ -189,7 +189,7 @@ def sentences(pairs: Pairs) -> list[str]:
 
 
 def documents(pairs: Pairs) -> dict[str, Any]:
-    """Return sides and comparisons as plain data; effect and ends are shares, above 0 is better."""
+    """Return sides and comparisons as plain data; effects are shares, positive is better."""
 
     def share(value: float | None) -> float | None:
         return None if value is None or math.isinf(value) else _percent(pairs, value) / 100
@@ -223,7 +223,7 @@ def documents(pairs: Pairs) -> dict[str, Any]:
 
 
 def _percent(pairs: Pairs, difference: float) -> float:
-    """Return a difference in the unit of the sentence: of seconds, how many per cent fewer."""
+    """Return a difference in points or percent, as in the sentences."""
     return 100 * (-math.expm1(-difference) if pairs.is_timed else difference)
 
 
@@ -258,6 +258,6 @@ def interval_words(pairs: Pairs, found: Comparison) -> str:
 
 
 def exit_code(pairs: Pairs) -> int:
-    """Return 0 where a side is better than the first, else the first of 4, 6 and 5 that fits."""
+    """Return the exit code of the comparison: see EXIT_CODES."""
     found = {one.outcome for one in pairs.comparisons.values()}
     return next(code for outcome, code in EXIT_CODES.items() if outcome in found)

@@ -1,4 +1,4 @@
-"""Report of a plan: its answers in sentences and a table, its picture, its page."""
+"""Report of a plan: its answers in sentences and a table, its figure, its page."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,7 @@ from raybench.report.console import Sentences
 from raybench.report.figures import scaling_plots
 from raybench.report.figures.parts import in_words
 from raybench.report.figures.svg import svg
-from raybench.report.page.comparison import ComparedPicture
-from raybench.report.page.document import PagePart, write_extras
+from raybench.report.page.document import PageFigure, PagePart, write_extras
 from raybench.report.page.tables import table_of
 from raybench.report.tables import texts
 from raybench.report.words import duration
@@ -50,7 +49,7 @@ PREDICTED = (
 
 
 def plan_part(plan: TargetPlan) -> PagePart:
-    """Return what is known of a plan for the terminal and the page."""
+    """Return the part of the terminal and the page about a plan."""
     lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences] + plan_lines(plan)
     tables = []
     if len(plan.answers):
@@ -63,8 +62,8 @@ def plan_part(plan: TargetPlan) -> PagePart:
 
 
 def plan_lines(plan: TargetPlan) -> list[str]:
-    """Return a sentence for what each answer takes, for what has none, and for the next larger
-    number of workers."""
+    """Return a sentence for each answer, each limit that cannot be kept, and the next larger number
+    of workers."""
     taken: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
     for row in plan.answers.to_dict("records"):
         where = tuple(row[key] for key in ("offer", *KEYS))
@@ -108,7 +107,7 @@ def _more(name: str, row: Mapping[Any, Any], more: Mapping[Any, Any]) -> str:
 
 
 def _amount(cost: float, row: Mapping[Any, Any] | None = None) -> str:
-    """Return a bill, with its unit where its row is given and that is no money."""
+    """Return a bill; with its unit if `row` says that it is not money."""
     unit = "" if row is None or row["unit"] == MONEY else f" {row['unit']}"
     return f"{cost:.3g}{unit}" if cost < 1000 else f"{cost:,.0f}{unit}"
 
@@ -123,15 +122,21 @@ def _together(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
 @dataclass(frozen=True, repr=False)
 class PlanReport:
-    """A plan by one or several studies."""
+    """A plan made from one or several studies."""
 
     plans: list[TargetPlan]
 
     @classmethod
     def of(cls, studies: Sequence[Study], terms: Terms, predict: str | None = None) -> "PlanReport":
-        """Fit what the studies measured, and plan with it; UserError where they tell nothing.
+        """Fit models to the measurements of the studies, and plan with them.
 
-        `predict`: numbers of workers, or a file of cells; none: the next doublings of each kind's.
+        Args:
+            studies: scaling studies.
+            terms: prices, budget and deadline.
+            predict: numbers of workers, or a file of cells; None takes the next doublings.
+
+        Raises:
+            UserError: if no study has a target or measured steps.
         """
         fitted = fit_study(*studies, predict=predict, are_few_enough=True)
         if all(one.target is None for one in studies):
@@ -146,12 +151,12 @@ class PlanReport:
 
     @property
     def table(self) -> pd.DataFrame:
-        """All that was looked at, a row each; columns: `scaling.plan.plan`, `with_measured`."""
+        """All options, one per row; for columns see `scaling.plan.plan` and `with_measured`."""
         return _together([one.table for one in self.plans])
 
     @property
     def answers(self) -> pd.DataFrame:
-        """Machines to take; columns: `scaling.plan.answers`."""
+        """Recommended options; for columns see `scaling.plan.answers`."""
         return _together([one.answers for one in self.plans])
 
     @cached_property
@@ -161,23 +166,22 @@ class PlanReport:
 
     @cached_property
     def parts(self) -> list[PagePart]:
-        """The plan of each series, as the terminal prints it."""
+        """The plan of each series for terminal and page."""
         return [plan_part(one) for one in self.plans]
 
     def plot(self) -> Figure:
-        """Draw seconds against bills."""
+        """Draw seconds over bills."""
         return scaling_plots.plan_figure(self.table)
 
     def write(self, file: Path) -> Path:
-        """Write the page; UserError where it cannot be written."""
+        """Write the page; UserError if the file cannot be written."""
         kind, parts = scaling_plots.SCALING_FIGURES["plan"], self.parts
         if len(self.table):
             table = in_words(self.table.sort_values("seconds"), scaling_plots.PLAN_WORDS)
             drawing = Markup(svg(self.plot(), "plan", kind.title))
-            picture = ComparedPicture(
-                "", kind.title, kind.reading, drawing, table_of(table, kind.title)
-            )
-            parts = [PagePart(kind.title, pictures=[picture]), *parts]
+            words = kind.title, kind.reading
+            figure = PageFigure("", *words, drawing, table_of(table, kind.title))
+            parts = [PagePart(kind.title, pictures=[figure]), *parts]
         lines = [line for one in self.plans for line in plan_lines(one)]
         headline = f"{lines[0].partition(';')[0].rstrip('.')}." if lines else "No plan."
         return write_extras(headline, parts, file)

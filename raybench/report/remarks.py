@@ -1,26 +1,33 @@
-"""Further remarks on a study: whether its result hangs on the target, what became of all
-runs, and whether the winner lies at the end of a searched range.
+"""Remarks on a study: whether the result depends on the target, what became of the runs, and
+whether the winner is at the end of a searched range.
 """
 
-from raybench.report.tables import DISTURBED, failures, ledger_totals
-from raybench.report.words import counted, duration, price_of, span_s, target_in_words, target_words
-from raybench.results.analyses import around_target, search_curves
+from raybench.report.tables import DISTURBED, failures
+from raybench.report.words import (
+    duration,
+    named_trials,
+    price_of,
+    span_s,
+    target_in_words,
+    target_words,
+)
+from raybench.results.analyses import around_target, ledger_totals, search_curves
 from raybench.results.ranking import ranked
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
 from raybench.spec.run import value_of
 from raybench.spec.space import Range, at_run, end_of, parse_space
-from raybench.spec.text import clean, shorten
+from raybench.spec.text import clean, counted, shorten
 from raybench.spec.values import short
 
-FEW, MANY = 0.05, 0.9
-"""Shares of trials that reach the target, outside of which it hardly distinguishes them."""
+FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
+"""Shares of trials at the target below and above which it hardly distinguishes them."""
 ENOUGH_TRIALS = 8
 
 
 def target_warning(results: Study) -> list[str]:
-    """Return a sentence where nearly all or nearly no search trials reach the target."""
+    """Return a sentence if nearly all or nearly none of the search trials reach the target."""
     trials = ranked(results.trials)
     every = len(trials)
     trials = trials[trials["stop"] != "cap"]  # too slow to win, not unable to get there
@@ -31,15 +38,15 @@ def target_warning(results: Study) -> list[str]:
     slow = every - len(trials)
     apart = f" ({slow} others were stopped as too slow before they could)" if slow else ""
     count = f"{reached} of {len(trials)} trials reach {target_in_words(results)}{apart}"
-    if reached > MANY * len(trials):
+    if reached > MOST_REACHED * len(trials):
         return [f"{count}: a target this {easy} hardly distinguishes them; try a {hard}er one."]
-    if reached < FEW * len(trials):
+    if reached < FEWEST_REACHED * len(trials):
         return [f"{count}: try a {easy}er target, or more max_train_seconds."]
     return []
 
 
 def code_line(results: Study) -> list[str]:
-    """Return a sentence where runs had different versions of the user's code."""
+    """Return a sentence if runs had different versions of the user's code."""
     versions = results.trials.dropna(subset=["code"]).groupby("code", sort=False)["trial"].agg(list)
     if len(versions) < 2:
         return []
@@ -49,10 +56,10 @@ def code_line(results: Study) -> list[str]:
 
 
 def sensitivity_lines(results: Study) -> list[str]:
-    """Return a sentence for an easier target and a harder one, one point off, where curves tell.
+    """Return which trial would lead with a target one point easier, and one point harder.
 
-    From the learning curves alone. Trials end when they reach the study's own target, so few of
-    them tell anything of a harder one.
+    By the learning curves of the search. Trials end at the study's own target, so few curves go on
+    to a harder one.
     """
     searched = ranked(results.trials)["trial"]
     if results.target is None or not results.is_timed or len(searched) < ENOUGH_TRIALS:
@@ -75,10 +82,10 @@ def sensitivity_lines(results: Study) -> list[str]:
     return lines
 
 
-LEAST = 0.05
-"""Share from which on a phase is named."""
-LONGEST = 300
-"""Characters of a failure's message."""
+LEAST_SHARE = 0.05
+"""Least share of a phase that is named."""
+LONGEST_MESSAGE = 300
+"""Most characters of a failure's message."""
 IN_WORDS = {
     "queue": "waiting for free workers",
     "start": "starting workers",
@@ -94,10 +101,10 @@ IN_WORDS = {
 
 
 def ledger_line(results: Study) -> str:
-    """Return the shares of the phases, the largest first."""
+    """Return a sentence on the share of each phase in the time of all runs, the largest first."""
     trials = results.trials
     table = ledger_totals(trials)
-    phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST)]
+    phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST_SHARE)]
     phases = phases.sort_values("share", ascending=False, kind="stable")
     named = zip(phases["phase"], phases["share"], strict=True)
     shares = [f"{IN_WORDS[phase]} {100 * share:.0f} %" for phase, share in named]
@@ -109,7 +116,7 @@ def ledger_line(results: Study) -> str:
 
 
 def disturbed_line(results: Study) -> list[str]:
-    """Return how many runs other processes disturbed; [] where none was."""
+    """Return a sentence on how many runs other processes disturbed; [] if none."""
     number = int(results.trials["is_disturbed"].eq(True).sum())
     if not number:
         return []
@@ -121,19 +128,26 @@ def disturbed_line(results: Study) -> list[str]:
 
 
 def failed_line(results: Study) -> list[str]:
-    """Return how many runs failed and the most frequent cause; [] without any."""
+    """Return a sentence on the failed runs and their most frequent cause; [] if none failed."""
     broken = failures(results.trials)
     if broken.empty:
         return []
     first = broken.iloc[0]
     most = "" if len(broken) == 1 else f" most often ({counted(first['runs'], 'run')})"
-    message = shorten(clean(str(first["for example"])), LONGEST)
+    message = shorten(clean(str(first["for example"])), LONGEST_MESSAGE)
     runs = counted(int(broken["runs"].sum()), "run")
     return [f"Failed: {runs},{most} {first['failure']}: {message}"]
 
 
+def unranked_lines(results: Study) -> list[str]:
+    """Return a sentence for each reason why trials of the search were not ranked."""
+    searched = results.trials[results.trials["phase"] == "search"]
+    reasons = searched.groupby("unranked", sort=False)["trial"]
+    return [f"Not ranked, {why}: {named_trials(list(trials))}." for why, trials in reasons]
+
+
 def effort_words(results: Study) -> str:
-    """Return how many runs there were, how long they trained, what that cost."""
+    """Return the number of runs, their training time and cost, and the wall-clock time."""
     trials = results.trials
     if trials.empty:
         return "Nothing yet."
@@ -152,12 +166,14 @@ def effort_words(results: Study) -> str:
 BATCH = "batch_size_per_worker"
 SHORTLY = {"framework": "{} over {}", "num_workers": "workers {} over {}"}
 WORTH_SAYING = 1.02
-"""Times the speed."""
+"""Least speed-up that is named."""
 
 
 def speed_line(results: Study, trial: str) -> list[str]:
-    """Say what each key that changes speed alone gives a winner, beside the slowest other value:
-    as step times of the search's runs predict it, all else the same."""
+    """Return the predicted speed-up of each key that changes only speed, over its slowest value.
+
+    Predicted from the step times of the search, with all other keys as in the winner `trial`.
+    """
     source = results.runs[trial].source
     origin = trial if source is None else source
     own = {"time_to_target_s": results.runs[origin].time_to_target_s, "trial": origin}
@@ -181,13 +197,13 @@ def speed_line(results: Study, trial: str) -> list[str]:
 
 
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
-    """Return a sentence that names the keys of the fastest at an end of their range."""
+    """Return a sentence that names the keys of the fastest trial at an end of their range."""
     if verdict is None:
         return []
     study = results.study["study"]
     try:
         space = parse_space(study.get("space") or {}, study.get("fixed") or {}, "study.yaml")
-    except UserError:  # another version's, of whose ends nothing is said
+    except UserError:  # written by another version
         return []
     spec = results.specs[verdict.fastest]
     ends: dict[str, list[str]] = {"upper": [], "lower": []}
@@ -196,7 +212,7 @@ def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
         was_widened = (
             isinstance(simple, Range) and not simple.low <= value_of(spec, key) <= simple.high
         )
-        if end is not None and not was_widened:  # else what lies further out was tried
+        if end is not None and not was_widened:  # otherwise values beyond the end were tried
             ends[end].append(key)
     return [
         f"At the {end} end of what was searched: {' and '.join(keys)} of trial {verdict.fastest}; "

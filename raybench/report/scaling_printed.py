@@ -1,4 +1,4 @@
-"""A scaling study for a terminal: its tables, what is said beside them, its answer in sentences."""
+"""A scaling study in tables and sentences for a terminal."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ TITLES = {
 DROPPED = (
     *("exchanged MB", "memory MB", "even", "n", "first epoch", "input", "step p95 ms", "quartiles"),
 )
-"""Columns that a narrow terminal does not show, the first of them first."""
+"""Columns that a narrow terminal drops, in this order."""
 BELOW = (
     "samples/s: of the median step after the first epoch (where a run had more), median of the "
     "repeats; speed-up: over the best single worker of its kind, in brackets the repeats' least "
@@ -48,11 +48,11 @@ CELLS = {
     "GPU": "{gpu_utilization:.0%}",
     "even": "{evenness:.2f}",
 }
-"""Columns of the table of cells, and how their texts are made of a row."""
+"""Columns of the table of cells, and their formats."""
 
 
 def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> None:
-    """Print a table of the cells of each kind of scaling."""
+    """Print a table of cells for each kind of scaling."""
     kinds = [scaling for scaling in TITLES if cells["scaling"].eq(scaling).any()]
     for scaling in kinds:
         table = printed_cells(cells[cells["scaling"] == scaling], metric=metric)
@@ -62,7 +62,7 @@ def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCUR
 
 
 def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:
-    """Return cells as texts; columns of which nothing is known are left out."""
+    """Return cells as a table of texts, without empty columns."""
     order = ["series", "topology", "batch_size_per_worker", "num_workers"]
     cells = cells.sort_values(order, kind="stable").assign(
         step_ms=1000 * cells["step_median_s"].astype(float),
@@ -88,7 +88,7 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
 
 
 def outlier_lines(results: Study) -> list[str]:
-    """Return a sentence for every run far off its cell, or with a stall inside it."""
+    """Return a sentence for each run far from its cell's median, or with a stall."""
     runs = scaling_runs(results)
     labels = scaling_cells(results).drop_duplicates("cell").set_index("cell")
     lines = []
@@ -108,7 +108,7 @@ def outlier_lines(results: Study) -> list[str]:
 
 
 def other_lines(cells: pd.DataFrame) -> list[str]:
-    """Return what else is to be known of the cells: failures, missing baselines, more hosts."""
+    """Return sentences on failures, missing baselines, cells on more hosts, and missing data."""
     lines = []
     for row in cells[cells["failed"] > 0].drop_duplicates("cell").to_dict("records"):
         runs = counted(row["failed"], "run")
@@ -147,9 +147,9 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
 
 
 def straggler_lines(results: Study) -> list[str]:
-    """Return a sentence for each worker that others wait for, of runs on the same devices."""
+    """Return a sentence for each worker that is slower than others on the same devices."""
     found: dict[tuple[str, ...], RankRows] = {}
-    for exchanges in (True, False):  # without exchange each is timed by itself, which is surer
+    for exchanges in (True, False):  # the latter overrides: workers are timed independently
         own: dict[tuple[str, ...], RankRows] = {}
         for name, run in results.runs.items():
             if run.spec.exchange_gradients != exchanges:
@@ -174,26 +174,21 @@ SCALINGS = {
     ),
     "strong": ("All keep one batch (strong scaling)", "{global_batch_size:,} samples in all"),
 }
-"""The batch that stays as workers are added, by the kind of scaling."""
+"""Head of the sentence and the constant batch, by the kind of scaling."""
 
 
 def scaling_answer(cells: pd.DataFrame) -> list[str]:
-    """Return a sentence on the best speed-up of each kind of scaling, weak before strong; [] where
-    nothing ran on several workers and on one."""
-    best = _known(cells).drop_duplicates("scaling").to_dict("records")
-    return [_brings(row) for name in SCALINGS for row in best if row["scaling"] == name]
-
-
-def _known(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells with a speed-up over one worker, the best first."""
+    """Return a sentence on the best speed-up of each kind of scaling, weak before strong; [] if no
+    speed-up is known."""
     known = cells[(cells["n"] > 0) & (cells["num_workers"] > 1) & cells["speedup"].notna()]
-    return known.sort_values("speedup", ascending=False, kind="stable")
+    known = known.sort_values("speedup", ascending=False, kind="stable")
+    best = known.drop_duplicates("scaling").to_dict("records")
+    return [_brings(row) for name in SCALINGS for row in best if row["scaling"] == name]
 
 
 def _brings(row: dict[Any, Any]) -> str:
     head, batch = SCALINGS[row["scaling"]]
     low, high = row["speedup_low"], row["speedup_high"]
-    # NaN of a single repeat leaves nothing open.
     doubt = ", so it may be no gain" if low <= 1 <= high else ""
     spread = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f} over repeats{doubt})"
     return (

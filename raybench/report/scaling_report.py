@@ -1,4 +1,4 @@
-"""Report of a scaling study: its tables and pictures, what is printed, its page."""
+"""Report of a scaling study: its tables, predictions, plans and claims, for terminal and files."""
 
 import sys
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from raybench.report.answer import said
+from raybench.report.answer import summary_of
 from raybench.report.console import Sentences, make_console, say, say_pairs, say_wrapped
 from raybench.report.export import export, to_csv
 from raybench.report.figures import scaling_plots
@@ -36,7 +36,7 @@ BASELINE = (
     "~ beyond what was measured; same-batch efficiency: samples/s a worker over those predicted "
     "for one worker with the same batch, not for the best one"
 )
-"""Not that of measured cells, whose efficiency is over the best cell of one worker."""
+"""Caption of predictions; the efficiency of measured cells has another baseline."""
 FIT = {
     "workers": "{num_workers}",
     "nodes": "{num_nodes}",
@@ -50,7 +50,7 @@ FIT = {
 
 
 def print_part(console: Console, one: PagePart) -> None:
-    """Print a part of the page on the terminal."""
+    """Print a part of the page on a terminal."""
     for line in one.lines:
         say_wrapped(console, line)
     for caption, table in one.tables:
@@ -62,8 +62,7 @@ def print_part(console: Console, one: PagePart) -> None:
 
 
 def fit_part(fitted: fit_command.FittedSeries) -> PagePart:
-    """Return what to know of a fit, and its predictions: in their units, those beyond what was
-    measured with a `~`."""
+    """Return sentences on a fit and its predictions; `~` marks those beyond the measurements."""
     name, table = str(fitted.key), fitted.predictions
     tables = []
     if len(table):
@@ -77,32 +76,32 @@ def fit_part(fitted: fit_command.FittedSeries) -> PagePart:
 
 
 PREDICT, NAMED = "predict", "named"
-"""Keys of a scaling study's `study.yaml`: the numbers of workers that `--predict` asked for last,
-and the name of a named study."""
+"""Keys of a scaling study's `study.yaml`: the last argument of `--predict`, and the name of a named
+study."""
 
 
 @dataclass(frozen=True)
 class ScalingReport:
-    """A study's results and what follows from them."""
+    """A scaling study with its fitted models and plans."""
 
     results: Study
     fitted: list[fit_command.FittedSeries]
     plans: list[fits.TargetPlan]
     not_predicted: tuple[str, ...] = ()
-    """Sentences on what was asked and not measured."""
+    """Sentences on predictions that need more measurements."""
     is_asked: bool = False
-    """Whether `--predict` named what to predict; else it is the usual: twice and four times."""
+    """Whether predictions were requested; otherwise they are for 2 and 4 times the workers."""
 
     @classmethod
     def of(cls, results: Study, predict: str | None = None) -> "ScalingReport":
-        """Fit, and predict what is asked, or was last; a fit of a dozen cells takes seconds."""
+        """Fit models, and predict as requested now or last time; fitting takes seconds."""
         asked = predict or results.study.get(PREDICT)
         fitted = fits.fit_study(results, predict=asked)
         plans, missing = fits.target_plans([results], fitted), fits.not_measured(results, asked)
         return cls(results, fitted, plans, tuple(missing), asked is not None)
 
     def write(self, files: StudyFiles) -> list[Path]:
-        """Write tables into the folder; return all files."""
+        """Write the tables into the results folder; return all files."""
         written = export(self.results, files)
         tables = {
             "scaling.csv": [scaling_cells(self.results)],
@@ -120,14 +119,16 @@ class ScalingReport:
         return written
 
     def show(self, console: Console, *, written: Sequence[Path] = (), verbose: bool = True) -> None:
-        """Print the cells, what the models predict, the plan, claims of a named study.
+        """Print the cells, predictions, plans, claims and conclusions.
 
-        Of the files `written` it names the page, or the pictures. Without `verbose`, predictions
-        that nobody asked for are left to the page, and how well the models fit.
+        Args:
+            console: where to print.
+            written: files of the study; the page or the pictures are named.
+            verbose: whether to print the fits and predictions that were not requested.
         """
-        results, found = self.results, said(self.results)
+        results, found = self.results, summary_of(self.results)
         print_cells(console, scaling_cells(results), metric=results.metric)
-        for line in found.mind:
+        for line in found.caveats:
             say_wrapped(console, line)
         console.print()
         for part in self.parts(is_whole=verbose):
@@ -148,7 +149,7 @@ class ScalingReport:
         say(console, f"results: {shown(results.place, results.folder)}")
 
     def parts(self, *, is_whole: bool = True) -> list[PagePart]:
-        """Return what is known beyond the records; not `is_whole`: what was asked for alone."""
+        """Return fits, plans and claims; without `is_whole`, only the predictions requested."""
         results, named = self.results, self.results.study.get(NAMED)
         found = [fit_part(one) for one in self.fitted] if is_whole or self.is_asked else []
         if scaling_cells(results).empty:
@@ -163,22 +164,21 @@ class ScalingReport:
 
     @property
     def words(self) -> Sentences:
-        """Quality of each fit: its errors at cells that it did not see."""
+        """Quality of each fit: its errors at held-out cells."""
         return Sentences(line for one in self.fitted for line in one.words())
 
     @property
     def predictions(self) -> pd.DataFrame:
-        """The prediction asked for, a row a cell; see
-        `raybench.scaling.fit_command.prediction_table`."""
+        """The predictions, one row per cell: see `scaling.fit_command.prediction_table`."""
         tables = [one.predictions for one in self.fitted]
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def plot(self) -> Figure:
-        """Draw what was measured, and what the models say of it and of what was asked."""
+        """Draw measurements and predictions."""
         return scaling_plots.predicted_figure(*self.drawn())
 
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return what `predicted_figure` draws: measured cells, and the model's at both."""
+        """Return the arguments of `predicted_figure`."""
         dots = [
             {"series": str(key), **vars(cell), "samples_per_s": cell.samples / seconds}
             for key, rows in fits.measurements(self.results).series.items()
@@ -195,9 +195,9 @@ class ScalingReport:
 
 
 def claims_table(results: Study) -> pd.DataFrame:
-    """Return the claims of a named study, what is published and what was measured here.
+    """Return the claims of a named study, with the published and the measured value.
 
-    Columns: claim, published, here, holds (yes, no, not told here). UserError of any other study.
+    Columns: claim, published, here, holds (yes, no, not told here). UserError for other studies.
     """
     name = results.study.get(NAMED)
     if name not in STUDIES:
@@ -207,7 +207,7 @@ def claims_table(results: Study) -> pd.DataFrame:
 
 
 def published_claims() -> dict[str, pd.DataFrame]:
-    """Return the claims of each named study that nobody has run here; columns as `claims_table`."""
+    """Return the claims of all named studies, without measurements; columns as `claims_table`."""
     return {
         name: _claims(one.compare(one.study(quick=True), pd.DataFrame()))
         for name, one in STUDIES.items()
@@ -224,10 +224,17 @@ def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
 def fit_to_files(
     file: Path, predict: str | None, out: Path | None, network: str | None = None
 ) -> tuple[list[str], dict[str, list[dict[Any, Any]]]]:
-    """Fit each group, print how good it is and what it predicts, write the predictions.
+    """Fit the measurements in a file, print fits and predictions, and write the predictions.
 
-    Return the sentences, and the rows of all `predictions` (`fit_command.prediction_table`) and of
-    `measure_next`: for which pair and which prediction, the cell, its cost, and what is left.
+    Args:
+        file: the measurements.
+        predict: numbers of workers, or a file of cells; None predicts nothing.
+        out: file for the predictions.
+        network: description of the network.
+
+    Returns:
+        The sentences, and the rows of `predictions` and `measure_next` (cells to measure, with
+        their cost and the spread that remains).
     """
     if out is not None:
         if predict is None:
@@ -239,7 +246,7 @@ def fit_to_files(
     between, following = None if network is None else read_network(network), list[dict[Any, Any]]()
     measured = read_measurements(file)
     asked, missing = ({}, []) if predict is None else fit_command.cells_matched(predict, measured)
-    if missing:  # before the first fit
+    if missing:  # checked before the first fit
         raise UserError(missing[0])
     for fitted in fit_command.fits(measured, asked, between):
         tables.append(fitted.predictions)
@@ -255,7 +262,7 @@ def fit_to_files(
 
 
 def next_rows(fitted: fit_command.FittedSeries) -> list[dict[Any, Any]]:
-    """Return a row for each cell to measure, as `measure_next` of `--json` has it."""
+    """Return the rows of `measure_next` in the JSON document."""
     if fitted.measure_next is None:
         return []
     asked, cells = fitted.measure_next

@@ -1,5 +1,4 @@
-"""Arguments of `raybench.load`: results folders and their URLs, one or several; and several studies
-side by side: their frames in one, and what each found."""
+"""Loading of one or several studies for `raybench.load`, and the joint tables of several."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,7 +6,7 @@ from typing import Any, overload
 
 import pandas as pd
 
-from raybench.report.answer import said, table_html
+from raybench.report.answer import summary_of, table_html
 from raybench.report.study import StudyResults, load
 from raybench.results.place import is_url, local_path, unlike
 from raybench.results.store import RECORDS_FILE
@@ -16,7 +15,7 @@ from raybench.spec.errors import UserError
 from raybench.spec.text import clean
 
 MOST_NAMED = 3
-"""Studies below a folder that a sentence names."""
+"""Most studies below a folder that a message names."""
 
 STUDY = "study"
 WINNER_COLUMNS = (
@@ -26,7 +25,7 @@ WINNER_COLUMNS = (
 
 
 def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies":
-    """Read a study, or several; see `raybench.load`."""
+    """Load one study, or several: see `raybench.load`."""
     if isinstance(place, str | Path) or not isinstance(place, Iterable):
         return load_one(place)
     places = list(place)
@@ -36,37 +35,32 @@ def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Stud
 
 
 def load_one(place: str | Path) -> StudyResults:
-    """Read one study; UserError names what is there instead of one."""
+    """Load one study; UserError if there is none, with the studies below the folder."""
     text = str(place)
     if is_url(text):
         return load(text)
     folder = local_path(text)
     if folder.is_file():
         raise UserError(f"{folder}: is no study of raybench; name a folder.")
-    if folder.is_dir() and not (folder / RECORDS_FILE).is_file():
-        _refuse(folder)
+    if not (folder / RECORDS_FILE).is_file():
+        below = sorted(one.parent for one in folder.glob(f"*/{RECORDS_FILE}"))
+        if below:
+            named = ", ".join(f"'{clean(str(one))}'" for one in below[:MOST_NAMED])
+            more = ", ..." if len(below) > MOST_NAMED else ""
+            raise UserError(
+                f"{folder}: is no study itself, below it are {len(below)}: name one, or several, "
+                f"as in raybench.load([{named}{more}])."
+            )
     return load(folder)
 
 
-def _refuse(folder: Path) -> None:
-    """Raise UserError for a folder that holds no study, naming those below it."""
-    below = sorted(one.parent for one in folder.glob(f"*/{RECORDS_FILE}"))
-    if below:
-        named = ", ".join(f"'{clean(str(one))}'" for one in below[:MOST_NAMED])
-        more = ", ..." if len(below) > MOST_NAMED else ""
-        raise UserError(
-            f"{folder}: is no study itself, below it are {len(below)}: name one, or several, as in "
-            f"raybench.load([{named}{more}])."
-        )
-
-
 class Studies(Sequence[StudyResults]):
-    """Studies that were loaded together; of the frames, the column `study` says whose a row is."""
+    """A sequence of studies, and tables of all of them with the column `study`."""
 
     def __init__(self, studies: Sequence[StudyResults]) -> None:
         self._studies = tuple(studies)
         self.names = unlike([(one.name, one.place) for one in studies])
-        """A name for each, which no other has."""
+        """Unique names of the studies."""
 
     @overload
     def __getitem__(self, index: int | str) -> StudyResults: ...
@@ -89,47 +83,47 @@ class Studies(Sequence[StudyResults]):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """The runs of all; a column of another study's metric is missing there."""
+        """The runs of all studies; columns of another study's metric are missing values."""
         return self._joined([one.trials for one in self])
 
     @property
     def curves(self) -> pd.DataFrame:
-        """The evaluations of all."""
+        """The evaluations of all studies."""
         return self._joined([one.curves for one in self])
 
     @property
     def confirmed(self) -> pd.DataFrame:
-        """The configurations that ran again."""
+        """The confirmed configurations of all studies."""
         return self._joined([one.confirmed for one in self])
 
     @property
     def scaling(self) -> pd.DataFrame:
-        """The cells of those that are scaling studies."""
+        """The cells of all scaling studies."""
         return self._joined([one.scaling if one.is_scaling else pd.DataFrame() for one in self])
 
     @property
     def winners(self) -> pd.DataFrame:
-        """One row per study: what it found.
+        """One row per study, with its winner.
 
         | column | holds |
         |---|---|
-        | study, metric, target | which, and what it is judged by |
-        | trial, config, num_workers, is_confirmed | its winner; missing where there is none |
-        | seconds, low_s, high_s | to the target, and the 90 % interval if confirmed |
+        | study, metric, target | name and objective of the study |
+        | trial, config, num_workers, is_confirmed | the winner; missing without one |
+        | seconds, low_s, high_s | time to the target, and its 90 % interval if confirmed |
         | worker_seconds | num_workers x seconds |
         | value | best value of the metric |
-        | ties | how many others are statistically tied with it |
-        | trials | runs of the search |
+        | ties | number of configurations tied with it |
+        | trials | number of search runs |
 
-        Seconds of studies with other targets, data or machines are no comparison.
+        Seconds of studies with different targets, data or machines cannot be compared.
         """
         rows = [{STUDY: name} | winner_row(one) for name, one in self._named()]
         return pd.DataFrame(rows, columns=[*WINNER_COLUMNS])
 
     def best_at_every_budget(self) -> pd.DataFrame:
-        """Return what each search reached at every budget of seconds: study, train_s, value, trial.
+        """Return the best value of each search at every budget of training seconds.
 
-        `value` is of the metric that all are judged by; UserError where they are not.
+        Columns: study, train_s, value, trial. UserError if the studies have different metrics.
         """
         names = {one.metric.name for one in self}
         if len(names) > 1:
@@ -150,11 +144,13 @@ class Studies(Sequence[StudyResults]):
 
     def __repr__(self) -> str:
         lines = [f"{self._counted}: .winners, .trials, .curves, [0], ['{self.names[0]}']"]
-        lines += [f"{clean(name)}: {' '.join(said(one).lines)}" for name, one in self._named()]
+        lines += [
+            f"{clean(name)}: {' '.join(summary_of(one).lines)}" for name, one in self._named()
+        ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        answers = [" ".join(said(one).lines) for one in self]
+        answers = [" ".join(summary_of(one).lines) for one in self]
         rows = table_html(pd.DataFrame({"study": self.names, "answer": answers}))
         head = f"<p><strong>{self._counted}</strong></p>"
         return f'<div class="raybench-studies">{head}{rows}</div>'
@@ -171,7 +167,7 @@ class Studies(Sequence[StudyResults]):
 
 
 def winner_row(study: StudyResults) -> dict[str, Any]:
-    """Return a study's row of `Studies.winners`, without its name."""
+    """Return a study's row of `Studies.winners` without its name."""
     row: dict[str, Any] = {"metric": study.metric.name, "target": study.target}
     row["trials"] = int((study.trials["phase"] == "search").sum())
     if study.is_scaling or study.winners.empty:

@@ -1,172 +1,104 @@
-"""The last screen of a study: what ran, the answer, what to do next."""
+"""The last screen of a study: tables of its runs, the summary, and the next steps."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 
-from raybench.report import tables
-from raybench.report.answer import said
+from raybench.report.answer import summary_of
 from raybench.report.console import say, say_pairs, say_wrapped
 from raybench.report.how_sure import PAGE_FILE, next_steps
 from raybench.report.pairs import answer_lines as pair_lines
 from raybench.report.pairs import comparison_of
 from raybench.report.remarks import failed_line, ledger_line, sensitivity_lines
-from raybench.report.words import counted, target_in_words
+from raybench.report.tables import (
+    BATCH_STATISTICS,
+    DISTURBED,
+    MARK,
+    MARK_SAYS,
+    CellFormat,
+    failures,
+    has_marks,
+    predictions,
+    print_frame,
+    texts,
+    value_form,
+)
+from raybench.report.words import target_in_words
+from raybench.results.analyses import ledger_totals
 from raybench.results.place import shown
 from raybench.results.ranking import confirmed, ranked
 from raybench.results.study import Study
 from raybench.results.verdict import judge
+from raybench.spec.text import counted
 
-LABEL = "configuration: framework, workers x samples a step each, optimizer, rate"
 MOST_CAUSES = 8
-"""Causes of failures that are printed; `trials.csv` holds all of them."""
+"""Causes of failures that are printed; `trials.csv` has all of them."""
+MOST_RUNS, MOST_RACED = {True: 4, False: 10}, {True: 5, False: 12}
+"""Rows of the tables of single runs and of the race, by whether the screen is brief."""
+LABEL = "configuration: framework, workers x samples a step each, optimizer, rate"
 CONFIRMED = "Confirmed: new seeds, one run at a time (the time to plan with)"
-RACE = "Race: {again}, new seeds, side by side"
-RACE_AND_SEARCH = "Race: {again}, the search's run and new seeds"
 PREDICTED = (
     "~ predicted from the trial's learning curve and measured step times. What was predicted "
     "fastest of all was run, under names like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
 )
-
-
+TRIAL: dict[str, CellFormat] = {"trial": "{trial}", "configuration": "{config}"}
+RACE: dict[str, CellFormat] = TRIAL | {
+    "reached": "{hits} of {runs}",
+    "expected s": "{expected_s:.2f}{mark}",
+    "90 % interval": "{expected_low_s:.2f} - {expected_high_s:.2f}",
+    "worker-s": "{cost:.2f}{mark}",
+}
+ALONE: dict[str, CellFormat] = {
+    "median s": "{median_s:.2f}{mark}",
+    "expected s": "{expected:.2f}{mark}",
+    "90 % interval": "{interval_low_s:.2f} - {interval_high_s:.2f}",
+    "worker-s": "{worker_seconds_to_target:.2f}{mark}",
+    "search s": "{search_s:.2f}",
+}
 LEDGER = {"phase": "{phase}", "seconds": "{seconds:.2f}", "share": "{share:.0%}"}
 PREDICTIONS = {"trial": "{trial}", "configuration": "{configuration}"}
 PREDICTIONS |= {name: f"{{{name}:.2f}}" for name in ("seconds ~", "worker s ~")}
 FAILURES = {name: f"{{{name}}}" for name in ("failure", "runs", "for example")}
-
-
-MOST_RUNS, MOST_RACED = {True: 4, False: 10}, {True: 5, False: 12}
-"""Rows of the tables of single runs and of the race, brief or not."""
-
-
-def show_tables(console: Console, results: Study, *, is_brief: bool) -> None:
-    """Print what ran, from single runs to confirmed ones; `is_brief`: what the answer needs."""
-    if not is_brief:
-        _show_failures(console, tables.failures(results.trials))
-    printed = _of_runs(results, is_brief=is_brief)
-    if not is_brief:
-        printed += _predicted(results)
-        ledger = tables.texts(tables.ledger_totals(results.trials), LEDGER)
-        printed.append((ledger, "Where the seconds went (all runs)", ""))
-    printed += _of_race(results, is_brief=is_brief)
-    printed += _of_alone(results, is_brief=is_brief)
-    for cells, title, below in printed:
-        tables.print_frame(console, cells, title, below=below, is_explained=not is_brief)
-    if is_brief and any(tables.has_marks(cells) for cells, *_ in printed):
-        say(console, tables.MARK_SAYS)
-
-
 Printed = tuple[pd.DataFrame, str, str]
-"""A table of texts, its title, and what stands below it."""
-
-
-def _of_runs(results: Study, *, is_brief: bool) -> list[Printed]:
-    trials, metric = results.trials, results.metric
-    begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
-    best, number = ranked(begun).head(MOST_RUNS[is_brief]), len(ranked(trials))
-    if best.empty:
-        return []
-    which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
-    aim = f" to {target_in_words(results)}" if results.is_timed else ""
-    cells = tables.of_runs(best, results, is_brief=is_brief)
-    return [(cells, f"Search: {which}{aim}, one run each (luck is in it)", LABEL)]
-
-
-def _predicted(results: Study) -> list[Printed]:
-    predicted = tables.predictions(results)
-    if predicted.empty:
-        return []
-    predicted["configuration"] = tables.brief(predicted["configuration"])
-    title = "Not run: predicted (~) from a trial's curve and the step times"
-    is_rough = results.trials["batch_statistics"].eq(True).any()
-    below = f"{PREDICTED}\n\n{tables.BATCH_STATISTICS}" if is_rough else PREDICTED
-    return [(tables.texts(predicted, PREDICTIONS), title, below)]
-
-
-def _of_race(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return the race of a study with a target, where there was one."""
-    table = confirmed(results)
-    if not has_race(results) or table.empty:
-        return []
-    rows = table.head(MOST_RACED[is_brief])
-    more = len(table) - len(rows)
-    below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
-    title = RACE_AND_SEARCH.format(again=_again(len(table), len(rows)))
-    if is_brief:  # the winner's runs alone stand beside it
-        below = ""
-        title = f"{title}; then the winner alone" if rows["is_alone"].any() else title
-    return [(tables.of_race(rows, results, has_alone=is_brief), title, below)]
-
-
-def has_race(results: Study) -> bool:
-    """Return whether a study with a target has had one."""
-    return results.is_timed and bool((results.trials["role"] == "race").any())
-
-
-def _again(number: int, printed: int) -> str:
-    """Return `first 5 of 14`, or `5 configurations`."""
-    if printed < number:
-        return f"first {printed} of {number}"
-    return counted(number, "configuration")
-
-
-def _of_alone(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return what ran alone; of a study without a target the race, where nothing did."""
-    if has_race(results) and is_brief:
-        return []  # the race's table has them
-    table = confirmed(results)
-    rows, title = table[table["is_alone"].astype(bool)].head(MOST_RACED[is_brief]), CONFIRMED
-    if rows.empty and not results.is_timed:
-        rows = table.head(MOST_RACED[is_brief])
-        title = RACE.format(again=_again(len(table), len(rows)))
-    return [(tables.of_confirmed(rows, results), title, "")] if len(rows) else []
-
-
-def _show_failures(console: Console, broken: pd.DataFrame) -> None:
-    if broken.empty:
-        return
-    tables.print_frame(
-        console, tables.texts(broken.head(MOST_CAUSES), FAILURES), "Failed runs, by cause"
-    )
-    more = broken.iloc[MOST_CAUSES:]
-    if len(more):
-        say(console, f"and {more['runs'].sum()} of {len(more)} other causes: see trials.csv")
-        console.print()
+"""A table of texts, its title, and the lines below it."""
 
 
 def show(
     console: Console, results: Study, *, plots: Sequence[Path] = (), verbose: bool = False
 ) -> None:
-    """Print tables first and the answer last, where the eye ends; all of them with `verbose`.
+    """Print the tables of a study, then its summary, next steps and place.
 
-    `plots` are the pictures that were written, named at the end. The console may be any: no
-    text is read as markup. Of a comparison of pairs, what it has found.
+    Args:
+        console: where to print.
+        results: a search, a single training, or a comparison of pairs.
+        plots: pictures that were written; they are named at the end.
+        verbose: whether to print all tables, not only what the summary needs.
     """
     if (pairs := comparison_of(results)) is not None:
         for line in pair_lines(pairs):
             say(console, line)
     elif results.trials.empty:
-        found = said(results)
-        for line in (*found.lines, *found.mind):
+        found = summary_of(results)
+        for line in (*found.lines, *found.caveats):
             say_wrapped(console, line)
     else:
-        show_tables(console, results, is_brief=not verbose)
-        _show_answer(console, results, verbose=verbose)
+        _show_tables(console, results, is_brief=not verbose)
+        _show_summary(console, results, verbose=verbose)
     if plots and (verbose or not (results.folder / PAGE_FILE).is_file()):
         say(console, f"plots: {', '.join(map(str, plots))}")
     say(console, f"results: {shown(results.place, results.folder)}")
 
 
-def _show_answer(console: Console, results: Study, *, verbose: bool) -> None:
-    """Print what stands behind the answer, the answer, and what to do next."""
-    found = said(results)
+def _show_summary(console: Console, results: Study, *, verbose: bool) -> None:
+    found = summary_of(results)
     for paragraph in (
         *([] if verbose else [ledger_line(results), *failed_line(results)]),
-        *found.mind,
+        *found.caveats,
         *(sensitivity_lines(results) if verbose else []),
-        *([f"How sure: {found.sure}"] if found.sure else []),
+        *([f"How sure: {found.confidence}"] if found.confidence else []),
     ):
         say_wrapped(console, paragraph)
     for paragraph in found.lines:
@@ -178,3 +110,157 @@ def _show_answer(console: Console, results: Study, *, verbose: bool) -> None:
     if steps:
         console.print()
         say_pairs(console, steps)
+
+
+def _show_tables(console: Console, results: Study, *, is_brief: bool) -> None:
+    """Print the tables, from single runs to confirmed configurations."""
+    if not is_brief:
+        _show_failures(console, failures(results.trials))
+    printed = _search_table(results, is_brief=is_brief)
+    if not is_brief:
+        printed += _prediction_table(results)
+        ledger = texts(ledger_totals(results.trials), LEDGER)
+        printed.append((ledger, "Where the seconds went (all runs)", ""))
+    printed += _race_table(results, is_brief=is_brief)
+    printed += _confirmed_table(results, is_brief=is_brief)
+    for cells, title, below in printed:
+        print_frame(console, cells, title, below=below, is_explained=not is_brief)
+    if is_brief and any(has_marks(cells) for cells, *_ in printed):
+        say(console, MARK_SAYS)
+
+
+def _show_failures(console: Console, broken: pd.DataFrame) -> None:
+    if broken.empty:
+        return
+    print_frame(console, texts(broken.head(MOST_CAUSES), FAILURES), "Failed runs, by cause")
+    more = broken.iloc[MOST_CAUSES:]
+    if len(more):
+        say(console, f"and {more['runs'].sum()} of {len(more)} other causes: see trials.csv")
+        console.print()
+
+
+def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
+    trials, metric = results.trials, results.metric
+    begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
+    best, number = ranked(begun).head(MOST_RUNS[is_brief]), len(ranked(trials))
+    if best.empty:
+        return []
+    forms = TRIAL if is_brief else TRIAL | {"global batch": "{global_batch_size}"}
+    forms = forms | _layout_columns(best)
+    forms |= {"s to target": "{crossed_s:.2f}{mark}", "worker-s": "{cost:.2f}{mark}"}
+    forms[f"best {metric.words}"] = value_form(metric, metric.best_column)
+    if not is_brief:
+        forms |= {"samples/s": "{samples_per_s:,.0f}", "train s": "{train_s:.2f}"}
+    forms["whole run s"] = "{wall_s:.2f}"
+    rows = best.assign(cost=best["num_workers"] * best["crossed_s"], mark=_marks(best))
+    which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
+    aim = f" to {target_in_words(results)}" if results.is_timed else ""
+    title = f"Search: {which}{aim}, one run each (luck is in it)"
+    return [(texts(_named(rows, results), forms), title, LABEL)]
+
+
+def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
+    """Return columns for hosts, GPUs and waiting, if the runs differ in them.
+
+    A failed run may have had no workers, so it does not count. The resource that a run waited for
+    explains why it ran on other hosts.
+    """
+    trained = runs[runs["state"] != "failed"]
+    found: dict[str, CellFormat] = {}
+    if len(set(trained["num_nodes"].dropna())) > 1:
+        found["hosts"] = "{num_nodes}"
+    if len(set(trained["accelerators"].fillna(""))) > 1:
+        found["GPUs"] = "{accelerators}"
+    if "hosts" in found and trained["waited_for"].notna().any():
+        found["waited for"] = "{waited_for}"
+    return found
+
+
+def _prediction_table(results: Study) -> list[Printed]:
+    predicted = predictions(results)
+    if predicted.empty:
+        return []
+    predicted["configuration"] = _brief(predicted["configuration"])
+    title = "Not run: predicted (~) from a trial's curve and the step times"
+    is_rough = results.trials["batch_statistics"].eq(True).any()
+    below = f"{PREDICTED}\n\n{BATCH_STATISTICS}" if is_rough else PREDICTED
+    return [(texts(predicted, PREDICTIONS), title, below)]
+
+
+def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
+    """Return the table of a race to a target; on a brief screen with the times of runs alone."""
+    table = confirmed(results)
+    if not _has_race(results) or table.empty:
+        return []
+    rows = table.head(MOST_RACED[is_brief])
+    rows = rows.assign(
+        cost=rows["expected_s"] * rows["num_workers"],
+        alone_s=rows["printed_s"].where(rows["is_alone"].astype(bool)),
+        mark=_marks(rows),
+    )
+    more = len(table) - len(rows)
+    title = f"Race: {_number_of(table, rows)}, the search's run and new seeds"
+    if is_brief:
+        title += "; then the winner alone" if rows["is_alone"].any() else ""
+        last, below = {"alone s": "{alone_s:.2f}{mark}"}, ""
+    else:
+        last = {"search s": "{search_s:.2f}"}
+        below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
+    return [(texts(_named(rows, results), RACE | last), title, below)]
+
+
+def _has_race(results: Study) -> bool:
+    return results.is_timed and bool((results.trials["role"] == "race").any())
+
+
+def _number_of(table: pd.DataFrame, printed: pd.DataFrame) -> str:
+    """Return `first 5 of 14`, or `5 configurations` if all are printed."""
+    if len(printed) < len(table):
+        return f"first {len(printed)} of {len(table)}"
+    return counted(len(table), "configuration")
+
+
+def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
+    """Return the table of runs alone; without a target that of the race, if nothing ran alone."""
+    if _has_race(results) and is_brief:
+        return []  # the table of the race has them
+    table, metric = confirmed(results), results.metric
+    rows, title = table[table["is_alone"].astype(bool)].head(MOST_RACED[is_brief]), CONFIRMED
+    if rows.empty and not results.is_timed:
+        rows = table.head(MOST_RACED[is_brief])
+        title = f"Race: {_number_of(table, rows)}, new seeds, side by side"
+    if rows.empty:
+        return []
+    reached = "reached" if results.is_timed else "finished"
+    forms = TRIAL | {reached: "{new_hits} of {new_runs}"}
+    if results.is_timed:
+        forms |= ALONE
+    else:
+        ends = (f"interval_{end}_{metric.name}" for end in ("low", "high"))
+        forms[f"median {metric.words}"] = value_form(metric, f"median_{metric.name}")
+        forms["90 % interval"] = value_form(metric, *ends)
+        forms[f"search {metric.words}"] = value_form(metric, f"search_{metric.name}")
+    forms[f"test {metric.words}"] = value_form(metric, metric.test_column)
+    has_misses = (rows["new_hits"] < rows["new_runs"]).any()  # otherwise it is the median
+    expected = rows["printed_s"] if has_misses else math.nan
+    rows = rows.assign(config=_brief(rows["config"]), mark=_marks(rows), expected=expected)
+    return [(texts(rows, forms), title, "")]
+
+
+def _marks(table: pd.DataFrame) -> list[str]:
+    """Return the suffix of the times in each row; "" if no time is interpolated."""
+    are_marked = table["is_interpolated"].eq(True).fillna(False)
+    return ["" if not are_marked.any() else MARK if one else " " for one in are_marked]
+
+
+def _named(rows: pd.DataFrame, results: Study) -> pd.DataFrame:
+    """Return rows with brief configurations, and a mark on trials with a disturbed run."""
+    trials = results.trials[results.trials["is_disturbed"].eq(True).fillna(False)]
+    is_disturbed = rows["trial"].isin({*trials["trial"], *trials["source"].dropna()})
+    names = rows["trial"].where(~is_disturbed, rows["trial"] + DISTURBED)
+    return rows.assign(trial=names, config=_brief(rows["config"]))
+
+
+def _brief(labels: pd.Series) -> pd.Series:
+    """Return labels of configurations with `tensorflow` abbreviated."""
+    return labels.astype(object).str.replace(r"^tensorflow ", "tf ", regex=True)

@@ -1,7 +1,4 @@
-"""The study that `raybench.load` returns: its tables, its winner, its figures, and itself in words.
-
-`Chosen` is a trial of it: its spec, the command that trains it again, and the training.
-"""
+"""The study that `raybench.load` returns: its tables, winners, figures and summary."""
 
 import contextlib
 import io
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from raybench.report.answer import html_of, lines_of, said
+from raybench.report.answer import html_of, lines_of, summary_of
 from raybench.report.console import Sentences
 from raybench.report.pairs import Pairs, comparison_of
 from raybench.results import analyses, ranking, verdict
@@ -25,36 +22,35 @@ from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import UserError, did_you_mean
-from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, command_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from raybench.report.figures.kinds import FigureKind
+    from raybench.report.figures.parts import FigureKind
     from raybench.report.scaling_report import ScalingReport
 
 PARTS = ("dataset", "objective")
-"""Keys that a command line always gives whole: their defaults there differ from a spec's."""
+"""Keys that a command always gets whole, since their defaults there differ from those of a spec."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial of a study."""
+    """A trial of a study: its spec, the command that trains it again, and the training."""
 
     trial: str
     spec: RunSpec
     label: str
-    """Its configuration in one line."""
+    """Configuration in one line."""
     study: str
-    """Name of its study."""
+    """Name of the study."""
     folder: Path
-    """Folder of the study, or of a copy of it."""
+    """Folder of the study, or of its copy."""
 
     @property
     def command(self) -> str:
-        """The command that trains it again: by `best.yaml` of the study where it is that one."""
+        """Command that trains it again, with `best.yaml` of the study if that is this trial."""
         files = [self.folder / name for name in WINNERS if (self.folder / name).is_file()]
         own = [str(one) for one in files if read_mapping(one) == self.spec.complete()]
         return command_line("train", *(own[:1] or arguments_of(self.spec)))
@@ -67,16 +63,22 @@ class Chosen:
         say: bool = True,
         **changes: Any,
     ) -> "StudyResults":
-        """Train it again by `raybench.train`, and return what came of it.
+        """Train it again with `raybench.train`; `raybench.load_model(out)` loads the model.
 
-        `out`: the results folder or URL; none is `results/train-STUDY-TRIAL`. `address`: a Ray
-        cluster, `auto` for example; none starts one here. `changes` are keys of the run spec:
-        `train(seed=1, epochs=20)`. Its output is printed (`say`). The model is read by
-        `raybench.load_model(out)`.
+        Args:
+            out: results folder or URL; None is `results/train-STUDY-TRIAL`.
+            address: a Ray cluster, for example `auto`; None starts one here.
+            say: whether to print the output.
+            changes: keys of the run spec: `train(seed=1, epochs=20)`.
 
-        Raises UserError where it refuses what it is asked, StudyError where it fails.
+        Returns:
+            The results of the training.
+
+        Raises:
+            UserError: if the arguments are invalid.
+            StudyError: if the training fails.
         """
-        import raybench  # what trains is above, and found when it is asked for
+        import raybench  # the layers that train are above this one
 
         name = re.sub(r"[^\w.-]", "-", f"{self.study}-{self.trial}").strip("-.")
         place = out if out is not None else f"results/train-{name}"
@@ -89,33 +91,33 @@ class Chosen:
 
 
 def arguments_of(spec: RunSpec) -> list[str]:
-    """Return the `--set KEY=VALUE` of `raybench train` that make a spec from the defaults."""
+    """Return the `--set KEY=VALUE` arguments with which `raybench train` runs a spec."""
     content, default = spec.document(), RunSpec().document()
     for key in PARTS:
         content[key] = getattr(spec, key).model_dump(mode="json", exclude_defaults=True)
     content["dataset"] = {"name": spec.dataset.name} | content["dataset"]
     asked = {key: one for key, one in content.items() if key in PARTS or one != default[key]}
-    # JSON is YAML, in one line.
+    # JSON is YAML on one line.
     given = [f"{key}={json.dumps(one, ensure_ascii=False)}" for key, one in asked.items()]
     return [word for one in given for word in ("--set", one)]
 
 
 class StudyResults(Study):
-    """Content of a results folder, and what follows from it."""
+    """Content of a results folder, and the results computed from it."""
 
     @property
     def repeated(self) -> dict[str, Repeated]:
-        """The configurations that were trained again; see `results.ranking`."""
+        """The configurations that were trained again: see `results.ranking`."""
         return ranking.repeated(self)
 
     @property
     def confirmed(self) -> pd.DataFrame:
-        """One row per confirmed configuration, best first; see `results.ranking.confirmed`."""
+        """One row per confirmed configuration, best first: see `results.ranking.confirmed`."""
         return ranking.confirmed(self)
 
     @property
     def configurations(self) -> pd.DataFrame:
-        """One row per configuration, confirmed ones first: what to sort and compare.
+        """One row per configuration, confirmed ones first.
 
         See `raybench.results.ranking.configurations` for the columns.
         """
@@ -123,32 +125,32 @@ class StudyResults(Study):
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """The winners among the runs on each model of GPU; see `results.verdict.judge_each`."""
+        """The winners on each model of GPU: see `results.verdict.judge_each`."""
         return judge_each(self)
 
     @property
     def verdict(self) -> Verdict | None:
-        """The winners by trial, and what is statistically tied with them; None where none won."""
+        """The winners, and the trials tied with them; None if no run reached the target."""
         return judge(self)
 
     @property
     def comparison(self) -> Pairs | None:
-        """Result of `raybench.compare`, `.comparisons["B"].outcome`; None of other studies."""
+        """Result of `raybench.compare`: `.comparisons["B"].outcome`; None for other studies."""
         return comparison_of(self)
 
     @property
     def winners(self) -> pd.DataFrame:
-        """The winner and all that is statistically tied with it; see `results.verdict.winners`."""
+        """The winner and the configurations tied with it: see `results.verdict.winners`."""
         return verdict.winners(self)
 
     @property
     def best(self) -> Chosen:
-        """The winner: `.spec`, `.trial`, `.command`, `.train()`; UserError where none won."""
+        """The winner: `.spec`, `.trial`, `.command`, `.train()`; UserError if there is none."""
         return self._winner()
 
     @property
     def cheapest(self) -> Chosen:
-        """The cheapest winner, with what `best` has: see `Verdict.cheapest`."""
+        """The cheapest configuration, with the attributes of `best`: see `Verdict.cheapest`."""
         return self._winner(is_cheapest=True)
 
     def _winner(self, *, is_cheapest: bool = False) -> Chosen:
@@ -157,56 +159,61 @@ class StudyResults(Study):
         elif (verdict := judge(self)) is not None:
             trial = verdict.cheapest if is_cheapest else verdict.fastest
         else:
-            raise UserError(f"{self.place}: has no winner. {' '.join(said(self).lines)}")
+            raise UserError(f"{self.place}: has no winner. {' '.join(summary_of(self).lines)}")
         spec = self.specs[trial]
         return Chosen(trial, spec, self.label(spec), self.name, self.folder)
 
     @property
     def answer(self) -> Sentences:
-        """Answer, as the terminal and the page say it."""
-        return Sentences(said(self).lines)
+        """The conclusions, as on the terminal and the page."""
+        return Sentences(summary_of(self).lines)
 
     @property
     def how_sure(self) -> Sentences:
-        """Basis of the answer, and what would make it surer; empty where nothing won."""
-        return Sentences(filter(None, [said(self).sure]))
+        """Evidence for the winner, and what more runs would show; empty without a winner."""
+        return Sentences(filter(None, [summary_of(self).confidence]))
 
     @property
     def remarks(self) -> Sentences:
-        """Limits of the answer: ties, disturbed runs, the end of a searched range, outliers."""
-        return Sentences(said(self).mind)
+        """Limits of the conclusions: ties, disturbed runs, ends of ranges, outliers."""
+        return Sentences(summary_of(self).caveats)
 
     @property
     def scaling(self) -> pd.DataFrame:
-        """One row per cell of a scaling study; see `raybench.scaling.cells`."""
+        """One row per cell of a scaling study: see `raybench.scaling.cells`."""
         return scaling_cells(self)
 
     @property
     def scaling_runs(self) -> pd.DataFrame:
-        """One row per run of a scaling study; see `raybench.scaling.runs`."""
+        """One row per run of a scaling study: see `raybench.scaling.cells`."""
         return scaling_runs(self)
 
     @property
     def critical_batches(self) -> Sentences:
-        """Critical batch of each series by the noise of its gradients."""
+        """Critical batch size of each series, from the noise of its gradients."""
         from raybench.scaling.fits import noise_lines  # late: scipy takes half a second
 
         return Sentences(noise_lines(self))
 
     @property
     def claims(self) -> pd.DataFrame:
-        """Published claims of a named study, and whether they held here;
-        `raybench.published_claims()` has those of all studies. Columns: claim, published, here,
-        holds."""
-        from raybench.report.scaling_report import claims_table  # late, as the next one
+        """Published claims of a named study, and whether they hold here.
+
+        Columns: claim, published, here, holds. `raybench.published_claims()` has all named studies.
+        """
+        from raybench.report.scaling_report import claims_table  # matplotlib takes a second
 
         return claims_table(self)
 
     def predict(self, workers: str | None = None) -> "ScalingReport":
-        """Fit a model to a scaling study's steps and predict: at numbers of workers ("4,8"; none:
-        twice and four times the most measured) or the cells of a file, as `--predict` does.
+        """Fit a model to the steps of a scaling study, and predict.
 
-        The answer has `.words`, `.predictions` (a DataFrame), `.plot()`.
+        Args:
+            workers: numbers of workers ("4,8") or a file of cells, as for `--predict`; None is two
+                and four times the largest measured number.
+
+        Returns:
+            A report with `.words`, `.predictions` (a DataFrame) and `.plot()`.
         """
         from raybench.report.scaling_report import ScalingReport  # matplotlib takes a second
 
@@ -214,61 +221,62 @@ class StudyResults(Study):
 
     @property
     def plot(self) -> "StudyPlots":
-        """Its figures by name: `plot.curves()`; `dir(study.plot)` lists them."""
+        """The figures by name: `plot.curves()`; `dir(study.plot)` lists them."""
         return StudyPlots(self)
 
     @property
     def importance(self) -> pd.DataFrame:
-        """Hyperparameter importance, most first; see `analyses`."""
+        """Hyperparameter importance, highest first: see `results.analyses`."""
         return analyses.importance_of(self)
 
     def best_at_every_budget(self) -> pd.DataFrame:
-        """Return what the search reached at every budget of training seconds.
+        """Return the best value of the search at every budget of training seconds.
 
-        Columns: train_s, the metric's name, trial; see `analyses`.
+        Columns: train_s, the metric's name, trial: see `results.analyses`.
         """
         return analyses.best_at_every_budget(analyses.search_curves(self), self.metric)
 
     def ledger(self) -> pd.DataFrame:
-        """Return where the seconds of all runs went; see `analyses`."""
+        """Return the seconds of each phase over all runs: see `results.analyses`."""
         return analyses.ledger_totals(self.trials)
 
     def time_to(self, target: float | None = None) -> pd.DataFrame:
-        """Return when each run of the search reached a target; none: the study's own.
+        """Return when each search run reached a target; None is the target of the study.
 
-        Columns: trial, seconds, is_interpolated; see `analyses`.
+        Columns: trial, seconds, is_interpolated: see `results.analyses`.
         """
-        return analyses.time_to_target(*self._asked(target), **self._crossing())
+        return self._at_target(analyses.time_to_target, target)
 
     def around_target(self, target: float | None = None) -> pd.DataFrame:
-        """Return who is first at the target, and at one a point easier and one a point harder.
+        """Return the fastest trial at a target, and at one a point easier and a point harder.
 
-        Columns: target, trial, seconds, reached, trials; see `analyses`.
+        Columns: target, trial, seconds, reached, trials: see `results.analyses`.
         """
-        return analyses.around_target(*self._asked(target), **self._crossing())
+        return self._at_target(analyses.around_target, target)
 
     def by_workers(self) -> pd.DataFrame:
-        """Return the best configuration of each number of workers, fewest first.
+        """Return the best configuration of each number of workers.
 
-        Columns: num_workers, tried, reached, trial, config, seconds, ...; see `analyses`.
+        Columns: num_workers, tried, reached, trial, config, seconds, ...: see `results.analyses`.
         """
         return analyses.by_workers(self.configurations, self.metric)
 
     def speed_ups(self) -> pd.DataFrame:
         """Return the speed-up curves of a scaling study, one row per number of workers.
 
-        Columns: scaling, curve, num_workers, speedup, ideal, efficiency, ...; see `analyses`.
+        Columns: scaling, curve, num_workers, speedup, ideal, efficiency, ...: see
+        `results.analyses`.
         """
         return analyses.speed_ups(self.scaling)
 
-    def _asked(self, target: float | None) -> tuple[pd.DataFrame, Metric, float]:
+    def _at_target(
+        self, function: Callable[..., pd.DataFrame], target: float | None
+    ) -> pd.DataFrame:
         found = self.target if target is None else target
         if found is None:
             raise UserError("The study asked for no target; name one: study.time_to(0.95).")
-        return analyses.search_curves(self), self.metric, found
-
-    def _crossing(self) -> dict[str, Any]:
-        return {"hold": self.hold, "baseline_value": self.value_at_start}
+        curves, start = analyses.search_curves(self), self.value_at_start
+        return function(curves, self.metric, found, hold=self.hold, baseline_value=start)
 
     def __repr__(self) -> str:
         return "\n".join(lines_of(self))
@@ -278,18 +286,18 @@ class StudyResults(Study):
 
 
 def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
-    """Read a results folder: see `Study.load`."""
+    """Load a results folder: see `Study.load`."""
     return StudyResults.load(folder, files)
 
 
 class NoFigureError(UserError, AttributeError):
-    """There is no figure of that name."""
+    """No figure has this name."""
 
 
 class StudyPlots:
-    """The figures of one study: names of `figures.kinds_of`, each a method that returns a Figure.
+    """The figures of a study, each a method that returns a matplotlib Figure.
 
-    `dir(study.plot)` lists those that it has something for.
+    `dir(study.plot)` lists the figures that apply to the study.
     """
 
     def __init__(self, results: "StudyResults") -> None:
@@ -300,7 +308,7 @@ class StudyPlots:
 
     def __getattr__(self, name: str) -> "Callable[[], Figure]":
         if name.startswith("_"):
-            raise AttributeError(name)  # what notebooks and copy ask of any object
+            raise AttributeError(name)  # looked up by notebooks and copy
         kinds = self._kinds
         if name not in kinds:
             hint = did_you_mean(name, kinds)

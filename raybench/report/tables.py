@@ -1,4 +1,5 @@
-"""The tables printed at the end of a study: numbers in their units, columns that fit."""
+"""Tables of texts for a terminal: rows as formatted cells, columns that fit. Also the causes of
+failures and the predicted configurations, as terminal and page show them."""
 
 import math
 import re
@@ -14,8 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from raybench.report.console import say, wrapped
-from raybench.results.analyses import ledger_totals as ledger_totals
-from raybench.results.ranking import ranked as ranked
 from raybench.results.store import ERRORS_FOLDER, LOGS_FOLDER
 from raybench.results.study import Study
 from raybench.spec.metric import Metric
@@ -26,15 +25,18 @@ NUMBERS = re.compile(rf"\S*\b(?:{ERRORS_FOLDER}|{LOGS_FOLDER})/\S+|0x[0-9a-fA-F]
 
 
 def cause_of(failure: str, message: str | None) -> str:
-    """Return the same text for failures of one cause, whatever numbers (sizes, pids, the trial's
-    own file) the first 2,000 characters of their messages hold."""
+    """Return a text that is the same for all failures of one cause.
+
+    Numbers, addresses and names of the trial's files in the message are replaced; only its first
+    2,000 characters count.
+    """
     return f"{failure}: {NUMBERS.sub('#', (message or '')[:2000])}"
 
 
 def failures(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the distinct causes of failed runs, the most frequent first.
 
-    Columns: failure, runs (how many), for example (the first one's message).
+    Columns: failure, runs (their number), for example (the first message).
     """
     failed = trials[trials["state"] == "failed"]
     causes = map(cause_of, failed["failure"], failed["message"])
@@ -56,47 +58,29 @@ BATCH_STATISTICS = (
 
 
 def predictions(results: Study) -> pd.DataFrame:
-    """Return the fastest splits that no run has measured, by the step-time model.
+    """Return the fastest configurations that were predicted by the step-time model but not run.
 
-    Columns: trial (whose learning curve is carried over), configuration, "seconds ~" and
-    "worker s ~" to the target; the `~` says predicted.
+    Columns: trial (whose learning curve is used), configuration, "seconds ~" and "worker s ~" to
+    the target; `~` marks a prediction.
     """
-    run = {results.label(spec) for spec in results.specs.values()}
+    measured = {results.label(spec) for spec in results.specs.values()}
     rows = []
     for row in results.predictions.to_dict("records"):
         if row["trial"] not in results.specs:
-            continue  # its run was lost
+            continue  # the record of its run was lost
         seconds = float(row["time_to_target_s"])
         split = {str(key): one for key, one in row.items() if key in RunSpec.model_fields}
         label = results.label(results.specs[row["trial"]].model_copy(update=split))
-        if label not in run:
+        if label not in measured:
             rows.append((row["trial"], label, seconds, seconds * row["num_workers"]))
     table = pd.DataFrame(rows, columns=["trial", "configuration", "seconds ~", "worker s ~"])
     return table.sort_values("seconds ~", kind="stable", ignore_index=True).head(MOST_PREDICTED)
 
 
-def _telling_layout(runs: pd.DataFrame) -> dict[str, str]:
-    """Return the columns of what runs were on that tell them apart, by their titles.
-
-    A run that failed may have had no workers: it says nothing. What a run waited for says
-    why it is on other hosts than others.
-    """
-    trained = runs[runs["state"] != "failed"]
-    found = {}
-    if len(set(trained["num_nodes"].dropna())) > 1:
-        found["hosts"] = "num_nodes"
-    if len(set(trained["accelerators"].fillna(""))) > 1:
-        found["GPUs"] = "accelerators"
-    if "hosts" in found and trained["waited_for"].notna().any():
-        found["waited for"] = "waited_for"
-    return found
-
-
 MISSING, MARK = "-", "*"
-"""Stand for a value that is missing (and for seconds that are infinite: too few runs hit), and
-behind an interpolated one."""
-LONGEST = 400
-"""Characters of one cell; the files hold the whole text."""
+"""Text of a missing or infinite value, and suffix of an interpolated one."""
+LONGEST_CELL = 400
+"""Most characters of a cell; the files have the whole text."""
 
 
 class _Missing:
@@ -104,14 +88,18 @@ class _Missing:
         return MISSING
 
 
-Form = str | Callable[[Mapping[Any, Any]], str]
-"""Makes a cell of a row: a format string (`{low:.2f} - {high:.2f}`), or a function, for columns
-whose names a format string cannot have."""
+CellFormat = str | Callable[[Mapping[Any, Any]], str]
+"""Formats a row as a cell: a format string (`{low:.2f} - {high:.2f}`), or a function for columns
+whose names a format string cannot hold."""
 
 
-def texts(frame: pd.DataFrame, forms: Mapping[str, Form]) -> pd.DataFrame:
-    """Return columns by their titles, each the text that a form makes of a row. Columns of which
-    nothing is known are left out."""
+def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
+    """Return a table of formatted cells, without the columns that have no value.
+
+    Args:
+        frame: one row per row of the table; NaN and infinity are missing values.
+        forms: format of each column, by title.
+    """
     known = frame.notna() & ~frame.isin([math.inf, -math.inf])
     missing: Any = _Missing()
     rows = frame.astype(object).where(known, missing).to_dict("records")
@@ -120,34 +108,34 @@ def texts(frame: pd.DataFrame, forms: Mapping[str, Form]) -> pd.DataFrame:
 
 
 def without_unknown(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of texts without the columns of dashes alone."""
+    """Return a table of texts without the columns that hold only dashes."""
     return table[[name for name in table if not table[name].str.strip().isin([MISSING, ""]).all()]]
 
 
-def _text(form: Form, row: Mapping[Any, Any]) -> str:
+def _text(form: CellFormat, row: Mapping[Any, Any]) -> str:
     known = defaultdict(_Missing, row)
     text = form(known) if callable(form) else form.format_map(known)
-    if callable(form) or " - " in form:  # of an interval without an end nothing is said
+    if callable(form) or " - " in form:  # an interval without one of its ends is missing
         text = re.sub(r"\S+ - -|- - \S+", MISSING, text.replace(" (- - -)", ""))
     rare = {"-0%": "0%", MISSING + MARK: f"{MISSING} "}
-    return rare.get(text) or shorten(clean(text), LONGEST)
+    return rare.get(text) or shorten(clean(text), LONGEST_CELL)
 
 
 WRAPPED = (
     *("configuration", "for example", "waited for", "series", "claim", "published", "here"),
     *("made from", "with"),
 )
-"""Columns that may take several lines."""
+"""Columns whose cells may be wrapped."""
 MIN_TEXT = 30
-"""Columns of the terminal that such a text gets, before other columns are left out."""
+"""Least width of such a column; if there is less room, other columns are dropped."""
 LEFT = ("trial", "90 % interval", *WRAPPED)
 NUMERIC = re.compile(r"[\d.,%*()~ -]*")
-"""A column of such texts is aligned right, unless it is one of LEFT."""
+"""Texts of a column that is aligned right, unless it is one of LEFT."""
 DROPPED = (
     *("train s", "whole run s", "samples/s", "waited for", "search ", "global batch", "test "),
     "worker-s",
 )
-"""Beginnings of the columns that a narrow terminal does not show, the first of them first."""
+"""Prefixes of the columns that a narrow terminal drops, in this order."""
 MARK_SAYS = f"{MARK} interpolated: where the line between two evaluations crosses the target"
 MARKED = ("s to target", "worker-s", "median s", "expected s", "alone s")
 DISTURBED = "!"
@@ -165,11 +153,15 @@ def print_frame(
     drop: Sequence[str] = DROPPED,
     is_explained: bool = True,
 ) -> None:
-    """Print a table of texts, a line `below`, an empty line; no head, no cell is ever cut. A line
-    below explains a MARK (`is_explained`).
+    """Print a table of texts, the lines below it, and an empty line. No text is cut.
 
-    Where the terminal is too narrow, columns that begin like those of `drop` are left out, the
-    first of them first; those of WRAPPED take several lines.
+    Args:
+        console: where to print.
+        frame: table of texts.
+        title: line above the table.
+        below: lines below it.
+        drop: prefixes of the columns that a narrow terminal drops, in this order.
+        is_explained: whether a line below explains MARK, if there is one.
     """
     cells = frame.astype(str)
     says = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]
@@ -178,7 +170,7 @@ def print_frame(
     dropped = [one for begin in drop for one in map(str, cells) if one.startswith(begin)]
     widths = fit(cells, console.width, drop=dropped)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    # Of a terminal narrower than what may not be left out, lines are longer, not cut.
+    # On a terminal that is still too narrow, lines are longer than it, not cut.
     needed = sum(widths.values()) + len(widths) - 1
     table.width = needed if needed > console.width else None
     for name, width in widths.items():
@@ -201,7 +193,7 @@ def print_frame(
 
 
 def fit(cells: pd.DataFrame, width: int, *, drop: Sequence[str]) -> dict[str, int]:
-    """Return the columns that fit `width` side by side, and how wide each is."""
+    """Return the columns that fit into `width`, and the width of each."""
     natural = {
         str(name): max(map(cell_len, [*_head(str(name), cells[name]), *cells[name]]), default=0)
         for name in cells.columns
@@ -223,103 +215,17 @@ def fit(cells: pd.DataFrame, width: int, *, drop: Sequence[str]) -> dict[str, in
 
 
 def _head(name: str, column: pd.Series) -> list[str]:
-    """Return a head's lines: no wider than the column needs anyway."""
+    """Return the lines of a head, no wider than the cells of its column need."""
     widest = max([*map(cell_len, column), *map(cell_len, name.split())], default=1)
     return textwrap.wrap(name, min(widest, MIN_TEXT), break_on_hyphens=False) or [""]
 
 
 def has_marks(cells: pd.DataFrame) -> bool:
-    """Return whether a time is interpolated."""
+    """Return whether the table has an interpolated time."""
     return any(cells[name].str.endswith(MARK).any() for name in MARKED if name in cells)
 
 
-def _marks(table: pd.DataFrame) -> list[str]:
-    """Return what stands behind the times of each row; nothing where none is interpolated."""
-    are_marked = table["is_interpolated"].eq(True).fillna(False)
-    return ["" if not are_marked.any() else MARK if one else " " for one in are_marked]
-
-
-def of_runs(runs: pd.DataFrame, results: Study, *, is_brief: bool = False) -> pd.DataFrame:
-    """Return a table of runs for a terminal: one column for the configuration.
-
-    `is_brief` leaves out what follows from the configuration, and what is measured beside times.
-    """
-    metric = results.metric
-    forms: dict[str, Form] = {"trial": "{trial}", "configuration": "{config}"}
-    forms |= {} if is_brief else {"global batch": "{global_batch_size}"}
-    forms |= {title: f"{{{key}}}" for title, key in _telling_layout(runs).items()}
-    forms |= {"s to target": "{crossed_s:.2f}{mark}", "worker-s": "{cost:.2f}{mark}"}
-    forms[f"best {metric.words}"] = value_form(metric, metric.best_column)
-    if not is_brief:
-        forms |= {"samples/s": "{samples_per_s:,.0f}", "train s": "{train_s:.2f}"}
-    forms["whole run s"] = "{wall_s:.2f}"
-    rows = runs.assign(cost=runs["num_workers"] * runs["crossed_s"], mark=_marks(runs))
-    return texts(_named(rows, results), forms)
-
-
-def value_form(metric: Metric, *columns: str) -> Form:
-    """Return how a value of the metric, or an interval of two columns, is written in a table."""
+def value_form(metric: Metric, *columns: str) -> CellFormat:
+    """Return the format of a value of the metric, or of an interval given by two columns."""
     form = ".1%" if metric.is_share else ".4g"
     return lambda row: " - ".join(format(row[column], form) for column in columns)
-
-
-def _named(rows: pd.DataFrame, results: Study) -> pd.DataFrame:
-    """Return rows with short names of frameworks, and trials marked where others disturbed a run
-    of theirs that is kept."""
-    trials = results.trials[results.trials["is_disturbed"].eq(True).fillna(False)]
-    is_disturbed = rows["trial"].isin({*trials["trial"], *trials["source"].dropna()})
-    names = rows["trial"].where(~is_disturbed, rows["trial"] + DISTURBED)
-    return rows.assign(trial=names, config=brief(rows["config"]))
-
-
-def of_race(table: pd.DataFrame, results: Study, *, has_alone: bool) -> pd.DataFrame:
-    """Return the part of `confirmed` that a race is decided by, for a terminal; beside it the time
-    of the runs alone (`has_alone`), or that of the search."""
-    last = {"alone s": "{alone_s:.2f}{mark}"} if has_alone else {"search s": "{search_s:.2f}"}
-    rows = table.assign(
-        cost=table["expected_s"] * table["num_workers"],
-        alone_s=table["printed_s"].where(table["is_alone"].astype(bool)),
-        mark=_marks(table),
-    )
-    return texts(_named(rows, results), RACE | last)
-
-
-RACE = {
-    "trial": "{trial}",
-    "configuration": "{config}",
-    "reached": "{hits} of {runs}",
-    "expected s": "{expected_s:.2f}{mark}",
-    "90 % interval": "{expected_low_s:.2f} - {expected_high_s:.2f}",
-    "worker-s": "{cost:.2f}{mark}",
-}
-ALONE = {
-    "median s": "{median_s:.2f}{mark}",
-    "expected s": "{expected:.2f}{mark}",
-    "90 % interval": "{interval_low_s:.2f} - {interval_high_s:.2f}",
-    "worker-s": "{worker_seconds_to_target:.2f}{mark}",
-    "search s": "{search_s:.2f}",
-}
-
-
-def of_confirmed(table: pd.DataFrame, results: Study) -> pd.DataFrame:
-    """Return `confirmed` for a terminal."""
-    metric, name = results.metric, results.metric.name
-    reached = {"reached" if results.is_timed else "finished": "{new_hits} of {new_runs}"}
-    forms: dict[str, Form] = {"trial": "{trial}", "configuration": "{config}", **reached}
-    if results.is_timed:
-        forms |= ALONE
-    else:
-        forms[f"median {metric.words}"] = value_form(metric, f"median_{name}")
-        ends = (f"interval_{end}_{name}" for end in ("low", "high"))
-        forms["90 % interval"] = value_form(metric, *ends)
-        forms[f"search {metric.words}"] = value_form(metric, f"search_{name}")
-    forms[f"test {metric.words}"] = value_form(metric, metric.test_column)
-    has_misses = (table["new_hits"] < table["new_runs"]).any()  # else it is the median
-    expected = table["printed_s"] if has_misses else math.nan
-    rows = table.assign(config=brief(table["config"]), mark=_marks(table), expected=expected)
-    return texts(rows, forms)
-
-
-def brief(labels: pd.Series) -> pd.Series:
-    """Return labels of configurations with the longer framework's name abbreviated."""
-    return labels.astype(object).str.replace(r"^tensorflow ", "tf ", regex=True)

@@ -1,21 +1,18 @@
-"""Numbers, targets and prices as sentences have them."""
+"""Numbers, targets, prices and runs in words, for all sentences about a study."""
 
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import pandas as pd
 
 from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
-from raybench.spec.text import clean, shorten
-from raybench.spec.text import counted as counted
-from raybench.stats.record import RunRecord
+from raybench.spec.text import clean, counted, shorten
 from raybench.stats.standing import held_per_trained
 
 MOST_NAMED = 5
-"""Trials named in a sentence."""
+"""Most trials that a sentence names."""
 ROLES = {
     "reference": "reference: default settings, first",
     "trial": "search",
@@ -37,7 +34,7 @@ ENDINGS = {
 
 
 def duration(seconds: float) -> str:
-    """Return seconds for people: `0.59 s`, `12.3 s`, `4.2 min`, `3.1 h`."""
+    """Return seconds in a readable unit: `0.59 s`, `12.3 s`, `4.2 min`, `3.1 h`."""
     for size, unit in ((3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
@@ -58,15 +55,8 @@ def named_trials(trials: Sequence[str]) -> str:
     return f"{'trial' if len(trials) == 1 else 'trials'} {named}"
 
 
-def unranked_lines(results: Study) -> list[str]:
-    """Return a sentence for every reason for which trials of the search were not ranked."""
-    searched = results.trials[results.trials["phase"] == "search"]
-    reasons = searched.groupby("unranked", sort=False)["trial"]
-    return [f"Not ranked, {why}: {named_trials(list(trials))}." for why, trials in reasons]
-
-
 def span_s(trials: pd.DataFrame) -> float | None:
-    """Return the seconds from the first run's begin to the last one's end; None if not known."""
+    """Return seconds from the start of the first run to the end of the last; None if unknown."""
     ended = trials["finished_at"].dropna()
     if ended.empty:
         return None
@@ -75,8 +65,13 @@ def span_s(trials: pd.DataFrame) -> float | None:
 
 
 def by_the_wall(results: Study, trial: str, train_s: float) -> str:
-    """Return `0.7 s with evaluation, after 0.4 s of set-up`: what is waited for, by the ledgers of
-    a trial's runs alone; "" where it had none."""
+    """Return the wall-clock time of a training, `0.7 s with evaluation, after 0.4 s of set-up`.
+
+    Args:
+        results: the study.
+        trial: the trial whose runs alone give the time; "" is returned if there are none.
+        train_s: seconds of training.
+    """
     one = repeated(results).get(trial)
     if one is None or not one.is_alone:
         return ""
@@ -91,7 +86,7 @@ def by_the_wall(results: Study, trial: str, train_s: float) -> str:
 
 
 def refuted_words(results: Study, trial: str) -> str:
-    """Say of a run that reached the target that none with a new seed did; "" of others."""
+    """Return that a trial reached the target once but never with new seeds; "" for other trials."""
     again = repeated(results).get(trial)
     if again is None or results.runs[trial].time_to_target_s is None:
         return ""
@@ -99,59 +94,36 @@ def refuted_words(results: Study, trial: str) -> str:
     return f"reached it once, in 0 of {runs} with new seeds"
 
 
-def as_billed(results: Study, trial: str) -> str:
-    """Return what stands behind "cheapest" in a study that names a price."""
-    return "" if bill_of(results, 0.0, trial) is None else " as billed"
+def price_of(results: Study, worker_seconds: float, trial: str | None = None) -> str:
+    """Return ` or 0.11 as billed at 4 per worker-hour (0.02 of training alone)`; "" if the study
+    names no price. The bill also covers start-up, set-up, compilation and evaluation.
 
-
-def _printed_runs(results: Study, trial: str) -> list[RunRecord]:
-    """Return the runs that are printed of a trial: its new ones, else its own."""
-    one = repeated(results).get(trial)
-    return [results.runs[name] for name in ([trial] if one is None else one.printed_runs)]
-
-
-class Bill(NamedTuple):
-    """Bill of a training."""
-
-    price: float
-    """Money for a worker-hour."""
-    money: float
-    """Money for training alone."""
-    billed: float
-    """Money for all that the workers are held for: start-up, set-up, compilation and evaluation
-    too."""
-
-
-def bill_of(results: Study, worker_seconds: float, trial: str | None = None) -> Bill | None:
-    """Return the bill of so many worker-seconds of training, by the ledgers of the runs that are
-    printed of a trial (none: of all runs); None where the study names no price."""
-    runs = list(results.runs.values()) if trial is None else _printed_runs(results, trial)
+    Args:
+        results: the study.
+        worker_seconds: worker-seconds of training.
+        trial: the trial whose printed runs say how much longer than that workers are held; None
+            takes all runs.
+    """
     price = results.study["study"].get("price")
     if price is None:
-        return None
-    money = worker_seconds / 3600 * price
-    return Bill(price, money, money * held_per_trained(runs))
-
-
-def price_of(results: Study, worker_seconds: float, trial: str | None = None) -> str:
-    """Return ` or 0.11 as billed at 4 per worker-hour (0.02 of training alone)`, see `bill_of`; ""
-    without a price."""
-    if (bill := bill_of(results, worker_seconds, trial)) is None:
         return ""
-    return (
-        f" or {bill.billed:.3g} as billed at {bill.price:g} per worker-hour ({bill.money:.3g} of "
-        "training alone)"
-    )
+    names = list(results.runs)
+    if trial is not None:
+        one = repeated(results).get(trial)
+        names = [trial] if one is None else list(one.printed_runs)
+    money = worker_seconds / 3600 * price
+    bill = money * held_per_trained(results.runs[name] for name in names)
+    return f" or {bill:.3g} as billed at {price:g} per worker-hour ({money:.3g} of training alone)"
 
 
 def target_words(metric: Metric, target: float) -> str:
-    """Return a target for a sentence: `95 %` of accuracy, `RMSE 0.4`."""
+    """Return a target in words: `95 %` for accuracy, `RMSE 0.4`."""
     number = f"{100 * target:g} %" if metric.is_share else f"{target:g}"
     return number if metric == ACCURACY else f"{metric.words} {number}"
 
 
 def target_in_words(results: Study) -> str:
-    """Return the target with what it is of: `95 % accuracy`, `RMSE 10`."""
+    """Return the target of a study with its metric: `95 % accuracy`, `RMSE 10`."""
     if results.target is None:
         return "no target"
     words = target_words(results.metric, results.target)
@@ -164,7 +136,7 @@ def within_budget(budget: float | None) -> str:
 
 
 def target_sentence(results: Study) -> str:
-    """Return what a run is asked for, in a sentence."""
+    """Return the objective of the runs in a sentence."""
     objective = results.study["study"]["objective"]
     budget = objective.get("max_train_seconds")
     within = "" if budget is None else f" {within_budget(budget)}"
@@ -177,10 +149,6 @@ def target_sentence(results: Study) -> str:
     return f"{target_in_words(results)} on the validation set{held}{within}{who}."
 
 
-LONGEST_FAULT = 300
-"""Characters of an error that a sentence shows."""
-
-
 def fault_words(error: Exception) -> str:
-    """Return an error of the code's own in a few words."""
-    return shorten(clean(f"{type(error).__name__}: {error}"), LONGEST_FAULT)
+    """Return the type and message of an unexpected error, at most 300 characters."""
+    return shorten(clean(f"{type(error).__name__}: {error}"), 300)

@@ -7,6 +7,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from raybench.loggers.processes import Loggers
 from raybench.results.store import Store
+from tests.made_results import results_folder, run_line
 
 BLOCK, HEADER = 32768, 7
 """Bytes of a block of W&B's file, LevelDB's log format, and of what stands before its parts."""
@@ -22,6 +23,19 @@ def log(tool, folder, *lines, close_s=60.0):
             store.append(line)
         running.end()
     return said
+
+
+def interrupted_study(tool, folder, point):
+    """Log a study whose run 0001 is interrupted and ends in a second session; return what each
+    session said last."""
+    results_folder(folder, [])
+    done = [point("0000", 0), point("0000", 1, 0.75), run_line("0000", 2.0, learning_rate=0.25)]
+    begun = [point("0001", 0), point("0001", 1)]
+    cut = run_line("0001", train_s=2.0, outer_stop="interrupted")
+    failed = run_line("0002", failure="oom", train_s=1.0)
+    first = log(tool, folder, *done, *begun, cut, failed)
+    last = [point("0001", 2, 0.875), run_line("0001", 3.0, learning_rate=0.25)]
+    return first[-1], log(tool, folder, *begun, *last)[-1]
 
 
 def tensorboard_events(folder):

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from read_back import tensorboard_events, tensorboard_scalars
 
-from raybench.loggers.feed import WrittenLedger
+from raybench.loggers.feed import WrittenLedger, new_lines
 from raybench.loggers.sink import WINNERS, curve_values, params_of, shown
 from raybench.loggers.to_tensorboard import folder_name
 from raybench.report.study import load
@@ -129,6 +129,19 @@ def test_a_runs_name_stays_in_the_folder(tmp_path, session, point, name):
     assert folder.name == folder_name(name) != WINNERS
     assert tensorboard_scalars(folder)[ACCURACY]
     assert sorted(one.name for one in tmp_path.iterdir()) == ["logged", "tensorboard"]
+
+
+def test_only_whole_new_lines_are_read(tmp_path):
+    path = tmp_path / "records.jsonl"
+    with path.open("a") as written, path.open("rb") as read:
+        for text, lines in (
+            ("one\ntw", [b"one\n"]),
+            ("o", []),
+            ("\nthree\n", [b"two\n", b"three\n"]),
+        ):
+            written.write(text)
+            written.flush()
+            assert list(new_lines(read)) == lines
 
 
 def test_one_process_at_a_time_logs_a_study(tmp_path):

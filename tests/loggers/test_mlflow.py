@@ -6,7 +6,7 @@ import socket
 import time
 
 import pytest
-from read_back import log
+from read_back import interrupted_study, log
 
 from tests.made_results import results_folder, run_line
 from tests.s3_server import free_port
@@ -49,16 +49,9 @@ def runs(uri, experiment):
 
 def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_path, point, database):
     folder = tmp_path / "my study"
-    results_folder(folder, [])
-    done = [point("0000", 0), point("0000", 1, 0.75), run_line("0000", 2.0, learning_rate=0.25)]
-    cut = run_line("0001", train_s=2.0, outer_stop="interrupted")
-    failed = run_line("0002", failure="oom", train_s=1.0)
-    said = log("mlflow", folder, *done, point("0001", 0), point("0001", 1), cut, failed)
-    assert said[-1].startswith("MLflow: 3 runs written: ")
-    again = [point("0001", 0), point("0001", 1), point("0001", 2, 0.875)]
-    said = log("mlflow", folder, *again, run_line("0001", 3.0, learning_rate=0.25))
-    assert said[-1].startswith("MLflow: 1 run written: ")
-
+    first, second = interrupted_study("mlflow", folder, point)
+    assert first.startswith("MLflow: 3 runs written: ")
+    assert second.startswith("MLflow: 1 run written: ")
     client, found = runs(database, "my study")
     assert set(found) == {"0000", "0001", "0002", "my study: winners"}
     run = found["0001"]

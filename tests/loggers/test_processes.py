@@ -19,12 +19,12 @@ from tests.made_results import results_folder, run_line
 
 ACCURACY = "by_train_ms/validation_accuracy"
 DRIVER = """
-import os, sys
+import os, psutil, sys
 from pathlib import Path
 from raybench.loggers.processes import Loggers
 loggers = Loggers(["tensorboard"], Path(sys.argv[1]), place=sys.argv[1], say=print)
 loggers.start()
-print(loggers._followers[0]._process.pid, flush=True)
+print(psutil.Process().children()[0].pid, flush=True)
 os.kill(os.getpid(), 9)
 """
 

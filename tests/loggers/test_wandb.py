@@ -4,9 +4,7 @@ import json
 import os
 
 import pytest
-from read_back import log, wandb_items, wandb_records
-
-from tests.made_results import results_folder, run_line
+from read_back import interrupted_study, wandb_items, wandb_records
 
 pytestmark = pytest.mark.all
 pytest.importorskip("wandb", reason="W&B is not installed: pip install wandb")
@@ -39,17 +37,11 @@ def runs(folder):
 
 def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_path, point):
     folder = tmp_path / "my study"
-    results_folder(folder, [])
-    done = [point("0000", 0), point("0000", 1, 0.75), run_line("0000", 2.0, learning_rate=0.25)]
-    cut = run_line("0001", train_s=2.0, outer_stop="interrupted")
-    said = log("wandb", folder, *done, point("0001", 0), point("0001", 1), cut)
-    assert said[-1].startswith("Weights & Biases: 2 runs written: wandb sync ")
-    again = [point("0001", 0), point("0001", 1), point("0001", 2, 0.875)]
-    said = log("wandb", folder, *again, run_line("0001", 3.0, learning_rate=0.25))
-    assert said[-1].startswith("Weights & Biases: 1 run written: ")
-
+    first, second = interrupted_study("wandb", folder, point)
+    assert first.startswith("Weights & Biases: 3 runs written: wandb sync ")
+    assert second.startswith("Weights & Biases: 1 run written: ")
     found = runs(folder)
-    assert set(found) == {"0000", "0001", "winners"}
+    assert set(found) == {"0000", "0001", "0002", "winners"}
     run, history, summary = found["0001"]
     assert [(row["train_s"], row["validation_accuracy"]) for row in history] == [
         (1.0, 0.5),

@@ -4,7 +4,7 @@ import pytest
 from test_repeated import COLD
 from test_verdict import BUDGET, at_budget, judged
 
-from raybench.report.answer import said
+from raybench.report.answer import summary_of
 from raybench.report.how_sure import how_sure
 from raybench.report.remarks import edge_lines, speed_line, target_warning
 from raybench.report.tables import predictions
@@ -19,7 +19,7 @@ OTHER = {"learning_rate": 0.1, "model": {"n": 1}}
 
 def answer(folder, lines, first=FIRST):
     results = results_folder(folder, lines, study={"space": {}, "search": {"first": [first]}})
-    return " ".join(said(results).lines)
+    return " ".join(summary_of(results).lines)
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(8.0, "4 times as fast as"), (1.0, "It is")])

@@ -13,7 +13,7 @@ from test_screens import RMSE, RMSE_BUDGET, RMSE_LINES
 
 import raybench
 from raybench.commands import cli
-from raybench.report.answer import said
+from raybench.report.answer import summary_of
 from raybench.report.figures.curves import curves_figure
 from raybench.report.remarks import sensitivity_lines, target_warning
 from raybench.results.records import read_study
@@ -66,7 +66,7 @@ def test_one_point_is_a_hundredth_of_the_gap_to_chance(tmp_path):
     assert results.time_to(0.6)["seconds"].min() == pytest.approx(1.0 + 0.3 / 0.402)
     (warning,) = target_warning(results)
     assert "a target this high hardly distinguishes them; try a lower one" in warning
-    line = said(results).lines[0]
+    line = summary_of(results).lines[0]
     assert "(trial 0005)" in line
     assert "It reaches RMSE 0.5 after 2.09 s (interpolated) of training, " in line
 

@@ -6,7 +6,7 @@ import random
 import pytest
 from test_tables import shown
 
-from raybench.report.answer import said, tried_words
+from raybench.report.answer import summary_of, tried_words
 from raybench.report.export import export
 from raybench.results.ranking import noise_of
 from raybench.results.store import StudyFiles
@@ -84,7 +84,7 @@ def test_what_misses_alone_is_not_named_above_what_hits_by_all_runs(tmp_path):
     assert list(results.configurations["trial"])[:2] == ["0002", "0001"]
     export(results, StudyFiles(tmp_path))
     assert "num_workers: 1" in (tmp_path / "best.yaml").read_text()
-    assert "0001" not in said(results).lines[0]
+    assert "0001" not in summary_of(results).lines[0]
 
 
 def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):

@@ -7,7 +7,8 @@ from rich.text import Text
 
 from raybench.report.console import make_console, say
 from raybench.report.show import show
-from raybench.report.tables import failures, ledger_totals
+from raybench.report.tables import failures
+from raybench.results.analyses import ledger_totals
 from raybench.spec.text import clean
 from tests.made_results import OBJECTIVE, results_folder, run_line
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from raybench.report.answer import said
+from raybench.report.answer import summary_of
 from raybench.report.export import export
 from raybench.results.store import Store
 from raybench.results.verdict import facts_of, judge
@@ -119,7 +119,7 @@ def test_with_a_price_the_cheapest_is_what_costs_least_as_billed(tmp_path):
     results.kept.clear()
     verdict = judge(results)
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0000")
-    assert said(results).lines[1].startswith("The cheapest as billed is ")
+    assert summary_of(results).lines[1].startswith("The cheapest as billed is ")
 
 
 def test_where_the_machine_broke_all_confirming_runs_nothing_is_confirmed(tmp_path):
@@ -272,7 +272,7 @@ def test_a_target_that_reference_runs_have_yet_to_set_is_none(tmp_path):
     results = results_folder(tmp_path, [run_line("reference0", role="reference")])
     results.study["study"] |= {"auto": ["target"], "is_set": False}
     assert (results.target, results.is_timed) == (None, True)
-    (line,) = said(results).lines
+    (line,) = summary_of(results).lines
     assert line.startswith("No result: the study ended before its target was set; the best was ")
     assert "100 %" not in " ".join(results._repr_html_().split())
     results.study["study"]["is_set"] = True
@@ -310,11 +310,11 @@ def test_values_that_are_no_shares_have_intervals_over_seeds(tmp_path, name):
         lines.append(run_line(f"0000-confirm{number}", test_value=0.1, **found))
     known = {part: {"value": 0.0, "rows": 200} for part in ("validation", "test")}
     results = results_folder(tmp_path, lines, objective=budget, baseline=known)
-    text = " ".join(said(results).lines)
+    text = " ".join(summary_of(results).lines)
     assert ("; 90 % interval over seeds: 0." in text) == (name != "r2"), "recorded of the rows"
     optimism = "Validation said more than the test rows do: 0.51 of 200 against 0.1 of 200"
     assert (optimism in text) == (name == "r2")
     results.study["baseline"] = {}
     vars(results).pop("baselines")
-    mind = said(results).mind
+    mind = summary_of(results).caveats
     assert any(one.startswith("Not compared with guessing") for one in mind) == (name != "r2")

@@ -19,7 +19,7 @@ from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import Node, lay_out, workers_per_node
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
-from raybench.report.answer import said
+from raybench.report.answer import summary_of
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import Store
@@ -334,7 +334,7 @@ def test_a_slow_worker_is_among_the_notes(tmp_path: Path, exchanges: bool) -> No
         curves[name] = [
             replace(point(index, 1000.0), rank_s=own, rank_parts=parts) for index in range(4)
         ]
-    mind = said(load(write(tmp_path / "study", study, runs, curves))).mind
+    mind = summary_of(load(write(tmp_path / "study", study, runs, curves))).caveats
     (slow,) = [line for line in mind if "every step waits for it" in line]
     assert slow.startswith("Worker 1 (host b, cpu) takes ")
     assert ("its data come slowly" in slow) == exchanges

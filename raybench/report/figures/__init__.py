@@ -1,1 +1,1 @@
-"""Figures of a study: one function each, from its results to a matplotlib Figure."""
+"""Figures of searches and scaling studies."""

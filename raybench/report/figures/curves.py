@@ -1,4 +1,4 @@
-"""Learning curves of the search, and what the best came to with new seeds."""
+"""Figures of learning curves, and of the configurations that were trained again with new seeds."""
 
 import math
 from typing import Any
@@ -21,28 +21,28 @@ from raybench.results.verdict import judge
 from raybench.spec.metric import Metric
 from raybench.spec.text import counted
 
-NUMBER = 3
-"""Configurations that are named."""
+NUM_HIGHLIGHTED = 3
+"""Configurations that are highlighted."""
 MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
-"""Grey curves that are drawn; evaluations of all of them; of one that is highlighted."""
-LONG = 12.0
-"""Seconds of the longest over those of the best, beyond which the axis of seconds is a log."""
+"""Most grey curves, most points of all of them, and most points of a highlighted curve."""
+LOG_FROM = 12.0
+"""Ratio of the longest run to the best seconds beyond which the axis of seconds is logarithmic."""
 
 
 def curves_figure(results: Study) -> Figure:
-    """The metric against seconds of training: every search run, the best NUMBER highlighted.
+    """Draw the metric over seconds of training for the search runs, with the NUM_HIGHLIGHTED best
+    configurations highlighted.
 
-    The best are the confirmed configurations, then the search's by score. A marker stands
-    where the run reached the target, or at its best value if it did not. The thin dark line is the
-    best that any run had reached by then. Of very many runs some are drawn, from the best score to
-    the worst.
+    The best are those first in `configurations`. A marker is at the target, or at the best value of
+    a run that missed it. The thin dark line is the best value of any run so far. At most
+    MOST_CURVES other runs are drawn, from the best score to the worst.
     """
     metric, trials = results.metric, results.trials
     figure, axes = parts.new_figure(3.6)
     axes.set(xlabel="seconds of training [s]", ylabel=parts.plain(metric.axis_words))
     search = trials[trials["phase"] == "search"].sort_values("score", kind="stable")
     metric_axis(axes, results)
-    best = list(configurations(results)["trial"].head(NUMBER))
+    best = list(configurations(results)["trial"].head(NUM_HIGHLIGHTED))
     others = [str(trial) for trial in search["trial"] if trial not in best]
     grey = parts.spread(others, MOST_CURVES)
     _grey(axes, results, grey)
@@ -56,7 +56,7 @@ def curves_figure(results: Study) -> Figure:
         keys.append(parts.key("best at every budget of seconds, of all search runs", **style))
     seconds = curves["train_s"][curves["train_s"] > 0]
     fastest = configurations(results)["expected_s"].min()
-    if seconds.max() > LONG * fastest:  # False where one of them is not known
+    if seconds.max() > LOG_FROM * fastest:  # False if one is NaN
         axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
         parts.plain_ticks(axes, "x")
     else:
@@ -72,10 +72,26 @@ def curves_figure(results: Study) -> Figure:
     return figure
 
 
+def curves_table(results: Study) -> pd.DataFrame:
+    """Return the best value of the search runs at every budget of seconds."""
+    metric, trials = results.metric, results.trials
+    search = set(trials["trial"][trials["phase"] == "search"])
+    best = best_at_every_budget(results.curves[results.curves["trial"].isin(search)], metric)
+    best[metric.name] = drawn(metric, best[metric.name])
+    words = {"train_s": "seconds of training", metric.name: f"best {metric.axis_words}"}
+    return parts.in_words(
+        _with_configs(results, best).tail(parts.MOST_ROWS), words | parts.TRIAL_WORDS
+    )
+
+
+def _with_configs(results: Study, table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(config=table["trial"].map(results.trials.set_index("trial")["config"]))
+
+
 def _grey(axes: Axes, results: Study, trials: list[str]) -> None:
     every = results.curves[results.curves["trial"].isin(set(trials))]
     most = max(MOST_POINTS // max(len(trials), 1), 8)
-    # Looked up one by one, the curves of 10,000 trials would take minutes.
+    # A lookup per trial would take minutes for 10,000 trials.
     for trial, curve in every.groupby("trial", sort=False):
         x, y = curve_xy(results.metric, parts.some(curve, most))
         marker = "." if len(curve) == 1 else "None"
@@ -91,29 +107,24 @@ def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     axes.plot(x, y, color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
     mark(axes, results.metric, curve, run, colour)
     shape = parts.marker_of(run["num_workers"])
-    words = told(results, trial)
+    reached = parts.wrapped(", ".join(seconds_of(results, trial)), parts.ROOM)
+    words = f"{name_of(results, trial)}\n{reached}"
     return parts.key(words, colour, linestyle=style, lw=2, marker=shape, mec=parts.PAPER)
 
 
 def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds, and values as figures have them."""
+    """Return seconds and values of a curve as drawn."""
     return curve["train_s"].to_numpy(), drawn(metric, curve[metric.name]).to_numpy()
 
 
-def told(results: Study, trial: str) -> str:
-    """Return a trial, its configuration and what it reached, in lines that fit a figure."""
-    said = parts.wrapped(", ".join(seconds_of(results, trial)), parts.ROOM)
-    return f"{name_of(results, trial)}\n{said}"
-
-
 def name_of(results: Study, trial: str) -> str:
-    """Return a trial and its configuration, in lines that fit a legend."""
+    """Return a trial with its configuration, wrapped for a legend."""
     row = results.trials.set_index("trial").loc[trial]
     return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM - 6)
 
 
 def seconds_of(results: Study, trial: str) -> list[str]:
-    """Say when the target was reached, and what that rests on."""
+    """Return the seconds or value of a trial in the search, and with new seeds."""
     run: Any = results.trials.set_index("trial").loc[trial]
     metric = results.metric
     value = run[metric.best_column]
@@ -137,14 +148,12 @@ def seconds_of(results: Study, trial: str) -> list[str]:
 
 
 def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str) -> None:
-    """Put the marker on a curve: at the target, else at the best value.
-
-    `run` is its row of `trials`.
-    """
+    """Draw the marker of a run (its row of `trials`) on its curve: at the target, or at the best
+    value if the target was missed."""
     if curve.empty:
         return
     later = curve[curve["train_s"] >= run["time_to_target_s"] - 1e-9]
-    at = later.iloc[0] if len(later) else curve.iloc[-1]  # part of a curve may be lost
+    at = later.iloc[0] if len(later) else curve.iloc[-1]  # a part of the curve may be missing
     if run["time_to_target_s"] != run["time_to_target_s"]:
         gains = curve[metric.name] * metric.sign
         at = curve.iloc[len(gains) - 1 - int(np.nan_to_num(gains, nan=-np.inf)[::-1].argmax())]
@@ -154,25 +163,24 @@ def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str)
 
 
 MOST_ROWS = 10
-ROW = 0.52
-"""Inches of a configuration's row."""
+ROW_HEIGHT = 0.52
+"""Height of a configuration's row in inches."""
 ROLE_MARKERS = {"trial": "D", "placement_check": "v", "race": "o", "confirm": "s"}
 SEARCHED = ("trial", "placement_check")
-"""Marks that are drawn hollow."""
+"""Roles with hollow markers."""
 MISSED: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 
 
 def race_figure(results: Study) -> Figure:
-    """Runs of every configuration that was trained again, best first, with 90 % intervals.
+    """Draw the runs of each configuration that was trained again, best first.
 
-    The bar is the interval of what the configuration is compared by, the stroke in it its expected
-    value. Those statistically tied with the first say `tied`. A cross is a run that missed the
-    target, at the seconds it had spent.
+    The bar is the 90 % interval of the value that configurations are compared by, the line in it
+    the expected value. A cross is a run that missed the target, at the seconds it trained.
     """
     table = race_rows(results)
     rows = list(dict.fromkeys(table["trial"]))
     shown = rows[:MOST_ROWS]
-    figure, axes = parts.new_figure(0.8 + ROW * max(len(shown), 2))
+    figure, axes = parts.new_figure(0.8 + ROW_HEIGHT * max(len(shown), 2))
     verdict = judge(results)
     ties = set(verdict.ties) if verdict is not None else set()
     _scale(axes, results, table[table["trial"].isin(shown)])
@@ -194,9 +202,10 @@ def race_figure(results: Study) -> Figure:
 
 
 def race_rows(results: Study) -> pd.DataFrame:
-    """Return a row for each run: trial (its configuration), run, role, framework, value, is_hit.
+    """Return the runs of the configurations that were trained again.
 
-    `value`: seconds to the target, of a miss all that it spent; without a target the metric.
+    Columns: trial (the configuration), run, role, framework, value (seconds to the target, or all
+    seconds of a miss; without a target the metric), is_hit.
     """
     trials = results.trials.set_index("trial")
     rows = []
@@ -211,6 +220,16 @@ def race_rows(results: Study) -> pd.DataFrame:
     columns = ["trial", "run", "role", "framework", "value", "is_hit"]
     table = pd.DataFrame(rows, columns=columns).astype({"value": float, "is_hit": bool})
     return table if results.is_timed else table.assign(value=drawn(results.metric, table["value"]))
+
+
+def race_table(results: Study) -> pd.DataFrame:
+    """Return `race_rows` with configurations, in words."""
+    rows = _with_configs(results, race_rows(results))
+    rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
+    words = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}
+    if results.is_timed:
+        words = {"value": "seconds to the target", "is_hit": "reached the target"}
+    return parts.in_words(rows, parts.TRIAL_WORDS | {"run": "run", "role": "what for"} | words)
 
 
 def _scale(axes: Axes, results: Study, table: pd.DataFrame) -> None:

@@ -1,8 +1,7 @@
-"""Criteria of configurations (seconds to the target, or the metric): against its cost, and
-over each searched key; how much hangs on a key, and where the optimum is flat."""
+"""Figures of the outcome of configurations (seconds to the target, or the metric): over cost, over
+each searched key, and the importance of the keys."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,23 +23,23 @@ from raybench.spec.text import clean, counted, shorten
 from raybench.spec.values import short
 
 NEAR = 1.1
-"""A configuration within so many times the seconds of the best is as good in practice."""
+"""Ratio to the best seconds up to which a configuration counts as equally good."""
 NEAR_SHARE = 0.1
-"""Share of what the best gained on the median one: metrics within it are near the best."""
+"""The same for metrics: share of the difference between the best and the median."""
 
 
 @dataclass(frozen=True)
 class StudyOutcomes:
-    """The configurations of a study and how well each did."""
+    """The configurations of a study, with the outcome of each."""
 
     rows: pd.DataFrame
-    """`Study.configurations`, best first, and `outcome`: seconds, or the metric as figures
-    have it; NaN of one that missed the target."""
+    """`Study.configurations`, best first, with the column `outcome`: seconds, or the metric as
+    drawn; NaN if the target was missed."""
     is_seconds: bool
     words: str
     """Label of the axis, with the unit."""
     sign: int
-    """1 where more is better."""
+    """1 if more is better, else -1."""
 
     @property
     def known(self) -> pd.DataFrame:
@@ -49,15 +48,15 @@ class StudyOutcomes:
 
     @property
     def missed(self) -> pd.DataFrame:
-        """The others."""
+        """The rows without an outcome."""
         return self.rows[self.rows["outcome"].isna()]
 
 
 def outcome(results: Study) -> StudyOutcomes:
-    """Return what the configurations of a study are judged by.
+    """Return the outcomes of a study.
 
-    Expected seconds to the target where one is asked for and was reached, else the best value of
-    the metric; confirmed configurations with what was confirmed.
+    The outcome is the expected seconds to the target if any configuration reached it, otherwise the
+    best value of the metric. Confirmed configurations have their confirmed value.
     """
     rows, metric = configurations(results), results.metric
     is_seconds = bool(results.is_timed and rows["expected_s"].notna().any())
@@ -72,7 +71,7 @@ def outcome(results: Study) -> StudyOutcomes:
 
 
 def outcome_axis(axes: Axes, results: Study, found: StudyOutcomes) -> None:
-    """Scale y for outcomes; seconds by their log."""
+    """Scale y for outcomes; seconds are logarithmic."""
     values = found.known["outcome"]
     if not found.is_seconds:
         values = values / (100 if results.metric.is_share else 1)
@@ -83,10 +82,8 @@ def outcome_axis(axes: Axes, results: Study, found: StudyOutcomes) -> None:
 
 
 def plateau(results: Study, found: StudyOutcomes) -> set[str]:
-    """Return the trials that are as good as the best: tied with it, or within a tenth.
-
-    Of seconds a tenth of the best's; of a metric a tenth of what the best has on the median.
-    """
+    """Return the trials that are as good as the best: statistically tied, or within NEAR of its
+    seconds, or within NEAR_SHARE of its metric."""
     verdict, known = judge(results), found.known
     if known.empty:
         return set()
@@ -102,13 +99,14 @@ def plateau(results: Study, found: StudyOutcomes) -> set[str]:
 
 
 MOST_BARS = 12
-"""Keys that a figure has room for."""
+"""Most keys of the figure."""
 
 
 def importance_figure(results: Study) -> Figure:
-    """The share of each key in what all searched keys tell of the score, most first.
+    """Draw the importance of each searched key for the score, the highest first.
 
-    The thin line is the range over fifths of the runs: where it reaches 0, the key may not matter.
+    The thin line is the range over five subsets of the runs; if it reaches 0, the key may not
+    matter.
     """
     table = importance_of(results).head(MOST_BARS)
     figure, axes = parts.new_figure(0.9 + 0.34 * max(len(table), 2))
@@ -132,38 +130,46 @@ def importance_figure(results: Study) -> Figure:
     return figure
 
 
+def importance_table(results: Study) -> pd.DataFrame:
+    """Return the importance of each key, in words."""
+    table = importance_of(results)
+    words = {"importance": "share [%]", "low": "from [%]", "high": "to [%]"}
+    table = table.assign(**{key: 100 * table[key] for key in words})
+    return parts.in_words(table, {"key": "key"} | words)
+
+
 def keys_by_importance(results: Study) -> list[str]:
-    """Return the searched keys that have more than one value, those that matter most first."""
+    """Return the searched keys with more than one value, the most important first."""
     rows = configurations(results)
     varied = [key for key in results.searched if key in rows and len(rows[key].unique()) > 1]
     known = list(importance_of(results)["key"])
     return sorted(varied, key=lambda key: known.index(key) if key in known else len(known))
 
 
-WIDE = 20.0
-"""Largest over smallest value from which on an axis is a log."""
-FEW = 6
-"""Different numbers up to which each has a stripe of the axis, as names have."""
+LOG_FROM = 20.0
+"""Ratio of the largest to the smallest value from which on an axis is logarithmic."""
+MOST_DISTINCT = 6
+"""Number of distinct values up to which numbers are drawn as categories."""
 MOST_NAMES = 8
-"""Names that an axis has room for; rarer ones stand in one place."""
+"""Most categories of an axis; rarer ones are merged."""
 NULL = "null"
-"""Text for a setting that is null, or that a configuration does not have."""
-LONGEST = 16
-"""Characters of a name on an axis."""
+"""Name of a value that is null or missing."""
+LONGEST_LABEL = 16
+"""Most characters of a category's label."""
 
 
 def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[str]]:
-    """Return where the values of a searched key lie: the numbers themselves, and no names.
+    """Return the position of each row's value of a key on its axis, and the names of categories.
 
-    Of names, and of few numbers, the second are the names on the axis, and the first their places:
-    0, 1, ..., scattered a little so that runs do not hide each other.
+    Numbers are their own positions, without names. Other values, and numbers of few distinct
+    values, are categories at 0, 1, ..., with a random offset so that points do not overlap.
     """
     column = rows[key]
     texts, known = names_of(column), []
     if _is_of_numbers(column):
         numbers = column.astype("Float64").astype("float64")
         every = sorted(set(numbers[np.isfinite(numbers)]))
-        if len(every) > FEW:
+        if len(every) > MOST_DISTINCT:
             return numbers, []
         known = [parts.number(one) for one in every]
     known += sorted({*texts} - {*known})
@@ -173,7 +179,7 @@ def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[st
     names = [name for name in dict.fromkeys((*known, *often)) if name in often]
     names += ["others"] * is_many
     codes = [names.index(one) if one in often else len(names) - 1 for one in texts]
-    # Always the same scatter: a figure of the same study is the same figure.
+    # Seeded, so that a figure can be reproduced.
     scatter = np.random.default_rng(0).uniform(-0.28, 0.28, len(codes))
     return pd.Series(codes + scatter, index=rows.index), names
 
@@ -183,30 +189,29 @@ def _is_of_numbers(column: "pd.Series[Any]") -> bool:
 
 
 def names_of(column: "pd.Series[Any]") -> list[str]:
-    """Return the values of a searched key as an axis and a table name them."""
+    """Return the names of a key's values, for axes and tables."""
     name = parts.number if _is_of_numbers(column) else _named
     return [NULL if pd.isna(one) else name(one) for one in column]
 
 
 def _named(value: object) -> str:
-    """Return the name of a truth or a text, which the table of trials holds as labels have it."""
+    """Return the name of a bool or a text."""
     return clean(value) if isinstance(value, str) else short(bool(value))
 
 
 MOST_KEYS, MOST_SLICED = 8, 500
-"""Panels, and points in all of them together."""
+"""Most panels, and most points of all panels."""
 STRIP = 0.13
-"""Part of a panel's height for what missed the target."""
+"""Share of a panel's height for configurations that missed the target."""
 SHADE: dict[str, Any] = {"color": "#009E73", "alpha": 0.16, "linewidth": 0}
 SHAPES = {"torch": "o", "tensorflow": "s"}
 
 
 def slices_figure(results: Study) -> Figure:
-    """The outcome over the values of each searched key, those that matter most first.
+    """Draw the outcome over the values of each searched key, the most important keys first.
 
-    A point is a configuration; a cross at the upper edge is one that missed the target. The shaded
-    range is the plateau: values of configurations statistically tied with the best, or within
-    a tenth of it.
+    A point is a configuration, a cross at the upper edge one that missed the target. The shaded
+    range holds the values of the configurations in `plateau`.
     """
     found, keys = outcome(results), keys_by_importance(results)
     shown = keys[:MOST_KEYS]
@@ -230,9 +235,9 @@ def slices_figure(results: Study) -> Figure:
 
 
 def plateaus(results: Study) -> pd.DataFrame:
-    """Return a row for each key: its best value, and from what to what it is as good.
+    """Return the best value of each key, and the range of values that are as good.
 
-    Columns: key, best, from, to; of names `from` lists all that are as good, and `to` is empty.
+    Columns: key, best, from, to; for categories, `from` lists all values and `to` is empty.
     """
     found = outcome(results)
     rows = found.known[found.known["trial"].isin(plateau(results, found))]
@@ -244,6 +249,12 @@ def plateaus(results: Study) -> pd.DataFrame:
         else:
             table.append((key, rows[key].iloc[0], rows[key].min(), rows[key].max()))
     return pd.DataFrame(table, columns=["key", "best", "from", "to"])
+
+
+def slices_table(results: Study) -> pd.DataFrame:
+    """Return `plateaus`, in words."""
+    names = {"best": "best value", "from": "as good from", "to": "as good up to"}
+    return plateaus(results).rename(columns=names)
 
 
 def _panel(axes: Axes, found: StudyOutcomes, key: str, rows: pd.DataFrame, near: set[str]) -> None:
@@ -270,11 +281,11 @@ def _panel(axes: Axes, found: StudyOutcomes, key: str, rows: pd.DataFrame, near:
 
 
 def _names_axis(axes: Axes, names: list[str], good: "pd.Series[float]") -> None:
-    labels = [parts.plain(shorten(name, LONGEST)) for name in names]
+    labels = [parts.plain(shorten(name, LONGEST_LABEL)) for name in names]
     axes.set_xlim(-0.55, len(names) - 0.45)
     axes.set_xticks(range(len(names)), labels)
     axes.grid(visible=False, axis="x")
-    if max(map(len, labels)) * len(labels) > 34:  # they would touch
+    if max(map(len, labels)) * len(labels) > 34:  # they would overlap
         for label in axes.get_xticklabels():
             label.set(rotation=30, ha="right", rotation_mode="anchor")
     for place in sorted(set(good.round())):
@@ -283,13 +294,13 @@ def _names_axis(axes: Axes, names: list[str], good: "pd.Series[float]") -> None:
 
 def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float]") -> None:
     low, high = values.min(), values.max()
-    is_log = low > 0 and high >= WIDE * low
+    is_log = low > 0 and high >= LOG_FROM * low
     if is_log:
         axes.set_xscale("log")
     ends = axes.xaxis.get_transform()
 
     def wider(low: float, high: float, share: float) -> np.ndarray:
-        """Return two values, further apart by a share of the axis either way."""
+        """Return a range that is extended on both sides by a share of the axis."""
         room = share * np.diff(ends.transform([values.min(), values.max()]))[0]
         return ends.inverted().transform(ends.transform([low, high]) + np.array([-room, room]))
 
@@ -305,7 +316,7 @@ def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float
 
 
 def _strip(axes: Axes) -> None:
-    """Leave room above the seconds for what missed the target, and say so on the axis."""
+    """Add room above the seconds for configurations that missed the target, with a tick label."""
     low, high = axes.get_ylim()
     top = low * (high / low) ** (1 / (1 - STRIP))
     axes.set_ylim(low, top)
@@ -333,19 +344,19 @@ def _slice_keys(found: StudyOutcomes, rows: pd.DataFrame, near: set[str]) -> lis
     return keys
 
 
-WIDEST = 5
-"""Doublings of the costs along the axis up to which the words above it have room side by side."""
+WIDEST_ROW = 5
+"""Doublings of cost along the axis up to which the texts above it fit side by side."""
 MOST_ON_FRONT = 5
-"""Points of the front whose configurations there is room to name."""
+"""Most points of the front that are named."""
 MOST_ONCE = 200
-"""Configurations that ran once and are drawn, from the best to the worst."""
+"""Most configurations that ran once and are drawn, from the best to the worst."""
 
 
 def pareto_figure(results: Study) -> Figure:
-    """Speed against cost: expected seconds to the target against worker-seconds to the target.
+    """Draw expected seconds to the target over worker-seconds to the target.
 
-    Each worker count is one diagonal; the words at its end say how many of its search runs
-    reached the target.
+    Each worker count is a diagonal; the text at its end says how many of its search runs reached
+    the target.
     """
     points = reached_target(results)
     points = points.assign(x=points["worker_seconds_to_target"], y=points["time_to_target_s"])
@@ -353,7 +364,7 @@ def pareto_figure(results: Study) -> Figure:
     axes.set_xlabel("worker-seconds to the target [s]  (right: dearer)")
     axes.set_ylabel("expected seconds to the target [s]")
     front = pareto_front(points)
-    # The frame holds the points, and the ranges that are drawn of those on the front.
+    # The axes span the points and the intervals of those on the front.
     ends = pd.concat([front["low_s"], front["high_s"]])
     costs = ends * pd.concat([front["num_workers"]] * 2)
     for which, more in (("x", costs), ("y", ends)):
@@ -369,14 +380,38 @@ def pareto_figure(results: Study) -> Figure:
     _front(axes, front.iloc[::-1], worst=axes.get_ylim()[1])
     _name_front(figure, axes, front)
     once = "search (one run)" + parts.of_all(shown, len(points), "configurations")
-    again = f"confirmed (expected, {_up_to(points['runs'][points['is_confirmed']])} runs)"
-    bands = [Patch(label="90 % interval", **style)] if len(known) else []
-    _explain(figure, points, once, again, bands)
+    handles = [*parts.frameworks(points["framework"]), *parts.workers(points["num_workers"])]
+    if not points["is_confirmed"].all():
+        handles.append(parts.dot(once, is_filled=False))
+    runs = points["runs"][points["is_confirmed"]]
+    if len(runs):
+        numbers = " to ".join(dict.fromkeys(f"{end:.0f}" for end in (runs.min(), runs.max())))
+        handles.append(parts.dot(f"confirmed (expected, {numbers} runs)"))
+    handles.append(parts.key("Pareto front", linewidth=1.4))
+    if len(known):
+        handles.append(Patch(label="90 % interval", **style))
+    parts.legend_below(figure, handles, most=2)
     return figure
 
 
+def pareto_table(results: Study) -> pd.DataFrame:
+    """Return time and cost of the configurations that reached the target, in words."""
+    rows = reached_target(results)
+    rows = rows.assign(is_front=rows["trial"].isin(pareto_front(rows)["trial"]))
+    words = parts.TRIAL_WORDS | {
+        "num_workers": "workers",
+        "time_to_target_s": "expected seconds",
+        "low_s": "from [s]",
+        "high_s": "to [s] (90 %)",
+        "worker_seconds_to_target": "worker-seconds",
+        "runs": "runs",
+        "is_front": "on the Pareto front",
+    }
+    return parts.in_words(rows, words)
+
+
 def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
-    """Draw the points, of very many that ran once some; return how many."""
+    """Draw the points, at most MOST_ONCE of those that ran once; return their number."""
     is_named = points["is_confirmed"] | points["trial"].isin(front)
     shown = pd.concat([points[is_named], parts.some(points[~is_named], MOST_ONCE)])
     for row in parts.tuples(shown):
@@ -390,32 +425,15 @@ def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
     return len(shown)
 
 
-def _explain(
-    figure: Figure, rows: pd.DataFrame, once: str, again: str, more: Sequence[Artist] = ()
-) -> None:
-    """Explain colours, markers and fillings: of what ran once, and again."""
-    handles = [*parts.frameworks(rows["framework"]), *parts.workers(rows["num_workers"])]
-    for is_confirmed, words in ((False, once), (True, again)):
-        if (rows["is_confirmed"] == is_confirmed).any():
-            handles.append(parts.dot(words, is_filled=is_confirmed))
-    handles += [parts.key("Pareto front", linewidth=1.4), *more]
-    parts.legend_below(figure, handles, most=2)
-
-
-def _up_to(runs: "pd.Series[int]") -> str:
-    """Return `3`, or `2 to 5` where configurations have run differently often."""
-    return " to ".join(dict.fromkeys(f"{end:.0f}" for end in (runs.min(), runs.max())))
-
-
 def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
-    """Draw the line of each worker count, and where it leaves the frame its hit rate."""
+    """Draw the diagonal of each worker count, with its hit rate where it leaves the axes."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     hits = search["time_to_target_s"].notna().groupby(search["num_workers"]).agg(["sum", "size"])
-    # A doubling of the workers is narrower than the words above it: every other one stands higher.
-    crowded, num_above = right / left > 2**WIDEST, 0
+    # If a doubling of workers is narrower than the text above it, every other text is higher.
+    crowded, num_above = right / left > 2**WIDEST_ROW, 0
     for count, (reached, tried) in zip(hits.index, hits.to_numpy(), strict=True):
         if count * high <= left or count * low >= right:
-            continue  # it does not cross the frame
+            continue  # it does not cross the axes
         ends = [count * low, count * high]
         axes.plot(ends, [low, high], color=parts.QUIET, linewidth=0.8, zorder=0)
         words, hits_of = f"{counted(int(count), 'worker')}:\n", f"{reached} of {tried}"
@@ -431,7 +449,7 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
 
 
 def _front(axes: Axes, front: pd.DataFrame, *, worst: float) -> None:
-    """Draw the border of what is beaten: steps, because nothing was measured in between."""
+    """Draw the Pareto front as steps, since nothing was measured in between."""
     style: dict[str, Any] = {"color": parts.INK, "linewidth": 1.2, "zorder": 2}
     style["drawstyle"] = "steps-post"
     axes.plot(front["x"], front["y"], gid="front", **style)
@@ -441,7 +459,7 @@ def _front(axes: Axes, front: pd.DataFrame, *, worst: float) -> None:
 
 
 def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
-    """Number the points of the front, and say above the figure what they are."""
+    """Number the points of the front, and list them above the figure."""
     handles, num_lines = [], 0
     for number, row in enumerate(parts.tuples(front), start=1):
         if len(front) > 1:

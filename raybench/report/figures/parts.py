@@ -1,7 +1,7 @@
-"""Parts that the figures share: sizes, colours, markers, axes, words, which of many are drawn."""
+"""Building blocks of all figures: sizes, colours, markers, axes, legends, texts, thinning."""
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,16 +19,16 @@ from raybench.spec.metric import Metric
 from raybench.spec.text import clean, counted
 
 WIDTH = 5.4
-"""Inches of a figure: its text is read on a telephone, where 390 points become 340 pixels, and is
-not huge on a screen."""
+"""Width of a figure in inches: readable on a telephone (390 points become 340 pixels), and not huge
+on a screen."""
 TEXT, SMALL = 10.5, 10.0
-"""Points of a text; below them nothing is read on a telephone."""
+"""Font sizes in points; smaller text is not readable on a telephone."""
 LINE = 0.185
-"""Inches of a line of SMALL text in a legend."""
+"""Height of a line of a legend in inches."""
 ROOM = 67
-"""Characters of SMALL text beside a legend's marker, over a figure's whole width."""
+"""Characters of a legend's label that fit into the width of a figure."""
 BESIDE = 11
-"""Characters that a marker of a further column takes."""
+"""Width of another column's marker in a legend, in characters."""
 
 # Okabe and Ito's colours: colour-blind readers distinguish them.
 FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
@@ -39,34 +39,33 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
 LINE_STYLES = ("-", "--", ":", "-.")
 QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
-"""A page's theme decides these: see `figures.svg`."""
+"""Colours that the theme of the page replaces: see `figures.svg`."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": INK}
 MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
-"""Value of `gid` where an artist stands for no trial."""
+"""Values of `gid` that are not trials."""
 FAR = 30.0
-"""Seconds so many times those of the best are at the edge of a figure, or beyond it."""
-One = TypeVar("One")
-Table = TypeVar("Table", bound=pd.DataFrame)
+"""Ratio to the best seconds beyond which a figure does not extend."""
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
 class FigureKind:
-    """One figure: a heading, how to read it, how to draw it, its numbers."""
+    """A figure of a study."""
 
     title: str
-    """Heading above it."""
+    """Heading."""
     reading: str
-    """Reading instructions, one or two sentences."""
+    """How to read it, in one or two sentences."""
     draw: Callable[[Study], Figure]
-    """Draws the figure of a study that has what it shows."""
+    """Draws it; the figure must apply to the study."""
     table: Callable[[Study], pd.DataFrame]
-    """The numbers that it draws, for who cannot see it; columns in words, with their units."""
+    """The numbers of the figure; column names are words with units."""
     applies: Callable[[Study], bool]
-    """Whether the study has what it draws."""
+    """Whether the study has data for the figure."""
 
 
 def new_figure(height: float) -> tuple[Figure, Axes]:
-    """Return a figure of one axes, in inches at 100 dpi; pyplot never hears of it."""
+    """Return a figure with one panel of `height` inches."""
     figure, (axes,) = panels(1, height)
     return figure, axes
 
@@ -74,7 +73,15 @@ def new_figure(height: float) -> tuple[Figure, Axes]:
 def panels(
     number: int, height: float, more: float = 0.0, *, columns: int = 1, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `number` panels, each `height` inches, `more` in all."""
+    """Return a figure of panels, without pyplot, and its axes.
+
+    Args:
+        number: number of panels.
+        height: inches per row of panels.
+        more: inches added to the height of the figure.
+        columns: panels side by side.
+        shared: arguments of `Figure.subplots`.
+    """
     lines = -(-number // columns)
     size = (WIDTH, height * lines + more)
     figure = Figure(figsize=size, dpi=100, layout="constrained")
@@ -94,29 +101,29 @@ def panels(
 
 
 def y_title(figure: Figure, words: str) -> None:
-    """Write what y is of all panels."""
+    """Label the y axes of all panels once."""
     figure.supylabel(words, fontsize=TEXT, color=INK)
 
 
 def rows_only(axes: Axes) -> None:
-    """Take the lines and the left end away from axes whose y is one row below the other."""
+    """Hide the y grid and the left spine of axes whose y values are rows."""
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False, axis="y")
 
 
 def head(axes: Axes, text: str, size: float = SMALL) -> None:
-    """Write `text` above the data, from the left; it is no formula (`plain`, `wrapped`)."""
+    """Write a left-aligned title; text from outside needs `plain` or `wrapped`."""
     axes.set_title(text, fontsize=size, color=INK, loc="left")
 
 
 def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
-    """Write `text` beside the data."""
+    """Write `text` at a point."""
     given: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "center"} | style
     axes.text(x, y, text, **given)
 
 
-def say(figure: Figure, axes: Axes, text: str) -> Figure:
-    """Write `text` where the data would be, and return the figure."""
+def show_message(figure: Figure, axes: Axes, text: str) -> Figure:
+    """Write `text` in place of the data, and return the figure."""
     axes.set_axis_off()
     write(axes, 0.5, 0.5, text, transform=axes.transAxes, ha="center", fontsize=TEXT)
     return figure
@@ -125,8 +132,10 @@ def say(figure: Figure, axes: Axes, text: str) -> Figure:
 def legend_below(
     figure: Figure, handles: Sequence[Artist], *, columns: int | None = None, most: int = 3
 ) -> None:
-    """Explain `handles` below the figure, and make it as much higher as that needs; in as many
-    columns as there is room for, at most `most`, where `columns` does not say."""
+    """Add a legend below the figure and make the figure higher by its height.
+
+    It has `columns` columns, or as many as there is room for, at most `most`.
+    """
     columns = columns or columns_for([str(one.get_label()) for one in handles], most=most)
     legend = figure.legend(
         handles=list(handles),
@@ -143,7 +152,7 @@ def legend_below(
 
 
 def columns_for(labels: Sequence[str], *, most: int = 3) -> int:
-    """Return how many columns of a legend these labels leave room for, at most `most`."""
+    """Return how many columns of a legend fit with these labels, at most `most`."""
     longest = [max(map(len, label.split("\n"))) for label in labels]
     for columns in range(min(most, len(labels)), 1, -1):
         rows = -(-len(labels) // columns)
@@ -159,57 +168,83 @@ def colour_of(framework: object) -> str:
 
 
 def colour(number: int) -> str:
-    """Return the colour of the first, second, ... line."""
+    """Return the colour of line `number`, from 0."""
     return COLOURS[number % len(COLOURS)]
 
 
 def marker(number: int) -> str:
-    """Return the marker of the first, second, ... line: with `colour`, it is known without one."""
+    """Return the marker of line `number`, from 0."""
     return MARKERS[number % len(MARKERS)]
 
 
 def marker_of(num_workers: float) -> str:
-    """Return the marker of a worker count; of NaN too."""
+    """Return the marker of a worker count, which may be NaN."""
     return "h" if num_workers != num_workers else WORKER_MARKERS.get(int(num_workers), "h")
 
 
 def key(label: str, colour: str = INK, **style: Any) -> Line2D:
-    """Return a row of a legend: a line, or a marker with `linestyle="none"`."""
+    """Return an entry of a legend: a line, or a marker with `linestyle="none"`."""
     return Line2D([], [], **({"color": colour, "label": label} | style))
 
 
 def dot(label: str, colour: str = INK, *, marker: str = "o", is_filled: bool = True) -> Line2D:
-    """Return a row of a legend: a marker, hollow unless `is_filled`."""
+    """Return an entry of a legend: a marker, hollow unless `is_filled`."""
     face = colour if is_filled else PAPER
     return key(label, colour, linestyle="none", marker=marker, markerfacecolor=face, markersize=7)
 
 
 def note(label: str) -> Line2D:
-    """Return a row of a legend that is words alone."""
+    """Return an entry of a legend without a marker."""
     return key(label, linestyle="none")
 
 
 def frameworks(names: "pd.Series[Any]") -> list[Artist]:
-    """Return a row of a legend for each framework."""
+    """Return an entry of a legend for each framework."""
     every = sorted(set(names.astype(str)))
     return [Patch(color=colour_of(name), label=plain(name)) for name in every]
 
 
 def workers(counts: "pd.Series[Any]", *, is_filled: bool = True) -> list[Artist]:
-    """Return a row of a legend for each worker count."""
+    """Return an entry of a legend for each worker count."""
     every = [(counted(int(one), "worker"), marker_of(one)) for one in sorted(set(counts))]
     return [dot(label, marker=marker, is_filled=is_filled) for label, marker in every]
 
 
+def stacked_bars(
+    axes: Axes,
+    places: Sequence[Any] | np.ndarray,
+    stack: Iterable[tuple[str, np.ndarray, tuple[str, str]]],
+    height: float,
+) -> tuple[list[Artist], np.ndarray]:
+    """Draw horizontal bars that are stacks of parts.
+
+    Args:
+        axes: where to draw.
+        places: position or name of each bar.
+        stack: the parts: label, width in each bar, colour and hatching.
+        height: height of a bar in data units.
+
+    Returns:
+        An entry of a legend for each part, and the right end of each bar.
+    """
+    left, keys = np.zeros(len(places)), list[Artist]()
+    for label, widths, (colour, hatch) in stack:
+        style: dict[str, Any] = {"facecolor": colour, "hatch": hatch}
+        style |= {"edgecolor": PAPER, "linewidth": 0}
+        axes.barh(places, widths, left=left, height=height, **style)
+        keys.append(Patch(label=label, **style))
+        left += widths
+    return keys, left
+
+
 def mark(axes: Axes, x: float, y: float, trial: str, **style: Any) -> None:
-    """Draw one marker for a trial, in half the time that `axes.plot` takes."""
+    """Draw the marker of a trial, twice as fast as `axes.plot`."""
     axes.add_line(Line2D([x], [y], linestyle="none", gid=trial, **style))
 
 
 def log_axis(axes: Axes, which: str, low: float, high: float, *, margin: float = 1.3) -> None:
-    """Scale x or y by its log, from `low` to `high` with a margin, never so near that ticks run
-    out; with ticks at 1, 2, 5, 10."""
-    least = 2.2  # either side of the middle: a factor of about five in all
+    """Make x or y logarithmic, from `low` to `high` with a margin, with ticks at 1, 2, 5, 10."""
+    least = 2.2  # on either side of the middle: a shorter axis would have too few ticks
     middle = (low * high) ** 0.5
     ends = (min(low / margin, middle / least), max(high * margin, middle * least))
     axes.set(**{f"{which}scale": "log", f"{which}lim": ends})
@@ -217,7 +252,7 @@ def log_axis(axes: Axes, which: str, low: float, high: float, *, margin: float =
 
 
 def plain_ticks(axes: Axes, which: str, *, is_narrow: bool = False) -> None:
-    """Label a log axis, its limits set, 1, 2, 5, 10 instead of powers of ten; a narrow one less."""
+    """Label a log axis with 1, 2, 5, 10 instead of powers of ten; its limits must be set."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = sorted(axis.get_view_interval())
     steps: tuple[float, ...] = (1.0, 2.0, 5.0)
@@ -233,36 +268,37 @@ def plain_ticks(axes: Axes, which: str, *, is_narrow: bool = False) -> None:
 
 
 def number(value: float) -> str:
-    """Return a number for a tick: `0.0003`, `20`, `20000`, `1e6`."""
+    """Return the label of a tick: `0.0003`, `20`, `20000`, `1e6`."""
     if value and (abs(value) < 1e-4 or abs(value) >= 1e5):
         return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:.5g}"
 
 
 def tuples(table: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows of a table, a column as an attribute."""
+    """Yield the rows of a table with its columns as attributes."""
     return table.itertuples()
 
 
-def spread(items: Sequence[One], most: int) -> list[One]:
-    """Return `most` of `items`, the first and the last and others evenly between; all of few."""
+def spread(items: Sequence[ItemT], most: int) -> list[ItemT]:
+    """Return at most `most` items, evenly spaced, with the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[place] for place in np.linspace(0, len(items) - 1, most).round().astype(int)]
 
 
-def some(table: Table, most: int) -> Table:
-    """Return `most` rows of a table, as `spread` does of a list."""
+def some(table: pd.DataFrame, most: int) -> pd.DataFrame:
+    """Return at most `most` rows of a table: see `spread`."""
     return table.iloc[spread(range(len(table)), most)]
 
 
 MOST_ROWS = 50
-"""Rows of a figure's table; the best come first, and `trials.csv` has all."""
+"""Most rows of a figure's table; the best come first, and `trials.csv` has all."""
+TRIAL_WORDS = {"trial": "trial", "config": "configuration"}
+"""Columns of tables with a row per trial, and their names in words."""
 
 
 def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
-    """Return those columns of `words` that there are, of the first rows, by their names in
-    words."""
+    """Return the first rows of a table, with the columns in `words` renamed, without the others."""
     found = table[[key for key in words if key in table]].head(MOST_ROWS)
     for column in found.select_dtypes("bool"):
         found[column] = found[column].map({True: "yes", False: "no"})
@@ -270,32 +306,32 @@ def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
 
 
 def of_all(drawn: int, every: int, what: str) -> str:
-    """Return ` (300 of 5,000 runs drawn)`, or nothing where all are."""
+    """Return ` (300 of 5,000 runs drawn)`; "" if all are drawn."""
     return f" ({drawn:,} of {every:,} {what} drawn)" if drawn < every else ""
 
 
 def plain(text: str) -> str:
-    """Return text from outside so that matplotlib reads no formula in it."""
+    """Return text from outside, escaped so that matplotlib finds no formula in it."""
     return "\n".join(map(clean, text.split("\n"))).replace("$", r"\$")
 
 
 def wrapped(text: str, width: int) -> str:
-    """Return text from outside in lines of `width` characters, broken at spaces where it can be."""
+    """Return text from outside, escaped and wrapped at `width` characters."""
     return plain("\n".join(textwrap.wrap(clean(text), width, break_on_hyphens=False)))
 
 
 SHARE_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
 HELD = 0.7
-"""Part of its height that a panel keeps once titles and labels have their room."""
+"""Share of a panel's height that remains for data beside titles and labels."""
 MARGIN = 0.05
-"""Share of the range of values that is left free above and below them."""
+"""Share of the range of values that is free above and below them."""
 FAR_BELOW = 0.25
-"""A metric without a worst value is shown so far beyond chance: the first evaluation of a bad run,
-or one that has burst, would else take the whole picture."""
+"""Share by which the axis of an unbounded metric extends beyond the baseline value; diverged runs
+would otherwise fill the figure."""
 
 
 def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
-    """Return values as a figure has them: shares in per cent."""
+    """Return values as drawn: shares in percent."""
     return 100 * values if metric.is_share else values
 
 
@@ -306,12 +342,16 @@ def metric_axis(
     *,
     is_labelled: bool = True,
 ) -> None:
-    """Scale y so that good values are distinguishable; draw the target.
+    """Scale y so that good values of the metric are distinguishable, and draw the target.
 
-    `values` of the metric are those that are drawn; without them it is the learning curves.
+    A share is scaled by the log of its error, so that 98 % and 99 % lie apart; a positive metric to
+    minimize by its log; any other linearly.
 
-    A share by its error (log), so that 98 % and 99 % are. What is better the less it is (a loss,
-    an RMSE) by its log, where all of it is above 0; anything else as it is.
+    Args:
+        axes: where to draw.
+        results: the study, with its metric and target.
+        values: the values that are drawn; None takes those of all learning curves.
+        is_labelled: whether to label the target.
     """
     metric, target = results.metric, results.target
     values = results.curves[metric.name] if values is None else values
@@ -325,7 +365,7 @@ def metric_axis(
 
 
 def _error_scale(axes: Axes, top: float) -> None:
-    floor = 0.001  # an error of 0 has a place too
+    floor = 0.001  # so that an error of 0 can be drawn
     axes.set_yscale(
         "function",
         functions=(
@@ -339,7 +379,7 @@ def _error_scale(axes: Axes, top: float) -> None:
 
 
 def _apart(axes: Axes, ticks: list[float]) -> list[float]:
-    """Return those of `ticks` whose words do not touch, from the best down."""
+    """Return those of `ticks` whose labels do not overlap, from the best down."""
     points = HELD * 72 * axes.bbox.height / axes.figure.dpi
     low, high = axes.transScale.transform([(0, end) for end in axes.get_ylim()])[:, 1]
     kept: list[float] = []
@@ -375,7 +415,7 @@ def _draw_target(axes: Axes, results: Study, target: float, *, is_labelled: bool
     axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), gid="target")
     if is_labelled:
         held = f"\n{results.hold} in a row" if results.hold > 1 else ""
-        # Its words do not go beyond the panel.
+        # The label must not extend beyond the panel.
         place = axes.transAxes.inverted().transform(axes.transData.transform((0, target)))[1]
         side = "top" if place > 0.85 else "bottom" if place < 0.15 else "center"
         words = f"target\n{target:g}{' %' if is_share else ''}{held}"

@@ -1,6 +1,6 @@
-"""Figures of a scaling study, in the order of the page: speed-up, efficiency, where a step's time
-goes, what was learnt, what its models predict and plan; these as `raybench scale` leaves it in two
-files, as models are fitted above this layer."""
+"""Figures of a scaling study: speed-up, efficiency, shares of a step, predictions, plan, learning
+curves. Predictions and plan are read from the files of `raybench scale`, since models are fitted
+above this layer."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -27,19 +27,19 @@ SHARE_STYLE = {
     "more than one worker": ("#56B4E9", "\\\\\\"),
     "not distinguishable": ("#C4C4C4", ""),
 }
-"""Colour and hatching of each part."""
+"""Colour and hatching of each part of a step."""
 MOST_BARS = 24
-"""Cells that one figure has room for."""
+"""Most cells of the figure of shares."""
 BAR = 0.34
-"""Inches of a bar and what is around it."""
+"""Height of a bar with its margin, in inches."""
 LEAST_SHARE = 0.1
-"""Percent of a step that can be seen; a part that is less of all of them has no colour."""
+"""Percent of a step below which a part is left out if it is so in all bars."""
 MOST_CURVES = 12
-"""Curves of a panel that a legend has room for."""
+"""Most curves of a panel."""
 PANEL = 2.9
-"""Inches of a panel's height."""
+"""Height of a panel in inches."""
 ASIDE = 0.02
-"""Doublings of the workers by which neighbouring curves are apart, so that no bar hides another."""
+"""Offset between neighbouring curves in doublings of workers, so that error bars do not overlap."""
 MEANING = {"weak": "same batch per worker", "strong": "same global batch"}
 MORE = "{} more {}: see scaling.csv"
 IDEAL: dict[str, Any] = {"color": parts.INK, "linestyle": ":", "linewidth": 1.2}
@@ -47,36 +47,33 @@ IDEAL |= {"label": "ideal", "gid": "ideal"}
 
 
 def cell_label(row: Mapping[Any, Any]) -> str:
-    """Return what a figure calls a cell."""
+    """Return the name of a cell in figures."""
     return f"{row['series']}, {row['num_workers']}x{row['batch_size_per_worker']}"
 
 
 def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells whose steps were timed, each once, in the order of the figure."""
+    """Return the cells with timed steps, in the order of the figure."""
     timed = (cells["n"] > 0) & cells["exchange_gradients"] & cells["step_median_s"].notna()
     kept = cells[timed.astype(bool)].drop_duplicates("cell")
     return kept.sort_values(["series", "batch_size_per_worker", "num_workers"])
 
 
 def shares_figure(results: Study) -> Figure:
-    """Parts of the time of a step: input, what one worker alone needs, and the rest."""
+    """Draw the parts of an optimizer step of each cell."""
     cells = share_cells(scaling_cells(results))
     shown = cells.head(MOST_BARS).to_dict("records")
     rows = [step_shares(row) for row in shown]
     names = [parts.wrapped(cell_label(row), parts.ROOM) for row in shown]
-    # A cell's words stand above its bar: beside it they would take half of a telephone's width.
+    # The name of a cell is above its bar: beside it, it would take half of a telephone's width.
     ends = np.cumsum([parts.LINE * (1 + name.count("\n")) + BAR for name in names])
     places = ends - BAR / 2
     figure, axes = parts.new_figure(0.7 + max(ends[-1], 0.8))
-    left, keys = np.zeros(len(rows)), []
-    for part, (colour, hatch) in SHARE_STYLE.items():
+    stack = []
+    for part, style in SHARE_STYLE.items():
         widths = np.array([100 * row.get(part, 0.0) for row in rows])
         if widths.max() >= LEAST_SHARE:
-            style: dict[str, Any] = {"facecolor": colour, "hatch": hatch}
-            style |= {"edgecolor": parts.PAPER, "linewidth": 0}
-            axes.barh(places, widths, left=left, height=0.62 * BAR, **style)
-            keys.append(Patch(label=part, **style))
-            left += widths
+            stack.append((part, widths, style))
+    keys, _ = parts.stacked_bars(axes, places, stack, 0.62 * BAR)
     for place, name, row in zip(places, names, shown, strict=True):
         parts.write(axes, 0, place - 0.36 * BAR, name, va="bottom")
         parts.write(axes, 101, place, f"{1000 * row['step_median_s']:.3g} ms")
@@ -91,11 +88,14 @@ def shares_figure(results: Study) -> Figure:
 
 
 def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the parts of a cell's step, a row of `scaling`; they sum to 1.
+    """Return the parts of a cell's step as shares that sum to 1.
 
-    Input wait is measured; alone is the step of one worker with the same batch, waiting left out;
-    exchange is what leaving it out saved, where a cell did. What is left is contention for cores
-    and memory, and waiting for the slowest worker, or nothing where too little was measured.
+    Input wait is measured. "as one worker alone" is the step of one worker with the same batch,
+    without waiting. The exchange is the time saved in a cell without it. The rest is contention for
+    cores and memory and waiting for the slowest worker, or unknown without a cell of one worker.
+
+    Args:
+        row: a row of `scaling_cells`.
     """
     wait = row["input_share"] if row["input_share"] == row["input_share"] else 0.0
     found, rest = {"input wait": wait}, 1 - wait
@@ -111,8 +111,8 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
 
 
 def _curves_figure(column: str, label: str, results: Study) -> Figure:
-    """Draw a column over workers: weak and strong scaling have a panel each, never the same axes;
-    bars are the spread of repeats."""
+    """Draw a column over workers, with a panel for weak and one for strong scaling; error bars span
+    the repeats."""
     cells = scaling_cells(results)
     scalings = list(dict.fromkeys(cells["scaling"]))
     figure, panels = parts.panels(len(scalings), PANEL)
@@ -120,12 +120,11 @@ def _curves_figure(column: str, label: str, results: Study) -> Figure:
         parts.head(axes, f"{scaling} scaling: {MEANING[scaling]}", parts.TEXT)
         curves = curves_of(cells[cells["scaling"] == scaling])
         if not curves:
-            parts.say(figure, axes, "no cell with a single worker to compare with")
+            parts.show_message(figure, axes, "no cell with a single worker to compare with")
             continue
         workers = sorted({int(one) for curve in curves.values() for one in curve["num_workers"]})
         shown = list(curves.items())[:MOST_CURVES]
         for number, (name, curve) in enumerate(shown):
-            # Bars of neighbours lie beside each other.
             aside = 2.0 ** (ASIDE * (number - (len(shown) - 1) / 2))
             middle = curve[column].astype(float)
             below = middle - curve[f"{column}_low"].astype(float)
@@ -134,7 +133,7 @@ def _curves_figure(column: str, label: str, results: Study) -> Figure:
             style = _style(number) | {"linewidth": 1.5, "markersize": 6, "elinewidth": 1}
             style |= {"label": parts.wrapped(_short(name, scaling, cells), parts.ROOM)}
             axes.errorbar(curve["num_workers"] * aside, middle, yerr=bars, capsize=3, **style)
-        if column == "speedup":  # both by their logs: what is in proportion is straight
+        if column == "speedup":  # both axes are logarithmic, so that ideal scaling is a line
             low, high = axes.get_ylim()
             parts.log_axis(axes, "y", max(low, 0.05), max(high, *workers), margin=1.02)
             axes.plot([1, max(workers)], [1, max(workers)], **IDEAL)
@@ -155,7 +154,7 @@ efficiency_figure = partial(_curves_figure, "efficiency", "efficiency")
 
 
 def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
-    """Put a legend below a panel, and make the figure as much higher."""
+    """Add a legend below a panel, and make the figure higher by its height."""
     handles, labels = axes.get_legend_handles_labels()
     if num_curves > MOST_CURVES:
         handles.append(parts.note(""))
@@ -168,7 +167,7 @@ def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
 
 
 def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
-    """Leave out of a curve's name what the panel's title says, and what all curves share."""
+    """Return a curve's name without the panel's title and what all curves share."""
     name = name.replace(f", {scaling},", ",")
     for column in ("topology", "workload"):
         values = set(cells[column])
@@ -178,13 +177,13 @@ def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
 
 
 MOST_LINES = 16
-"""Cells that a legend has room for."""
+"""Most cells in a legend."""
 MOST_POINTS, MOST_OF_ALL = 60, 5000
-"""Points of one curve, and of all."""
+"""Most points of a curve, and of all curves."""
 
 
 def accuracy_figure(results: Study) -> Figure:
-    """The metric of every run on validation, against epochs and against seconds of training."""
+    """Draw the validation metric of every run over epochs, and over seconds of training."""
     metric, runs = results.metric, scaling_runs(results)
     cells = scaling_cells(results).drop_duplicates("cell")
     figure, panels = parts.panels(2, 2.8, sharey=True)
@@ -214,7 +213,7 @@ def accuracy_figure(results: Study) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    """Return how the first, second, ... line is drawn; each round of colours dashed anew."""
+    """Return the style of line `number`; each round of colours has its own dashes."""
     dashes = parts.LINE_STYLES[number // len(parts.COLOURS) % len(parts.LINE_STYLES)]
     style = {"color": parts.colour(number), "marker": parts.marker(number), "linestyle": dashes}
     return style | {"linewidth": 1.2, "markersize": 4}
@@ -225,43 +224,46 @@ MODEL_COLUMNS = (
     *("kind", "series", "num_workers", "batch_size_per_worker", "samples_per_s"),
     *("low", "high", "extrapolated"),
 )
-"""Columns of MODEL_FILE; `kind` is `measured` (a row a repeat; without the last three) or
-`predicted`."""
+"""Columns of MODEL_FILE; `kind` is `measured` (one row per repeat, without the last three columns)
+or `predicted`."""
 
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
-    """Return the content of MODEL_FILE."""
+    """Return the content of MODEL_FILE, from the arguments of `predicted_figure`."""
     both = [measured.assign(kind="measured"), predicted.assign(kind="predicted")]
     return pd.concat(both, ignore_index=True).reindex(columns=list(MODEL_COLUMNS))
 
 
 def read_model(results: Study) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return what was measured and what the model says of it, as `predicted_figure` takes them."""
+    """Return the content of MODEL_FILE as the arguments of `predicted_figure`."""
     table = pd.read_csv(results.folder / MODEL_FILE)
     measured, predicted = (table[table["kind"] == one] for one in ("measured", "predicted"))
     return measured, predicted.astype({"extrapolated": bool})
 
 
 def read_plan(results: Study) -> pd.DataFrame:
-    """Return the plan, as `plan_figure` takes it."""
+    """Return the content of PLAN_FILE, the argument of `plan_figure`."""
     return pd.read_csv(results.folder / PLAN_FILE)
 
 
 MOST_PLANS, MOST_BATCHES = 6, 6
-"""Panels of a plan, lines of a panel of predictions."""
+"""Most panels of a plan, and most lines of a panel of predictions."""
 
 
 def plan_figure(plan: pd.DataFrame) -> Figure:
-    """Seconds of a job against its bill: predicted, and measured where it ran.
+    """Draw predicted and measured seconds of a job over its bill.
 
-    `plan`: PLAN_FILE's; measured_s is missing where nothing ran, infinite where most runs missed.
-    A panel for each series, a colour for each offer, a marker for each number of workers; hollow is
-    predicted (~). Steps join what no other beats in both; these have their 90 % intervals.
+    There is a panel per series, a colour per offer, and a marker per number of workers; hollow
+    markers are predicted (~). Steps are the Pareto front, whose points have 90 % intervals.
+
+    Args:
+        plan: content of PLAN_FILE; measured_s is missing if nothing ran, infinite if most runs
+            missed the target.
     """
     names = list(dict.fromkeys(plan["series"]))[:MOST_PLANS]
     figure, panels = parts.panels(max(len(names), 1), 3.4, 0.3)
     if not names:
-        return parts.say(figure, panels[0], "no plan: too little was measured")
+        return parts.show_message(figure, panels[0], "no plan: too little was measured")
     offers = list(dict.fromkeys(plan["offer"]))
     for axes, name in zip(panels, names, strict=True):
         own = plan[plan["series"] == name]
@@ -308,22 +310,23 @@ def _priced(axes: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
 
 
 TITLE_WIDTH = 32
-"""Characters of a panel's title."""
+"""Most characters of a line of a panel's title."""
 MOST_SERIES = 8
 
 
 def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
-    """Throughput measured and predicted over workers, a panel for each series.
+    """Draw measured and predicted throughput over workers, with a panel per series.
 
-    `measured`: series, num_workers, batch_size_per_worker, samples_per_s (a row a repeat).
-    `predicted`: the same of the model's table, with low and high, and `extrapolated`, which is
-    drawn dashed and named.
+    Args:
+        measured: one row per repeat: series, num_workers, batch_size_per_worker, samples_per_s.
+        predicted: the same columns of the model's table, with low and high (90 % interval) and
+            extrapolated, which is drawn dashed.
     """
     names = list(dict.fromkeys(predicted["series"]))[:MOST_SERIES]
     width = min(max(len(names), 1), 2)
     figure, panels = parts.panels(max(len(names), 1), 2.6, 0.4, columns=2)
     if not names:
-        return parts.say(figure, panels[0], "no series of several numbers of workers")
+        return parts.show_message(figure, panels[0], "no series of several numbers of workers")
     batches = sorted(set(predicted["batch_size_per_worker"]))
     shown = parts.spread(batches, MOST_BATCHES)
     for axes, name in zip(panels, names, strict=False):

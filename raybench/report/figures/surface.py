@@ -23,6 +23,8 @@ LEAST_RATES, LEAST_BATCHES, LEAST_TRIALS = 3, 2, 8
 """Rates, batches and trials of the best optimizer from which on there is a surface."""
 WIDEST = 8.0
 """Factor between the least and the greatest seconds that have a color of their own."""
+MOST_DRAWN = 200
+"""Most trials of a panel."""
 
 
 @dataclass(frozen=True)
@@ -139,17 +141,18 @@ def surface_figure(results: Study) -> Figure:
         )
         mesh.set_gid("envelope")
         row = {batch: at for at, batch in enumerate(surface.batches)}
-        for at, one in surface.trials:
-            if at <= number:
-                has_reached = one.time_to_target_s is not None
-                axes.plot(
-                    one.spec.learning_rate,
-                    row[one.spec.global_batch_size],
-                    "o",
-                    markersize=5,
-                    color=parts.INK,
-                    markerfacecolor=parts.INK if has_reached else "none",
-                )
+        every = [one for at, one in surface.trials if at <= number]
+        drawn = parts.spread(every, MOST_DRAWN)
+        for one in drawn:
+            has_reached = one.time_to_target_s is not None
+            axes.plot(
+                one.spec.learning_rate,
+                row[one.spec.global_batch_size],
+                "o",
+                markersize=5,
+                color=parts.INK,
+                markerfacecolor=parts.INK if has_reached else "none",
+            )
         axes.set_yticks(rows, [f"{batch:g}" for batch in surface.batches])
         axes.set_xscale("log")
         axes.grid(visible=False)
@@ -163,7 +166,9 @@ def surface_figure(results: Study) -> Figure:
     bar.ax.tick_params(labelsize=parts.SMALL, color=parts.INK, labelcolor=parts.INK)
     bar.ax.yaxis.label.set(fontsize=parts.TEXT, color=parts.INK)
     is_full, is_hollow = parts.dot("reached the target"), parts.dot("did not", is_filled=False)
-    parts.legend_below(figure, [is_full, is_hollow])
+    left_out = parts.of_all(len(drawn), len(every), "trials").strip(" ()")
+    notes = [parts.note(left_out)] if left_out else []
+    parts.legend_below(figure, [is_full, is_hollow, *notes])
     return figure
 
 

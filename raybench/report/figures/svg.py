@@ -1,7 +1,7 @@
-"""A figure as SVG inside a page: real text, colours of the page's theme, trials to click on.
+"""Figures as SVG for a page: with text, the colours of the page's theme, and trials to click on.
 
-What matplotlib writes is a whole document whose numbers have six decimals, whose style sheet is
-meant for all of it and whose ids are those of every other figure: in a page all of that is wrong.
+matplotlib writes a document with six decimals per number, a global style sheet, and ids that repeat
+in every figure; this module adapts it to be part of a page.
 """
 
 import io
@@ -28,10 +28,10 @@ THEMED = {
     "#009e73": "var(--green,#009e73)",
     "#cc79a7": "var(--purple,#cc79a7)",
 }
-"""Colours of a figure that a page's theme decides."""
+"""Colours that are replaced by those of the page's theme."""
 SVG, LINK = "http://www.w3.org/2000/svg", "{http://www.w3.org/1999/xlink}href"
 ROOT = "fill:var(--ink);stroke-linejoin:round;stroke-linecap:butt;font-family:inherit"
-"""Style of a whole figure: matplotlib leaves out the fill of what is black."""
+"""Style of the root element; matplotlib writes no fill for black."""
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 NUMBERS = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 NO_TURN = re.compile(r"rotate\(-?0(?: [^)]*)?\)")
@@ -39,12 +39,17 @@ GID = "artist-"
 
 
 def svg(figure: Figure, prefix: str, title: str = "") -> str:
-    """Return `<svg ...>...</svg>`; every id in it begins with `prefix`.
+    """Return a figure as an `<svg>` element.
 
-    It has no size of its own: `viewBox` and the class `figure` let a style sheet give it one. To a
-    screen reader it is one image called `title`. What stands for a trial has `data-trial`.
+    It has a `viewBox` and the class `figure` but no size, so that a style sheet decides it.
+    Elements of a trial have the attribute `data-trial`.
+
+    Args:
+        figure: the figure; its `gid`s are names of trials, or one of `parts.MARKS`.
+        prefix: beginning of all ids in the element.
+        title: name of the image for screen readers.
     """
-    # Names of trials are text from outside: among the ids of a page they could be any.
+    # Names of trials come from outside, so they must not become ids of the page.
     artists = [one for one in _artists(figure) if one.get_gid() is not None]
     gids = {f"{GID}{number}": str(one.get_gid()) for number, one in enumerate(artists)}
     try:
@@ -68,7 +73,7 @@ def svg(figure: Figure, prefix: str, title: str = "") -> str:
 
 
 def _artists(parent: Artist) -> Iterator[Artist]:
-    """Yield what is in a figure, but for axes' ticks: asked for, they are made."""
+    """Yield the artists of a figure, except ticks, which would be created by asking for them."""
     for child in parent.get_children():
         if not isinstance(child, Axis):
             yield child
@@ -76,8 +81,8 @@ def _artists(parent: Artist) -> Iterator[Artist]:
 
 
 def _written(figure: Figure, prefix: str) -> str:
-    """Return what matplotlib writes, laid out before: `savefig` draws a figure twice that has a
-    layout engine."""
+    """Return the SVG of matplotlib. The layout is computed first, because `savefig` draws a figure
+    with a layout engine twice."""
     buffer, engine = io.StringIO(), figure.get_layout_engine()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     if engine is not None:
@@ -94,8 +99,8 @@ def _written(figure: Figure, prefix: str) -> str:
 def _tidy(
     parent: ElementTree.Element, prefix: str, used: set[str], gids: Mapping[str, str]
 ) -> None:
-    """Make a page's of an element and all in it; leave out what is of a document of its own, and
-    groups that say nothing."""
+    """Adapt an element and its children to a page; remove metadata, styles and groups without
+    attributes."""
     parent.tag = parent.tag.removeprefix(f"{{{SVG}}}")
     _name(parent, prefix, used, gids)
     kept: list[ElementTree.Element] = []
@@ -111,7 +116,7 @@ def _tidy(
 
 
 def _name(one: ElementTree.Element, prefix: str, used: set[str], gids: Mapping[str, str]) -> None:
-    """Give an element the attributes that it has in a page."""
+    """Replace the attributes of an element by those for a page."""
     name, link = one.attrib.pop("id", ""), one.attrib.pop(LINK, None)
     if name in gids:
         one.set("data-mark" if gids[name] in MARKS else "data-trial", clean(gids[name]))
@@ -132,14 +137,14 @@ def _name(one: ElementTree.Element, prefix: str, used: set[str], gids: Mapping[s
 
 
 def _style(style: str, *, is_marker: bool) -> str:
-    """Return a style with colours of the theme, without the font's family."""
+    """Return a style with the colours of the theme and without the font family."""
     found = dict(re.findall(r"([\w-]+): ?([^;]*)", style))
     found.pop("font-family", None)
-    font = found.pop("font", "")  # the short form of weight, size and family
+    font = found.pop("font", "")  # weight, size and family
     for key, form in (("font-weight", r"^(\d+|bold) "), ("font-size", r"([\d.]+px)")):
         if part := re.search(form, font):
             found[key] = part[1]
-    if is_marker:  # the marker itself has its stroke
+    if is_marker:  # its definition has the stroke
         found = {key: value for key, value in found.items() if not key.startswith("stroke")}
     text = ";".join(f"{key}:{value}" for key, value in found.items())
     return COLOUR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)

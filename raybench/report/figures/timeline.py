@@ -1,5 +1,5 @@
-"""The study over its wall-clock: the best so far, what ran beside what, when which phase; and where
-the seconds of its runs went."""
+"""Figures of a study over wall-clock time: the best so far, the runs of each worker group; and the
+time that each phase of the runs took."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,35 +14,36 @@ from matplotlib.patches import Patch, Rectangle
 from raybench.report.figures import parts
 from raybench.report.figures.parts import drawn, metric_axis
 from raybench.report.words import ROLES
+from raybench.results.analyses import ledger_totals
 from raybench.results.study import Study
 from raybench.spec.text import counted
 
 SLACK_S = 1.0
-"""Records tell the second in which a run finished, not when in it."""
+"""Resolution of the end of a run, in seconds."""
 LEAST_PAUSE_S, PAUSE_SHARE = 30.0, 0.1
-"""Nothing ran for so long, and so much of all other time: the study was interrupted there."""
+"""Shortest interruption of a study, in seconds and as a share of the time with runs."""
 
 
 @dataclass(frozen=True)
 class Spans:
-    """The runs of a study over its wall-clock, interruptions left out."""
+    """The runs of a study over wall-clock time, without interruptions."""
 
     runs: pd.DataFrame
-    """trial, role, state, group (words), lane (0, 1, ...), begin, end: seconds since the
-    first run began, that is since it had workers. By lane, then by begin."""
+    """Columns: trial, role, state, group (words), lane (0, 1, ...), begin, end (seconds since the
+    first run had workers). Sorted by lane, then begin."""
     lanes: list[str]
-    """The group that each lane is of."""
+    """Group of each lane."""
     pauses: dict[float, float]
-    """Return the interruptions of the study, and their seconds."""
+    """Position and length of each interruption, in seconds."""
     total_s: float
 
 
 def spans(results: Study) -> Spans:
-    """Return when each run had its workers, in rows (lanes) that no two runs share at a time.
+    """Return when each run had workers, in lanes without overlapping runs.
 
-    A run had workers from `finished_at - wall_s + queue_s` on. Records do not name worker groups;
-    a lane holds runs of one framework and worker count that followed each other, as the runs of a
-    group do, so there are as many lanes as groups were at work at once.
+    A run has workers from `finished_at - wall_s + queue_s` on. Records do not name worker groups,
+    so a lane holds successive runs of one framework and worker count. There are as many lanes as
+    groups worked at once.
     """
     trials = results.trials
     runs = trials[trials["finished_at"].notna() & trials["wall_s"].notna()]
@@ -72,7 +73,7 @@ def _without_pauses(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[float, floa
 
 
 def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
-    """Return the lane of each run, and the group of each lane: the first that is free."""
+    """Return the lane of each run (the first free one), and the group of each lane."""
     lane = pd.Series(0, index=table.index)
     names: list[str] = []
     for group in sorted(set(table["group"])):
@@ -88,17 +89,17 @@ def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
 
 
 def phases(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return when each role of `Spans.runs` was at work: role, runs, begin, end; by begin."""
+    """Return the time span of each role in `Spans.runs`: role, runs, begin, end; by begin."""
     ends = {"runs": ("trial", "size"), "begin": ("begin", "min"), "end": ("end", "max")}
     found = runs.groupby("role").agg(**ends)
     return found.reset_index().sort_values("begin", ignore_index=True)
 
 
 def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the search's runs as they ended: end [s], trial, value, best.
+    """Return the search runs in the order they ended.
 
-    `value` is the seconds to the target where some run reached it, else the metric's best; `best`
-    is the best of all up to then.
+    Columns: end [s], trial, value (seconds to the target if any run reached it, otherwise the best
+    metric), best (the best value so far).
     """
     table = results.trials.set_index("trial")
     ended = runs[runs["role"].isin(("trial", "placement_check"))].sort_values("end", kind="stable")
@@ -124,16 +125,16 @@ ROLE_COLOURS = {
     "pair": "#0072B2",
 }
 MOST_BARS, MOST_DOTS = 350, 250
-"""Bars of runs; dots of the upper panel."""
+"""Most bars of runs, and most dots of the upper panel."""
 MOST_LANES = 24
 UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
 
 
 def timeline_figure(results: Study) -> Figure:
-    """Best so far above, and below a row for each worker group with its runs as bars.
+    """Draw the best so far, and below it the runs of each worker group as bars.
 
-    A filled bar went on to its end, a hollow one was stopped early, a cross failed. Interruptions
-    of the study are left out and marked.
+    A hollow bar was stopped early, a cross failed. Interruptions of the study are cut out and
+    marked.
     """
     found = spans(results)
     heights = [1.7, 0.22 * max(min(len(found.lanes), MOST_LANES), 3) + 0.2]
@@ -156,6 +157,14 @@ def timeline_figure(results: Study) -> Figure:
     return figure
 
 
+def timeline_table(results: Study) -> pd.DataFrame:
+    """Return the time span and the number of runs of each phase, in words."""
+    found = phases(spans(results).runs)
+    found = found.assign(role=found["role"].replace({"trial": "search"}))
+    words = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
+    return parts.in_words(found, words)
+
+
 def _unit(seconds: float) -> tuple[float, str]:
     found = ((scale, unit) for most, scale, unit in UNITS if seconds <= most)
     return next(found, (86400.0, "d"))
@@ -165,7 +174,7 @@ def _best(figure: Figure, axes: Axes, results: Study, found: Spans, scale: float
     table = best_so_far(results, found.runs)
     metric = results.metric
     if table.empty:
-        parts.say(figure, axes, "no run of the search has a result yet")
+        parts.show_message(figure, axes, "no run of the search has a result yet")
         return []
     if results.is_timed and results.trials["crossed_s"].notna().any():
         values, best = table["value"], table["best"]
@@ -244,13 +253,13 @@ PHASE_STYLE = {
     "report": ("#000000", ""),
     "other": ("#F0E442", "--"),
 }
-"""Colour and hatching of each phase, in the clock's order; adjacent ones differ in grey, too."""
+"""Colour and hatching of each phase; adjacent ones also differ in grey."""
 ORDER = ("reference", "search", "confirm", "scaling", "compare")
-"""Phases in the order of a study."""
+"""Order of the phases of a study."""
 
 
 def ledger_figure(results: Study) -> Figure:
-    """Ledger summed over the runs of each phase and framework."""
+    """Draw the time in each phase of a run, summed per phase of the study and framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
     groups = sorted(groups, key=lambda one: ORDER.index(one[0][0]))
     figure, axes = parts.new_figure(1.0 + 0.5 * len(groups))
@@ -259,15 +268,12 @@ def ledger_figure(results: Study) -> Figure:
         parts.plain(f"{phase}, {framework}\n{counted(len(runs), 'run')}")
         for (phase, framework), runs in groups
     ]
-    left, keys = np.zeros(len(groups)), []
-    for phase, (colour, hatch) in PHASE_STYLE.items():
+    stack = []
+    for phase, style in PHASE_STYLE.items():
         seconds = np.array([float(runs[f"{phase}_s"].sum()) for _, runs in groups])
-        style: dict[str, Any] = {"facecolor": colour, "hatch": hatch}
-        style |= {"edgecolor": parts.PAPER, "linewidth": 0}
-        bars = seconds.clip(min=0)  # what no phase accounts for may be a little less than nothing
-        axes.barh(names, bars, left=left, height=0.62, **style)
-        keys.append(Patch(label=f"{phase} {seconds.sum():,.1f} s", **style))
-        left += bars
+        bars = seconds.clip(min=0)  # `other` may be slightly negative
+        stack.append((f"{phase} {seconds.sum():,.1f} s", bars, style))
+    keys, left = parts.stacked_bars(axes, names, stack, 0.62)
     for row, (_, runs) in enumerate(groups):
         wall = float(runs["wall_s"].sum())
         share = float(runs["train_s"].sum()) / wall if wall else 0.0
@@ -278,3 +284,10 @@ def ledger_figure(results: Study) -> Figure:
     axes.locator_params(axis="x", nbins=6)
     parts.legend_below(figure, keys)
     return figure
+
+
+def ledger_table(results: Study) -> pd.DataFrame:
+    """Return seconds and share of each phase of the runs, in words."""
+    table = ledger_totals(results.trials)
+    words = {"phase": "phase", "seconds": "seconds", "share": "share [%]"}
+    return parts.in_words(table.assign(share=100 * table["share"]), words)

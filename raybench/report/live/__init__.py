@@ -1,1 +1,1 @@
-"""State of a running study, made of events alone, and the views of it."""
+"""The display of a running study: its state, screens and event lines."""

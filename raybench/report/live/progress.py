@@ -1,15 +1,15 @@
-"""Progress of a command's runs, and where it is shown: a screen, a notebook, or lines.
+"""Progress of the runs of a command, on a terminal, in a notebook, or as lines.
 
-Where there is no screen to draw on, there is a line for each event, for people and grep:
+Without a terminal or notebook, each event is a line:
 
     2026-11-23T12:03:11Z t=72.1 search 3/40 finished trial=0003 time_to_target_s=1.23 ...
 
-The moment (UTC), seconds since the first event, the phase with its runs done and in all, the event,
-and what is known of it as `key=value`, always in the same order; values with spaces stand in
-quotes. Events: `begin`, `starting`, `waits`, `finished`, `failed`, `status` (once a minute), `note`
-(a sentence follows).
+It has the time (UTC), seconds since the first event, the phase with its finished runs and all runs,
+the event, and its values as `key=value` in a fixed order; values with spaces are quoted. Events are
+`begin`, `starting`, `waits`, `finished`, `failed`, `status` (every minute) and `note` (with a
+sentence).
 
-With `--progress jsonl` the same events are objects of JSON on stderr, and `evaluated` besides.
+With `--progress jsonl`, the events are JSON objects on stderr, and there is also `evaluated`.
 """
 
 import json
@@ -35,25 +35,25 @@ from raybench.spec.text import clean
 from raybench.stats.record import Evaluation, RunRecord
 
 STATUS_S = 60.0
-"""Seconds between two lines of how it stands."""
-Outcome = Callable[[RunRecord], str]
-"""Says how a run ended that did not fail, where none is the best of them."""
+"""Seconds between two `status` lines."""
+DescribeRun = Callable[[RunRecord], str]
+"""Returns the result of a run that did not fail, in words."""
 
 
 def lines_for(progress: str) -> TextIO | None:
-    """Return what `--progress jsonl` writes to: today's stderr, wherever it leads to later."""
+    """Return the stream for `--progress jsonl`: the current stderr; None for other values."""
     return sys.stderr if progress == "jsonl" else None
 
 
 class EventLines:
-    """Prints what happens to a study; as JSON to `lines` where they are asked for."""
+    """Prints the events of a study; as JSON to `lines` if given."""
 
     def __init__(self, console: Console, state: LiveState, lines: TextIO | None = None) -> None:
         self._console, self._state, self._lines = console, state, lines
         self._status_s = state.began_s
 
     def write(self, at: float, event: str, values: Mapping[str, object], text: str = "") -> None:
-        """Print an event; None and empty values are left out."""
+        """Print an event without its values that are None or empty."""
         state, seconds = self._state, at - self._state.began_s
         pace, now = state.pace, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         found = {key: value for key, value in values.items() if value not in (None, "")}
@@ -72,16 +72,16 @@ class EventLines:
         say(self._console, " ".join(filter(None, [*words, text])))
 
     def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
-        """Write an evaluation, where lines are JSON."""
+        """Print an evaluation, if lines are JSON."""
         if self._lines is not None:
             keys = ("value", "train_s", "samples", "epoch")
             values = {key: getattr(evaluation, key) for key in keys}
             self.write(at, "evaluated", {"trial": name, **values})
 
     def finished(
-        self, record: RunRecord, cause: Cause | None, at: float, outcome: Outcome | None
+        self, record: RunRecord, cause: Cause | None, at: float, outcome: DescribeRun | None
     ) -> None:
-        """Print how a run ended, and how long it takes until all have."""
+        """Print the result of a run, and the time left."""
         metric, best = record.spec.objective.judged_by, self._state.best
         values: dict[str, object] = {"trial": record.trial, "failure": record.failure}
         if cause is not None and cause.count == 1:
@@ -105,7 +105,7 @@ class EventLines:
         return None if left is None else round(left.seconds)
 
     def status(self, at: float) -> None:
-        """Print how it stands, if nothing was said of that for STATUS_S."""
+        """Print the state of the study, at most every STATUS_S."""
         if at - self._status_s < STATUS_S:
             return
         self._status_s, state = at, self._state
@@ -122,14 +122,14 @@ class EventLines:
 
 
 def _value(value: object) -> str:
-    """Return a value without spaces, or in quotes."""
+    """Return a value, quoted if it has spaces."""
     text = clean(f"{value:.5g}" if isinstance(value, float) else str(value))
     is_plain = text and not set(text) & set(' "=')
     return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
 class _Shown:
-    """Display that has a screen while it is entered, on a console that can show one."""
+    """A context manager that shows a live screen if the console can."""
 
     _view: screen.View | None
 
@@ -144,10 +144,7 @@ class _Shown:
 
 
 class ProgressDisplay(_Shown):
-    """Follows the runs of a study; `with` it, so that the screen is there while they run.
-
-    Events come from any thread.
-    """
+    """Shows the runs of a study; a context manager. Its methods may be called in any thread."""
 
     def __init__(
         self,
@@ -156,19 +153,26 @@ class ProgressDisplay(_Shown):
         num_trials: int,
         num_done: int = 0,
         keys: Iterable[str] = (),
-        outcome: Outcome | None = None,
+        outcome: DescribeRun | None = None,
         began: float | None = None,
         ends_in_s: float = math.inf,
         num_workers: Callable[[RunSpec], int] | None = None,
         lines: TextIO | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Show `num_trials`; `keys` are those that labels tell (`results.label.label_keys`).
+        """Prepare the display.
 
-        `outcome` says how a run ended that did not fail, where they are no trials of a search and
-        none is the best of them. `began` is when the command did, by `clock`; `ends_in_s` what is
-        left of the time budget, `num_workers` how many workers of a spec the machines hold. With
-        `lines` nothing is shown, and they get a line of JSON for each event.
+        Args:
+            console: where to show it.
+            num_trials: number of runs of the first phase.
+            num_done: runs that have finished before.
+            keys: keys shown in labels of configurations: see `spec.run.label_keys`.
+            outcome: describes a finished run, if the runs do not compete to be the best.
+            began: start of the command by `clock`; None is now.
+            ends_in_s: seconds left of the time budget.
+            num_workers: returns how many workers of a spec the machines can run.
+            lines: stream for JSON lines, which replace the display.
+            clock: current time in seconds.
         """
         self._clock, self._console, self._outcome = clock, console, outcome
         self._num_workers = num_workers
@@ -177,15 +181,15 @@ class ProgressDisplay(_Shown):
         if math.isfinite(ends_in_s):
             self.state.ends_s = clock() + ends_in_s
         self._changing = threading.RLock()
-        """Held while the state changes or is drawn, never while something is printed."""
+        """Held while the state changes or is drawn, never while printing."""
         self._view = None if lines else screen.view_for(console, self._draw)
         self._lines = EventLines(console, self.state, lines)
         self._has_started = False
         self._waits_for: str | None = None
-        """Last sentence on waiting, where there is no screen."""
+        """Last `waits` event."""
 
     def say(self, text: str) -> None:
-        """Print a line above the screen."""
+        """Print a sentence above the screen, or as a `note`."""
         if self._view is not None:
             say(self._console, text)
         else:
@@ -194,11 +198,7 @@ class ProgressDisplay(_Shown):
     def begin(
         self, phase: str, num_runs: int, *, num_done: int = 0, expect_s: float | None = None
     ) -> None:
-        """Start counting another phase's runs, of which some are done; nothing is known to follow.
-
-        Or count a phase anew that has come to have other runs. `expect_s`: what they take
-        together, as far as it is known.
-        """
+        """Start a phase, or start it again with another number of runs: see `LiveState.begin`."""
         with self._changing:
             is_new = phase != self.state.phase or not self._has_started
             self.state.begin(phase, num_runs, self._clock(), num_done=num_done, expect_s=expect_s)
@@ -207,7 +207,7 @@ class ProgressDisplay(_Shown):
             self._lines.write(self._clock(), "begin", {"runs": num_runs})
 
     def started(self, name: str, spec: RunSpec) -> None:
-        """Show a run that was asked for: its workers start until its first evaluation."""
+        """Show a run that was requested; its workers start until its first evaluation."""
         with self._changing:
             self.state.started(name, spec, self._clock())
             if self._num_workers is not None:
@@ -219,14 +219,16 @@ class ProgressDisplay(_Shown):
 
     @property
     def is_starting(self) -> bool:
-        """Whether a run was asked for that has shown nothing yet; asked in any thread."""
+        """Whether an open run has no evaluation yet."""
         return self.state.is_starting
 
     def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
-        """Show for runs without workers what each waits for and for how many seconds by now.
+        """Show what runs without workers wait for.
 
-        `head`: the one for which the machines are missing, if one is; where there is no screen it
-        is said once, and again when it waits for something else.
+        Args:
+            what: by run, the resource and the seconds waited.
+            head: the run for which machines are missing; without a screen it is printed once per
+                resource.
         """
         with self._changing:
             self.state.waiting = what
@@ -237,14 +239,14 @@ class ProgressDisplay(_Shown):
         self._changed()
 
     def evaluated(self, name: str, evaluation: Evaluation) -> None:
-        """Show a run's newest evaluation."""
+        """Show an evaluation of a run."""
         with self._changing:
             self.state.evaluated(name, evaluation, self._clock())
         self._lines.evaluated(name, evaluation, self._clock())
         self._changed()
 
     def finished(self, record: RunRecord) -> None:
-        """Count a run; print its line where there is no screen, and a failure of a new cause."""
+        """Count a finished run; print its line, or a new cause of failure above the screen."""
         at = self._clock()
         with self._changing:
             cause = self.state.finished(record, at)
@@ -269,14 +271,14 @@ class ProgressDisplay(_Shown):
 
 
 ROWS = 12
-"""Evaluations that a notebook shows; on a terminal all of them stay."""
+"""Most evaluations in a notebook; a terminal shows all."""
 CURVE = 30
 
 
 class TrainingScreen(_Shown):
-    """Shows one run; `with` it, so that it is on the screen while it trains.
+    """Shows a single run; a context manager.
 
-    A line an evaluation on a terminal and in a pipe; in a notebook one display, changed in place.
+    It prints a line per evaluation; in a notebook it updates one display.
     """
 
     def __init__(
@@ -294,7 +296,7 @@ class TrainingScreen(_Shown):
         return super().__enter__()
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Show an evaluation."""
+        """Show an evaluation of the run."""
         self._run.add(evaluation, self._clock())
         line = curve_line(self._metric, evaluation)
         self._rows = [*self._rows[1 - ROWS :], line]
@@ -304,10 +306,8 @@ class TrainingScreen(_Shown):
             self._view.changed()
 
     def left_s(self) -> float | None:
-        """Return the seconds until the run ends by itself, if nothing ends it before.
-
-        Evaluations take their time too: what has passed for a second of training passes again.
-        """
+        """Return the seconds until the limits of training time or epochs end the run; None if not
+        known. They include evaluations, extrapolated from the run so far."""
         point, limit_s = self._run.evaluation, self._spec.objective.max_train_seconds
         if point is None or point.train_s <= 0:
             return None
@@ -325,7 +325,7 @@ class TrainingScreen(_Shown):
 
     def _standing(self, console: Console) -> str:
         run, target = self._run, self._spec.objective.target
-        values = list(run.values)  # others come while it is drawn
+        values = list(run.values)  # another thread may add values
         if run.evaluation is None:
             return f"{screen.STARTING}, {self._clock() - run.asked_s:.0f} s"
         parts = [screen.metric_words(self._metric, self._metric.best(values))]
@@ -341,16 +341,16 @@ class TrainingScreen(_Shown):
 
 
 def curve_head(metric: Metric) -> str:
-    """Return the head of the curve; a validation loss is named, beside that of training."""
+    """Return the head of the table of evaluations."""
     words = "validation" if metric.name == "loss" else metric.words
     return f"  epoch    samples   train s     loss {words:>9}   samples/s  learning rate"
 
 
 def curve_line(metric: Metric, evaluation: Evaluation) -> str:
-    """Return an evaluation as a line below `curve_head`."""
+    """Return an evaluation as a row below `curve_head`."""
     width = max(len(curve_head(metric)) - len(curve_head(ACCURACY)) + 9, 9)
     value = f"{100 * evaluation.value:.2f}%" if metric.is_share else f"{evaluation.value:.5g}"
-    loss = evaluation.train_loss  # which a loop of the user's own does not tell
+    loss = evaluation.train_loss  # NaN of a user's own training loop
     return (
         f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {evaluation.train_s:9.2f} "
         f"{'-' if math.isnan(loss) else format(loss, '.4f'):>8} {value:>{width}} "

@@ -1,5 +1,5 @@
-"""A study's screen, made of its state for a terminal of any size or a notebook: a head with its
-progress, what is known so far, a table of the runs that go on, failures by cause."""
+"""The live screen of a study on a terminal or in a notebook: progress, the best so far, a table of
+open runs, and failures by cause."""
 
 import html
 import importlib
@@ -27,7 +27,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
 def spent(seconds: float) -> str:
-    """Return time that has passed: `1 min 12 s`."""
+    """Return elapsed time: `1 min 12 s`."""
     whole = max(int(seconds), 0)
     if whole < MINUTE:
         return f"{whole} s"
@@ -37,7 +37,7 @@ def spent(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """Return time to come, no more precise than it is known: `95 s`, `12 min`, `3.2 h`."""
+    """Return remaining time, rounded: `95 s`, `12 min`, `3.2 h`."""
     seconds = max(seconds, 0.0)
     if seconds < 2 * MINUTE:
         return f"{seconds:.0f} s" if seconds < 20 else f"{5 * round(seconds / 5)} s"
@@ -47,19 +47,22 @@ def about(seconds: float) -> str:
 
 
 def metric_words(metric: Metric, value: float | None) -> str:
-    """Return a value with its name where a number alone does not tell it: `97.3 %`, `RMSE 0.4`."""
+    """Return a value, with its name unless it is a share: `97.3 %`, `RMSE 0.4`."""
     return f"{'' if metric.is_share else f'{metric.words} '}{metric.shown(value)}"
 
 
 LEVELS = "▁▂▃▄▅▆▇█"
-"""Characters of a curve, from the lowest to the highest."""
+"""Characters of a sparkline, from the lowest to the highest value."""
 
 
 def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = ()) -> str:
-    """Return a curve in at most `width` characters.
+    """Return a curve of at most `width` characters.
 
-    Its scale spans `values` and `others`. Of more values than there is room for, each character
-    is the last of its part; what is no number is a blank.
+    Args:
+        values: values of the curve; if there are more than `width`, each character shows the last
+            of its part. NaN is a blank.
+        width: number of characters.
+        others: further values that the scale spans.
     """
     known = [value for value in (*values, *others) if math.isfinite(value)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
@@ -82,11 +85,11 @@ PHASES = {
     "confirm": "winners alone",
     "train": "training",
 }
-"""Phases whose name on the screen is another."""
+"""Names of phases on the screen, if different."""
 
 
 def result_words(record: RunRecord) -> str:
-    """Return what a run that did not fail came to, in a few words."""
+    """Return the result of a run that did not fail in a few words."""
     metric, target = record.spec.objective.judged_by, record.spec.objective.target
     if record.time_to_target_s is not None and target is not None:
         return f"{record.time_to_target_s:.2f} s to {target_words(metric, target)}"
@@ -105,19 +108,14 @@ def _best_words(state: LiveState) -> str:
     return f"{words}: trial {best.trial}  {state.label(best.spec)}"
 
 
-def _workers_words(state: LiveState) -> str:
-    num_all = state.num_workers
-    return f"{state.num_training}{'' if num_all is None else f' of {num_all}'} training"
-
-
 MOST_LINES = 3
-"""Lines of one text before its middle goes."""
+"""Most lines of a text; a longer one loses its middle."""
 MOST_CAUSES = 5
 BAR = 60
 NAMED = 9
-"""Columns of the names on the left."""
+"""Width of the names on the left."""
 LEAST_ROWS = 4
-"""Lines for the runs that go on, however low the terminal is."""
+"""Least lines for open runs, however low the terminal is."""
 
 
 def study_screen(
@@ -127,9 +125,13 @@ def study_screen(
     *,
     has_best: bool = True,
 ) -> Group:
-    """Return the screen for a console, no more lines than it has if that can be.
+    """Return the screen for the size of a console.
 
-    `has_best` is false where no run is the best of the others.
+    Args:
+        console: its width and height limit the screen.
+        state: state of the study.
+        at: current time.
+        has_best: whether the runs compete, so that one is the best.
     """
     width = console.width
     top = _head(state, at, width)
@@ -139,7 +141,8 @@ def study_screen(
         if state.target is not None and state.num_searched:
             reached = f"reached by {state.num_reached} of {state.num_searched}"
             facts.append(("target", f"{target_words(state.metric, state.target)}, {reached}", ""))
-    facts.append(("workers", _workers_words(state), ""))
+    of = "" if state.num_workers is None else f" of {state.num_workers}"
+    facts.append(("workers", f"{state.num_training}{of} training", ""))
     top.append(_named(facts, width))
     causes = sorted(state.causes.values(), key=lambda cause: -cause.count)
     failed = [f"{one.count} {one.failure} ({one.message})" for one in causes[:MOST_CAUSES]]
@@ -175,13 +178,13 @@ def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
 
 
 def _text(text: str, width: int, style: str = "", *, lines: int = MOST_LINES) -> Text:
-    """Return a text of anybody's that takes about so many lines at most."""
+    """Return text from outside, shortened to about this many lines."""
     room = lines * width - (width // 4 if lines > 1 else 0)
     return Text(shorten(clean(text), max(room, 8)), style, overflow="fold")
 
 
 def _named(facts: Iterable[tuple[str, str, str]], width: int, lines: int = MOST_LINES) -> Table:
-    """Return a grid of names and texts; `facts` are (name, text, style)."""
+    """Return a grid of (name, text, style)."""
     grid = Table.grid()
     grid.add_column(width=NAMED, style="dim")
     grid.add_column(overflow="fold")
@@ -191,15 +194,15 @@ def _named(facts: Iterable[tuple[str, str, str]], width: int, lines: int = MOST_
 
 
 CURVE = 16
-"""Characters of a curve."""
+"""Width of a sparkline."""
 LEAST_WIDTHS = {"train s": 40, "curve": 60, "samples/s": 100}
-"""Columns of a terminal from which on a column of the table is shown; the value needs 30."""
+"""Least width of the terminal for a column of the table; 30 for the value."""
 LONGEST_NAME = 20
 
 
 def _running(console: Console, state: LiveState, at: float, room: int) -> list[RenderableType]:
-    """Return a table of the runs that go on, those that train first; what it has no room for is
-    counted below it."""
+    """Return a table of open runs, those that train first; the last line counts those without
+    room."""
     runs = sorted(state.runs.values(), key=lambda run: run.evaluation is None)
     if not runs:
         return []
@@ -242,7 +245,7 @@ def _running(console: Console, state: LiveState, at: float, room: int) -> list[R
 
 
 def _standing(state: LiveState, run: LiveRun, at: float) -> str:
-    """Return what a run does that has shown no evaluation."""
+    """Return the status of a run without an evaluation."""
     if run.name in state.waiting:
         what, seconds = state.waiting[run.name]
         return f"waits for {what}, {seconds:.0f} s"
@@ -263,14 +266,14 @@ def _cells(run: LiveRun, scale: Sequence[float]) -> dict[str, str]:
 
 PER_SECOND = 4
 NOTEBOOK_S = 1.0
-"""A notebook's display changes no more often: each change is a message to the browser."""
+"""Least seconds between updates of a notebook: each is a message to the browser."""
 NOTEBOOK_SIZE = {"width": 100, "height": 30}
 Draw = Callable[[Console], RenderableType]
-"""Returns what a console of this size shows now."""
+"""Returns the screen for the size of a console."""
 
 
 class TerminalView(Live):
-    """One screen on a terminal, drawn again a few times a second in a thread of its own."""
+    """A screen on a terminal, redrawn a few times per second by its own thread."""
 
     def __init__(self, console: Console, draw: Draw) -> None:
         super().__init__(
@@ -282,34 +285,34 @@ class TerminalView(Live):
             redirect_stderr=False,
         )
         if isinstance(console, WholeLines):
-            # Drawing takes this lock and the console's, printing the console's and this one: one
-            # lock, or each waits for the other.
+            # Drawing takes this lock and then the console's, printing the other way round: with one
+            # lock for both they cannot deadlock.
             self._lock = console.turn
 
     def changed(self) -> None:
-        """Do nothing: it is drawn again soon."""
+        """Do nothing: the thread redraws it."""
 
 
 class NotebookView:
-    """One display of a notebook, changed in place; it has the colours of the page around it."""
+    """A display of a notebook that is updated in place."""
 
-    def __init__(self, draw: Draw, clock: Callable[[], float] = time.monotonic) -> None:
-        self._draw, self._clock = draw, clock
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
         self._display = notebook_display()
         self._shown_s = -math.inf
 
     def changed(self) -> None:
-        """Show it anew, if that was not just done."""
-        if self._clock() - self._shown_s >= NOTEBOOK_S:
+        """Update the display, at most every NOTEBOOK_S."""
+        if time.monotonic() - self._shown_s >= NOTEBOOK_S:
             self.start()
 
     def stop(self) -> None:
-        """Show how it ended."""
+        """Show the last state."""
         self.start()
 
     def start(self) -> None:
-        """Show how it is now."""
-        is_new, self._shown_s = self._shown_s == -math.inf, self._clock()
+        """Show the current state."""
+        is_new, self._shown_s = self._shown_s == -math.inf, time.monotonic()
         show = self._display.display if is_new else self._display.update
         out = io.StringIO()
         console = Console(file=out, force_jupyter=False, color_system=None, **NOTEBOOK_SIZE)  # type: ignore[arg-type]
@@ -321,11 +324,11 @@ class NotebookView:
 
 
 View = TerminalView | NotebookView
-"""Display of a screen that changes."""
+"""Display of a live screen."""
 
 
 def view_for(console: Console, draw: Draw) -> View | None:
-    """Return how a console shows a screen that changes; None where it takes lines alone."""
+    """Return the display of a live screen; None if the console only takes lines."""
     if console.is_jupyter:
         return NotebookView(draw)
     if console.is_terminal and not console.is_dumb_terminal:
@@ -334,5 +337,5 @@ def view_for(console: Console, draw: Draw) -> View | None:
 
 
 def notebook_display() -> Any:
-    """Return a DisplayHandle of the notebook that runs this."""
+    """Return a new DisplayHandle of the notebook."""
     return importlib.import_module("IPython.display").DisplayHandle()

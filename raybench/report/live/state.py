@@ -1,8 +1,7 @@
-"""State of a study, as its events tell it: counts, the best so far, what runs and failed, and
-how long the runs of a phase that are left will take.
+"""State of a running study: counts, the best run so far, open and failed runs, and the time left.
 
-Events in, numbers out: no clock, no terminal, no files. Every event is given the moment at which
-it happened, in seconds of any one clock.
+It is made of events alone, without a clock, terminal or files. The time `at` of an event is in
+seconds of any monotonic clock.
 """
 
 import bisect
@@ -18,32 +17,32 @@ from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
 
 ENOUGH_RUNS = 3
-"""Finished runs of a phase before a time left is shown, where nothing was expected before."""
+"""Finished runs of a phase needed for a time left, if its duration was not predicted."""
 EXPECTED_RUNS = 3
-"""Runs of a phase that the expectation of its seconds counts for."""
+"""Weight of the predicted duration of a phase, in runs."""
 MOST_OF_RUN = 0.9
-"""A run that lasts longer than the others is taken to be nearly done."""
+"""Largest share of an open run that counts as done, however long it lasts."""
 LEAST_RECENT, MOST_RECENT = 8, 256
-"""The newest half of the runs is asked, within these: a search's runs become shorter, as groups
-are warm and the bad ones are stopped early."""
+"""Limits of the number of recent runs used, which is half of all runs: runs of a search become
+shorter, because worker groups are warm and bad trials are stopped early."""
 
 
 class _Done(NamedTuple):
     at: float
     run_s: float
-    """Seconds without those in which it waited for workers."""
+    """Seconds without waiting for workers."""
 
 
 @dataclass
 class Pace:
-    """The runs of one phase, and when they were done; times are seconds of the state's clock."""
+    """The runs of one phase, and when they finished."""
 
     began_s: float
     num_runs: int
-    """Runs of the phase."""
+    """Runs of the phase, finished or not."""
     num_done: int = 0
     expect_s: float | None = None
-    """Seconds that all of its runs that were left in the beginning take, as was known before."""
+    """Predicted seconds of the runs that were open when the phase began."""
 
     def __post_init__(self) -> None:
         self._num_before = self.num_done
@@ -55,9 +54,11 @@ class Pace:
         self._recent.append(_Done(at, max(record.wall_s - record.ledger["queue"], 0.0)))
 
     def left_s(self, at: float, ages: Iterable[float] = ()) -> float | None:
-        """Return the seconds until the phase ends; `ages` are those of the runs that train.
+        """Return the seconds until the phase ends; None if not known yet.
 
-        None while it is not known.
+        Args:
+            at: current time.
+            ages: seconds since each open run began to train.
         """
         num_new = self.num_done - self._num_before
         if num_new < ENOUGH_RUNS and self.expect_s is None:
@@ -71,23 +72,23 @@ class Pace:
         if self.expect_s is not None:
             weight = EXPECTED_RUNS
             expected_s = self.expect_s / max(self.num_runs - self._num_before, 1)
-        # Those that had begun when the recent ones did are as many as have begun now.
+        # When the recent runs began, about as many runs were open as now.
         units = len(recent) + (begun if is_all else 0.0)
         each_s = (weight * expected_s + at - since_s) / max(weight + units, 1.0)
         return max(self.num_runs - self.num_done - begun, 0.0) * each_s
 
 
 class TimeLeft(NamedTuple):
-    """Time that is left of a study."""
+    """Time until a study ends."""
 
     seconds: float
     is_budget: bool
-    """Whether the time budget ends it before its work would."""
+    """Whether the time budget ends it."""
 
 
 @dataclass
 class LiveRun:
-    """A run that was asked for and has not ended."""
+    """A run that was requested and has not ended."""
 
     name: str
     asked_s: float
@@ -95,17 +96,17 @@ class LiveRun:
     metric: Metric = ACCURACY
     num_workers: int = 1
     evaluation: Evaluation | None = None
-    """The newest one."""
+    """The latest evaluation."""
     trains_since_s: float = 0.0
-    """Moment at which its training began, judged by its first evaluation."""
+    """Time at which training began, derived from the first evaluation."""
     heard_s: float = 0.0
-    """Moment at which it was last heard of."""
+    """Time of the last event."""
     values: list[float] = field(default_factory=list)
-    """The metric at its evaluations."""
+    """Values of the metric."""
     _indices: list[int] = field(default_factory=list)
 
     def add(self, evaluation: Evaluation, at: float) -> None:
-        """Take an evaluation; one that is repeated after a restart drops what followed it."""
+        """Add an evaluation; one repeated after a restart drops those that followed it."""
         if self.evaluation is None:
             self.trains_since_s = max(self.asked_s, at - evaluation.train_s)
         self.evaluation, self.heard_s = evaluation, at
@@ -117,7 +118,7 @@ class LiveRun:
 
 @dataclass
 class Cause:
-    """Failures of one cause: the first of them, and how many."""
+    """Failures of one cause: the first one, and their number."""
 
     trial: str
     failure: str
@@ -126,33 +127,31 @@ class Cause:
 
 
 class LiveState:
-    """A study from its first event on."""
+    """A study since its first event."""
 
     def __init__(self, at: float, *, num_runs: int = 0, keys: Iterable[str] = ()) -> None:
         self.began_s = at
         self.phase, self.pace = "search", Pace(at, num_runs)
         self.after_s = 0.0
-        """Seconds of what follows this phase; a part of the time left."""
+        """Predicted seconds of later phases, added to the time left."""
         self.ends_s: float | None = None
-        """Moment at which the time budget ends."""
+        """Time at which the time budget ends."""
         self.num_workers: int | None = None
-        """All that the machines have room for; None where it is not known."""
+        """Most workers that the machines can run; None if not known."""
         self.runs: dict[str, LiveRun] = {}
-        """Runs that were asked for, in that order."""
+        """Open runs in the order they were requested."""
         self.waiting: Mapping[str, tuple[str, float]] = {}
-        """Resource that a run without workers waits for, and seconds waited."""
+        """Resource that each run without workers waits for, and the seconds waited."""
         self.causes: dict[str, Cause] = {}
         self.best: RunRecord | None = None
         self.metric: Metric = ACCURACY
-        """Metric of the runs begun last; all runs of a study have one."""
+        """Metric of the study, known from its first run on."""
         self.target: float | None = None
-        """Value of the metric that the search asks for."""
-        self.num_finished = 0
-        """Runs of all phases that are done."""
+        """Target of the search."""
         self.num_searched, self.num_reached = 0, 0
-        """Runs of the search that are done, and those of them that reached the target."""
+        """Finished search runs, and those that reached the target."""
         self.keys = tuple(keys)
-        """Keys that labels show (`results.label.label_keys`)."""
+        """Keys shown in labels of configurations: see `spec.run.label_keys`."""
 
     def label(self, spec: RunSpec) -> str:
         """Return a configuration in one line."""
@@ -167,16 +166,20 @@ class LiveState:
         num_done: int = 0,
         expect_s: float | None = None,
     ) -> None:
-        """Start counting another phase's runs, or a phase anew that has come to have other ones.
+        """Start a phase, or start it again with another number of runs; resets `after_s`.
 
-        `expect_s`: what its runs take together, as far as it was known before. What follows the
-        phase is 0 again.
+        Args:
+            phase: name of the phase.
+            num_runs: number of its runs.
+            at: current time.
+            num_done: runs that have finished before.
+            expect_s: predicted seconds of all open runs together.
         """
         self.phase, self.after_s = phase, 0.0
         self.pace = Pace(at, num_runs, num_done, expect_s)
 
     def started(self, name: str, spec: RunSpec, at: float) -> None:
-        """Take a run that was asked for."""
+        """Add an open run."""
         self.metric = spec.objective.judged_by
         label = self.label(spec)
         self.runs[name] = LiveRun(name, at, label, self.metric, spec.num_workers, heard_s=at)
@@ -184,14 +187,13 @@ class LiveState:
             self._aim(spec)
 
     def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
-        """Take a run's newest evaluation."""
+        """Add an evaluation to its run."""
         if name in self.runs:
             self.runs[name].add(evaluation, at)
 
     def finished(self, record: RunRecord, at: float) -> Cause | None:
-        """Count a run that has ended; return the cause of its failure, if it failed."""
+        """Count a finished run; return the cause of its failure, or None."""
         self.runs.pop(record.trial, None)
-        self.num_finished += 1
         self.pace.finished(record, at)
         if record.phase == "search":
             self.num_searched += 1
@@ -203,7 +205,7 @@ class LiveState:
             cause = self.causes.setdefault(key, first)
             cause.count += 1
             return cause
-        if record.phase == "search":  # others are lucky, or judged otherwise
+        if record.phase == "search":  # other phases rerun the best, or have other objectives
             self.num_reached += record.time_to_target_s is not None
             if record.samples and (self.best is None or record.score < self.best.score):
                 self.best = record
@@ -215,26 +217,24 @@ class LiveState:
 
     @property
     def training(self) -> list[LiveRun]:
-        """The runs that have shown an evaluation."""
+        """Open runs with an evaluation."""
         return [run for run in list(self.runs.values()) if run.evaluation is not None]
 
     @property
     def is_starting(self) -> bool:
-        """Whether a run was asked for that has shown nothing yet."""
+        """Whether an open run has no evaluation yet."""
         return any(run.evaluation is None for run in list(self.runs.values()))
 
     @property
     def num_training(self) -> int:
-        """Workers that train now."""
+        """Workers of the runs in `training`."""
         return sum(run.num_workers for run in self.training)
 
     def time_left(self, at: float) -> TimeLeft | None:
-        """Return the time left, what follows the phase included; None if nothing is known of it.
-
-        The time budget is the longest that it can be.
-        """
+        """Return the time left with later phases, at most that of the time budget; None if not
+        known."""
         found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
-        is_known = self.phase != "reference"  # nobody knows how long the search after it takes
+        is_known = self.phase != "reference"  # the search after it has unknown length
         work_s = found + self.after_s if is_known and found is not None else None
         budget_s = None if self.ends_s is None else max(self.ends_s - at, 0.0)
         if budget_s is not None and (work_s is None or budget_s < work_s):

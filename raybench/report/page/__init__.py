@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 def try_page(
     results: Study, folder: Path, say: Callable[[str], None], extras: Sequence["PagePart"] = ()
 ) -> list[Path]:
-    """Write the page at the end of a study; return its file, in a list.
+    """Write the page of a study. An error is reported with `say`, never raised.
 
-    The study's numbers must not be lost with the page, nor the page with one of its figures:
-    whatever is wrong is said and its traceback kept in `errors/`; the figure is missing, or where
-    it is the page itself, there is no file.
+    Its traceback is kept in `errors/`. If a figure cannot be drawn, the page is written without it.
+
+    Args:
+        results: the study.
+        folder: its results folder.
+        say: prints a message.
+        extras: further parts of the page.
+
+    Returns:
+        The file of the page; [] if it could not be written.
     """
 
     def tell(what: str, error: Exception, name: str = PAGE_FILE) -> None:
@@ -29,7 +36,7 @@ def try_page(
         say(f"{what} ({fault_words(error)}); all else is there (traceback: {kept}).")
 
     try:
-        # Late: matplotlib takes half a second, and fails with a wrong MPLBACKEND.
+        # Late: importing matplotlib takes half a second, and fails with a wrong MPLBACKEND.
         from raybench.report.page.document import write_page
 
         def on_fault(title: str, error: Exception) -> None:
@@ -37,6 +44,6 @@ def try_page(
             tell(what, error, f"{PAGE_FILE} {title}")
 
         return [write_page(results, folder, extras, on_fault)]
-    except Exception as error:  # noqa: BLE001 (any fault of the page; it is said and kept)
+    except Exception as error:  # noqa: BLE001 (reported, and its traceback kept)
         tell(f"{PAGE_FILE} could not be written", error)
         return []

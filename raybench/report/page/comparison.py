@@ -1,4 +1,4 @@
-"""Several studies side by side: whose winner is first."""
+"""Comparison of the winners of several studies, for their common page."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from raybench.report.page.tables import HtmlTable, table_of
 from raybench.report.words import duration, target_in_words
@@ -16,37 +15,25 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.documents import validate
 
 Named = Sequence[tuple[str, Study]]
-"""Studies, by names that no other has."""
+"""Studies with unique names."""
 COMPARED = {"metric": "metrics", "target": "targets", "workload": "models", "dataset": "data"}
-"""Settings that must be alike for a winner to be named among studies, and what it is called."""
+"""Conditions that must be equal for studies to be comparable, and their names."""
 SIZES = ("shape", "num_classes", "num_samples")
-"""Keys of a dataset that follow from it."""
-
-
-@dataclass(frozen=True)
-class ComparedPicture:
-    """A figure of the page."""
-
-    id: str
-    """Empty where its part of the page has its heading."""
-    title: str
-    reading: str
-    drawing: Markup
-    table: HtmlTable
+"""Keys of a dataset that follow from the others."""
 
 
 @dataclass(frozen=True)
 class PageComparison:
-    """Comparison of studies, which stands before the studies themselves."""
+    """The part of the page above the studies."""
 
     headline: str
-    mind: Sequence[str]
+    caveats: Sequence[str]
     """Limits of the comparison."""
     winners: HtmlTable
 
 
 def compared(named: Named) -> PageComparison:
-    """Return the comparison."""
+    """Return the comparison of several studies."""
     studies = [one for _, one in named]
     if any(one.is_scaling for one in studies):
         headline = f"{len(named)} studies side by side"
@@ -56,13 +43,13 @@ def compared(named: Named) -> PageComparison:
     else:
         headline = winner_sentence(named)
     others = "They ran on different machines, so their seconds differ by that too."
-    mind = [others] if len({conditions(one)["machine"] for one in studies}) > 1 else []
+    caveats = [others] if len({conditions(one)["machine"] for one in studies}) > 1 else []
     table = table_of(winners_table(named), "The winner of each study")
-    return PageComparison(headline, mind, table)
+    return PageComparison(headline, caveats, table)
 
 
 def words(value: Any) -> str:
-    """Return plain data in words: `ray 2.60.0, torch 2.15.0`; what says nothing is left out."""
+    """Return plain data in words, `ray 2.60.0, torch 2.15.0`, without empty values."""
     if isinstance(value, Mapping):
         known = {key: one for key, one in value.items() if one is not None and one not in ({}, [])}
         return ", ".join(f"{key} {words(inner)}" for key, inner in known.items())
@@ -70,7 +57,7 @@ def words(value: Any) -> str:
 
 
 def conditions(results: Study) -> dict[str, str]:
-    """Return what studies are compared by, and the machine, each in words."""
+    """Return the conditions of a study in words: those of COMPARED, and the machine."""
     study, machine = results.study["study"], results.study.get("machine")
     gpus = sorted({one for run in results.runs.values() for one in run.accelerators})
     cores = []
@@ -80,13 +67,13 @@ def conditions(results: Study) -> dict[str, str]:
         "metric": results.metric.words,
         "target": target_in_words(results) if results.is_timed else "best at the budget",
         "workload": words(study.get("workload")),
-        "dataset": _asked(study.get("dataset")),
+        "dataset": _dataset_words(study.get("dataset")),
         "machine": ", ".join([*cores, *gpus]),
     }
 
 
-def _asked(dataset: Any) -> str:
-    """Return what was asked for of a dataset."""
+def _dataset_words(dataset: Any) -> str:
+    """Return a dataset's name and the keys that differ from their defaults."""
     if not isinstance(dataset, Mapping):
         return words(dataset)
     given = {key: value for key, value in dataset.items() if key not in SIZES}
@@ -96,7 +83,7 @@ def _asked(dataset: Any) -> str:
 
 
 def differing(studies: Sequence[Study]) -> list[str]:
-    """Return what studies must be alike in to be compared, and are not, in words."""
+    """Return the names of the conditions of COMPARED in which studies differ."""
     found = [conditions(one) for one in studies]
     return [words for key, words in COMPARED.items() if len({one[key] for one in found}) > 1]
 
@@ -107,7 +94,7 @@ def _facts(results: Study) -> VerdictFacts | None:
 
 
 def _judged(results: Study, facts: VerdictFacts) -> tuple[float, float, float]:
-    """Return the winner's seconds to the target, or its value, and the 90 % interval of it."""
+    """Return the winner's seconds to the target or its value, and the ends of its 90 % interval."""
     one = facts.fastest
     if results.is_timed:
         return one.seconds, *one.ends_s
@@ -115,7 +102,7 @@ def _judged(results: Study, facts: VerdictFacts) -> tuple[float, float, float]:
 
 
 def winners_table(studies: Named) -> pd.DataFrame:
-    """Return the winners in words and units, a row a study; one without a winner says so."""
+    """Return one row per study with its winner and conditions; columns are words with units."""
     rows = []
     for name, results in studies:
         row: dict[str, Any] = {"study": name, "fastest or best": "none"}
@@ -135,7 +122,7 @@ def winners_table(studies: Named) -> pd.DataFrame:
 
 
 def winner_sentence(studies: Named) -> str:
-    """Return whose winner is first, and whether it is distinguishable from the next."""
+    """Return which study has the best winner, and whether other intervals overlap it."""
     found = [(name, one, facts) for name, one in studies if (facts := _facts(one)) is not None]
     if not found:
         return f"None of the {len(studies)} studies has an answer yet."

@@ -1,6 +1,6 @@
-"""The page of a study, or of several side by side, and how it is written to a file.
+"""The page of one or several studies, as a file that needs no network.
 
-`page.html` is the page; `StudyPart` and its parts are what it shows.
+`page.html` is the template; the dataclasses below are its input.
 """
 
 import base64
@@ -19,16 +19,23 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from raybench.report.answer import in_words, said
+from raybench.report.answer import configuration_words, summary_of
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
 from raybench.report.how_sure import PAGE_FILE, SuggestedStep, next_steps
-from raybench.report.page.comparison import ComparedPicture, PageComparison, compared
-from raybench.report.page.tables import TrialTable, own, table_of, trial_link, trials_of
+from raybench.report.page.comparison import PageComparison, compared
+from raybench.report.page.tables import (
+    HtmlTable,
+    TrialTable,
+    own,
+    table_of,
+    trial_link,
+    trials_of,
+)
 from raybench.report.remarks import effort_words, sensitivity_lines
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import BATCH_STATISTICS, failures, predictions
-from raybench.report.words import ENDINGS, counted, duration, fault_words, price_of, target_sentence
+from raybench.report.words import ENDINGS, duration, fault_words, price_of, target_sentence
 from raybench.results.lock import driver_of, owner_of
 from raybench.results.place import shown, unlike
 from raybench.results.records import uncollected
@@ -37,39 +44,39 @@ from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import to_yaml
-from raybench.spec.text import clean, clean_lines
+from raybench.spec.text import clean, clean_lines, counted
 
 HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class PageAnswer:
-    """Opening of the page; Markup has links to trials."""
+    """Summary of a study at the top of the page; Markup has links to trials."""
 
     title: str
-    """The answer in a sentence."""
+    """First sentence of the conclusions."""
     headline: Markup
-    """The same."""
+    """The same with links."""
     lead: Sequence[Markup]
-    """The rest of it."""
+    """The other conclusions."""
     facts: Sequence[tuple[str, Markup]]
-    """Facts for a decision, by names: how sure, target, cost."""
-    mind: Sequence[Markup]
-    """Limits of the answer: ties, the study goes on, the winner lies at the end of a range."""
+    """Names and texts: how sure, target, cost."""
+    caveats: Sequence[Markup]
+    """Limits of the conclusions, and whether the study is still running."""
     steps: Sequence[SuggestedStep]
     """Next steps."""
 
 
 def answer_of(results: Study, study: str) -> PageAnswer:
-    """Return the answer of a study of any kind; `study` begins the ids that its links lead to."""
-    found = said(results)
-    (first, *rest), *others = found.answer
+    """Return the summary of a study of any kind; `study` is the prefix of the linked ids."""
+    found = summary_of(results)
+    (first, *rest), *others = found.conclusions
     steps: list[SuggestedStep] = []
     facts: list[tuple[str, str]] = []
     if results.study["study"].get("run"):
         facts = _facts_of_run(results)
     elif not results.is_scaling:
-        sure = found.sure[:1].upper() + found.sure[1:]
+        sure = found.confidence[:1].upper() + found.confidence[1:]
         facts = [("How sure", sure), ("Target", target_sentence(results))]
         facts.append(("Another target", " ".join(sensitivity_lines(results))))
         steps = [
@@ -78,39 +85,33 @@ def answer_of(results: Study, study: str) -> PageAnswer:
     facts.append(("What the study took", effort_words(results)))
 
     def linked(text: str) -> Markup:
-        return with_links(results, text, study)
+        """Return a sentence in which names of trials are links."""
+        return Markup(TRIALS.sub(links, own(text)))
+
+    def links(found: re.Match[str]) -> str:
+        names = found[2].split(", ")
+        known = [trial_link(results, one, study) if one in results.runs else one for one in names]
+        return found[1] + ", ".join(known)
 
     return PageAnswer(
         first,
         linked(first),
         [linked(" ".join(one)) for one in (rest, *others) if one],
         [(name, linked(text)) for name, text in facts if text],
-        [linked(one) for one in (*unfinished(results), *found.mind)],
+        [linked(one) for one in (*unfinished(results), *found.caveats)],
         steps,
     )
 
 
 NAME = r"[\w-]+(?:\.[\w-]+)*"
 TRIALS = re.compile(rf"(\btrials? )({NAME}(?:, {NAME})*)")
-"""Trials that a sentence names: `trial 0003`, `trials 0003, 0012.torch2`."""
-
-
-def with_links(results: Study, text: str, study: str) -> Markup:
-    """Return a sentence in which the trials that it names (`trial 0003`, `trials 0003, 0004`) are
-    links; `study` begins the ids that they lead to."""
-
-    def linked(found: re.Match[str]) -> str:
-        names = found[2].split(", ")
-        links = [trial_link(results, one, study) if one in results.runs else one for one in names]
-        return found[1] + ", ".join(links)
-
-    return Markup(TRIALS.sub(linked, own(text)))
+"""Trials named in a sentence: `trial 0003`, `trials 0003, 0012.torch2`."""
 
 
 def unfinished(results: Study) -> list[str]:
-    """Return a sentence where the study is still running, or was cut off; [] where neither.
+    """Return a sentence if the study is still running or was interrupted.
 
-    A study below a URL has no lock in its copy: of it only what was cut off is known.
+    The copy of a study at a URL has no lock, so it only shows an interruption.
     """
     owner, number = owner_of(results.folder), counted(len(results.runs), "run")
     if owner and (owner.get("pid"), owner.get("host")) != (os.getpid(), platform.node()):
@@ -124,14 +125,14 @@ def unfinished(results: Study) -> list[str]:
 
 
 def _facts_of_run(results: Study) -> list[tuple[str, str]]:
-    """Return what is to be known of a single training, where it has ended."""
+    """Return names and texts about a single training; [] if it has not ended."""
     if not results.runs:
         return []
     run = next(iter(results.runs.values()))
     trained, cost = duration(run.ledger["train"]), run.spec.num_workers * run.ledger["train"]
     costs = f"{cost:.3g} worker-seconds{price_of(results, cost, run.trial)}"
     return [
-        ("Configuration", f"{in_words(results, run.spec)}, seed {run.spec.seed}"),
+        ("Configuration", f"{configuration_words(results, run.spec)}, seed {run.spec.seed}"),
         ("Target", target_sentence(results)),
         ("What it took", f"{trained} of training, {costs}; {duration(run.wall_s)} in all."),
         ("Ended as", f"{ENDINGS.get(run.stop, run.stop)}." if run.stop is not None else ""),
@@ -139,26 +140,40 @@ def _facts_of_run(results: Study) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
+class PageFigure:
+    """A figure of the page."""
+
+    id: str
+    """Empty if the heading of its part is enough."""
+    title: str
+    reading: str
+    """How to read it."""
+    drawing: Markup
+    table: HtmlTable
+    """Its numbers."""
+
+
+@dataclass(frozen=True)
 class PagePart:
-    """A part of the page that has a heading and can be jumped to: what it has, in this order."""
+    """A part of the page with a heading; its contents are shown in the order of the fields."""
 
     title: str
     lines: Sequence[str] = ()
     tables: Sequence[tuple[str, pd.DataFrame]] = ()
-    """Captions and tables; columns in words, with their units."""
-    pictures: Sequence[ComparedPicture] = ()
+    """Captions and tables; column names are words with units."""
+    pictures: Sequence[PageFigure] = ()
     rest: str = ""
-    """The file that has all rows of a long table."""
+    """Name of the file that has all rows of a long table."""
     trials: TrialTable | None = None
     pairs: Sequence[tuple[str, str, bool]] = ()
-    """Names, what they are, and whether that is code."""
+    """Names, texts, and whether the text is code."""
     name: str = ""
-    """Its id."""
+    """Id of the part."""
 
 
 @dataclass(frozen=True)
 class StudyPart:
-    """A study on the page; its `id` begins those of its parts."""
+    """A study on the page; its `id` is the prefix of the ids of its parts."""
 
     id: str
     name: str
@@ -174,7 +189,7 @@ FAILED = "Failed runs by cause, the most frequent first"
 
 
 OnFault = Callable[[str, Exception], None]
-"""Takes the title of a figure that could not be drawn, and the error."""
+"""Called with the title of a figure that could not be drawn, and the error."""
 
 
 def study_part(
@@ -184,7 +199,7 @@ def study_part(
     extras: Sequence[PagePart] = (),
     on_fault: OnFault | None = None,
 ) -> StudyPart:
-    """Return what the page shows of a study."""
+    """Return the parts of the page about a study: see `page_text` for the arguments."""
     parts = {} if results.trials.empty else dict(_parts(results, study, extras, on_fault))
     parts["provenance"] = PagePart("Provenance", pairs=_provenance(results))
     own_ids = [replace(part, name=f"{study}-{key}") for key, part in parts.items()]
@@ -194,7 +209,7 @@ def study_part(
 def _parts(
     results: Study, study: str, extras: Sequence[PagePart], on_fault: OnFault | None
 ) -> Iterator[tuple[str, PagePart]]:
-    """Yield the parts of a study that has runs by their ids, in the order of the page."""
+    """Yield ids and parts of a study with runs, in the order of the page."""
     is_scaling, trials = results.is_scaling, results.trials
     pictures, missing = _pictures(results, study, on_fault)
     if pictures or missing:
@@ -220,18 +235,17 @@ def _parts(
 
 def _pictures(
     results: Study, study: str, on_fault: OnFault | None
-) -> tuple[list[ComparedPicture], list[str]]:
-    """Return the figures, and sentences on those that could not be drawn."""
+) -> tuple[list[PageFigure], list[str]]:
+    """Return the figures, and a sentence for each that could not be drawn."""
     pictures, missing = [], []
     for name, kind in kinds_of(results).items():
         try:
             if kind.applies(results):
                 drawing = Markup(svg(kind.draw(results), f"{study}-{name}", kind.title))
                 table = table_of(kind.table(results), kind.title)
-                pictures.append(
-                    ComparedPicture(f"{study}-{name}", kind.title, kind.reading, drawing, table)
-                )
-        except Exception as error:  # noqa: BLE001 (a fault of one figure; it is said and kept)
+                words = kind.title, kind.reading
+                pictures.append(PageFigure(f"{study}-{name}", *words, drawing, table))
+        except Exception as error:  # noqa: BLE001 (the page shows it, and on_fault keeps it)
             missing.append(f"{kind.title}: could not be drawn ({fault_words(error)}).")
             if on_fault is not None:
                 on_fault(kind.title, error)
@@ -239,11 +253,11 @@ def _pictures(
 
 
 MOST_NAMED = 20
-"""Hosts, devices that are named."""
+"""Most hosts, devices and GPUs that are named."""
 
 
 def _provenance(results: Study) -> list[tuple[str, str, bool]]:
-    """Return what must be known to read the results later, or to repeat them."""
+    """Return names and texts needed to interpret or repeat the results."""
     pairs: list[tuple[str, str, bool]] = [
         (STUDY_FILE, escape(clean_lines(to_yaml(results.study))), True)
     ]
@@ -264,14 +278,14 @@ def _provenance(results: Study) -> list[tuple[str, str, bool]]:
 
 @cache
 def glossary() -> dict[str, dict[str, str]]:
-    """Return the terms by subject, each with what it means; code stands between backticks."""
+    """Return the meaning of each term, by subject; code is between backticks."""
     found: dict[str, dict[str, str]] = yaml.safe_load((HERE / "glossary.yaml").read_text("utf-8"))
     return found
 
 
 @cache
 def _environment() -> Environment:
-    """Return the template's surroundings: every text is escaped, and safe to show."""
+    """Return the environment of the template, in which all text is escaped and cleaned."""
 
     def digest(content: str) -> str:
         return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
@@ -296,10 +310,12 @@ def _environment() -> Environment:
 def page_text(
     studies: Sequence[Study], extras: Sequence[PagePart] = (), on_fault: OnFault | None = None
 ) -> str:
-    """Return the page of a study, or of several side by side.
+    """Return the page of one or several studies as HTML.
 
-    `extras` are of a single study: what its command knows beyond the records. A figure that cannot
-    be drawn is missing, which the page says, and `on_fault` is told.
+    Args:
+        studies: the studies; of several, the page compares the winners first.
+        extras: further parts, for a single study.
+        on_fault: called for a figure that cannot be drawn; the page names it and goes on.
     """
     with uncollected():
         names = unlike([(one.name, one.place) for one in studies])
@@ -335,19 +351,19 @@ def _rendered(
 def write_page(
     results: Study, folder: Path, extras: Sequence[PagePart] = (), on_fault: OnFault | None = None
 ) -> Path:
-    """Write a study's page into its folder, whole or not at all; return its file."""
+    """Write the page of a study into its folder atomically; return the file."""
     StudyFiles(folder).write_text(PAGE_FILE, page_text([results], extras, on_fault))
     return folder / PAGE_FILE
 
 
 def write_comparison(studies: Sequence[Study], file: Path) -> Path:
-    """Write the page of several studies; UserError where the file cannot be written."""
+    """Write the page of several studies; UserError if the file cannot be written."""
     write_out(file, page_text(studies))
     return file
 
 
 def write_extras(title: str, extras: Sequence[PagePart], file: Path) -> Path:
-    """Write a page of parts that are of no single study; UserError as `write_comparison`."""
+    """Write a page of parts that belong to no single study; UserError as in `write_comparison`."""
     parts = [replace(one, name=f"extra-{number}") for number, one in enumerate(extras)]
     shown = StudyPart("s1", "Plan", PageAnswer(title, own(title), (), (), (), ()), parts)
     write_out(file, _rendered([shown], "Plan"))

@@ -1,5 +1,5 @@
-"""Inputs of the page's template: texts of anybody, links to trials, tables of DataFrames, and the
-table of trials: its best rows as they are, all of them as data for the script."""
+"""Inputs of the page's template: escaped texts, links to trials, tables, and the table of trials
+(its best rows as HTML, all rows as data for the script)."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
+from raybench.report.tables import LONGEST_CELL, MISSING
 from raybench.report.words import ROLES
 from raybench.results.ranking import configurations
 from raybench.results.study import Study
@@ -21,16 +22,15 @@ from raybench.spec.values import short
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import RunRecord
 
-MISSING = "-"
 DIGITS = 4
 """Significant digits of a number."""
-LONGEST = 400
-"""Characters of a cell; the files hold the whole text."""
 
 
 def own(content: object) -> Markup:
-    """Return any text, escaped; one whose letters may run from right to left disturbs none around
-    it. What is Markup stays as it is."""
+    """Return text escaped for HTML; Markup is returned unchanged.
+
+    Text that is not ASCII is isolated, so that writing from right to left does not affect the rest.
+    """
     if isinstance(content, Markup):
         return content
     safe = escape(clean(str(content)))
@@ -38,7 +38,7 @@ def own(content: object) -> Markup:
 
 
 def trial_link(results: Study, trial: str, study: str) -> Markup:
-    """Return a link to a trial; `study` begins the ids of its study."""
+    """Return a link to a trial; `study` is the prefix of the ids of its study."""
     link = Markup('<a href="#{}-t{}" data-study="{}" data-trial="{}">{}</a>')
     place = list(results.runs).index(trial)
     return link.format(study, place, study, clean(trial), own(trial))
@@ -50,14 +50,14 @@ class HtmlTable:
 
     caption: str
     heads: Sequence[tuple[str, bool]]
-    """Titles, and whether a column is of numbers."""
+    """Titles, and whether the column is numeric."""
     rows: Sequence[Sequence[str]]
     ids: Sequence[str] = ()
-    """Anchors of the rows that links lead to."""
+    """Ids of the rows."""
 
 
 def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = "") -> HtmlTable:
-    """Return the first `most` rows; the caption says how many there are, `rest` where."""
+    """Return the first `most` rows; the caption names the number of rows and the file `rest`."""
     first = frame.head(most)
     if len(frame) > most:
         where = f"; {rest} holds all" if rest else ""
@@ -68,19 +68,19 @@ def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = 
 
 
 def _texts(column: pd.Series) -> list[str]:
-    """Return a column's cells; its numbers have as many decimals as the largest needs."""
+    """Return the cells of a column; its numbers have as many decimals as the largest needs."""
     if pd.api.types.is_float_dtype(column):
         sizes = column.abs()[np.isfinite(column) & (column != 0)]
         if len(sizes) and sizes.max() < 1e7 and sizes.min() >= sizes.max() / 1e5:
             decimals = min(max(DIGITS - 1 - math.floor(math.log10(sizes.max())), 0), 5)
-            # A zero added: what rounds to nothing has no sign.
+            # Adding 0 turns -0 into 0.
             rounded = column.round(decimals) + 0.0
             return [f"{one:,.{decimals}f}" if math.isfinite(one) else MISSING for one in rounded]
     return [_cell(value) for value in column]
 
 
 def _cell(value: Any) -> str:
-    """Return a single value: four digits of a number, a dash where nothing is known."""
+    """Return the text of a single value."""
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return MISSING
     if isinstance(value, bool | np.bool_):
@@ -89,11 +89,11 @@ def _cell(value: Any) -> str:
         return number(float(value))
     if isinstance(value, int | np.integer):
         return f"{value:,}"
-    return shorten(clean(str(value)), LONGEST)
+    return shorten(clean(str(value)), LONGEST_CELL)
 
 
 def number(value: float) -> str:
-    """Return four digits of a number, whole ones from a thousand on; a dash of infinity."""
+    """Return a number with four significant digits, without decimals from 1,000 on."""
     if not math.isfinite(value):
         return MISSING
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{DIGITS}g}"
@@ -108,16 +108,18 @@ class Column:
     """Format of its values: `text`, `count`, `seconds`, `share`, `number`, `rate`."""
     cells: Sequence[Any]
     is_chosen: bool = False
-    """Whether rows can be chosen by its values."""
+    """Whether rows can be filtered by its values."""
     descending: bool = False
-    """Whether the most is the best."""
+    """Whether the largest value is the best."""
     is_marked: bool = False
-    """Whether what is interpolated has a mark."""
+    """Whether interpolated values are marked."""
 
 
 def order_of(results: Study) -> list[int]:
-    """Return the places of all runs, best first: confirmed, then the search's by score, then
-    repeats and references, what failed last."""
+    """Return the positions of all runs in `trials`, best first.
+
+    Confirmed configurations come first, then search runs by score, other runs, and failures.
+    """
     trials = results.trials
     best = [] if results.is_scaling else list(configurations(results)["trial"])
     rank = {trial: place for place, trial in enumerate(best)}
@@ -126,7 +128,7 @@ def order_of(results: Study) -> list[int]:
 
 
 def columns_of(results: Study) -> list[Column]:
-    """Return the columns of the table, in the order of the records."""
+    """Return the columns of the table of trials, with one cell per row of `trials`."""
     trials, metric = results.trials, results.metric
     value, is_max = "share" if metric.is_share else "number", metric.direction == "max"
 
@@ -180,13 +182,9 @@ def _own(key: str, column: pd.Series) -> Column:
     return Column(key, "text", [None if value is None else str(value) for value in column], True)
 
 
-Setting = tuple[str, str]
-"""A key and its value in YAML."""
-
-
-def settings_of(specs: Iterable[RunSpec]) -> list[list[Setting]]:
-    """Return for every spec the settings from which `raybench train` makes it anew."""
-    known: dict[str, str] = {}  # what YAML takes for one value is too long for those of all trials
+def settings_of(specs: Iterable[RunSpec]) -> list[list[tuple[str, str]]]:
+    """Return the settings that reproduce each spec with `raybench train --set`: keys and YAML."""
+    known: dict[str, str] = {}  # YAML is too slow for the values of all trials
 
     def in_yaml(value: Any) -> str:
         if (mark := repr(value)) not in known:
@@ -198,17 +196,17 @@ def settings_of(specs: Iterable[RunSpec]) -> list[list[Setting]]:
 
 
 POINTS = 60
-"""Evaluations of a curve that the page keeps."""
+"""Most evaluations of a curve on the page."""
 
 
 def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
-    """Return what is shown of a trial that is opened: curve, ledger, spec, causes.
+    """Return the data of the dialogs that open for a trial: curve, ledger, spec, notes.
 
-    Lists in the order of the rows. A setting is a number in `settings`.
+    Lists are in the order of the rows. `specs` holds indices into `settings`.
     """
     every, metric, trials = list(results.runs.values()), results.metric, results.trials
     runs = [every[place] for place in order]
-    distinct: dict[Setting, int] = {}
+    distinct: dict[tuple[str, str], int] = {}
     phases, curves, marks = (*PHASES, OTHER), _curves(results), _marks(results)
     return {
         "metric": metric.words,
@@ -235,17 +233,17 @@ def _plain(value: Any, kind: str) -> Any:
     if value is None or value is pd.NA:
         return None
     if kind == "text":
-        return shorten(clean(str(value)), LONGEST)
+        return shorten(clean(str(value)), LONGEST_CELL)
     return int(value) if kind == "count" else _rounded(float(value))
 
 
 def _rounded(value: float) -> float | None:
-    """Return five digits of a number; None of what JSON does not know."""
+    """Return a number with five significant digits; None if it is not finite."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def _curves(results: Study) -> dict[str, list[list[float | None]]]:
-    """Return seconds and values of each run's curve, thinned; its best point stays."""
+    """Return seconds and values of each run's curve, thinned to POINTS, with its best point."""
     metric, found = results.metric, {}
     for trial, curve in results.curves.groupby("trial", sort=False):
         kept = curve[["train_s", metric.name]].astype(float)
@@ -258,13 +256,13 @@ def _curves(results: Study) -> dict[str, list[list[float | None]]]:
 
 
 def _marks(results: Study) -> list[bool]:
-    """Return of which runs the time to the target is interpolated."""
+    """Return whether the time to the target of each run is interpolated."""
     found: list[bool] = results.trials["is_interpolated"].eq(True).fillna(False).tolist()
     return found
 
 
 def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[list[str]]:
-    """Return what else is to be known of a run: names and what they are."""
+    """Return names and texts of further facts about a run."""
     disturbed = f"others had its cores for {run.disturbed_s:.2f} s" if run.is_disturbed else None
     said: dict[str, str | None] = {
         "repeats": run.source and f"trial {run.source}",
@@ -278,18 +276,18 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
         "hosts": ", ".join(sorted(set(run.hosts))),
         "devices": ", ".join(sorted(set(run.devices))),
     }
-    return [[name, shorten(clean(value), LONGEST)] for name, value in said.items() if value]
+    return [[name, shorten(clean(value), LONGEST_CELL)] for name, value in said.items() if value]
 
 
-MOST, MOST_CHOICES = 50, 12
-"""Rows that stand there without a script; values of a column that can be chosen from a list."""
+MOST_ROWS, MOST_CHOICES = 50, 12
+"""Rows without the script, and most values of a column that can be filtered by a list."""
 FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
-"""Format of a number in a cell, by its kind; the same as in the script (`written` in page.js)."""
+"""Format of a number by the kind of its column; page.js has the same in `written`."""
 
 
 @dataclass(frozen=True)
 class TrialTable:
-    """The table as it stands there, and what the script reads."""
+    """The table without the script, and the data that the script reads."""
 
     study: str
     table: HtmlTable
@@ -298,9 +296,9 @@ class TrialTable:
 
 
 def trials_of(results: Study, study: str) -> TrialTable:
-    """Return the table of trials; `study` begins the ids of its rows."""
+    """Return the table of trials; `study` is the prefix of the ids of its rows."""
     columns, order = columns_of(results), order_of(results)
-    marks, first = _marks(results), order[:MOST]
+    marks, first = _marks(results), order[:MOST_ROWS]
     caption = f"The {len(first)} best of {len(order):,} runs"
     if len(first) == len(order):
         caption = f"All {len(order)} runs, best first"

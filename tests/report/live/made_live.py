@@ -1,6 +1,8 @@
 """Made-up events of studies, and the state that they make."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from raybench.report.live.state import LiveState
@@ -34,28 +36,14 @@ def record(
     failure: Failure | None = None,
     message: str | None = None,
     wall_s: float = 4.0,
-    ledger: dict[str, float] | None = None,
+    ledger: Mapping[str, float] = MappingProxyType({}),
     **changes: Any,
 ) -> RunRecord:
     """A finished run: it reached the target after `seconds`, or was stopped at 80 %."""
-    made = factories.record(
-        name,
-        spec(**changes),
-        seconds or 3.0,
-        role=role,
-        source=source,
-        stop="target" if seconds else None,
-        failure=failure,
-        value=0.96 if seconds else 0.8,
-    )
-    took = made.ledger | (ledger or {})
-    return replace(made, message=message, wall_s=wall_s, ledger=took)
-
-
-def curve(num: int, last: float) -> list[Evaluation]:
-    """Evaluations that rise to `last`, faster in the beginning."""
-    values = [last * (1 - 0.6 ** (index + 1)) for index in range(num)]
-    return [evaluation(index, value) for index, value in enumerate(values)]
+    stop, value = ("target", 0.96) if seconds else (None, 0.8)
+    given: dict[str, Any] = {"role": role, "source": source, "stop": stop, "failure": failure}
+    made = factories.record(name, spec(**changes), seconds or 3.0, value=value, **given)
+    return replace(made, message=message, wall_s=wall_s, ledger=made.ledger | dict(ledger))
 
 
 def busy_state() -> tuple[LiveState, float]:
@@ -72,8 +60,9 @@ def busy_state() -> tuple[LiveState, float]:
     for number, (count, last) in enumerate([(3, 0.6), (9, 0.93), (30, 0.9512)]):
         name = f"{20 + number:04d}"
         state.started(name, spec(learning_rate=0.003 * (number + 1)), 50.0 - number)
-        for point in curve(count, last):
-            state.evaluated(name, point, 55.0)
+        for index in range(count):  # it rises to `last`, faster in the beginning
+            value = last * (1 - 0.6 ** (index + 1))
+            state.evaluated(name, evaluation(index, value), 55.0)
     state.started("0023", spec(framework="tensorflow", optimizer="lamb"), 57.0)
     state.started("0024", spec(num_workers=4), 58.0)
     state.waiting = {"0024": ("4 CPUs: 1 free on host a, 1 on host b", 3.0)}

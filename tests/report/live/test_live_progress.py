@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from raybench.report.live import screen
 from raybench.report.live.progress import ProgressDisplay, TrainingScreen
-from raybench.report.live.screen import NOTEBOOK_S, NotebookView
+from raybench.report.live.screen import NOTEBOOK_S
 from tests.report.live.made_live import KEYS, LABEL, evaluation, record, spec
 
 Patch = pytest.MonkeyPatch
@@ -135,7 +136,6 @@ def test_no_color_means_none(clock: Clock) -> None:
     console, out = terminal(TERM="xterm-256color", NO_COLOR="1")
     with ProgressDisplay(console, num_trials=9, clock=clock) as progress:
         progress.finished(record("0000", 2.0))
-        console.print(progress._draw(console))
     colours = re.findall(r"\x1b\[([\d;]*)m", out.getvalue())
     assert colours
     assert not [code for code in colours for part in code.split(";") if 30 <= int(part or 0) < 108]
@@ -161,7 +161,7 @@ class Page:
 def notebook(monkeypatch: Patch, clock: Clock) -> tuple[Page, Console, io.StringIO]:
     page, out = Page(), io.StringIO()
     monkeypatch.setattr(screen, "notebook_display", lambda: page)
-    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (clock,))
+    monkeypatch.setattr(time, "monotonic", clock)
     return page, Console(file=out, width=100, force_jupyter=True), out
 
 

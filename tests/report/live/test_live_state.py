@@ -22,27 +22,18 @@ def test_workers_train_from_the_first_evaluation_on() -> None:
     assert state.is_starting
 
 
-def test_the_best_is_one_of_the_search_and_reached_are_counted() -> None:
+def test_the_best_is_one_of_the_search_with_a_report_and_reached_are_counted() -> None:
     state = LiveState(0.0, num_runs=9)
     state.finished(record("reference0", role="reference"), 1.0)
+    # A run that the time budget has cut has a score, and none that counts.
+    state.finished(replace(record("silent"), samples=0, best_value=None, score=-1.0), 1.0)
     assert state.best is None
     for name, seconds in (("0000", None), ("0001", 2.0), ("0002", 3.0)):
         state.finished(record(name, seconds), 5.0)
     state.finished(record("0001-race0", 0.5, role="race", source="0001"), 6.0)
     assert state.best is not None
     assert state.best.trial == "0001"
-    assert (state.num_reached, state.num_searched, state.target) == (2, 3, OBJECTIVE.target)
-
-
-def test_a_run_without_a_report_is_never_the_best() -> None:
-    """Whatever its score: one that the time budget has cut has none that counts."""
-    state = LiveState(0.0, num_runs=9)
-    silent = replace(record("0000"), samples=0, best_value=None, score=-1.0)
-    state.finished(silent, 1.0)
-    assert state.best is None
-    state.finished(record("0001"), 2.0)
-    assert state.best is not None
-    assert state.best.trial == "0001"
+    assert (state.num_reached, state.num_searched, state.target) == (2, 4, OBJECTIVE.target)
 
 
 def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:

@@ -132,44 +132,35 @@ def test_it_sorts_by_keys_and_filters_by_words_and_by_choice(opened):
     assert {name.split()[0] for name in names(tab)} == {"broken"}
 
 
-def test_a_trial_opens_by_keys_and_gives_the_focus_back(opened):
+def test_a_trial_opens_from_table_links_pictures_and_its_address(opened):
     tab = opened()
+    dialog = tab.get_by_role("dialog")
     button = tab.locator(".trials tbody button").first
     button.focus()
     tab.keyboard.press("Enter")
-    dialog = tab.get_by_role("dialog")
-    assert "Trial 0000" in dialog.inner_text()
-    assert dialog.get_by_role("img").get_attribute("aria-label").endswith("s of training.")
     text = dialog.inner_text()
+    assert "Trial 0000" in text
     assert "python -m raybench.train" in text
     assert "--set 'objective={target: 0.9}'" in text
     assert "start to end" in text
-    assert re.search(r"#s1-t\d+$", tab.url)
-    tab.keyboard.press("Escape")
-    assert tab.get_by_role("dialog").count() == 0
-    assert tab.evaluate("document.activeElement === document.querySelector('.trials tbody button')")
-
-
-def test_names_that_are_attacks_are_shown_as_they_are(opened):
-    tab = opened()
-    for hostile in HOSTILE[:4]:
-        tab.locator(".trials tbody button", has_text=hostile).first.click()
-        assert hostile in tab.get_by_role("dialog").inner_text()
-        tab.keyboard.press("Escape")
-
-
-def test_links_and_marks_in_pictures_open_their_trial(opened):
-    tab = opened()
-    tab.locator("h1 a", has_text="0000").click()
-    assert "Trial 0000" in tab.get_by_role("dialog").inner_text()
+    assert dialog.get_by_role("img").get_attribute("aria-label").endswith("s of training.")
     address = tab.url
+    assert re.search(r"#s1-t\d+$", address)
     tab.keyboard.press("Escape")
+    assert dialog.count() == 0
+    assert tab.evaluate("document.activeElement === document.querySelector('.trials tbody button')")
+    for hostile in HOSTILE[:4]:  # names that are attacks are shown as they are
+        tab.locator(".trials tbody button", has_text=hostile).first.click()
+        assert hostile in dialog.inner_text()
+        tab.keyboard.press("Escape")
     wait_for(tab, "location.hash === ''")  # the browser says later that it was closed
     tab.goto(address)
-    assert "Trial 0000" in tab.get_by_role("dialog").inner_text()
+    assert "Trial 0000" in dialog.inner_text()
     tab.keyboard.press("Escape")
-    tab.locator("#s1-curves [data-trial='0000']").first.dispatch_event("click")
-    assert "Trial 0000" in tab.get_by_role("dialog").inner_text()
+    for mark in ("h1 a", "#s1-curves [data-trial='0000']"):
+        tab.locator(mark).first.dispatch_event("click")
+        assert "Trial 0000" in dialog.inner_text()
+        tab.keyboard.press("Escape")
 
 
 def test_it_fits_the_width_in_either_theme(opened):
