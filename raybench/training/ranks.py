@@ -22,14 +22,7 @@ class Call(enum.IntEnum):
     @property
     def words(self) -> str:
         """The call as named in sentences."""
-        return WORDS[self]
-
-
-WORDS = {
-    Call.TRAINING: "run.training()",
-    Call.TRAINED: "the end of run.training()",
-    Call.REPORT: "run.report",
-}
+        return ("run.training()", "the end of run.training()", "run.report")[self - 1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ def test_hooks_of_the_user_are_used_and_parameters_counted(framework):
 
 
 def test_statistics_of_a_workers_own_batch_are_found(framework):
-    module, synchronize = backend(framework), find_part(framework, "layers").synchronise
+    module, synchronize = backend(framework), find_part(framework, "layers").synchronize
     model = module.build_model(Regularised(), 0)
     assert module.batch_statistics(model)
     assert not module.batch_statistics(synchronize(model) or model)

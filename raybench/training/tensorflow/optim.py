@@ -307,17 +307,18 @@ TRANSPOSED = tuple(getattr(keras.layers, f"Conv{n}DTranspose") for n in (1, 2, 3
 """Convolutions whose kernels have the outputs on the axis before the last."""
 
 
-def matrix_shapes(model: keras.Model) -> dict[int, Shape]:
-    """Return the matrix shapes of weights of two dimensions or more, by `id` of the variable.
+def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
+    """Return the matrix shapes of the weights between a model's inputs and its head, by `id`.
 
-    Embeddings, biases and depthwise filters are left out.
+    The head is the last weight of two dimensions or more. Embeddings, biases, depthwise filters and
+    weights that have one row or column once flattened to (others, outputs) are left out. Without a
+    model, all `variables` count as weights of dense layers and convolutions.
     """
-    weights = [one for one in model.weights if len(one.shape) > 1]
+    weights = [one for one in (model.weights if model else variables) if len(one.shape) > 1]
     shapes = {id(one): (math.prod(one.shape[:-1]), one.shape[-1]) for one in weights}
-    owned = [(one, layer) for layer in all_layers(model) for one in layer.weights]
-    for variable, layer in {
-        id(one): (one, layer) for one, layer in owned
-    }.values():  # the innermost
+    layers = all_layers(model) if model else []
+    owners = {id(one): (one, layer) for layer in layers for one in layer.weights}  # the innermost
+    for variable, layer in owners.values():
         named = f"{type(layer).__name__} {variable.name}".lower()
         # Attention has a bias for each head, which makes two dimensions.
         if "bias" in variable.name or any(word in named for word in NO_MATRICES):
@@ -327,20 +328,6 @@ def matrix_shapes(model: keras.Model) -> dict[int, Shape]:
         elif isinstance(layer, TRANSPOSED):
             outputs = variable.shape[-2]
             shapes[id(variable)] = math.prod(variable.shape) // outputs, outputs
-    return shapes
-
-
-def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
-    """Return the matrix shapes of the weights between a model's inputs and its head.
-
-    The head is the last weight of two dimensions or more. Weights that have one row or column once
-    flattened to (others, outputs) are left out. Without a model, all `variables` count as weights
-    of dense layers and convolutions.
-    """
-    weights = [one for one in (model.weights if model else variables) if len(one.shape) > 1]
-    shapes = {id(one): (math.prod(one.shape[:-1]), one.shape[-1]) for one in weights}
-    if model:
-        shapes = matrix_shapes(model)
     head = {id(one) for one in weights[-1:]}
     return {one: shape for one, shape in shapes.items() if one not in head and min(shape) > 1}
 

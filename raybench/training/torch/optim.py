@@ -222,69 +222,14 @@ def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
     }
 
 
-def _adamw(
-    params: list[nn.Parameter],
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        _decayed(params, weight_decay),
-        lr=learning_rate,
-        betas=(beta1, beta2),
-        eps=epsilon,
-        fused=_fused(params),
-    )
-
-
-def _radam(
-    params: list[nn.Parameter],
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-) -> torch.optim.Optimizer:
-    return torch.optim.RAdam(
-        _decayed(params, weight_decay),
-        lr=learning_rate,
-        betas=(beta1, beta2),
-        eps=epsilon,
-        decoupled_weight_decay=True,
-        foreach=True,  # on CPUs too: less than half the time of torch's default there
-    )
-
-
-def _sgd(
-    params: list[nn.Parameter],
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    momentum: float,
-    nesterov: float,
-) -> torch.optim.Optimizer:
-    return torch.optim.SGD(
-        _decayed(params, weight_decay),
-        lr=learning_rate,
-        momentum=momentum,
-        nesterov=bool(nesterov and momentum),  # torch refuses it without momentum
-        fused=_fused(params),
-    )
-
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": _adamw,
-    "radam": _radam,
-    "lars": Lars,
-    "lamb": Lamb,
-    "sgd": _sgd,
-    "adamw": _adamw,
-    "muon": Muon,
+TORCH: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.AdamW,
+    "adamw": torch.optim.AdamW,
+    "radam": torch.optim.RAdam,
+    "sgd": torch.optim.SGD,
 }
+"""Optimizers that are classes of torch."""
+OURS: dict[str, type[Optimizer]] = {"lars": Lars, "lamb": Lamb, "muon": Muon}
 
 
 def build_optimizer(
@@ -302,7 +247,7 @@ def build_optimizer(
     computes the same updates. Change the rate between steps through `param_group["lr"]`.
 
     Args:
-        name: Key of `OPTIMIZERS`, or a class of a library such as `torch:NAdam`.
+        name: Key of `TORCH` or `OURS`, or a class of a library such as `torch:NAdam`.
         model: Model whose parameters are trained.
         learning_rate: Initial learning rate.
         weight_decay: Weight decay of parameters with two dimensions or more.
@@ -314,10 +259,28 @@ def build_optimizer(
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
         return _of_library(name, params, **given)
     own = DEFAULTS[name] | settings
+    if name in TORCH:
+        groups = _decayed(params, weight_decay)
+        return TORCH[name](groups, lr=learning_rate, **_torch_settings(name, params, own))
     if name == "muon":
         matrices = hidden_matrices(model)
         params = _two_groups(params, matrices.__contains__, "orthogonal", True, False)
-    return OPTIMIZERS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
+    return OURS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
+
+
+def _torch_settings(
+    name: str, params: list[nn.Parameter], own: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return our settings as arguments of torch's class."""
+    if name == "sgd":
+        momentum = own["momentum"]
+        nesterov = bool(own["nesterov"] and momentum)  # torch refuses it without momentum
+        return {"momentum": momentum, "nesterov": nesterov, "fused": _fused(params)}
+    found: dict[str, Any] = {"betas": (own["beta1"], own["beta2"]), "eps": own["epsilon"]}
+    if name != "radam":
+        return found | {"fused": _fused(params)}
+    # Multi-tensor on CPUs too: less than half the time of torch's default there.
+    return found | {"decoupled_weight_decay": True, "foreach": True}
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
