@@ -81,7 +81,7 @@ def test_a_target_beside_a_budget_makes_no_study_of_seconds(tmp_path):
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-NAMES = ["val/acc", "metrics/mAP50-95(B)", "Top1.acc [%] {x}: <b>$y$", "valid_0's AUC"]
+NAMES = ["metrics/mAP50-95(B)", "Top1's acc [%] {x}: <b>$y$"]
 
 
 def renamed(folder: Path, fixture: str, name: str) -> Path:
