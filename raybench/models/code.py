@@ -14,7 +14,7 @@ from pathlib import Path
 
 from raybench.models.named import is_named
 from raybench.models.user_code import loop_file
-from raybench.spec.own_loop import MARK, is_command, is_own_loop
+from raybench.spec.own_loop import is_command, is_own_loop, text_of_command
 
 MAX_BYTES = 16 << 20
 """Largest file in a command that is code; a larger one is data."""
@@ -58,7 +58,7 @@ def _name(file: Path) -> str:
 def _first_files(workload: str) -> Iterator[Path]:
     """Yield the files that a workload names."""
     if is_command(workload):
-        yield from _files_of_command(workload.removeprefix(MARK))
+        yield from _files_of_command(text_of_command(workload))
     elif is_own_loop(workload):
         if (file := loop_file(workload)) is not None:
             yield file

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo
 from raybench.spec.dataset_spec import Task
 from raybench.spec.documents import Document, parse_settings, parse_yaml
 from raybench.spec.errors import UserError
-from raybench.spec.own_loop import MARK, is_own_loop
+from raybench.spec.own_loop import LAUNCH_MARKS, MARK, is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy
 from raybench.spec.study import StudySpec
@@ -161,6 +161,9 @@ class TrialOptions(Options):
     command: str | None = None
     """Training command to run, such as "python train.py --lr {learning_rate}"; it prints the metric
     in lines of JSON, such as {"accuracy": 0.91, "samples": 50000}."""
+    launch: Literal["torchrun"] | None = None
+    """Start the command once per worker with the environment of torchrun (RANK, WORLD_SIZE,
+    MASTER_ADDR, ...); rank 0 prints the metric (default: one process for all workers)."""
     metric_pattern: Annotated[str | None, Argument("REGEX")] = None
     """Regular expression that finds the metric in the command's output, as its first group."""
     address: str | None = None
@@ -184,7 +187,10 @@ class TrialOptions(Options):
             raise UserError(f"{' and '.join(named)}: each names what to train; keep one of them.")
         if self.train is not None and not is_own_loop(self.train):
             raise UserError(f"--train {self.train}: write it FILE.py:FUNCTION, as train.py:train.")
-        command = None if self.command is None else f"{MARK}{self.command.removeprefix(MARK)}"
+        if self.launch is not None and self.command is None:
+            raise UserError("--launch: starts a command; name it with --command.")
+        mark = MARK if self.launch is None else LAUNCH_MARKS[self.launch]
+        command = None if self.command is None else f"{mark}{self.command.removeprefix(MARK)}"
         found = {"workload": self.workload or self.train or command}
         found["objective.metric_pattern"] = self.metric_pattern
         return {f"{below}{key}": one for key, one in found.items() if one is not None}

@@ -44,7 +44,7 @@ from raybench.spec.metric import (
 )
 from raybench.spec.objective import BUDGET, Objective, resolved
 from raybench.spec.optimizer import is_librarys
-from raybench.spec.own_loop import is_command, is_own_loop, keys_of, words_of
+from raybench.spec.own_loop import is_command, is_launched, is_own_loop, keys_of, words_of
 from raybench.spec.run import OPEN, RESOURCES, Placement, RunSpec, is_open, nested, value_of
 from raybench.spec.space import (
     Choices,
@@ -361,7 +361,8 @@ def groups(study: StudySpec, space: Space) -> list[Placement]:
     for one in combinations(space, study.fixed, GROUP_KEYS):
         resources = [one[key] for key in RESOURCES]
         group = Placement(one["framework"], one["num_workers"], 0, *resources)
-        is_one = one["strategy"] == "single_process" or is_command(study.workload)
+        is_alone = is_command(study.workload) and not is_launched(study.workload)
+        is_one = one["strategy"] == "single_process" or is_alone
         found[group.in_one_process if is_one else group] = None
     return list(found)
 

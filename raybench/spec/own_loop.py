@@ -1,9 +1,11 @@
 """The user's own training loops: the syntax of `workload` for a function or a command.
 
-    train.py:train                            a function, which receives a `raybench.Run`
-    $ python train.py --lr {learning_rate}    a command, which prints its metric
+    train.py:train                                    a function, which receives a `raybench.Run`
+    $ python train.py --lr {learning_rate}            a command, which prints its metric
+    $torchrun python train.py --lr {learning_rate}    one process per worker, as torchrun starts it
 
-Both load their own data. A command is one process with the resources of all its workers. In it,
+All load their own data. A command is one process with the resources of all its workers, or one
+process per worker, of which rank 0 prints the metric. In it,
 `{key}` is replaced by the value of a key of the run spec, and `{model.NAME}` by a setting of the
 model; text is inserted as it is, other values as JSON. `{--flag:key}` is replaced by `--flag` for
 true, by nothing for false and null, and by `--flag VALUE` for other values. `{--flag=:key}` inserts
@@ -20,6 +22,8 @@ from raybench.spec.errors import UserError, did_you_mean
 
 MARK = "$ "
 """Prefix of a workload that is a command."""
+LAUNCH_MARKS = {"torchrun": "$torchrun "}
+"""Prefix of a command that is started once per worker, by launcher."""
 UNREPORTED, OTHER_KEYS = "the command reports no", "its lines of JSON have"
 """Prefix of the error of a command that has printed no metric; all configurations fail with it."""
 OWN_DATA = {"name": "workload"}
@@ -31,7 +35,22 @@ OPTION = re.compile(r"\{(-[^\s:{}|]*)(?:\|(-[^\s:{}|]*))?:([A-Za-z_][\w.]*)\}")
 
 def is_command(workload: object) -> bool:
     """Whether a workload is a command."""
-    return str(workload).startswith(MARK)
+    return str(workload).startswith((MARK, *LAUNCH_MARKS.values()))
+
+
+def is_launched(workload: object) -> bool:
+    """Whether a workload is a command that is started once per worker."""
+    return str(workload).startswith(tuple(LAUNCH_MARKS.values()))
+
+
+def framework_of_command(workload: str) -> str:
+    """Return the framework of a command: torch connects the processes of a launched one."""
+    return "torch" if is_launched(workload) else "python"
+
+
+def text_of_command(workload: str) -> str:
+    """Return a command without its prefix."""
+    return workload.partition(" ")[2]
 
 
 def is_own_loop(workload: object) -> bool:
@@ -64,9 +83,9 @@ def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
         UserError: A key is unknown, quotes do not close, or an option is part of a word.
     """
     try:
-        words = shlex.split(workload.removeprefix(MARK))
+        words = shlex.split(text_of_command(workload))
     except ValueError as error:
-        raise UserError(f"command {workload.removeprefix(MARK)}: {error}; close it.") from None
+        raise UserError(f"command {text_of_command(workload)}: {error}; close it.") from None
     if not words:
         raise UserError("command: is empty; write it as python train.py --lr {learning_rate}.")
     placed = []

@@ -24,7 +24,13 @@ from raybench.spec.documents import (
 from raybench.spec.objective import Objective
 from raybench.spec.optimizer import DEFAULTS, LEFT_TO_IT, Optimizer, problem_of_optimizer
 from raybench.spec.optimizer import OPTIMIZERS as OPTIMIZERS
-from raybench.spec.own_loop import is_command, is_own_loop, with_own_data
+from raybench.spec.own_loop import (
+    framework_of_command,
+    is_command,
+    is_launched,
+    is_own_loop,
+    with_own_data,
+)
 from raybench.spec.values import identity, short
 
 ROUNDING = 1e-6
@@ -268,7 +274,7 @@ class RunSpec(Document):
         """Rename other names of keys; set the keys that the user's own training loop implies."""
         content = with_own_data(one_name_each(content))
         if isinstance(content, dict) and is_command(content.get("workload", "")):
-            content = {"framework": "python"} | content
+            content = {"framework": framework_of_command(content["workload"])} | content
         return content
 
     @field_validator("optimizer_options")
@@ -294,7 +300,8 @@ class RunSpec(Document):
     @property
     def replicas_per_process(self) -> int:
         """Replicas of the model in each process: all of them, as for a command, or one."""
-        is_one = self.strategy == "single_process" or is_command(self.workload)
+        is_command_alone = is_command(self.workload) and not is_launched(self.workload)
+        is_one = self.strategy == "single_process" or is_command_alone
         return self.num_workers if is_one else 1
 
     @property
@@ -415,8 +422,9 @@ def _problems_of_own_loop(spec: RunSpec) -> Iterator[str]:
     if spec.strategy == "single_process":
         yield "strategy single_process is not of a training loop of your own; leave it out"
     if is_command(spec.workload):
-        if spec.framework != "python":
-            yield "a command is started by framework python; leave framework out"
+        if spec.framework != framework_of_command(spec.workload):
+            name = framework_of_command(spec.workload)
+            yield f"a command is started by framework {name}; leave framework out"
     elif spec.framework == "python" and spec.num_workers > 1:
         yield (
             "workers of framework python have no way to exchange gradients; set num_workers: 1, "

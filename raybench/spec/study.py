@@ -20,7 +20,7 @@ from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.objective import BUDGET, Objective
 from raybench.spec.objective import TIME as TIME
 from raybench.spec.optimizer import is_librarys
-from raybench.spec.own_loop import OWN_DATA, is_command, is_own_loop
+from raybench.spec.own_loop import OWN_DATA, framework_of_command, is_command, is_own_loop
 from raybench.spec.run import DatasetSpec, RunSpec, flat, is_key, is_open, nested
 from raybench.spec.space import SEARCHABLE, Space, parse_space, values_of
 
@@ -229,7 +229,7 @@ def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
     workload, fixed = content.get("workload", ""), content.get("fixed") or {}
     is_named = any("framework" in (content.get(part) or {}) for part in ("space", "fixed"))
     if is_command(workload) and isinstance(fixed, dict) and not is_named:
-        content = content | {"fixed": {"framework": "python"} | fixed}
+        content = content | {"fixed": {"framework": framework_of_command(workload)} | fixed}
     return content | ({"dataset": OWN_DATA} if is_own_loop(workload) else {})
 
 

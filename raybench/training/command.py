@@ -10,23 +10,28 @@ import contextlib
 import json
 import math
 import os
+import platform
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import psutil
 
 from raybench.spec.errors import UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES
-from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED, words_of
+from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED, is_launched, words_of
 from raybench.spec.run import RunSpec, flat
 from raybench.spec.text import clean, shorten
 from raybench.training.own import Run
@@ -57,6 +62,8 @@ MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4000
 MAX_KEYS = 12
 """Keys of a line named in a sentence."""
+POLL_S = 0.1
+"""Seconds between two exchanges of the states of all ranks."""
 MAX_SHOWN = 200
 """Characters of an error's last line in a sentence."""
 
@@ -69,6 +76,119 @@ def values_of(spec: RunSpec, learning_rate: float) -> dict[str, Any]:
 
 def run_command(run: Run) -> None:
     """Run the command of a run spec to its end, or until a report says stop."""
+    if is_launched(run.spec.workload):
+        _run_ranks(run)
+    else:
+        _run_alone(run)
+
+
+def _run_ranks(run: Run) -> None:
+    """Run the command of this worker's rank; rank 0 reports.
+
+    The ranks tell each other their state every POLL_S, so that all end where one fails.
+    """
+    spec = run.spec
+    words = words_of(spec.workload, values_of(spec, run.learning_rate))
+    metric, began_s = spec.objective.judged_by.name, time.perf_counter()
+    with _started(words, spec, _environment_of_rank(run)) as process:
+        reports = _Reports(process, spec, began_s)
+        errors, timing = _Tail(process), _Timing(began_s)
+        while True:
+            with run.training():
+                report, train_s = _next_of_ranks(run, process, reports, timing, errors)
+            if train_s is None:
+                break
+            run.override_training_time(train_s)
+            run.note = UNTIMED if timing.is_untimed else None
+            values = {} if report is None else report.values
+            samples = values.get("samples", 1)
+            if run.report(values.get(metric), samples=samples, test=values.get("test")):
+                return
+        if run.rank == 0:
+            reports.require_metric()
+
+
+def _environment_of_rank(run: Run) -> dict[str, str]:
+    """Return the environment variables that torchrun sets for a rank."""
+    host = zlib.crc32(platform.node().encode())
+    rows = run.gather([float(host), float(_free_port() if run.rank == 0 else 0)])
+    hosts = [row[0] for row in rows]
+    local_rank = hosts[: run.rank].count(hosts[run.rank])
+    if run.device.startswith("cuda:"):  # scripts choose their GPU by it
+        local_rank = int(run.device.removeprefix("cuda:"))
+    nodes = list(dict.fromkeys(hosts))
+    return {
+        "RANK": str(run.rank),
+        "WORLD_SIZE": str(run.num_workers),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(hosts.count(hosts[run.rank])),
+        "GROUP_RANK": str(nodes.index(hosts[run.rank])),
+        "NODE_RANK": str(nodes.index(hosts[run.rank])),
+        # Ray has set the address of rank 0 for its own process group.
+        "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        "MASTER_PORT": str(round(rows[0][1])),
+    }
+
+
+class _RankState(IntEnum):
+    """State of the command of a rank."""
+
+    RUNNING = 0
+    REPORTED = 1
+    ENDED = 2
+    FAILED = 3
+
+
+def _next_of_ranks(
+    run: Run,
+    process: "subprocess.Popen[bytes]",
+    reports: "_Reports",
+    timing: "_Timing",
+    errors: "_Tail",
+) -> "tuple[_Report | None, float | None]":
+    """Wait until rank 0 reports or ends.
+
+    Returns:
+        Report of rank 0 (None on other ranks), and its training seconds; None and None if the
+        command has ended.
+
+    Raises:
+        UserError: The command has failed on a rank.
+    """
+    while True:
+        report: _Report | None = None
+        state, train_s, problem = _RankState.RUNNING, 0.0, None
+        try:
+            if run.rank == 0:
+                with contextlib.suppress(queue.Empty):
+                    report = reports.next(POLL_S)
+                    state = _RankState.ENDED if report is None else _RankState.REPORTED
+                    train_s = 0.0 if report is None else timing.train_s(report)
+            else:
+                time.sleep(POLL_S)
+            if process.poll() is not None or state is _RankState.ENDED:
+                _require_success(process.wait(), errors)
+        except UserError as error:
+            state, problem = _RankState.FAILED, error
+        rows = run.gather([float(state), train_s])
+        states = [_RankState(round(row[0])) for row in rows]
+        if problem is not None:
+            raise problem
+        if _RankState.FAILED in states:
+            raise UserError(f"the command failed on rank {states.index(_RankState.FAILED)}.")
+        if states[0] is not _RankState.RUNNING:
+            return report, rows[0][1] if states[0] is _RankState.REPORTED else None
+
+
+def _free_port() -> int:
+    """Return a port that is free on this host."""
+    with socket.socket() as one:
+        one.bind(("", 0))
+        return int(one.getsockname()[1])
+
+
+def _run_alone(run: Run) -> None:
+    """Run the command as one process."""
     spec = run.spec
     words = words_of(spec.workload, values_of(spec, run.learning_rate))
     metric = spec.objective.judged_by.name
@@ -162,9 +282,14 @@ class _Reports:
         self._found: queue.Queue[_Report | BaseException | None] = queue.Queue()
         _in_thread(self._read, process.stdout)
 
-    def next(self) -> _Report | None:
-        """Return the next report, or None at the end; raise UserError for an invalid line."""
-        found = self._found.get()
+    def next(self, timeout_s: float | None = None) -> _Report | None:
+        """Return the next report, or None at the end.
+
+        Raises:
+            UserError: A line is invalid.
+            queue.Empty: There is none within `timeout_s` seconds.
+        """
+        found = self._found.get(timeout=timeout_s)
         if isinstance(found, BaseException):
             raise found
         return found
@@ -328,13 +453,17 @@ def _in_thread(work: Callable[[Any], None], pipe: IO[bytes] | None) -> threading
 
 
 @contextlib.contextmanager
-def _started(words: list[str], spec: RunSpec) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run a command in its own process group, which ends with the context."""
+def _started(
+    words: list[str], spec: RunSpec, more: Mapping[str, str] = MappingProxyType({})
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a command in its own process group, which ends with the context; `more`: further
+    environment variables."""
     environment = os.environ | {
         # The PATH of an active environment: its python, torchrun, accelerate.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(spec.cpus_per_worker),
+        **more,
     }
     try:
         process = subprocess.Popen(

@@ -292,6 +292,14 @@ class Run:
             self._ledger.move(part_s, phase, "train")
             lack_s -= part_s
 
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return the values of every worker, by rank; all workers must call it together.
+
+        Args:
+            values: Numbers of this worker, as many as of every other.
+        """
+        return self._adapter.gather(values)
+
     def _value(self, value: float | None, metric: Mapping[str, float]) -> float | None:
         named = {OTHER_METRIC_NAMES.get(name, name): one for name, one in metric.items()}
         wanted = self._metric.name

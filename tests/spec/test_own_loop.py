@@ -9,6 +9,7 @@ import pytest
 
 from raybench.models.base import OwnLoop
 from raybench.models.find import find_workload, load_workload_dataset
+from raybench.runs.options import TrainOptions
 from raybench.runs.preflight import check_study, check_task, groups
 from raybench.search.factorisation import study_factors
 from raybench.spec.dataset_spec import DatasetSpec
@@ -206,3 +207,21 @@ def test_a_key_that_stands_in_an_option_is_taken() -> None:
     command = "$ python train.py {--lr:learning_rate} {--bn:model.bn} -k {model.block.k}"
     study, space = study_of(workload=command, space=space)
     assert check_study(study, space)[2] == []
+
+
+def test_a_launched_command_has_one_process_per_worker() -> None:
+    spec = RunSpec(workload="$torchrun python train.py {num_workers}", num_workers=2)
+    assert (spec.framework, spec.replicas_per_process) == ("torch", 1)
+    assert words_of(spec.workload, {"num_workers": 2}) == ["python", "train.py", "2"]
+    alone = RunSpec(workload="$ python train.py", num_workers=2)
+    assert (alone.framework, alone.replicas_per_process) == ("python", 2)
+    with pytest.raises(ValueError, match="framework torch"):
+        RunSpec(workload=spec.workload, framework="tensorflow")
+
+
+def test_launch_needs_a_command() -> None:
+    command = "python train.py --lr {learning_rate}"
+    given = TrainOptions(command=command, launch="torchrun").trained()
+    assert given == {"workload": f"$torchrun {command}"}
+    with pytest.raises(UserError):
+        TrainOptions(launch="torchrun").trained()

@@ -1,0 +1,100 @@
+"""A command that is started once per worker: its environment, its reports, its end on all ranks."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from local import on_ranks
+
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
+from raybench.training.command import run_command
+from raybench.training.own import OwnTrainer
+
+SCRIPT = """
+import json, os, sys, time
+from pathlib import Path
+rank, how = int(os.environ["RANK"]), sys.argv[1]
+names = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+Path(f"{rank}.json").write_text(json.dumps({name: os.environ[name] for name in names}))
+if how == "fails" and rank == 1:
+    sys.exit("no data on this host")
+for number in range(1, 1000 if how in ("long", "fails") else 4):
+    time.sleep(0.02)
+    if rank == 0 and how != "silent":
+        told = {"accuracy": min(0.3 * number, 0.95), "samples": 10, "train_s": 0.01}
+        print(json.dumps(told), flush=True)
+"""
+
+
+def run_of(
+    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[int, list[Evaluation]], dict[int, str]]:
+    """Run the script on two ranks, threads of this process; return curves and errors by rank."""
+    monkeypatch.chdir(folder)
+    (folder / "train.py").write_text(SCRIPT)
+    objective = Objective(target=0.9, max_train_seconds=1000.0)
+    command = f"$torchrun {sys.executable} train.py {how}"
+    spec = RunSpec(workload=command, objective=objective, num_workers=2)
+    assert (spec.framework, spec.replicas_per_process) == ("torch", 1)
+    # Ranks that are threads have no process group of torch.
+    spec = spec.model_copy(update={"framework": "python"})
+    curves: dict[int, list[Evaluation]] = {0: [], 1: []}
+    errors: dict[int, str] = {}
+
+    def work(world: Any) -> None:
+        trainer = OwnTrainer(spec, run_command, world, Ledger("setup"))
+        try:
+            for point in trainer.evaluations():
+                curves[world.rank].append(point)
+            trainer.finish()
+        except UserError as error:
+            errors[world.rank] = str(error)
+
+    on_ranks(2, work)
+    return curves, errors
+
+
+def children() -> list[str]:
+    return [" ".join(one.cmdline()) for one in psutil.Process().children(recursive=True)]
+
+
+@pytest.mark.parametrize("how", ["ends", "long"])
+def test_rank_0_reports_for_all_and_all_end_together(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves, errors = run_of(tmp_path, how, monkeypatch)
+    assert errors == {}
+    for curve in curves.values():
+        assert [one.value for one in curve][:3] == pytest.approx([0.3, 0.6, 0.9])
+        assert [one.samples for one in curve][:3] == [10, 20, 30]
+        assert [one.train_s for one in curve][:3] == pytest.approx([0.01, 0.02, 0.03])
+        assert curve[-1].stop == "target"
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert [one["LOCAL_RANK"] for one in ranks] == ["0", "1"]
+    for one in ranks:
+        assert (one["WORLD_SIZE"], one["LOCAL_WORLD_SIZE"], one["NODE_RANK"]) == ("2", "2", "0")
+    assert ranks[0]["MASTER_PORT"] == ranks[1]["MASTER_PORT"]
+    assert not any("train.py" in one for one in children())
+
+
+def test_a_rank_that_fails_ends_all_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, errors = run_of(tmp_path, "fails", monkeypatch)
+    assert "no data on this host" in errors[1]
+    assert "rank 1" in errors[0]
+    assert not any("train.py" in one for one in children())
+
+
+def test_a_command_that_reports_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, errors = run_of(tmp_path, "silent", monkeypatch)
+    assert "accuracy" in errors[0]
