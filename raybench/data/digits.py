@@ -6,10 +6,10 @@ import importlib.util
 import logging
 import math
 import os
-import pickle
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from zipfile import BadZipFile
 
 import numpy as np
@@ -151,7 +151,7 @@ def whole_file(file: Path, advice: str) -> Iterator[None]:
         raise
     except (
         *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
-        *(BadZipFile, zlib.error, pickle.UnpicklingError),
+        *(BadZipFile, zlib.error, UnpicklingError),
     ) as error:
         raise UserError(f"{file} cannot be read whole ({error}); {advice}.") from error
 

@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import queue
+import random
 import re
 import signal
 import socket
@@ -62,6 +63,8 @@ MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4000
 MAX_KEYS = 12
 """Keys of a line named in a sentence."""
+PORTS = 20_000, 30_000
+"""Range of the ports of launched commands, below those that systems hand out."""
 POLL_S = 0.1
 """Seconds between two exchanges of the states of all ranks."""
 MAX_SHOWN = 200
@@ -181,10 +184,13 @@ def _next_of_ranks(
 
 
 def _free_port() -> int:
-    """Return a port that is free on this host."""
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return int(one.getsockname()[1])
+    """Return a random port that nothing on this host listens on."""
+    while True:
+        # The random numbers of Python are seeded alike for all runs.
+        port = random.SystemRandom().randrange(*PORTS)
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 def _run_alone(run: Run) -> None:

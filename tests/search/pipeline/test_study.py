@@ -93,7 +93,7 @@ def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
         done = pipeline.study.model_copy(update={"is_set": True})
-        monkeypatch.setattr(module, "watching", lambda *given: nullcontext())
+        monkeypatch.setattr(module, "WaitWatch", lambda *given, **options: nullcontext())
         monkeypatch.setattr(module, "set_by_reference", lambda *given, **options: (done, []))
         monkeypatch.setattr(StudyPipeline, "_leave_out_of_time", lambda self: None)
         monkeypatch.setattr(StudyPipeline, "_slots", lambda self: 1)
