@@ -1,5 +1,6 @@
 """Two hosts, then three: the README's job, groups inside a host and over all, what is refused."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,33 @@ def test_an_interface_that_leads_nowhere_is_said_in_a_sentence(
     assert "as RAYBENCH_INTERFACE is set, host " in sentence
     assert " uses lo (127.0.0.1)" in sentence
     assert "Traceback" not in ended.stdout + ended.stderr
+
+
+RANKS = """
+import json, os
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+own = torch.tensor([float(os.environ[name]) for name in ("LOCAL_RANK", "NODE_RANK")])
+dist.all_reduce(own)  # 0 + 0 and 0 + 1
+for number in range(3):
+    if dist.get_rank() == 0:
+        told = {"accuracy": 0.3 * (number + own[1].item()), "samples": 10, "train_s": 0.01}
+        print(json.dumps(told), flush=True)
+    dist.barrier()
+assert own[0] == 0
+"""
+
+
+@pytest.mark.all
+def test_a_launched_command_over_two_hosts(cluster: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    command = ("--command", f"{sys.executable} {tmp_path}/ranks.py", "--launch", "torchrun")
+    target = ("--set", "objective.target=0.9")
+    ended = raybench(*(cluster[0], "train", *command, *TWO[:4], *target, "--out", tmp_path / "out"))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (run,) = package.load(tmp_path / "out").runs.values()
+    assert (run.failure, run.stop, run.workers_per_node) == (None, "target", [1, 1])
+    assert set(run.hosts) == {"host1", "host2"}
 
 
 @pytest.mark.all
