@@ -57,8 +57,11 @@ class Lease:
         self._own = Owner(uuid.uuid4().hex, machine, who, 0)
         self._beaten = 0.0
 
-    def take(self) -> None:
+    def take(self) -> bool:
         """Take the lease, once another owner counts as dead.
+
+        Returns:
+            Whether the owner before was a driver of the same folder on the same machine.
 
         Raises:
             UserError: The other owner lives.
@@ -72,6 +75,7 @@ class Lease:
         now = self._read()
         if now is None or now.lease != self._own.lease:
             raise self._held(now)
+        return before is not None and before.machine == self._own.machine
 
     def beat(self) -> None:
         """Say that we live.

@@ -12,6 +12,7 @@ finds there is always usable:
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
@@ -29,9 +30,9 @@ LOCAL = ("study.lock", "optuna.log.lock", "optuna.log.damaged", LEASE_KEY)
 FETCHERS = 16
 """Objects that are fetched at the same time."""
 Stamp = tuple[int, int]
-"""Time and size of a file; both are the same of what did not change."""
+"""Modification time in ns and size in bytes; an unchanged file keeps both."""
 UNKNOWN: Stamp = (0, -1)
-"""Stamp of a copy that an earlier driver made: no file has it."""
+"""Stamp of a copy made by an earlier driver; no file has this stamp."""
 
 
 class Mirror:
@@ -87,7 +88,7 @@ class Mirror:
             elif not self._put(name):
                 return  # replaced or deleted just now: the next round sees it
             self._copied[name] = files[name]
-        # What has lost its state above, and has not changed itself.
+        # Unchanged checkpoints whose `state.json` was deleted above get it back last.
         for name in files:
             if name not in self._copied and not self._put(name):
                 return
@@ -152,11 +153,11 @@ def files_of(folder: Path) -> dict[str, Stamp]:
             name = (below / file).as_posix()
             if is_copied(name) and (stamp := _stamp_of(folder / name)) is not None:
                 found[name] = stamp
-    states = [_state_of(name) for name in found]
+    parts = Counter(_state_of(name) for name in found)
     return {
         name: stamp
         for name, stamp in found.items()
-        if (state := _state_of(name)) is None or (state in found and states.count(state) > 1)
+        if (state := _state_of(name)) is None or (state in found and parts[state] > 1)
     }
 
 

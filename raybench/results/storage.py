@@ -255,12 +255,13 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
     try:
         bucket = Bucket(url)
         lease = Lease(bucket, _machine(home), say=warn)
-        lease.take()
+        is_last = lease.take()
         try:
             folder = home / "study"
             folder.mkdir(exist_ok=True)
             mirror, keys = Mirror(folder, bucket, lease.check), bucket.list_keys()
-            mirror.resume(keys, is_fetched=bring(bucket, keys, folder, warn=warn))
+            is_fetched = bring(bucket, keys, folder, is_last=is_last, warn=warn)
+            mirror.resume(keys, is_fetched=is_fetched)
         except BaseException:
             with suppress(BucketError):  # if it cannot be given back, it ages
                 lease.release()
@@ -271,16 +272,19 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
         raise
 
 
-def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, warn: Warn) -> bool:
+def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, is_last: bool, warn: Warn) -> bool:
     """Bring what is below a URL into a folder, unless the folder has more records of the same
     study; return whether it was brought.
+
+    `is_last`: the last driver that wrote there had this folder. No records there then means that
+    the driver died before its first upload, not that the URL was emptied.
 
     Records here that do not follow on those there are put aside, and their place is said: another
     driver went on meanwhile, or the URL was emptied.
     """
     there = (bucket.get(RECORDS_FILE) or b"") if RECORDS_FILE in keys else b""
     here = whole_lines(folder / RECORDS_FILE)
-    if len(here) > len(there) > 0 and here.startswith(there):
+    if len(here) > len(there) and here.startswith(there) and (there or is_last):
         return False
     if not there.startswith(here):
         why = "another driver went on where this machine's last one had records that were not "

@@ -64,6 +64,17 @@ def test_a_url_that_was_emptied_begins_anew(url, study, said):
     assert names(aside) == wanted(5)
 
 
+def test_a_driver_that_died_before_its_first_upload_loses_nothing(url, study, said):
+    write(url, study, range(5), said)
+    bucket = Bucket(url)
+    for key in bucket.list_keys():
+        if key != LEASE_KEY:
+            bucket.delete(key)
+    write(url, study, range(5, 7), said)
+    assert names(url) == wanted(7)
+    assert not said
+
+
 def test_two_drivers_of_one_machine_are_one_too_many(url, said):
     refusal = pytest.raises(UserError, match=f"is in use by process {os.getpid()}")
     with open_storage(url, warn=said.append), refusal:
