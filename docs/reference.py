@@ -5,6 +5,8 @@ schema of what `--json` prints and the table of search times in the README. A te
 with what stands there.
 """
 
+import ast
+import inspect
 import json
 import types
 from pathlib import Path
@@ -15,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from raybench.report.as_json import CommandResult
 from raybench.report.page.document import glossary
+from raybench.spec import errors
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.objective import Objective
 from raybench.spec.prices import MachinePrice
@@ -85,6 +88,28 @@ def words_page() -> str:
         rows = [f"| {word} | {_cell(text)} |" for word, text in words.items()]
         parts.append(f"## {title}\n\n| word | meaning |\n|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
+
+
+def errors_page() -> str:
+    """Return `docs/errors.md`: the members of `ErrorCode` with their docstrings."""
+    tree = ast.parse(inspect.getsource(errors.ErrorCode))
+    assert isinstance(tree.body[0], ast.ClassDef)
+    texts = [
+        node.value.value
+        for node in tree.body[0].body[1:]
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    rows = [
+        f"| `{code.value}` | {_cell(str(text))} |"
+        for code, text in zip(errors.ErrorCode, texts, strict=True)
+    ]
+    about = (
+        "Invalid input ends a command with exit code 2 and one sentence. With `--json`, "
+        "`error.code` is one of these; in Python, `raybench.UserError` has it as `code`. Codes are "
+        "stable, sentences are not.\n"
+    )
+    head = "| code | meaning |\n|---|---|"
+    return "\n".join([NOTE, "# Error codes\n", about, head, *rows]) + "\n"
 
 
 def schema() -> str:
@@ -164,6 +189,7 @@ def _cell(text: str) -> str:
 PAGES = {
     "docs/keys.md": keys_page,
     "docs/words.md": words_page,
+    "docs/errors.md": errors_page,
     "docs/answer.schema.json": schema,
     "README.md": readme_page,
 }

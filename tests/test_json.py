@@ -137,15 +137,18 @@ def test_data_are_looked_at(capsys: Capture, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("words", "code", "part"),
     [
-        (("tune", "nowhere.yaml"), "nowhere.yaml"),
-        (("scale", "--frobnicate"), "--frobnicate"),
-        (("tunes",), "did you mean 'tune'"),
+        (("tune", "nowhere.yaml"), "not_found", "nowhere.yaml"),
+        (("scale", "--frobnicate"), "invalid_option", "--frobnicate"),
+        (("tunes",), "unknown_name", "tune"),
     ],
     ids=lambda one: one[0],
 )
-def test_a_mistake_is_a_document_too(words: tuple[str, ...], part: str, capsys: Capture) -> None:
+def test_a_mistake_is_a_document_too(
+    words: tuple[str, ...], code: str, part: str, capsys: Capture
+) -> None:
     error = asked(capsys, *words, code=2)["error"]
     assert error["kind"] == "user"
+    assert error["code"] == code
     assert part in error["message"]

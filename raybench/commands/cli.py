@@ -21,7 +21,15 @@ from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED
 from raybench.spec.errors import NOT_REACHED as NOT_REACHED
 from raybench.spec.errors import WRONG_INPUT as WRONG_INPUT
-from raybench.spec.errors import Ended, StudyError, UserError, did_you_mean, removed
+from raybench.spec.errors import (
+    CommandError,
+    Ended,
+    ErrorCode,
+    StudyError,
+    UserError,
+    did_you_mean,
+    removed,
+)
 from raybench.spec.text import clean, redact_text, shorten
 
 if TYPE_CHECKING:
@@ -63,6 +71,7 @@ class Parser(argparse.ArgumentParser):
         about = "print one JSON document to stdout; everything else goes to stderr"
         self.add_argument("--json", action="store_true", help=about)
         self._given: list[str] = []
+        self._code = ErrorCode.INVALID_OPTION
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments; refuse removed options. `error` needs the arguments for `--json`."""
@@ -70,6 +79,7 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         for option in (word.partition("=")[0] for word in unknown):
             if (problem := removed(f"{self.name} {option}")) is not None:
+                self._code = ErrorCode.REMOVED
                 self.error(f"{option}: {problem}")
         return found, unknown
 
@@ -78,7 +88,8 @@ class Parser(argparse.ArgumentParser):
         sentence = f"{message}; see {self.prog} --help."
         print(f"raybench: {sentence}", file=sys.stderr)
         if "--json" in self._given:
-            _print_document(self.name, Ended(WRONG_INPUT, error=("user", sentence)))
+            error = CommandError("user", sentence, self._code)
+            _print_document(self.name, Ended(WRONG_INPUT, error=error))
         sys.exit(WRONG_INPUT)
 
 
@@ -151,7 +162,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
         try:
             given = parser_of(name).parse_args(arguments)
         except KeyboardInterrupt:
-            return _said(INTERRUPTED, "interrupted", "interrupted.").code
+            return _said(INTERRUPTED, CommandError("interrupted", "interrupted.")).code
         return run_command(
             lambda: run_asked(options_of(name, given), interrupt),
             json_of=name if given.json else None,
@@ -197,7 +208,9 @@ def _print_document(command: str, ended: Ended) -> None:
     try:
         document = document_of(command, ended)
     except (UserError, StudyError) as error:  # the results cannot be read
-        document = document_of(command, Ended(ended.code, error=("study", _shown(error))))
+        document = document_of(
+            command, Ended(ended.code, error=CommandError("study", _shown(error)))
+        )
     print(document.model_dump_json(indent=1))
 
 
@@ -206,30 +219,30 @@ def _ended(command: Callable[[], Ended]) -> Ended:
     try:
         return command()
     except UserError as error:
-        return _said(WRONG_INPUT, "user", _shown(error), _details(error))
+        problem = CommandError("user", _shown(error), error.code)
+        return _said(WRONG_INPUT, problem, _details(error))
     except StudyError as error:
-        return _said(FAILED, "study", _shown(error))
+        return _said(FAILED, CommandError("study", _shown(error)))
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             name = shorten(clean(str(error.filename)), 60)
-            return _said(WRONG_INPUT, "user", f"{name}: is too long for a path.")
+            sentence = f"{name}: is too long for a path."
+            return _said(WRONG_INPUT, CommandError("user", sentence, ErrorCode.INVALID_VALUE))
         if error.errno not in NO_ROOM:
             raise
-        return _said(
-            FAILED,
-            "study",
+        sentence = (
             f"results cannot be written any more ({error.strerror}); make room and run the same "
-            "command again, what is recorded is kept.",
+            "command again, what is recorded is kept."
         )
+        return _said(FAILED, CommandError("study", sentence))
     except KeyboardInterrupt:
-        return _said(INTERRUPTED, "interrupted", "interrupted.")
+        return _said(INTERRUPTED, CommandError("interrupted", "interrupted."))
 
 
-def _said(
-    code: int, kind: Literal["user", "study", "interrupted"], sentence: str, more: str = ""
-) -> Ended:
-    print(f"raybench: {sentence}{more}", file=sys.stderr)
-    return Ended(code, error=(kind, sentence))
+def _said(code: int, error: CommandError, more: str = "") -> Ended:
+    """Print the error; return the end of the command."""
+    print(f"raybench: {error.message}{more}", file=sys.stderr)
+    return Ended(code, error=error)
 
 
 def leave(code: int) -> NoReturn:
@@ -268,11 +281,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[0] not in COMMANDS:
         sentence = f"unknown command '{clean(given[0])}'; {did_you_mean(given[0], COMMANDS)}"
         shown = f"unknown command '{given[0]}'; there are:\n{overview}"
+        code = ErrorCode.UNKNOWN_NAME
         if (problem := removed(given[0])) is not None:
             sentence = shown = f"{given[0]}: {problem}."
+            code = ErrorCode.REMOVED
         print(f"raybench: {shown}", file=sys.stderr)
         if "--json" in given:
-            _print_document(given[0], Ended(WRONG_INPUT, error=("user", sentence)))
+            error = CommandError("user", sentence, code)
+            _print_document(given[0], Ended(WRONG_INPUT, error=error))
         return WRONG_INPUT
     return run(given[0], given[1:])
 

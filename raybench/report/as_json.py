@@ -18,7 +18,7 @@ from raybench.results.store import DIAGNOSIS, WINNERS
 from raybench.results.verdict import Verdict, judge, judge_each, winner_of
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import read_mapping
-from raybench.spec.errors import Ended
+from raybench.spec.errors import Ended, ErrorCode
 
 
 class _Part(BaseModel):
@@ -30,6 +30,10 @@ class Error(_Part):
 
     kind: Literal["user", "study", "interrupted"] = Field(
         description="user: the input is wrong (exit code 2); study: it cannot go on (1)"
+    )
+    code: ErrorCode | None = Field(
+        default=None,
+        description="kind of mistake, see docs/errors.md; null unless kind is user",
     )
     message: str = Field(description="one sentence that says what to do")
 
@@ -81,7 +85,9 @@ class CommandResult(_Part):
 
 def document_of(command: str, ended: Ended) -> CommandResult:
     """Return the document of a command that has ended, with the content of its results folder."""
-    error = None if ended.error is None else Error(kind=ended.error[0], message=ended.error[1])
+    error = None
+    if (problem := ended.error) is not None:
+        error = Error(kind=problem.kind, code=problem.code, message=problem.message)
     found: dict[str, Any] = {"answer": list(ended.answer), "details": dict(ended.details)}
     if ended.place is not None:
         results = StudyResults.load(ended.place, WINNERS)

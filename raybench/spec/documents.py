@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from raybench.spec.errors import UserError, did_you_mean, removed
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean, removed
 from raybench.spec.values import plain_data
 
 MAX_DEPTH = 50
@@ -82,11 +82,17 @@ def parse_yaml(text: str, source: str) -> Any:
         content = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise UserError(f"{source}, line {line}: not valid YAML ({error.problem}).") from None
+        raise UserError(
+            f"{source}, line {line}: not valid YAML ({error.problem}).", ErrorCode.INVALID_FILE
+        ) from None
     except (yaml.YAMLError, ValueError, KeyError, IndexError) as error:  # also of `!!int few`
-        raise UserError(f"{source}: not valid YAML ({' '.join(str(error).split())}).") from None
+        raise UserError(
+            f"{source}: not valid YAML ({' '.join(str(error).split())}).", ErrorCode.INVALID_FILE
+        ) from None
     except RecursionError:
-        raise UserError(f"{source}: is nested too deep; {MAX_DEPTH} levels are read.") from None
+        raise UserError(
+            f"{source}: is nested too deep; {MAX_DEPTH} levels are read.", ErrorCode.INVALID_FILE
+        ) from None
     _refuse_too_much(content, source)
     return content
 
@@ -100,10 +106,13 @@ def _refuse_too_much(content: Any, source: str) -> None:
         count += len(level)
         if count > MAX_NODES:
             raise UserError(
-                f"{source}: holds more than {MAX_NODES:,} values; is it the right file?"
+                f"{source}: holds more than {MAX_NODES:,} values; is it the right file?",
+                ErrorCode.INVALID_FILE,
             )
     if level:
-        raise UserError(f"{source}: is nested too deep; {MAX_DEPTH} levels are read.")
+        raise UserError(
+            f"{source}: is nested too deep; {MAX_DEPTH} levels are read.", ErrorCode.INVALID_FILE
+        )
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -113,9 +122,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: of a path with a null byte
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read ({reason}).") from None
+        raise UserError(f"{path}: cannot be read ({reason}).", ErrorCode.NOT_FOUND) from None
     if len(data) > MAX_BYTES:
-        raise UserError(f"{path}: holds more than {MAX_BYTES:,} bytes; is it the right file?")
+        raise UserError(
+            f"{path}: holds more than {MAX_BYTES:,} bytes; is it the right file?",
+            ErrorCode.INVALID_FILE,
+        )
     try:
         is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
         text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
@@ -123,13 +135,16 @@ def read_mapping(path: Path) -> dict[str, Any]:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{path}: cannot be read (not a text file in UTF-8: byte 0x{data[error.start]:02x} in "
-            f"line {line}); save it as UTF-8."
+            f"line {line}); save it as UTF-8.",
+            ErrorCode.INVALID_FILE,
         ) from None
     content = parse_yaml(text, str(path))
     if not isinstance(content, dict):
         kinds = {list: "a list", str: "text", type(None): "nothing"}
         found = kinds.get(type(content), type(content).__name__)
-        raise UserError(f"{path}: must hold 'key: value' lines, found {found}.")
+        raise UserError(
+            f"{path}: must hold 'key: value' lines, found {found}.", ErrorCode.INVALID_FILE
+        )
     return content
 
 
@@ -214,7 +229,7 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
         )
         if isinstance(problem := first.get("ctx", {}).get("error"), UserError):
             raise problem from None
-        raise UserError(_sentence(first, model, source)) from None
+        raise _refusal(first, model, source) from None
 
 
 def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
@@ -225,7 +240,7 @@ def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
     except ValidationError as error:
         for detail in error.errors():
             if detail["loc"][:1] == (key,):
-                raise UserError(_sentence(detail, model, source)) from None
+                raise _refusal(detail, model, source) from None
     return value
 
 
@@ -298,21 +313,22 @@ def _check_numbers(content: Any, source: str, path: str = "") -> None:
         raise UserError(f"{source}: '{path[1:]}': {_shown(content)} {problem}.")
 
 
-def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:
+def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserError:
+    """Return the error for a problem that pydantic found."""
     # For unions, pydantic puts the type into the path as if it were a key.
     kinds = ("constrained-", "dict[")
     path = [part for part in map(str, detail["loc"]) if not part.startswith(kinds)]
     key = ".".join(path)
     if detail["type"] == "extra_forbidden":
         if (problem := removed(f"key {key}")) is not None:
-            return f"{source}: '{key}' {problem}."
-        allowed = _keys_at(model, path[:-1])
-        return f"{source}: unknown key '{key}'; {did_you_mean(path[-1], allowed)}"
+            return UserError(f"{source}: '{key}' {problem}.", ErrorCode.REMOVED)
+        hint = did_you_mean(path[-1], _keys_at(model, path[:-1]))
+        return UserError(f"{source}: unknown key '{key}'; {hint}", ErrorCode.UNKNOWN_KEY)
     if detail["type"] == "missing":
-        return f"{source}: the key '{key}' is required."
+        return UserError(f"{source}: the key '{key}' is required.", ErrorCode.MISSING)
     shown = "" if isinstance(detail["input"], dict) else f" (found {_shown(detail['input'])})"
     where = f"{source}: '{key}'" if key else source
-    return f"{where}: {problem_of(detail)}{shown}."
+    return UserError(f"{where}: {problem_of(detail)}{shown}.", ErrorCode.INVALID_VALUE)
 
 
 def _shown(value: Any) -> str:

@@ -3,13 +3,77 @@
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Any, Literal, Self
 
 DONE, FAILED, WRONG_INPUT, NOT_REACHED, INTERRUPTED = 0, 1, 2, 3, 130
 UNDECIDED, WORSE, NO_DIFFERENCE = 4, 5, 6
 """Exit codes: success; the study failed; invalid input; no winner, because no run reached the
 target or the best one is no better than the baseline; Ctrl-C. Of `compare`: undecided, more runs
 are needed; B is worse; B is as good as A."""
+
+
+class ErrorCode(StrEnum):
+    """Kind of a user's mistake: stable, where sentences are not."""
+
+    UNKNOWN_KEY = "unknown_key"
+    """A file, `--set` or a mapping has a key that does not exist."""
+    UNKNOWN_NAME = "unknown_name"
+    """A value is not one of the known names: optimizer, workload, metric, column, command."""
+    INVALID_OPTION = "invalid_option"
+    """The command line has an unknown option, lacks one, or cannot be read."""
+    INVALID_VALUE = "invalid_value"
+    """A value has the wrong type or form, or is out of its range."""
+    MISSING = "missing"
+    """A required key, option or part is not given."""
+    CONFLICT = "conflict"
+    """Two settings exclude each other."""
+    REMOVED = "removed"
+    """An earlier version had this command, option, key or value."""
+    UNSUPPORTED = "unsupported"
+    """The framework, device, host or kind of study cannot do what is asked."""
+    NOT_INSTALLED = "not_installed"
+    """A package or a compiler is missing."""
+    INVALID_FILE = "invalid_file"
+    """A file is not valid YAML, CSV or text, or not of the kind that is expected."""
+    NOT_FOUND = "not_found"
+    """A file, folder, dataset or set of weights does not exist or cannot be read."""
+    NOT_WRITABLE = "not_writable"
+    """A file or folder cannot be written."""
+    UNREACHABLE = "unreachable"
+    """A cluster, host or object store does not answer."""
+    INVALID_DATA = "invalid_data"
+    """The dataset cannot be trained on: empty, one class, not finite, of the wrong shape."""
+    INVALID_MODEL = "invalid_model"
+    """The model cannot be trained, or does not fit the data."""
+    INVALID_WEIGHTS = "invalid_weights"
+    """Weights or a checkpoint are damaged or belong to another model or run."""
+    USER_CODE = "user_code"
+    """Code of the user's has raised, does not return, or returns what it must not."""
+    COMMAND = "command"
+    """A `--command` cannot be started, has failed, or prints an invalid line."""
+    NO_ROOM = "no_room"
+    """The cluster has too few workers or GPUs, or memory or disk are too small."""
+    NO_TIME = "no_time"
+    """The time budget or a timeout is too short."""
+    STUDY_IN_USE = "study_in_use"
+    """Another process runs the study in this results folder."""
+    STUDY_CHANGED = "study_changed"
+    """The results folder is of other settings, other code or another version."""
+    NO_RESULT = "no_result"
+    """The results lack what the command needs, such as a confirmed winner."""
+    TOO_FEW = "too_few"
+    """There are too few runs, sizes or rows to compute the result."""
+
+
+@dataclass(frozen=True)
+class CommandError:
+    """Error that ended a command."""
+
+    kind: Literal["user", "study", "interrupted"]
+    message: str
+    code: ErrorCode | None = None
+    """Kind of mistake; None unless `kind` is user."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +87,7 @@ class Ended:
     """Sentences; by default those of the results."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further details, as plain data."""
-    error: tuple[Literal["user", "study", "interrupted"], str] | None = None
+    error: CommandError | None = None
 
 
 class UserError(ValueError):
@@ -34,14 +98,26 @@ class UserError(ValueError):
 
     Args:
         message: The sentence.
+        code: The kind of mistake, for programs and tests.
         details: Further text, such as the traceback of the user's code.
     """
 
+    code: ErrorCode
     details: str | None
 
-    def __init__(self, message: object = "", details: str | None = None) -> None:
+    def __init__(
+        self,
+        message: object,
+        code: ErrorCode = ErrorCode.INVALID_VALUE,
+        details: str | None = None,
+    ) -> None:
         super().__init__("".join(map(_printable, str(message))))
+        self.code = code
         self.details = details
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, ErrorCode, str | None]]:
+        """Return what pickle makes the exception of; it crosses processes."""
+        return type(self), (str(self), self.code, self.details)
 
 
 class StudyError(Exception):

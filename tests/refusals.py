@@ -1,0 +1,23 @@
+"""What tests expect of a user's mistake: its code, and the names and values that it is about."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from raybench.spec.errors import ErrorCode, UserError
+
+
+@contextmanager
+def refused(code: ErrorCode, *names: object) -> Iterator[pytest.ExceptionInfo[UserError]]:
+    """Expect a UserError with this code, whose sentence has these names and values.
+
+    Args:
+        code: The code.
+        names: Keys, options, files, columns and values; never words of the sentence.
+    """
+    with pytest.raises(UserError) as caught:
+        yield caught
+    assert caught.value.code is code, f"{caught.value.code}: {caught.value}"
+    for name in map(str, names):
+        assert name in str(caught.value)
