@@ -20,7 +20,7 @@ from raybench.report.console import make_console, say
 from raybench.report.live.screen import about
 from raybench.report.tables import print_frame
 from raybench.runs.options import DataOptions
-from raybench.spec.errors import Ended, UserError, did_you_mean
+from raybench.spec.errors import Ended, ErrorCode, UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import unix_seconds
 
@@ -76,7 +76,9 @@ def _remove(entries: Sequence[Entry], options: DataOptions) -> Ended:
         if key not in known:
             hint = did_you_mean(key, known, "`raybench data` lists them.")
             unused = "" if options.unused_for is None else " among those unused for so long"
-            raise UserError(f"--remove {key}: no such dataset is kept here{unused}; {hint}")
+            raise UserError(
+                f"--remove {key}: no such dataset is kept here{unused}; {hint}", ErrorCode.NOT_FOUND
+            )
     code, freed, removed = cli.DONE, 0, []
     for key in chosen:
         if remove_entry(known[key].folder):

@@ -9,7 +9,7 @@ from raybench.models.starter import space_text, start_for
 from raybench.results.store import write_out
 from raybench.runs.options import InitOptions
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import Ended, UserError
+from raybench.spec.errors import Ended, ErrorCode, UserError
 from raybench.spec.text import command_line
 
 
@@ -17,9 +17,14 @@ def init(options: InitOptions) -> Ended:
     """Print a summary of the data and write the search space."""
     out = options.out
     if out.exists() and not options.force:
-        raise UserError(f"{out} is there already; name another file by --out, or give --force.")
+        raise UserError(
+            f"{out} is there already; name another file by --out, or give --force.",
+            ErrorCode.CONFLICT,
+        )
     if not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.parent}; make it first.")
+        raise UserError(
+            f"--out {out}: there is no folder {out.parent}; make it first.", ErrorCode.NOT_FOUND
+        )
     seen, workload = _see(options)
     for line in seen.lines:
         print(line)
@@ -38,13 +43,19 @@ def _see(options: InitOptions) -> tuple[DataSummary, str | None]:
     """Return the summary of the data, and the user's own workload if it is given."""
     path = Path(options.data).expanduser()
     if any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes, no UTF-8
-        raise UserError(f"{str(path)!r} is no name that a space file can hold; rename it.")
+        raise UserError(
+            f"{str(path)!r} is no name that a space file can hold; rename it.",
+            ErrorCode.INVALID_VALUE,
+        )
     if ":" in options.data and not path.exists():
         for key in ("label", "task"):
             if getattr(options, key):
-                raise UserError(f"--{key} is for data in files; {options.data} says it itself.")
+                raise UserError(
+                    f"--{key} is for data in files; {options.data} says it itself.",
+                    ErrorCode.CONFLICT,
+                )
         _, dataset = load_workload_dataset(options.data, DatasetSpec(name="workload"))
         return summarize_dataset(dataset, {"name": "workload"}), options.data
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise UserError(f"{path}: is no file and no folder; name your data.")
+        raise UserError(f"{path}: is no file and no folder; name your data.", ErrorCode.NOT_FOUND)
     return summarize(path.resolve(), labels=options.label, task=options.task), None

@@ -29,7 +29,7 @@ from raybench.spec.dataset_spec import (
     RandomCrop,
     RandomResizedCrop,
 )
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 Key = npt.NDArray[np.uint64]
 Uniform = npt.NDArray[np.float64]
@@ -389,7 +389,10 @@ def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
 def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> None:
     """Raise UserError if `augment` has a change that the inputs do not allow."""
     if sum(isinstance(one, Mixup) for one in augmentations) > 1:
-        raise UserError("augment: mixup stands there twice; a sample is mixed once, keep one.")
+        raise UserError(
+            "augment: mixup stands there twice; a sample is mixed once, keep one.",
+            ErrorCode.CONFLICT,
+        )
     for augmentation in augmentations:
         if isinstance(augmentation, Mixup):
             _check_mixup(dataset)
@@ -398,14 +401,16 @@ def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> No
         if not images:
             raise UserError(
                 f"augment: {augmentation.kind} is of images (N, height, width, channels) of uint8 "
-                f"or float32, and {dataset.name} has {_shown(dataset)}; take it out."
+                f"or float32, and {dataset.name} has {_shown(dataset)}; take it out.",
+                ErrorCode.UNSUPPORTED,
             )
         height, width = min((one.shape[1:3] for one in images), key=min)
         if isinstance(augmentation, RandomCrop) and augmentation.padding >= min(height, width):
             raise UserError(
                 f"augment: random_crop with padding {augmentation.padding} may cut the images of "
                 f"{dataset.name}, {height} x {width} pixels, away altogether; give padding below "
-                f"{min(height, width)}."
+                f"{min(height, width)}.",
+                ErrorCode.INVALID_VALUE,
             )
 
 
@@ -416,7 +421,8 @@ def _check_mixup(dataset: Dataset) -> None:
         raise UserError(
             f"augment: mixup is of uint8 and float32 inputs, and {dataset.name} has "
             f"{'tokens' if is_text else _shown(dataset)}: whole numbers such as tokens cannot be "
-            "mixed; take mixup out."
+            "mixed; take mixup out.",
+            ErrorCode.UNSUPPORTED,
         )
 
 

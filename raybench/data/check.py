@@ -7,7 +7,7 @@ import numpy as np
 from raybench.data.dataset import IGNORED, Array, Dataset, Split
 from raybench.data.inputs import One
 from raybench.spec.dataset_spec import Task
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 SAMPLES_TRIED = 8
 """Samples of a split on demand that are read here, from its end to its start; all others are
@@ -36,7 +36,9 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
         if len(split) == 0 and name == "test":
             continue  # nothing is tested, and the answer says so
         if len(split) == 0:
-            raise UserError(f"{where} is empty; give it at least one sample.")
+            raise UserError(
+                f"{where} is empty; give it at least one sample.", ErrorCode.INVALID_DATA
+            )
         _check_alike(split, dataset.train, where)
         _check_labels(dataset, split, where)
         _check_weights(split, where)
@@ -45,7 +47,7 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
             try:
                 split.read(rows)
             except UserError as error:
-                raise UserError(f"{where}: {error}") from error
+                raise UserError(f"{where}: {error}", error.code) from error
         for of_input, one in _named(split).items():
             if isinstance(one, np.ndarray):
                 _check_values(one, num_tokens, f"{where}{of_input}")
@@ -70,13 +72,15 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
             for one in (own, others)
         ]
         raise UserError(
-            f"{where} has other inputs than the train split ({'; '.join(listed)}); unite them."
+            f"{where} has other inputs than the train split ({'; '.join(listed)}); unite them.",
+            ErrorCode.INVALID_DATA,
         )
     for name, one in own.items():
         if 0 in one.shape[1:] or not (one.shape[1:] or name):
             raise UserError(  # one number of a sample is an input by name, not the only one
                 f"{where}{name} has inputs of shape {one.shape}; give (N, height, width, channels) "
-                "or (N, features), none of them 0."
+                "or (N, features), none of them 0.",
+                ErrorCode.INVALID_DATA,
             )
         _require_same(f"{where}{name} has samples", one, others[name])
     _require_same(f"{where} has labels", split.labels, train.labels)
@@ -87,7 +91,10 @@ def _require_same(what: str, found: One, wanted: One) -> None:
         f"{np.dtype(one.dtype)} {tuple(map(int, one.shape[1:]))}" for one in (found, wanted)
     )
     if own != others:
-        raise UserError(f"{what} of {own}, the train split of {others}; make them the same.")
+        raise UserError(
+            f"{what} of {own}, the train split of {others}; make them the same.",
+            ErrorCode.INVALID_DATA,
+        )
 
 
 def _check_weights(split: Split, where: str) -> None:
@@ -98,7 +105,8 @@ def _check_weights(split: Split, where: str) -> None:
         first = int(np.argmax(wrong))
         raise UserError(
             f"{where} has the weight {split.weights[first]} at sample {first} "
-            f"({int(wrong.sum()):,} such weights); weights are numbers from 0."
+            f"({int(wrong.sum()):,} such weights); weights are numbers from 0.",
+            ErrorCode.INVALID_DATA,
         )
 
 
@@ -118,12 +126,14 @@ def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
         if is_float:
             raise UserError(
                 f"{where} has NaN or infinite inputs, first in sample {sample}; remove or replace "
-                "them."
+                "them.",
+                ErrorCode.INVALID_DATA,
             )
         range_ = "0" if num_tokens is None else f"0 to {num_tokens - 1}"
         raise UserError(
             f"{where} has the token or code {chunk.flat[first]} in sample {sample}; they go from "
-            f"{range_}."
+            f"{range_}.",
+            ErrorCode.INVALID_DATA,
         )
 
 
@@ -142,14 +152,16 @@ def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
     if is_number or labels.ndim not in _DIMENSIONS[task]:
         raise UserError(
             f"{where} has labels of {labels.dtype} {labels.shape}; of task {task} they are "
-            f"{LABEL_FORMS[task]}."
+            f"{LABEL_FORMS[task]}.",
+            ErrorCode.INVALID_DATA,
         )
     if task == "regression":
         wrong = ~np.isfinite(labels).reshape(len(labels), -1).all(axis=1)
         if wrong.any():
             raise UserError(
                 f"{where} has NaN or infinite labels, first at sample {int(np.argmax(wrong))} "
-                f"({int(wrong.sum()):,} such samples); remove or replace them."
+                f"({int(wrong.sum()):,} such samples); remove or replace them.",
+                ErrorCode.INVALID_DATA,
             )
         return
     assert dataset.num_classes is not None
@@ -161,14 +173,16 @@ def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
         raise UserError(
             f"{where} has the label {labels[first]} at sample {first[0]} ({int(wrong.sum()):,} "
             f"such labels); with num_classes {dataset.num_classes} they go from 0 to "
-            f"{dataset.num_classes - 1}."
+            f"{dataset.num_classes - 1}.",
+            ErrorCode.INVALID_DATA,
         )
     is_uncounted = (labels == IGNORED).reshape(len(labels), -1).all(axis=1)
     if is_uncounted.any():  # they would count as samples without a mistake
         raise UserError(
             f"{where} has no token that counts in sample {int(np.argmax(is_uncounted))} "
             f"({int(is_uncounted.sum()):,} such samples), all its labels are {IGNORED}; leave them "
-            "out."
+            "out.",
+            ErrorCode.INVALID_DATA,
         )
 
 
@@ -182,10 +196,13 @@ def check_something_to_learn(
     first = counted[0]
     if task == "regression":
         raise UserError(
-            f"{source}: all {len(labels):,} training labels are {first}; there is nothing to learn."
+            f"{source}: all {len(labels):,} training labels are {first}; there is nothing to "
+            "learn.",
+            ErrorCode.INVALID_DATA,
         )
     shown = f"'{class_names[first]}'" if class_names else f"{first}"
     what = "tokens" if task == "language_modelling" else "samples"
     raise UserError(
-        f"{source}: all training {what} are of one class, {shown}; there is nothing to tell apart."
+        f"{source}: all training {what} are of one class, {shown}; there is nothing to tell apart.",
+        ErrorCode.INVALID_DATA,
     )

@@ -26,7 +26,7 @@ from raybench.data.inputs import (
     select,
 )
 from raybench.spec.dataset_spec import Task
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 SPLITS = ("train", "validation", "test")
 LABEL_TYPES = (np.dtype(np.int64), np.dtype(np.float32))  # classes or tokens; numbers
@@ -65,18 +65,21 @@ class Split:
         if number != len(self.labels):
             raise UserError(
                 f"A split needs one label per input, found {number} inputs and "
-                f"{len(self.labels)} labels."
+                f"{len(self.labels)} labels.",
+                ErrorCode.INVALID_DATA,
             )
         if self.labels.dtype not in LABEL_TYPES or self.labels.ndim not in (1, 2):
             raise UserError(
                 "The labels of a split must be int64 (classes, tokens) or float32 (numbers), of "
-                f"shape (N,) or (N, outputs), found {self.labels.dtype} {self.labels.shape}."
+                f"shape (N,) or (N, outputs), found {self.labels.dtype} {self.labels.shape}.",
+                ErrorCode.INVALID_DATA,
             )
         weights = self.weights
         if weights is not None and (weights.dtype != np.float32 or weights.shape != (number,)):
             raise UserError(
                 f"The weights of a split must be float32 of shape ({number},), found "
-                f"{weights.dtype} {weights.shape}."
+                f"{weights.dtype} {weights.shape}.",
+                ErrorCode.INVALID_DATA,
             )
 
     def __len__(self) -> int:
@@ -273,7 +276,8 @@ def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Spli
     if size >= len(samples):
         raise UserError(
             f"dataset.validation_size {size} leaves nothing of the {len(samples)} samples of "
-            f"{source} to train on; choose a smaller one."
+            f"{source} to train on; choose a smaller one.",
+            ErrorCode.TOO_FEW,
         )
     order = np.random.default_rng(seed).permutation(len(samples))
     return samples.take(order[:size]), samples.take(order[size:])

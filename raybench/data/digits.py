@@ -18,7 +18,7 @@ import pooch
 
 from raybench.data.dataset import Array, Dataset, Split, hold_out, num_of
 from raybench.data.memory import require_memory
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import DatasetSpec
 
 PIXELS_AT_ONCE = 2**22  # pixels scaled at a time: bounds the float32 copies to some 16 MB
@@ -128,7 +128,8 @@ def _read_mnist() -> list[Array]:
     if given:
         raise UserError(
             f"RAYBENCH_DATA={given} holds no MNIST: put {EXPECTED} there or in its folder mnist, "
-            "or unset it to download them."
+            "or unset it to download them.",
+            ErrorCode.NOT_FOUND,
         )
     pooch.get_logger().setLevel(logging.WARNING)
     try:
@@ -137,7 +138,8 @@ def _read_mnist() -> list[Array]:
     except (OSError, ValueError) as error:
         raise UserError(
             f"MNIST could not be downloaded ({type(error).__name__}); set RAYBENCH_DATA to a "
-            f"folder that holds {EXPECTED}."
+            f"folder that holds {EXPECTED}.",
+            ErrorCode.NOT_FOUND,
         ) from error
     return read_mnist_npz(Path(file))
 
@@ -153,7 +155,9 @@ def whole_file(file: Path, advice: str) -> Iterator[None]:
         *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
         *(BadZipFile, zlib.error, UnpicklingError),
     ) as error:
-        raise UserError(f"{file} cannot be read whole ({error}); {advice}.") from error
+        raise UserError(
+            f"{file} cannot be read whole ({error}); {advice}.", ErrorCode.INVALID_FILE
+        ) from error
 
 
 def read_mnist_npz(file: Path, advice: str = "copy it again") -> list[Array]:
@@ -186,7 +190,8 @@ def read_idx_files(files: Sequence[Path]) -> list[Array]:
         if len(arrays[images]) != len(arrays[labels]):
             raise UserError(
                 f"{files[images]} holds {len(arrays[images])} images, but {files[labels]} "
-                f"{len(arrays[labels])} labels; copy both files again."
+                f"{len(arrays[labels])} labels; copy both files again.",
+                ErrorCode.INVALID_DATA,
             )
     return arrays
 
@@ -201,13 +206,15 @@ def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
     start = 4 + 4 * num_dimensions
     if content[:4] != bytes([0, 0, 8, num_dimensions]) or len(content) < start:
         raise UserError(
-            f"{file} is not an IDX file of bytes with {num_dimensions} dimension(s); copy it again."
+            f"{file} is no IDX file of bytes with {num_dimensions} dimension(s); copy it again.",
+            ErrorCode.INVALID_FILE,
         )
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
     if len(content) - start != math.prod(shape):
         raise UserError(
             f"{file} is damaged: its header promises {math.prod(shape)} bytes, it holds "
-            f"{len(content) - start}; copy it again."
+            f"{len(content) - start}; copy it again.",
+            ErrorCode.INVALID_FILE,
         )
     # A copy, because an array on top of bytes is read-only and torch warns about those.
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()

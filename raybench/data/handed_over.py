@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from raybench.data.dataset import Array, Dataset, Split
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 FOLDER = "raybench-data"  # beside the results
 INPUTS, LABELS, WEIGHTS = "x", "y", "weight"
@@ -50,12 +50,17 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
     elif isinstance(data, Mapping) and data and all(map(_is_map_style, data.values())):
         for part, samples in data.items():
             if part not in PARTS:
-                raise UserError(f"data: split '{part}': {did_you_mean(part, PARTS)}")
+                raise UserError(
+                    f"data: split '{part}': {did_you_mean(part, PARTS)}", ErrorCode.UNKNOWN_NAME
+                )
             arrays |= _of_samples(samples, f"_{PARTS[part]}")
     elif isinstance(data, Mapping) and data:
         arrays = {str(name): _array(one, str(name)) for name, one in data.items()}
     else:
-        raise UserError(f"data: of type {type(data).__name__} cannot be taken; give {TAKEN}.")
+        raise UserError(
+            f"data: of type {type(data).__name__} cannot be taken; give {TAKEN}.",
+            ErrorCode.INVALID_VALUE,
+        )
     written = _written(folder, ".npz", lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
     return {"name": "npz", "path": written} | named
 
@@ -66,7 +71,10 @@ def _array(values: Any, name: str) -> Array:
     except ValueError:  # ragged
         found = np.empty(0, object)
     if found.dtype.kind == "O":
-        raise UserError(f"data: {name}: are of several kinds or lengths; make all samples alike.")
+        raise UserError(
+            f"data: {name}: are of several kinds or lengths; make all samples alike.",
+            ErrorCode.INVALID_DATA,
+        )
     return found
 
 
@@ -74,7 +82,9 @@ def _table(frame: Any) -> Callable[[Any], None]:
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise UserError(f"data: the table cannot be written ({error}).") from None
+        raise UserError(
+            f"data: the table cannot be written ({error}).", ErrorCode.INVALID_DATA
+        ) from None
     return lambda file: pyarrow.parquet.write_table(table, file)
 
 
@@ -98,7 +108,8 @@ def _of_dataset(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
         if split.is_on_demand:
             raise UserError(
                 "data: inputs that are read on demand cannot be written to a file; return them "
-                "from load_dataset of a workload."
+                "from load_dataset of a workload.",
+                ErrorCode.UNSUPPORTED,
             )
         if not len(split):
             continue
@@ -127,7 +138,9 @@ def _of_samples(samples: Any, end: str) -> dict[str, Array]:
     """Return the inputs and labels of (input, label) pairs; images get their channels last."""
     pairs = [samples[number] for number in range(len(samples))]
     if not pairs or not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
-        raise UserError("data: a sample must be a pair, its input and its label.")
+        raise UserError(
+            "data: a sample must be a pair, its input and its label.", ErrorCode.INVALID_DATA
+        )
     inputs = _array([np.asarray(one) for one, _ in pairs], "inputs")
     labels = _array([np.asarray(one) for _, one in pairs], "labels")
     if inputs.ndim == 4 and inputs.shape[1] in (1, 3) and inputs.shape[-1] not in (1, 3):

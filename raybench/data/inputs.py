@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.data.memory import is_beyond_memory
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]  # positions of samples in a split
@@ -86,12 +86,14 @@ def read_one(inputs: One, rows: Rows) -> Array:
     if not isinstance(found, np.ndarray):
         raise UserError(
             f"{name}[rows] returned {type(found).__name__}; it must return a numpy array of {kind} "
-            f"{wanted}."
+            f"{wanted}.",
+            ErrorCode.USER_CODE,
         )
     if (found.shape, found.dtype) != (wanted, kind):
         raise UserError(
             f"{name}[rows] returned {found.dtype} {found.shape} for {len(rows)} rows; by its "
-            f"shape and dtype it must return {kind} {wanted}."
+            f"shape and dtype it must return {kind} {wanted}.",
+            ErrorCode.USER_CODE,
         )
     if found.dtype == np.float32:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -101,7 +103,8 @@ def read_one(inputs: One, rows: Rows) -> Array:
             if not finite.all():
                 raise UserError(
                     f"{name}[rows] returned NaN or infinite inputs, first in sample "
-                    f"{rows[int(np.argmin(finite))]}; remove or replace them."
+                    f"{rows[int(np.argmin(finite))]}; remove or replace them.",
+                    ErrorCode.INVALID_DATA,
                 )
     return np.require(found, requirements=["C", "W"])
 
@@ -111,12 +114,14 @@ def _check_one(inputs: One) -> None:
     if not all(hasattr(inputs, name) for name in ("shape", "dtype", "__getitem__")):
         raise UserError(
             "The inputs of a split must be a numpy array, or an object with shape, dtype and "
-            f"[rows]; found {type(inputs).__name__}."
+            f"[rows]; found {type(inputs).__name__}.",
+            ErrorCode.INVALID_DATA,
         )
     if not isinstance(inputs.shape, tuple) or not inputs.shape:
         raise UserError(
             "The inputs of a split must have a shape (N, height, width, channels), "
-            f"(N, features), (N, tokens) or (N,), found {inputs.shape!r}."
+            f"(N, features), (N, tokens) or (N,), found {inputs.shape!r}.",
+            ErrorCode.INVALID_DATA,
         )
     try:
         is_known = np.dtype(inputs.dtype) in INPUT_TYPES
@@ -125,7 +130,8 @@ def _check_one(inputs: One) -> None:
     if not is_known:
         raise UserError(
             "The inputs of a split must be uint8 (pixels), float32 (numbers), int32 or int64 "
-            f"(tokens), found {inputs.dtype}: convert them with .astype(np.float32)."
+            f"(tokens), found {inputs.dtype}: convert them with .astype(np.float32).",
+            ErrorCode.INVALID_DATA,
         )
 
 
@@ -182,11 +188,17 @@ def check_inputs(inputs: Inputs) -> int:
     """
     named = inputs if isinstance(inputs, dict) else {"": inputs}
     if not named or not all(isinstance(name, str) for name in named):
-        raise UserError("Inputs by name need at least one name, and names that are text.")
+        raise UserError(
+            "Inputs by name need at least one name, and names that are text.",
+            ErrorCode.INVALID_DATA,
+        )
     for one in named.values():
         _check_one(one)
     lengths = {name: int(one.shape[0]) for name, one in named.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {number}" for name, number in lengths.items())
-        raise UserError(f"All inputs of a split need the same number of samples, found {counts}.")
+        raise UserError(
+            f"All inputs of a split need the same number of samples, found {counts}.",
+            ErrorCode.INVALID_DATA,
+        )
     return next(iter(lengths.values()))

@@ -14,7 +14,7 @@ from raybench.data.digits import load_digits, load_mnist
 from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
 from raybench.data.store import pinning
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 
 
@@ -31,7 +31,8 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
     if spec.image_size is not None and spec.shape[:2] != [spec.image_size, spec.image_size]:
         raise UserError(
             f"dataset.image_size {spec.image_size} and dataset.shape {spec.shape} disagree; "
-            "synthetic images take their size from dataset.shape, so set image_size to null."
+            "synthetic images take their size from dataset.shape, so set image_size to null.",
+            ErrorCode.CONFLICT,
         )
     quarter = max(1, spec.num_samples // 4)
     held_out = num_of(spec.validation_size, spec.num_samples, typical=quarter)
@@ -73,7 +74,8 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
         if dataset.task != "classification":
             raise UserError(
                 f"dataset.class_weights are of classes, and {dataset.name} is of {dataset.task}; "
-                "leave them out."
+                "leave them out.",
+                ErrorCode.UNSUPPORTED,
             )
         assert dataset.num_classes is not None
         of_class, names = np.ones(dataset.num_classes), dataset.names_of_classes
@@ -87,7 +89,8 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
                     listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else ".")
                     raise UserError(
                         f"dataset.class_weights: {dataset.name} has no class '{name}'; "
-                        f"{did_you_mean(name, names, f'there are {listed}')}"
+                        f"{did_you_mean(name, names, f'there are {listed}')}",
+                        ErrorCode.UNKNOWN_NAME,
                     )
                 of_class[names.index(name)] = weight
         weights *= of_class[train.labels]
@@ -95,7 +98,8 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     if mean == 0:
         raise UserError(
             f"dataset.weight: the weights of all {len(train):,} training samples of {dataset.name} "
-            "are 0; give some more."
+            "are 0; give some more.",
+            ErrorCode.INVALID_DATA,
         )
     scaled = (weights / mean).astype(np.float32)
     return dataclasses.replace(dataset, train=dataclasses.replace(train, weights=scaled))
@@ -152,7 +156,9 @@ def build_dataset(spec: DatasetSpec) -> Dataset:
     """Load, scale and split a dataset as `load_dataset` does, without its cache."""
     for key in NOT_USED.get(spec.name, ()):
         if getattr(spec, key) is not None:
-            raise UserError(f"dataset.{key} is not for {spec.name}; leave it out.")
+            raise UserError(
+                f"dataset.{key} is not for {spec.name}; leave it out.", ErrorCode.UNSUPPORTED
+            )
     load = LOADERS.get(spec.name)
     if load is None:
         module = importlib.import_module(f"raybench.data.sources.{STORED[spec.name]}")
@@ -171,7 +177,8 @@ def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
         if spec.limit > len(train):
             raise UserError(
                 f"dataset.limit {spec.limit} is more than the {len(train)} training samples of "
-                f"{dataset.name}; choose a smaller one, or leave it out to use all."
+                f"{dataset.name}; choose a smaller one, or leave it out to use all.",
+                ErrorCode.TOO_FEW,
             )
         train = train.take(slice(spec.limit))
     number = len(train) * spec.repeat

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 GIB = 2**30
 _CGROUPS = (  # controller and folder, limit, use and statistics: version 2, then version 1
@@ -26,7 +26,8 @@ def require_memory(num_bytes: int, what: str) -> None:
     if num_bytes > available:
         raise UserError(
             f"{what} needs {num_bytes / GIB:,.1f} GiB of memory, and this machine has "
-            f"{available / GIB:,.1f} GiB left; choose a smaller one."
+            f"{available / GIB:,.1f} GiB left; choose a smaller one.",
+            ErrorCode.NO_ROOM,
         )
 
 

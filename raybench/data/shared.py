@@ -16,7 +16,7 @@ import numpy as np
 from raybench.data.dataset import NO_DATA, SPLITS, Dataset, about_dataset, all_arrays, dataset_of
 from raybench.data.memory import is_mapped, map_array
 from raybench.data.store import NO_ROOM, EntryLock, remove_unfinished, written_whole
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import DatasetSpec
 
 ABOUT = "dataset.json"
@@ -76,7 +76,8 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
                 raise UserError(
                     f"{about['name']}: the labels of the {name} split are others in another "
                     "process of this machine; list files in sorted order, and split them by "
-                    "spec.split_seed alone."
+                    "spec.split_seed alone.",
+                    ErrorCode.USER_CODE,
                 )
         arrays = own | arrays
     return dataset_of(about, arrays)

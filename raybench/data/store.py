@@ -32,7 +32,7 @@ from rich.filesize import decimal
 
 from raybench.data.dataset import Array, Dataset, about_dataset, all_arrays, dataset_of
 from raybench.data.memory import map_array
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 VARIABLE = "RAYBENCH_CACHE"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -67,7 +67,8 @@ def make_store_folder() -> Path:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(
             f"{folder}, where decoded datasets are kept, cannot be used ({why}); set {VARIABLE} "
-            "to a writable folder."
+            "to a writable folder.",
+            ErrorCode.NOT_WRITABLE,
         )
     return folder
 
@@ -90,7 +91,8 @@ def no_room(what: str, num_bytes: int | None = None) -> UserError:
     return UserError(
         f"{what} needs {needed} in {store_folder()}, and its disk has "
         f"{size_in_words(free_bytes())} left; remove stored datasets (`raybench data` lists them), "
-        f"or set {VARIABLE} to a folder on another disk."
+        f"or set {VARIABLE} to a folder on another disk.",
+        ErrorCode.NO_ROOM,
     )
 
 
@@ -167,7 +169,8 @@ class EntryLock:
                 raise
             raise UserError(
                 f"{self._path.parent} lies on a file system without locks; set {VARIABLE} to a "
-                "folder on a disk of this machine."
+                "folder on a disk of this machine.",
+                ErrorCode.UNSUPPORTED,
             ) from error
         finally:  # also at Ctrl-C while it waits
             if not is_held:
@@ -305,7 +308,8 @@ class Source:
             if not path.is_file() or file_at(path, name=file.name) != file:
                 raise UserError(
                     f"{path} was changed while dataset {self.name} was read; rerun the command "
-                    "when nothing writes to it any more."
+                    "when nothing writes to it any more.",
+                    ErrorCode.INVALID_DATA,
                 )
 
 
@@ -322,7 +326,7 @@ def _some_of(path: Path, size: int) -> bytes:
                 found += opened.read(READ_BYTES)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be read ({error.strerror}); repair or remove it."
+            f"{path} cannot be read ({error.strerror}); repair or remove it.", ErrorCode.NOT_FOUND
         ) from error
     return found
 
@@ -346,7 +350,10 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Itera
     found = folder.stat()
     here = (found.st_dev, found.st_ino)
     if here in above:
-        raise UserError(f"{folder} is a link to a folder that it lies in; remove the link.")
+        raise UserError(
+            f"{folder} is a link to a folder that it lies in; remove the link.",
+            ErrorCode.INVALID_DATA,
+        )
     with os.scandir(folder) as listed:
         for entry in listed:
             name = f"{prefix}{entry.name}"
@@ -358,7 +365,8 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Itera
                 yield file_at(Path(entry.path), name=name)
             else:
                 raise UserError(
-                    f"{entry.path} is no file, or a link that leads nowhere; repair or remove it."
+                    f"{entry.path} is no file, or a link that leads nowhere; repair or remove it.",
+                    ErrorCode.NOT_FOUND,
                 )
 
 
@@ -481,7 +489,8 @@ def stored(source: Source, build: Build) -> Stored:
         if key != source.key:
             raise UserError(
                 f"{source.path} has changed since this command began, and what was stored of it "
-                "then is gone; restore the file or start over with --fresh."
+                "then is gone; restore the file or start over with --fresh.",
+                ErrorCode.STUDY_CHANGED,
             )
         _build(folder, source, build)
 

@@ -40,7 +40,7 @@ from raybench.data.sources.tables import (
 from raybench.data.sources.written import read_written
 from raybench.data.store import file_at, list_files, size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,8 @@ def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = Non
     if labels and kind in ("image_folder", "text"):
         raise UserError(
             f"--label is for tables, and {path} is none: classes are its folders, and of running "
-            "text the labels are the next characters; leave it out."
+            "text the labels are the next characters; leave it out.",
+            ErrorCode.CONFLICT,
         )
     if kind == "image_folder":
         return _summarize_image_folder(path, task)
@@ -97,13 +98,16 @@ def kind_of(path: Path) -> str:
     if not path.exists():
         raise UserError(
             f"there is no file or folder {path} (from {Path.cwd()}); name your data, or "
-            "module:Class for a workload of your own."
+            "module:Class for a workload of your own.",
+            ErrorCode.NOT_FOUND,
         )
     if any((path / name).is_file() for name in HUGGING_FACE):
         return "huggingface"
     names = [path.name] if path.is_file() else [file.name for file in list_files(path)]
     if not names:
-        raise UserError(f"{path} is an empty folder; name one that holds data.")
+        raise UserError(
+            f"{path} is an empty folder; name one that holds data.", ErrorCode.INVALID_DATA
+        )
     is_listed = any(name.rpartition("/")[2] == folders.METADATA for name in names)
     if path.is_dir() and any(map(images.is_image, names)) and not is_listed:
         return "image_folder"
@@ -112,7 +116,8 @@ def kind_of(path: Path) -> str:
             return kind
     raise UserError(
         f"{path} is nothing that init knows ({names[0]}): folders of images, .csv, .parquet, .txt, "
-        ".npz, and what save_to_disk of Hugging Face's datasets has written."
+        ".npz, and what save_to_disk of Hugging Face's datasets has written.",
+        ErrorCode.INVALID_FILE,
     )
 
 
@@ -266,7 +271,8 @@ def _find_columns(table: Table, labels: list[str], task: Task | None) -> dict[st
         typical = [name for name in names if name.lower() in TYPICAL_LABELS] or left
         if len(typical) != 1:
             raise UserError(
-                f"{table.source}: name the column to learn by --label: {_candidates(table, left)}."
+                f"{table.source}: name the column to learn by --label: {_candidates(table, left)}.",
+                ErrorCode.MISSING,
             )
         labels = typical
     require_columns(table, labels, "label")
@@ -387,7 +393,9 @@ SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
 
 def _summarize_image_folder(path: Path, task: Task | None) -> DataSummary:
     if task == "language_modelling":
-        raise UserError(f"--task {task} is not for images ({path}); leave it out.")
+        raise UserError(
+            f"--task {task} is not for images ({path}); leave it out.", ErrorCode.UNSUPPORTED
+        )
     files, num_others = folders.list_images(path)
     tables = folders.open_image_folder(path, files)
     total = sum(table.num_rows for table in tables.values())

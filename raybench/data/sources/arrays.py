@@ -34,7 +34,7 @@ from raybench.data.sources.label_columns import Labels, read_labels, read_weight
 from raybench.data.sources.table import MemoryTable
 from raybench.data.store import Source, Writer, file_at, print_note
 from raybench.spec.dataset_spec import DatasetSpec, Task
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 CHANNELS = (1, 3)
 BYTES_AT_ONCE = 2**26  # bytes copied at a time
@@ -92,7 +92,8 @@ def as_inputs(array: Array, place: str) -> Array:
     if array.ndim == 4 and array.shape[-1] not in CHANNELS and array.shape[1] in CHANNELS:
         raise UserError(
             f"{place}: images of shape {array.shape[1:]} have their channels first; transpose them "
-            "to (height, width, channels): x.transpose(0, 2, 3, 1)."
+            "to (height, width, channels): x.transpose(0, 2, 3, 1).",
+            ErrorCode.INVALID_DATA,
         )
     if array.dtype == np.uint8:
         return array[..., None] if array.ndim == 3 else array
@@ -103,7 +104,8 @@ def as_inputs(array: Array, place: str) -> Array:
         return array.astype(np.int32 if is_small else np.int64, copy=False)
     raise UserError(
         f"{place}: inputs of type {array.dtype} are no numbers; save them as uint8 (pixels), "
-        "float32 or int32 (tokens)."
+        "float32 or int32 (tokens).",
+        ErrorCode.INVALID_DATA,
     )
 
 
@@ -128,7 +130,8 @@ def _form(inputs: Array, spec: DatasetSpec) -> ImageForm | None:
         key = "image_size" if spec.image_size is not None else "channels"
         raise UserError(
             f"dataset.{key}: the inputs are {inputs.dtype} of shape {inputs.shape[1:]}, and only "
-            "uint8 images (height, width, 1 or 3) can be changed; leave the key out."
+            "uint8 images (height, width, 1 or 3) can be changed; leave the key out.",
+            ErrorCode.UNSUPPORTED,
         )
     height, width, channels = inputs.shape[1:]
     head = ImageHead(name="", width=width, height=height, is_grey=channels == 1)
@@ -155,12 +158,14 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
             raise UserError(
                 f"{places[split]}: labels of shape {one.shape} are not one class for each sample; "
                 "of rows with a 1 for the class save y.argmax(axis=1), or set dataset.task: "
-                "regression."
+                "regression.",
+                ErrorCode.INVALID_DATA,
             )
         if one.shape[1:] != train.shape[1:]:
             raise UserError(
                 f"{places[split]}: labels of shape {one.shape}, and {train.shape} to train on; "
-                "make them alike."
+                "make them alike.",
+                ErrorCode.INVALID_DATA,
             )
     tables = {
         split: ArrayTable(one, LABEL, places[split], raw.class_names)
@@ -182,7 +187,8 @@ def _flat(labels: Array, task: Task | None, place: str) -> Array:
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "fiubUS" or len(labels) == 0:
         raise UserError(
             f"{place}: labels of type {labels.dtype} and shape {labels.shape} cannot be used; save "
-            "one number or name for each sample."
+            "one number or name for each sample.",
+            ErrorCode.INVALID_DATA,
         )
     return labels.astype(np.int64) if task == "language_modelling" else labels
 
@@ -231,7 +237,7 @@ def load_npz(spec: DatasetSpec) -> Dataset:
     path = Path(spec.path).expanduser()
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise UserError(f"dataset.path: {path} {what}; name the .npz file.")
+        raise UserError(f"dataset.path: {path} {what}; name the .npz file.", ErrorCode.NOT_FOUND)
     options = spec.model_dump(mode="json", include=set(OPTIONS))
     source = Source(name="npz", path=path, files=[file_at(path)], options=options)
     return load_arrays(source, lambda: _read(path, spec), spec)
@@ -250,12 +256,14 @@ def _read(path: Path, spec: DatasetSpec) -> RawSet:
                 raise
             raise UserError(
                 f"{path} holds Python objects, which are not read; save arrays of numbers (of "
-                "texts of several lengths, padded token ids)."
+                "texts of several lengths, padded token ids).",
+                ErrorCode.INVALID_FILE,
             ) from error
     if isinstance(spec.label, list):
         raise UserError(
             f"dataset.label: {spec.label}: labels of an npz are one array, of shape (N, outputs) "
-            "where they are several; name that one."
+            "where they are several; name that one.",
+            ErrorCode.INVALID_VALUE,
         )
     label = spec.label or LABELS
     splits = {}
@@ -286,7 +294,8 @@ def _split(
         if len(one) != len(labels):
             raise UserError(
                 f"{path}, {part} split: {name} has {len(one):,} samples and {label}{end} "
-                f"{len(labels):,}; give one label for each."
+                f"{len(labels):,}; give one label for each.",
+                ErrorCode.INVALID_DATA,
             )
     weights = None
     if weight:
@@ -294,7 +303,8 @@ def _split(
         if one.dtype.kind not in "fiub" or one.ndim != 1:
             raise UserError(
                 f"{path}: the weights {name} are {one.dtype} of shape {one.shape}; save a number "
-                "from 0 for each training sample."
+                "from 0 for each training sample.",
+                ErrorCode.INVALID_DATA,
             )
         weights = read_weights(ArrayTable(one, name, str(path)), name)
     return RawSplit(inputs if len(columns) > 1 else inputs[columns[0]], labels, weights)
@@ -302,7 +312,10 @@ def _split(
 
 def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
     hint = did_you_mean(name, arrays, "name yours by dataset.columns and label.")
-    return UserError(f"{path} has no array {name}, but {', '.join(arrays) or 'none'}; {hint}")
+    return UserError(
+        f"{path} has no array {name}, but {', '.join(arrays) or 'none'}; {hint}",
+        ErrorCode.UNKNOWN_NAME,
+    )
 
 
 FOLDERS = ("data", "datasets", "~/data", "~/datasets")
@@ -346,7 +359,8 @@ def _load(
     if known is None:
         raise UserError(
             f"dataset.set: {spec.set} is not one of the sets of {spec.name} that are read here; "
-            f"{did_you_mean(spec.set, sets)}"
+            f"{did_you_mean(spec.set, sets)}",
+            ErrorCode.UNKNOWN_NAME,
         )
     looked = [Path(one).expanduser() for one in ([spec.path] if spec.path else folders)]
     for folder, names in itertools.product(looked, known.places):
@@ -361,7 +375,8 @@ def _load(
     raise UserError(
         f"dataset.set: {spec.set} of {spec.name} is not on this machine (looked in "
         f"{', '.join(map(str, looked))}); fetch it with {fetch}, or say by dataset.path which "
-        "folder it was fetched to."
+        "folder it was fetched to.",
+        ErrorCode.NOT_FOUND,
     )
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of, split_of_arrays
 from raybench.data.store import Source, Writer, stored
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import DatasetSpec
 
 Floats = npt.NDArray[np.float32]
@@ -108,12 +108,14 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
     if not wanted:
         raise UserError(
             f"dataset.split_by: {source} has splits of its own, and nothing is cut; leave the key "
-            "out."
+            "out.",
+            ErrorCode.CONFLICT,
         )
     if len(ends) < len(wanted):
         raise UserError(
             f"dataset.split_by: {len(wanted) + 1} splits need as many different values of the "
-            f"column, and {source} has {len(ends) + 1}; name another column."
+            f"column, and {source} has {len(ends) + 1}; name another column.",
+            ErrorCode.TOO_FEW,
         )
     found, begin = dict.fromkeys(sizes, 0), 0
     for left, part in zip(range(len(wanted) - 1, -1, -1), wanted, strict=True):
@@ -156,7 +158,8 @@ def cut(
         if size is not None and part in found:
             raise UserError(
                 f"dataset.{part}_size {size}: {source} has a split of its own for it, of "
-                f"{len(found[part]):,} samples; leave the key out."
+                f"{len(found[part]):,} samples; leave the key out.",
+                ErrorCode.CONFLICT,
             )
     train, total = found["train"], len(found["train"])
     typical = max(1, round(TYPICAL_SHARE * total))
@@ -169,7 +172,8 @@ def cut(
         raise UserError(
             f"dataset: {sizes['validation']:,} samples for validation and {sizes['test']:,} for "
             f"the test leave nothing of the {total:,} samples of {source} to train on; choose a "
-            "smaller validation_size or test_size."
+            "smaller validation_size or test_size.",
+            ErrorCode.TOO_FEW,
         )
     if keys is not None:
         sizes = _whole_groups(sizes, keys, source)

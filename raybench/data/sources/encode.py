@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from raybench.data.dataset import Array
 from raybench.data.sources.table import as_numbers, as_texts, is_text_type
 from raybench.data.sources.written import NumberForm
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 MAX_LEVELS = 128  # most names of a column with a feature each, the most frequent ones
 MAX_COUNTED = 1_000_000
@@ -228,7 +228,8 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
             table = pa.Table.from_pandas(samples, preserve_index=False)
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError(
-            f"The rows are no table ({error}); give a data frame, or a dict or list of dicts."
+            f"The rows are no table ({error}); give a data frame, or a dict or list of dicts.",
+            ErrorCode.INVALID_VALUE,
         ) from error
     table = table.rename_columns([name.strip() for name in table.column_names])  # as in training
     found = []
@@ -237,7 +238,8 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
         if number != 1:
             raise UserError(
                 f"The rows have {'several columns' if number else 'no column'} '{encoder.name}'; "
-                f"give one each of {', '.join(one['name'] for one in columns)}."
+                f"give one each of {', '.join(one['name'] for one in columns)}.",
+                ErrorCode.UNKNOWN_NAME,
             )
         values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])
         try:
@@ -246,6 +248,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
             found.append(encoder.encode(values))
         except (ValueError, pa.ArrowNotImplementedError) as error:
             raise UserError(
-                f"Column '{encoder.name}' of the rows holds no numbers ({error}); correct it."
+                f"Column '{encoder.name}' of the rows holds no numbers ({error}); correct it.",
+                ErrorCode.INVALID_DATA,
             ) from error
     return np.hstack(found)

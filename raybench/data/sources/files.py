@@ -15,7 +15,7 @@ import pyarrow.parquet
 from raybench.data.memory import require_memory
 from raybench.data.sources.table import BATCH_ROWS, MemoryTable, Table, Tables, is_number
 from raybench.data.store import list_files
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -44,7 +44,7 @@ class ParquetTable(Table):
                     schemas.append(about.schema_arrow.remove_metadata())
             except (pa.ArrowInvalid, OSError) as error:
                 message = f"{file} is not a whole Parquet file ({error}); write it again."
-                raise UserError(message) from error
+                raise UserError(message, ErrorCode.INVALID_FILE) from error
         self._given = schemas[0].names
         names = [name.strip() for name in self._given]
         require_once(names, str(files[0]))
@@ -54,18 +54,20 @@ class ParquetTable(Table):
                 other = set(schema.names) ^ set(self._given)
                 raise UserError(
                     f"{file} and {files[0]} have other columns ({', '.join(sorted(other))}); make "
-                    "them the same, in the same order."
+                    "them the same, in the same order.",
+                    ErrorCode.INVALID_DATA,
                 )
             try:  # a column may be empty in one part, or whole where another has fractions
                 joined = pa.unify_schemas([joined, schema], promote_options="permissive")
             except pa.ArrowException as error:
                 raise UserError(
-                    f"{file} and {files[0]} have other types ({error}); make them the same."
+                    f"{file} and {files[0]} have other types ({error}); make them the same.",
+                    ErrorCode.INVALID_DATA,
                 ) from error
         self.schema = pa.schema(list(zip(names, joined.types, strict=True)))
         self.num_rows = sum(self._rows)
         if not self.num_rows:
-            raise UserError(f"{source} has no rows; give it some.")
+            raise UserError(f"{source} has no rows; give it some.", ErrorCode.INVALID_DATA)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """See `Table`."""
@@ -79,7 +81,9 @@ class ParquetTable(Table):
                     for batch in opened.iter_batches(BATCH_ROWS, columns=asked):
                         yield batch.select(asked).rename_columns(list(columns)).cast(kinds)
             except (pa.ArrowInvalid, OSError) as error:
-                raise UserError(f"{file} cannot be read on: {error}; write it again.") from error
+                raise UserError(
+                    f"{file} cannot be read on: {error}; write it again.", ErrorCode.INVALID_FILE
+                ) from error
 
     def place(self, row: int) -> str:
         """See `Table`."""
@@ -96,7 +100,8 @@ def require_once(names: Sequence[str], source: str) -> None:
         if name in names[:number]:
             raise UserError(
                 f"{source}: two columns have the name '{name}' (columns {names.index(name) + 1} "
-                f"and {number + 1}); give each its own."
+                f"and {number + 1}); give each its own.",
+                ErrorCode.INVALID_FILE,
             )
 
 
@@ -134,7 +139,7 @@ class CsvTable(MemoryTable):
             with pa.input_stream(str(path)) as stream:
                 head = stream.read(HEAD_BYTES).decode(self._encoding, errors="replace")
         except (OSError, pa.ArrowInvalid) as error:
-            raise UserError(f"{path} cannot be read ({error}).") from error
+            raise UserError(f"{path} cannot be read ({error}).", ErrorCode.NOT_FOUND) from error
         lines = [line for line in head.splitlines() if line.strip()]
         separator = SEPARATOR.fullmatch(lines[0].strip(" ")) if lines else None
         self._skipped = 0
@@ -142,7 +147,9 @@ class CsvTable(MemoryTable):
             self._skipped = 1 + head.splitlines().index(lines[0])
             lines = lines[1:]
         if not lines:
-            raise UserError(f"{path} is empty; give it a line of names, and rows.")
+            raise UserError(
+                f"{path} is empty; give it a line of names, and rows.", ErrorCode.INVALID_DATA
+            )
         if UNREADABLE in lines[0]:
             raise not_utf8(path)
         self.delimiter = (
@@ -155,7 +162,9 @@ class CsvTable(MemoryTable):
         self._given = table.column_names
         super().__init__(table.rename_columns(names), str(path))
         if not self.num_rows:
-            raise UserError(f"{path} has a line of names and no rows; give it rows.")
+            raise UserError(
+                f"{path} has a line of names and no rows; give it rows.", ErrorCode.INVALID_DATA
+            )
         if any(map(pa.types.is_binary, self.schema.types)):
             raise not_utf8(path)
 
@@ -201,9 +210,12 @@ class CsvTable(MemoryTable):
                 return UserError(
                     f"{self._path}: line {line} has {len(cells)} values, the line of names has "
                     f"{expected}; give them as many, and put values that hold "
-                    f"{self.delimiter!r} in double quotes."
+                    f"{self.delimiter!r} in double quotes.",
+                    ErrorCode.INVALID_FILE,
                 )
-        return UserError(f"{self._path} cannot be read as CSV: {problem.rstrip('.')}.")
+        return UserError(
+            f"{self._path} cannot be read as CSV: {problem.rstrip('.')}.", ErrorCode.INVALID_FILE
+        )
 
     def _names(self) -> list[str]:
         """Return the names of the columns; raise UserError for duplicates, or if there are none."""
@@ -213,7 +225,8 @@ class CsvTable(MemoryTable):
             raise UserError(
                 f"{self._path}: line {line} must name the columns, and holds "
                 f"{f'numbers ({given[0]}, ...)' if any(given) else 'nothing'}; write a line of "
-                "names above it."
+                "names above it.",
+                ErrorCode.INVALID_FILE,
             )
         # pandas writes its row numbers under an empty name, and reads it as this one.
         names = [name or f"Unnamed: {number}" for number, name in enumerate(given)]
@@ -254,7 +267,8 @@ def encoding_of(path: Path) -> str:
         name = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
         raise UserError(
             f"{path} is UTF-16 without a byte order mark; save it as UTF-8: iconv -f {name} -t "
-            "utf-8."
+            "utf-8.",
+            ErrorCode.INVALID_FILE,
         )
     return "utf-8-sig"
 
@@ -263,7 +277,10 @@ def not_utf8(path: Path) -> UserError:
     """Return the error for a text file with an invalid byte, with the first such line of UTF-8."""
     encoding = encoding_of(path)
     if encoding != "utf-8-sig":
-        return UserError(f"{path} begins as {encoding}, and is damaged; save it again as UTF-8.")
+        return UserError(
+            f"{path} begins as {encoding}, and is damaged; save it again as UTF-8.",
+            ErrorCode.INVALID_FILE,
+        )
     number, shown = 0, ""
     with pa.input_stream(str(path)) as stream:
         for line in io.BufferedReader(stream):
@@ -276,7 +293,8 @@ def not_utf8(path: Path) -> UserError:
                 break
     return UserError(
         f"{path}: line {number} is not UTF-8 ('{shown.strip()}' if it is Latin-1); save the file "
-        "as UTF-8: iconv -f latin1 -t utf-8."
+        "as UTF-8: iconv -f latin1 -t utf-8.",
+        ErrorCode.INVALID_FILE,
     )
 
 
@@ -299,14 +317,18 @@ def open_tables(kind: str, given: str) -> Tables:
         return {"train": _open(kind, [path], path)}
     files = find_files(path, ENDINGS[kind])
     if not files:
-        raise UserError(f"dataset.path: {path} has no file that ends in {ENDINGS[kind][0]}.")
+        raise UserError(
+            f"dataset.path: {path} has no file that ends in {ENDINGS[kind][0]}.",
+            ErrorCode.NOT_FOUND,
+        )
     by_split = _files_by_split(path, files)
     if not by_split:
         return {"train": _open(kind, files, path)}
     if "train" not in by_split:
         raise UserError(
             f"dataset.path: {path} has files of the splits {', '.join(by_split)} and none of "
-            f"train; add train{ENDINGS[kind][0]}."
+            f"train; add train{ENDINGS[kind][0]}.",
+            ErrorCode.MISSING,
         )
     return {
         name: _open(kind, parts, path / name if len(parts) > 1 else parts[0])
@@ -321,7 +343,8 @@ def _open(kind: str, files: list[Path], source: Path) -> Table:
         return CsvTable(files[0])
     raise UserError(
         f"dataset.path: {source} has {len(files)} files ({files[0].name}, {files[1].name}, ...); "
-        "name one of them, or call them train.csv, val.csv and test.csv."
+        "name one of them, or call them train.csv, val.csv and test.csv.",
+        ErrorCode.CONFLICT,
     )
 
 
@@ -353,7 +376,8 @@ def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
     if by_split and None in found:
         raise UserError(
             f"dataset.path: {found[None][0]} is of no split, and "
-            f"{next(iter(by_split.values()))[0].name} is; move it elsewhere, or name one file."
+            f"{next(iter(by_split.values()))[0].name} is; move it elsewhere, or name one file.",
+            ErrorCode.CONFLICT,
         )
     return by_split
 

@@ -10,7 +10,7 @@ from raybench.data.sources.files import SPLIT_NAMES, find_files, split_of
 from raybench.data.sources.images import is_image
 from raybench.data.sources.table import BATCH_ROWS, Table, Tables
 from raybench.data.store import File, list_files
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 METADATA = "metadata.csv"  # lists images with their labels, as in Hugging Face's ImageFolder
 FILE_NAME = "file_name"
@@ -67,7 +67,8 @@ def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
     if not names:
         raise UserError(
             f"dataset.path: {folder} has no folders with {TEXT_ENDINGS[0]} files; put the texts of "
-            "each class into a folder with its name."
+            "each class into a folder with its name.",
+            ErrorCode.NOT_FOUND,
         )
     return _by_class(folder, _by_split(folder, names), read)
 
@@ -84,19 +85,23 @@ def list_images(path: Path) -> tuple[list[File], int]:
         what = "is a file" if path.exists() else "does not exist"
         raise UserError(
             f"dataset.path: {path} {what}, and image_folder takes a folder of images; name one "
-            "(unpacked), or another kind of dataset (csv, parquet, npz)."
+            "(unpacked), or another kind of dataset (csv, parquet, npz).",
+            ErrorCode.NOT_FOUND,
         )
     listed = list_files(path)
     tables = [one.name for one in listed if one.name.rpartition("/")[2] == METADATA]
     if tables:
         raise UserError(
             f"dataset.path: {path} has its labels in {tables[0]}; read that, by name: csv, image: "
-            f"{FILE_NAME} and label: NAME of a column, with the same path."
+            f"{FILE_NAME} and label: NAME of a column, with the same path.",
+            ErrorCode.CONFLICT,
         )
     files = [one for one in listed if is_image(one.name)]
     if not files:
         what = f"{len(listed):,} files, none of them an image" if listed else "no files"
-        raise UserError(f"dataset.path: {path} holds {what}; name a folder of images.")
+        raise UserError(
+            f"dataset.path: {path} holds {what}; name a folder of images.", ErrorCode.NOT_FOUND
+        )
     return files, len(listed) - len(files)
 
 
@@ -116,14 +121,18 @@ def _by_split(place: Path, names: Sequence[str]) -> Names:
     for folder in folders:
         split = next((one for one, known in SPLIT_NAMES.items() if folder.lower() in known), None)
         if split in found:
-            raise UserError(f"{place} holds both {found[split]} and {folder}; keep one of them.")
+            raise UserError(
+                f"{place} holds both {found[split]} and {folder}; keep one of them.",
+                ErrorCode.CONFLICT,
+            )
         if split is not None:
             found[split] = folder
     if "train" not in found:
         if found and len(found) == len(folders):
             raise UserError(
                 f"{place} holds {', '.join(found.values())} and no train; add what to train on, or "
-                "name another folder."
+                "name another folder.",
+                ErrorCode.MISSING,
             )
         _require_no_inner(place, names)
         # Beside other folders they are classes of that name ("test" and "no_test").
@@ -131,7 +140,8 @@ def _by_split(place: Path, names: Sequence[str]) -> Names:
     outside = [name for name in names if name.partition("/")[0] not in found.values()]
     if outside:
         raise UserError(
-            f"{place}/{outside[0]} lies outside of the splits {', '.join(found.values())}; move it."
+            f"{place}/{outside[0]} lies outside the splits {', '.join(found.values())}; move it.",
+            ErrorCode.CONFLICT,
         )
     return {
         split: (f"{found[split]}/", [one for one in names if one.startswith(f"{found[split]}/")])
@@ -153,7 +163,8 @@ def _require_no_inner(place: Path, names: Sequence[str]) -> None:
         inner = inner.rstrip("/")
         raise UserError(
             f"{place} holds the folder {inner} alone, and in it {', '.join(folders[:5])}; name "
-            f"{place}/{inner}."
+            f"{place}/{inner}.",
+            ErrorCode.CONFLICT,
         )
 
 
@@ -165,7 +176,8 @@ def _by_class(place: Path, by_split: Names, read: Callable[[Path], str] | None =
             folder, separator, _ = name.removeprefix(prefix).partition("/")
             if not separator:
                 raise UserError(
-                    f"{place}/{name} is in no folder of a class; move it into {prefix}<class>/."
+                    f"{place}/{name} is in no folder of a class; move it into {prefix}<class>/.",
+                    ErrorCode.CONFLICT,
                 )
             classes.append(folder)
         files = [f"{place}/{name}" for name in names]

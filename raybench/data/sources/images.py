@@ -21,7 +21,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from raybench.data.store import Writer
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import DatasetSpec
 
 Pixels = npt.NDArray[np.uint8]
@@ -48,7 +48,7 @@ class ImageError(Exception):
 
     def about(self, name: str, more: str = "") -> UserError:
         """Return the UserError for an image of that name."""
-        return UserError(f"{name} {self}{more}; {self.advice}.")
+        return UserError(f"{name} {self}{more}; {self.advice}.", ErrorCode.INVALID_DATA)
 
 
 @dataclass(frozen=True, kw_only=True)

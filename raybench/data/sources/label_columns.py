@@ -21,7 +21,7 @@ from raybench.data.sources.table import (
     is_text,
 )
 from raybench.spec.dataset_spec import Task
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 MAX_CLASS_SHARE = 0.5  # most classes per row; beyond it labels are no classes
 MAX_NUMBERED_CLASSES = 20  # most different whole numbers that are classes; more are quantities
@@ -59,7 +59,8 @@ def read_labels(
         if not is_text(table, column) and not is_number_type(table.schema.field(column).type):
             raise UserError(
                 f"{table.source}: label column '{column}' holds {table.schema.field(column).type}; "
-                "labels are texts or numbers."
+                "labels are texts or numbers.",
+                ErrorCode.INVALID_DATA,
             )
     if task is None:
         limit = MAX_NUMBERED_PICTURES if are_pictures else MAX_NUMBERED_CLASSES
@@ -74,7 +75,8 @@ def read_labels(
         if len(columns) > 1:
             raise UserError(
                 f"dataset.label: {' and '.join(columns)} are several columns, and classes stand in "
-                "one; name one, or set dataset.task: regression."
+                "one; name one, or set dataset.task: regression.",
+                ErrorCode.CONFLICT,
             )
         return Labels("classification", *_classes(tables, columns[0]))
     values = {}
@@ -117,7 +119,8 @@ def _require_all(table: Table, column: str, *, is_class: bool) -> None:
             )
         raise UserError(
             f"{table.place(int(rows[0]))}: label column '{column}' is {what} ({of} no label); fill "
-            f"them in, or leave these rows out{more}."
+            f"them in, or leave these rows out{more}.",
+            ErrorCode.INVALID_DATA,
         )
 
 
@@ -131,7 +134,8 @@ def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
     if wrong is not None:
         raise UserError(
             f"{table.place(wrong)}: label column '{column}' has the text '{texts[wrong]}', and a "
-            "regression needs numbers; correct it, or set dataset.task: classification."
+            "regression needs numbers; correct it, or set dataset.task: classification.",
+            ErrorCode.INVALID_DATA,
         )
     return np.array(texts, np.float64)
 
@@ -159,7 +163,8 @@ def _classes(
         raise UserError(
             f"{train.source}: label column '{column}' has {len(names):,} different values in "
             f"{train.num_rows:,} rows (such as '{names[0]}'), too many for classes; name another "
-            "column, or set dataset.task: regression if these are numbers."
+            "column, or set dataset.task: regression if these are numbers.",
+            ErrorCode.INVALID_DATA,
         )
     for split, table in tables.items():
         unknown = sorted(set(pc.unique(texts[split]).to_pylist()) - set(names))
@@ -168,7 +173,8 @@ def _classes(
             hint = did_you_mean(unknown[0], names, "add rows of it, or remove these.")
             raise UserError(
                 f"{table.place(int(rows[0]))}: the class '{unknown[0]}' ({_rows(len(rows))}) is "
-                f"not in column '{column}' of {train.source}; {hint}"
+                f"not in column '{column}' of {train.source}; {hint}",
+                ErrorCode.INVALID_DATA,
             )
     values = {
         split: np.asarray(pc.index_in(one, value_set=pa.array(names))).astype(np.int64)
@@ -184,7 +190,8 @@ def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int
         raise UserError(
             f"{table.place(int(wrong[0]))}: label column '{column}' is {values[wrong[0]]} there "
             f"({len(wrong):,} such rows), and its classes go from 0 to {num_classes - 1}; leave "
-            "these rows out."
+            "these rows out.",
+            ErrorCode.INVALID_DATA,
         )
     return values
 
@@ -199,13 +206,15 @@ def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
     if not is_number_type(kind):
         raise UserError(
             f"dataset.weight: column '{column}' of {table.source} holds {kind}, no numbers; name "
-            "another one."
+            "another one.",
+            ErrorCode.INVALID_DATA,
         )
     weights = as_numbers(column_of(table, column))
     wrong = np.flatnonzero(~(weights >= 0))
     if len(wrong):
         raise UserError(
             f"{table.place(int(wrong[0]))}: weight column '{column}' is {weights[wrong[0]]:g} or "
-            f"empty there ({len(wrong):,} such rows); weights are numbers from 0."
+            f"empty there ({len(wrong):,} such rows); weights are numbers from 0.",
+            ErrorCode.INVALID_DATA,
         )
     return weights.astype(np.float32)

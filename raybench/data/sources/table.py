@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 Numbers = npt.NDArray[np.float64]
 US_PER_DAY = 86.4e9
@@ -96,7 +96,7 @@ class Unread:
 
     def about(self, column: str) -> UserError:
         """Return the error for a column that is needed; `column` is its name in the sentence."""
-        return UserError(f"{self.place}: {column} {self.reason}.")
+        return UserError(f"{self.place}: {column} {self.reason}.", ErrorCode.INVALID_DATA)
 
 
 class Table:
@@ -159,7 +159,8 @@ def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
             hint = did_you_mean(column, names, "name one of them.")
             raise UserError(
                 f"dataset.{key}: {table.source} has no column '{column}', its columns are "
-                f"{_listed(names)}; {hint}"
+                f"{_listed(names)}; {hint}",
+                ErrorCode.UNKNOWN_NAME,
             )
 
 
@@ -175,14 +176,16 @@ def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
             if column not in table.schema.names:
                 raise UserError(
                     f"{table.source} has no column '{column}', which {train.source} has; give "
-                    "both the same columns, or name those to use in dataset.columns."
+                    "both the same columns, or name those to use in dataset.columns.",
+                    ErrorCode.UNKNOWN_NAME,
                 )
             kinds = [one.schema.field(column).type for one in (train, table)]
             are_texts = [is_text_type(kind) for kind in kinds]
             if len(set(are_texts)) > 1 and not any(map(pa.types.is_null, kinds)):
                 raise UserError(
                     f"Column '{column}' is {kinds[0]} in {train.source}, and {kinds[1]} in "
-                    f"{table.source}; make them the same."
+                    f"{table.source}; make them the same.",
+                    ErrorCode.INVALID_DATA,
                 )
 
 
@@ -251,7 +254,8 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
             if key != "categories" and column in uses:
                 raise UserError(
                     f"dataset.{key}: column '{column}' of {train.source} is {uses[column]} "
-                    "already; name another one."
+                    "already; name another one.",
+                    ErrorCode.CONFLICT,
                 )
             uses.setdefault(column, f"dataset.{key}")
     if spec.split_by is not None:
@@ -259,7 +263,8 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
         require_columns(train, [column], "split_by")
         if column in named["label"]:
             raise UserError(
-                f"dataset.split_by: column '{column}' of {train.source} is the label; name another."
+                f"dataset.split_by: '{column}' of {train.source} is the label; name another one.",
+                ErrorCode.CONFLICT,
             )
         if column not in uses:
             uses[column] = "dataset.split_by"
@@ -269,7 +274,8 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
             )
     if [spec.text, spec.image, spec.columns].count(None) < 2:
         raise UserError(
-            "dataset: text, image and columns are three kinds of inputs; keep one of them."
+            "dataset: text, image and columns are three kinds of inputs; keep one of them.",
+            ErrorCode.CONFLICT,
         )
     is_table = spec.text is None and spec.image is None
     inputs = _inputs(spec, train, set(uses), say) if is_table else []
@@ -304,7 +310,8 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], say: Say) -> list[s
             if not is_input_type(kinds[column]):
                 raise UserError(
                     f"dataset.columns: column '{column}' of {table.source} holds "
-                    f"{kinds[column]}; inputs are numbers, dates and texts."
+                    f"{kinds[column]}; inputs are numbers, dates and texts.",
+                    ErrorCode.INVALID_DATA,
                 )
         return spec.columns
     inputs = []
@@ -323,7 +330,8 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], say: Say) -> list[s
     if not inputs:
         raise UserError(
             f"{table.source} has no column of inputs beside {', '.join(sorted(used))}; its columns "
-            f"are {', '.join(table.schema.names[:MAX_SHOWN])}."
+            f"are {', '.join(table.schema.names[:MAX_SHOWN])}.",
+            ErrorCode.INVALID_DATA,
         )
     return inputs
 

@@ -27,7 +27,7 @@ from raybench.data.sources.table import (
     split_column,
 )
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 MAX_BYTES_READ = 2**28
 """Most bytes of columns of numbers that are read in one pass; each pass opens all files again."""
@@ -73,7 +73,8 @@ class Features:
             more = f" ({len(reasons) - MAX_SHOWN} more)" if len(reasons) > MAX_SHOWN else ""
             raise UserError(
                 f"{train.table.source}: no column is left to learn from: "
-                f"{' '.join(reasons[:MAX_SHOWN])}{more}"
+                f"{' '.join(reasons[:MAX_SHOWN])}{more}",
+                ErrorCode.INVALID_DATA,
             )
         for sentence in reasons:
             say(sentence)
@@ -233,14 +234,16 @@ def row_order(
         why = unread.reason if unread else f"holds {kind}, no dates"
         raise UserError(
             f"dataset.split_by: column '{column}' of {table.source} {why}; to split by it, write "
-            f"{{time: {column}}} for rows in order of numbers, or {{group: {column}}}."
+            f"{{time: {column}}} for rows in order of numbers, or {{group: {column}}}.",
+            ErrorCode.INVALID_DATA,
         )
     is_time = isinstance(spec.split_by, str) or "time" in spec.split_by
     values = column_of(table, column)
     if is_time and not is_number_type(kind):
         raise UserError(
             f"dataset.split_by: column '{column}' of {table.source} holds {kind}, and times are "
-            "dates or numbers; name another one."
+            "dates or numbers; name another one.",
+            ErrorCode.INVALID_DATA,
         )
     numbers = -as_numbers(values) if is_time else None  # the latest first
     texts = as_texts(values)
@@ -248,7 +251,8 @@ def row_order(
     if len(missing):
         raise UserError(
             f"{table.place(int(missing[0]))}: column '{column}' of dataset.split_by is empty there "
-            f"({len(missing):,} such rows); fill them in, or leave these rows out."
+            f"({len(missing):,} such rows); fill them in, or leave these rows out.",
+            ErrorCode.INVALID_DATA,
         )
     known = np.array(texts.to_pylist()) if numbers is None else numbers
     codes = np.unique(known, return_inverse=True)[1]

@@ -37,7 +37,7 @@ from raybench.data.store import (
     stored_dataset,
 )
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 HIDDEN = -1  # label of a split whose labels are secret, as in a contest
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
@@ -87,7 +87,8 @@ def load_text(spec: DatasetSpec) -> Dataset:
     if path.is_file():
         raise UserError(
             f"dataset.path: {path} is a file; texts by class are a folder with a folder of .txt "
-            "files for each class."
+            "files for each class.",
+            ErrorCode.NOT_FOUND,
         )
     spec = spec.model_copy(update={"text": "text", "label": "label"})
     return _load(spec, found, lambda: folders.open_text_folder(path, texts.read_text))
@@ -103,7 +104,8 @@ def is_of_classes(spec: DatasetSpec) -> bool:
     if spec.task == "regression":
         raise UserError(
             f"dataset.task: regression is not for files of text ({path}), which have no numbers to "
-            "learn; leave it out, or put texts and numbers into a table."
+            "learn; leave it out, or put texts and numbers into a table.",
+            ErrorCode.UNSUPPORTED,
         )
     if spec.task is None:
         return path.is_dir() and folders.is_class_folder(path)
@@ -141,7 +143,8 @@ def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
     if spec.text is None:
         raise UserError(
             "dataset.text: name the column of the texts that a language model is to learn; "
-            f"{train.source} has {', '.join(train.schema.names)}."
+            f"{train.source} has {', '.join(train.schema.names)}.",
+            ErrorCode.MISSING,
         )
     for table in tables.values():
         require_columns(table, [spec.text], "text")
@@ -166,7 +169,8 @@ def _files(spec: DatasetSpec) -> list[File]:
     path = _path(spec)
     if not path.exists():
         raise UserError(
-            f"dataset.path: there is no {path} (from {Path.cwd()}); name a file or folder."
+            f"dataset.path: there is no {path} (from {Path.cwd()}); name a file or folder.",
+            ErrorCode.NOT_FOUND,
         )
     return [file_at(path)] if path.is_file() else list_files(path)
 
@@ -185,7 +189,8 @@ def require_image_column(table: Table, column: str) -> None:
         return
     raise UserError(
         f"dataset.image: column '{column}' of {table.source} holds {kind}; images are their bytes, "
-        "or paths of files."
+        "or paths of files.",
+        ErrorCode.INVALID_DATA,
     )
 
 
@@ -260,10 +265,14 @@ def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> imag
             return images.Picture(place, str(path), str(path))
     name = f"{table.place(row)}: column '{column}'"
     if not cell:
-        raise UserError(f"{name} is empty; give every row an image, or leave the row out.")
+        raise UserError(
+            f"{name} is empty; give every row an image, or leave the row out.",
+            ErrorCode.INVALID_DATA,
+        )
     if isinstance(cell, str):
         raise UserError(
-            f"{name} names {cell}, and there is no file {path}; paths begin at {table.folder}."
+            f"{name} names {cell}, and there is no file {path}; paths begin at {table.folder}.",
+            ErrorCode.NOT_FOUND,
         )
     return images.Picture(place, name, cell)
 
@@ -320,7 +329,8 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
     if "train" not in splits:
         raise UserError(
             f"dataset.path: {spec.path} has the splits {', '.join(by_split) or 'none'}, and no "
-            "train with rows in it; name another set."
+            "train with rows in it; name another set.",
+            ErrorCode.MISSING,
         )
     tables = {
         split: HuggingFaceTable(one, f"{spec.path} ({split})" if len(splits) > 1 else spec.path)
@@ -336,7 +346,8 @@ def _load_huggingface(path: str, name: str | None) -> Any:
     except ImportError as error:
         raise UserError(
             "dataset huggingface needs the library datasets, which is not installed: "
-            "pip install 'raybench[models]'."
+            "pip install 'raybench[models]'.",
+            ErrorCode.NOT_INSTALLED,
         ) from error
     datasets.disable_progress_bars()
     # Even without HF_HUB_OFFLINE of the user: training must not wait for the network.
@@ -358,7 +369,7 @@ def _load_huggingface(path: str, name: str | None) -> Any:
                 f"there is no folder {path}, and datasets' cache has no set of that name "
                 f"({type(error).__name__}: {error}); download it first with load_dataset."
             )
-        raise UserError(f"dataset.path: {wrong}") from error
+        raise UserError(f"dataset.path: {wrong}", ErrorCode.NOT_FOUND) from error
 
 
 def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
@@ -376,7 +387,8 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
         if len(found) != 1:
             raise UserError(
                 f"dataset.label: name the column of the labels of {spec.path}; its columns are "
-                f"{', '.join(train.schema.names)}."
+                f"{', '.join(train.schema.names)}.",
+                ErrorCode.MISSING,
             )
         chosen["label"] = found[0]
     if spec.image is None and spec.text is None and spec.columns is None:

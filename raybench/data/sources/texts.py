@@ -17,7 +17,7 @@ from raybench.data.sources.files import SPLIT_NAMES, encoding_of, find_files, no
 from raybench.data.sources.folders import TEXT_ENDINGS
 from raybench.data.sources.table import Say, Table, is_text
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 Pieces = npt.NDArray[Any] | list[str]
 """Tokens of a text: its words, or an array of the code points of its characters, or of its bytes.
@@ -91,7 +91,8 @@ def require_text(table: Table, column: str) -> None:
     if not is_text(table, column):
         raise UserError(
             f"dataset.text: column '{column}' of {table.source} holds "
-            f"{table.schema.field(column).type}, no text; name another one."
+            f"{table.schema.field(column).type}, no text; name another one.",
+            ErrorCode.INVALID_DATA,
         )
 
 
@@ -118,7 +119,10 @@ class Tokens:
         self._tokenizer = Tokenizer(kind, number_tokens(counts, kind, spec.vocabulary_size))
         self.vocabulary = self._tokenizer.vocabulary
         if not any(lengths):
-            raise UserError(f"{source}: column '{column}' has no text; name another one.")
+            raise UserError(
+                f"{source}: column '{column}' has no text; name another one.",
+                ErrorCode.INVALID_DATA,
+            )
         if empty := lengths.count(0):
             say(f"column '{column}' is empty in {empty:,} of {len(lengths):,} training rows.")
         share = float((self.lengths > most).mean())
@@ -155,13 +159,16 @@ def texts_as_inputs(
 ) -> Array:
     """Return (N, length) int32 token ids of new texts, cut or padded with 0 at the end."""
     if isinstance(samples, str):
-        raise UserError("The texts are one text; give a list of them: [text].")
+        raise UserError(
+            "The texts are one text; give a list of them: [text].", ErrorCode.INVALID_VALUE
+        )
     tokenizer = Tokenizer(kind, vocabulary)
     try:
         column = pa.array(samples, pa.string())
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"The samples are no texts ({error}); give a list of texts, or an array of token ids."
+            f"The samples are no texts ({error}); give a list of texts, or an array of token ids.",
+            ErrorCode.INVALID_VALUE,
         ) from error
     return padded_ids(tokenizer, list(texts_of(pa.record_batch({"text": column}))), length)
 
@@ -175,7 +182,8 @@ def running_texts(path: Path) -> dict[str, str]:
     files = [path] if path.is_file() else find_files(path, TEXT_ENDINGS)
     if not files:
         raise UserError(
-            f"dataset.path: {path} has no {TEXT_ENDINGS[0]} files; name a file or folder."
+            f"dataset.path: {path} has no {TEXT_ENDINGS[0]} files; name a file or folder.",
+            ErrorCode.NOT_FOUND,
         )
     require_memory(MEMORY_FACTOR * sum(file.stat().st_size for file in files), str(path))
     if path.is_file():
@@ -225,7 +233,8 @@ def language_dataset(spec: DatasetSpec, texts: dict[str, str], say: Say) -> Data
             raise UserError(
                 f"{spec.path}: the {split} split has {len(ids):,} {spec.tokens}, fewer than one "
                 f"window of dataset.sequence_length {spec.sequence_length} and the token after it; "
-                "choose a shorter one, or add text."
+                "choose a shorter one, or add text.",
+                ErrorCode.TOO_FEW,
             )
         kept, shape = num_windows * spec.sequence_length, (num_windows, spec.sequence_length)
         following = ids[1 : kept + 1].astype(np.int64)
@@ -251,7 +260,8 @@ def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces], say: Say) -> dict[str
         raise UserError(
             f"{spec.path} has {len(rest):,} {spec.tokens}, {max(0, total)} windows of "
             f"dataset.sequence_length {spec.sequence_length}, and {sum(missing.values())} would be "
-            "held out; choose shorter ones, or add text."
+            "held out; choose shorter ones, or add text.",
+            ErrorCode.TOO_FEW,
         )
     found = {"test": rest[:0]} | pieces
     for split, size in missing.items():
