@@ -14,7 +14,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.training.own import Run
 
 
@@ -53,7 +53,10 @@ class _Clock:
             return False  # validation by itself
         if self.metric not in found:
             there = ", ".join(found) or "nothing"
-            raise UserError(f"No {self.metric} at a validation ({there} is there); set metric=.")
+            raise UserError(
+                f"No {self.metric} at a validation ({there} is there); set metric=.",
+                ErrorCode.UNKNOWN_NAME,
+            )
         if self.is_first and self.steps > 1:
             found_s = self.run.elapsed_training()
             even_s = (found_s - self.first_s) * self.steps / (self.steps - 1)
@@ -114,7 +117,8 @@ def Keras(run: Run, metric: str | None = None) -> Any:  # noqa: N802
     if run.num_workers > 1:
         raise UserError(
             "fit of Keras 3 does not train on several workers; set num_workers: 1, or write the "
-            "loop with run.strategy.run (docs/models.md)."
+            "loop with run.strategy.run (docs/models.md).",
+            ErrorCode.UNSUPPORTED,
         )
 
     class Callback(_base("keras.callbacks", "Callback")):  # type: ignore[misc]
@@ -145,4 +149,6 @@ def _base(module: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != library:
             raise
-        raise UserError(f"{library} is not installed; `pip install {library}`.") from None
+        raise UserError(
+            f"{library} is not installed; `pip install {library}`.", ErrorCode.NOT_INSTALLED
+        ) from None

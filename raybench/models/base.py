@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import InputShape
 from raybench.models.layers import Layer
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric
 from raybench.spec.run import DatasetSpec, RunSpec, Task
 
@@ -183,14 +183,18 @@ def as_tuples(shape: Any) -> InputShape:
 
 def missing_method(workload: Workload, method: str, use: str) -> UserError:
     """Return the error for a workload without the method that `use` needs."""
-    return UserError(f"Workload {workload.name} has no {method}, so it cannot run with {use}.")
+    return UserError(
+        f"Workload {workload.name} has no {method}, so it cannot run with {use}.",
+        ErrorCode.UNSUPPORTED,
+    )
 
 
 def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
     """Return the error for a workload without the hook that measures its own metric."""
     return UserError(
         f"Workload {workload.name} has the metric {metric.name} and no {hook} to measure it; "
-        f"write {hook}(self, outputs, labels), which returns one value for each sample."
+        f"write {hook}(self, outputs, labels), which returns one value for each sample.",
+        ErrorCode.MISSING,
     )
 
 
@@ -206,5 +210,6 @@ def no_label_smoothing(smoothing: float, workload: Workload, *, has_loss: bool =
     why = "has a loss of its own" if has_loss else "learns numbers, which are no classes"
     return UserError(
         f"label_smoothing: {smoothing:g}: workload {workload.name} {why}; leave it "
-        f"out{', or smooth the labels there' if has_loss else ''}."
+        f"out{', or smooth the labels there' if has_loss else ''}.",
+        ErrorCode.CONFLICT,
     )

@@ -33,7 +33,7 @@ from raybench.models.user_code import (
     user_code_errors,
 )
 from raybench.spec.dataset_spec import TASKS, DatasetSpec
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.metric import Metric
 from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.text import shorten
@@ -93,7 +93,10 @@ def _is_positive(value: Any) -> bool:
 
 
 def _wrong(source: str, name: str, must: str, found: Any) -> UserError:
-    return UserError(f"{source}: its attribute {name} {must} (found {shorten(repr(found), 80)}).")
+    return UserError(
+        f"{source}: its attribute {name} {must} (found {shorten(repr(found), 80)}).",
+        ErrorCode.INVALID_MODEL,
+    )
 
 
 BYTES_PER_PARAMETER = 12
@@ -132,7 +135,8 @@ def find_workload(
         known = (*WORKLOADS, *NETWORKS)
         raise UserError(
             f"Unknown workload '{name}'; {did_you_mean(name, known)} A library's is written "
-            "torchvision:resnet18, your own module:Class, your own loop FILE.py:FUNCTION."
+            "torchvision:resnet18, your own module:Class, your own loop FILE.py:FUNCTION.",
+            ErrorCode.UNKNOWN_NAME,
         )
     if isinstance(workload, LayerWorkload):
         _require_layers(workload)
@@ -183,7 +187,8 @@ def load_workload_dataset(
     if data:
         raise UserError(
             f"data.{next(iter(data))}: dataset {spec.name} takes no such settings; they are what a "
-            "workload's own load_dataset takes (dataset: workload)."
+            "workload's own load_dataset takes (dataset: workload).",
+            ErrorCode.UNKNOWN_KEY,
         )
     dataset = load_dataset(spec, shared)
     return find_workload(name, DataShape.of(dataset), model), dataset
@@ -222,7 +227,8 @@ def _build_own(
     if not isinstance(dataset, Dataset):
         raise UserError(
             f"load_dataset of workload {name} must return a raybench Dataset, not "
-            f"{type(dataset).__name__}."
+            f"{type(dataset).__name__}.",
+            ErrorCode.USER_CODE,
         )
     _require_fit(workload, DataShape.of(dataset))
     return limit_and_repeat(dataset, spec)
@@ -235,19 +241,22 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
         advice = "set dataset.image_size, or " if data.kind == "pixels" else ""
         raise UserError(
             f"Workload {name} takes inputs of shape {shown(own)}, the dataset has {shown(found)}; "
-            f"{advice}choose other data."
+            f"{advice}choose other data.",
+            ErrorCode.INVALID_MODEL,
         )
     if workload.torch_loss is not None or workload.keras_loss is not None:
         return
     if workload.task != data.task:
         raise UserError(
             f"Workload {name} is of task {workload.task}, the dataset of {data.task}; change the "
-            "task of one of them, or write torch_loss and keras_loss of your own."
+            "task of one of them, or write torch_loss and keras_loss of your own.",
+            ErrorCode.INVALID_MODEL,
         )
     if data.task != "regression" and workload.num_classes != data.num_outputs:
         raise UserError(
             f"Workload {name} has {workload.num_classes} classes, the dataset has "
-            f"{data.num_outputs}; change its num_classes, or choose other data."
+            f"{data.num_outputs}; change its num_classes, or choose other data.",
+            ErrorCode.INVALID_MODEL,
         )
 
 
@@ -258,7 +267,8 @@ def _require_layers(workload: LayerWorkload) -> None:
     if last != (*tokens, workload.num_classes):
         raise UserError(
             f"Workload {workload.name}: its last layer gives {last} for a sample; end its layers "
-            f"with Dense({workload.num_classes})."
+            f"with Dense({workload.num_classes}).",
+            ErrorCode.INVALID_MODEL,
         )
     count = num_parameters(workload.layers, workload.input_shape)
     require_memory(
@@ -273,11 +283,15 @@ def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
     module = import_user_module(module_name, f"Workload {name}")
     found = getattr(module, class_name, None)
     if found is None:
-        raise UserError(f"Workload {name}: module '{module_name}' has no class '{class_name}'.")
+        raise UserError(
+            f"Workload {name}: module '{module_name}' has no class '{class_name}'.",
+            ErrorCode.UNKNOWN_NAME,
+        )
     if not (isinstance(found, type) and issubclass(found, Workload)):
         raise UserError(
             f"Workload {name}: {class_name} must be a subclass of raybench.Workload; a function "
-            f"that trains is written {module_name.replace('.', '/')}.py:{class_name}."
+            f"that trains is written {module_name.replace('.', '/')}.py:{class_name}.",
+            ErrorCode.INVALID_MODEL,
         )
     check_settings(known_settings(found), model, f"workload {name}")
     given = ", ".join(f"{key}={value!r}" for key, value in model.items())
@@ -288,6 +302,9 @@ def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
     wanted["num_classes"] = has_layers or getattr(workload, "task", None) != "regression"
     for attribute, is_needed in wanted.items():
         if is_needed and not hasattr(workload, attribute):
-            raise UserError(f"Workload {name}: {class_name} needs the attribute {attribute}.")
+            raise UserError(
+                f"Workload {name}: {class_name} needs the attribute {attribute}.",
+                ErrorCode.INVALID_MODEL,
+            )
     check_attributes(workload, f"Workload {name}")
     return workload

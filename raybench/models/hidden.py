@@ -12,7 +12,7 @@ from importlib import metadata
 from importlib.machinery import PathFinder, all_suffixes
 from pathlib import Path
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean
 
 OWN = "raybench"
@@ -44,7 +44,8 @@ def refuse_hiding_files(folder: Path) -> None:
         if hides is not None:
             raise UserError(
                 f"{clean(entry.name)} in {clean(str(folder))} hides the {hides} {name}, which "
-                "raybench needs; rename it."
+                "raybench needs; rename it.",
+                ErrorCode.CONFLICT,
             )
 
 

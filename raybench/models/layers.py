@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 Padding = Literal["same", "valid"]
 
@@ -145,13 +145,15 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
         if turned and isinstance(layer, LayerNorm | Residual):
             raise UserError(
                 f"{where} cannot take an image as Flatten() leaves it, which the frameworks do in "
-                "different orders; put Dense before it."
+                "different orders; put Dense before it.",
+                ErrorCode.INVALID_MODEL,
             )
         shape = _output_shape(layer, before, where)
         if min(shape) < 1:
             raise UserError(
                 f"Inputs of shape {tuple(input_shape)} are too small: nothing is left after "
-                f"{where}; set a larger dataset.image_size."
+                f"{where}; set a larger dataset.image_size.",
+                ErrorCode.INVALID_MODEL,
             )
         if isinstance(layer, Flatten | Dense):
             turned = len(before) == 3
@@ -221,10 +223,14 @@ def _output_shape(layer: Layer, shape: Shape, where: str) -> Shape:
             if after == shape:
                 return shape
             raise UserError(
-                f"{where} makes {after} of {shape}, which cannot be added; keep the shape."
+                f"{where} makes {after} of {shape}, which cannot be added; keep the shape.",
+                ErrorCode.INVALID_MODEL,
             )
         case Dense() | LayerNorm() if len(shape) == 3:
-            raise UserError(f"{where} needs a vector, not {shape}; put Flatten() before it.")
+            raise UserError(
+                f"{where} needs a vector, not {shape}; put Flatten() before it.",
+                ErrorCode.INVALID_MODEL,
+            )
         case Dense(units):
             return (*shape[:-1], units)
         case LayerNorm():
@@ -234,15 +240,23 @@ def _output_shape(layer: Layer, shape: Shape, where: str) -> Shape:
         case Embedding(_, size) | MeanEmbedding(_, size) if len(shape) == 1:
             return (*shape, size) if isinstance(layer, Embedding) else (size,)
         case Embedding() | MeanEmbedding():
-            raise UserError(f"{where} needs token ids (tokens,), not {shape}.")
+            raise UserError(
+                f"{where} needs token ids (tokens,), not {shape}.", ErrorCode.INVALID_MODEL
+            )
         case Positions() | CausalAttention() if len(shape) != 2:
-            raise UserError(f"{where} needs (tokens, features), not {shape}; begin with Embedding.")
+            raise UserError(
+                f"{where} needs (tokens, features), not {shape}; begin with Embedding.",
+                ErrorCode.INVALID_MODEL,
+            )
         case CausalAttention(heads) if shape[-1] % heads:
-            raise UserError(f"{where} cannot divide {shape[-1]} features; choose other heads.")
+            raise UserError(
+                f"{where} cannot divide {shape[-1]} features; choose other heads.",
+                ErrorCode.INVALID_MODEL,
+            )
         case Positions() | CausalAttention():
             return shape
     if len(shape) != 3:
-        raise UserError(f"{where} needs an image (H, W, C), not {shape}.")
+        raise UserError(f"{where} needs an image (H, W, C), not {shape}.", ErrorCode.INVALID_MODEL)
     height, width, channels = shape
     match layer:
         case MaxPool(size):
@@ -252,7 +266,10 @@ def _output_shape(layer: Layer, shape: Shape, where: str) -> Shape:
         case DepthwiseConv(multiplier, kernel, padding):
             return (*_convolved(height, width, kernel, padding), channels * multiplier)
         case GroupNorm(groups) if channels % groups:
-            raise UserError(f"{where} cannot divide {channels} channels; choose other groups.")
+            raise UserError(
+                f"{where} cannot divide {channels} channels; choose other groups.",
+                ErrorCode.INVALID_MODEL,
+            )
         case GroupNorm():
             return shape
     raise AssertionError(layer)

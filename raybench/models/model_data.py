@@ -13,7 +13,7 @@ from raybench.data.inputs import Batch, InputShape, each, shown
 from raybench.models.base import DataShape, Kind
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.documents import Document
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 DTYPES = {"pixels": np.uint8, "numbers": np.float32, "tokens": np.int32}
 """Type of an array of inputs, by its kind."""
@@ -65,7 +65,8 @@ class ModelData(Document):
             detail = error.errors()[0]
             key = ".".join(map(str, detail["loc"])) or "the whole file"
             raise UserError(
-                f"{file}: '{key}': {detail['msg']}; remove the file, then the dataset is read."
+                f"{file}: '{key}': {detail['msg']}; remove the file, then the dataset is read.",
+                ErrorCode.INVALID_FILE,
             ) from None
 
     @property
@@ -98,7 +99,9 @@ class ModelData(Document):
 
             return texts_as_inputs(samples, encoding["tokens"], self.vocabulary, length)
         if self.kind == "pixels" and isinstance(samples, str | bytes | Path):
-            raise UserError("The images are one image; give a list of them: [image].")
+            raise UserError(
+                "The images are one image; give a list of them: [image].", ErrorCode.INVALID_DATA
+            )
         if self.kind == "pixels" and is_raw and _are_files(samples):
             assert isinstance(self.input_shape, tuple)
             from raybench.data.sources.images import files_as_inputs
@@ -117,13 +120,15 @@ class ModelData(Document):
         except (TypeError, ValueError) as error:
             raise UserError(
                 f"The samples are no arrays of numbers ({error}); give them as the model was "
-                "trained on."
+                "trained on.",
+                ErrorCode.INVALID_DATA,
             ) from error
         shape: InputShape = each(found, lambda one: tuple(one.shape[1:]))
         if shape != self.input_shape:
             raise UserError(
                 f"The model takes samples of shape {shown(self.input_shape)}, and these are of "
-                f"{shown(shape)}; make them alike."
+                f"{shown(shape)}; make them alike.",
+                ErrorCode.INVALID_DATA,
             )
         return found
 
@@ -145,7 +150,10 @@ class ModelData(Document):
             wanted = f"ids of tokens, whole numbers from 0 to {size - 1:,}"
         if not is_fine.all():
             row = int(np.argwhere(~is_fine)[0][0])
-            raise UserError(f"The model takes {wanted}, and sample {row} has others; correct it.")
+            raise UserError(
+                f"The model takes {wanted}, and sample {row} has others; correct it.",
+                ErrorCode.INVALID_DATA,
+            )
         return found
 
     def answers(self, outputs: Array) -> Array:

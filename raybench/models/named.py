@@ -16,7 +16,7 @@ from raybench.data.inputs import shown
 from raybench.models.base import DataShape, Workload
 from raybench.models.networks import NETWORKS
 from raybench.models.user_code import check_settings, user_code_errors
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import Task
 
 
@@ -46,7 +46,9 @@ class NamedWorkload(Workload):
         """Turn errors of the library about the settings into a UserError."""
         given = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
         what = f"Workload {self.name}: cannot be built with {given}"
-        return user_code_errors(what) if self.settings else nullcontext()
+        return (
+            user_code_errors(what, code=ErrorCode.INVALID_VALUE) if self.settings else nullcontext()
+        )
 
 
 TORCH_URL = "https://download.pytorch.org/models/"  # where torchvision's files come from
@@ -76,7 +78,8 @@ def missing(workload: str, what: str) -> UserError:
     """Return the error for trained weights that are not on this machine; `what` is the file."""
     return UserError(
         f"weights cached: the trained weights of {workload} are not on this machine, and nothing "
-        f"is fetched from the net; put them at {what}, or set weights to a file of yours or none."
+        f"is fetched from the net; put them at {what}, or set weights to a file of yours or none.",
+        ErrorCode.NOT_FOUND,
     )
 
 
@@ -132,7 +135,10 @@ def named_workload(
     key, model = ("both", name) if name in NETWORKS else name.split(":", 1)
     library = LIBRARIES[key]
     if not model:
-        raise UserError(f"Workload {name}: write {key}:NAME, such as {key}:{library.example}.")
+        raise UserError(
+            f"Workload {name}: write {key}:NAME, such as {key}:{library.example}.",
+            ErrorCode.INVALID_VALUE,
+        )
     if library.framework is not None:
         _require_installed(name, library)
     shape = shape or (IMAGES if library.takes_images else TOKENS)
@@ -151,7 +157,8 @@ def require_library(workload: NamedWorkload, framework: str) -> None:
         raise UserError(
             f"Workload {workload.name}: {workload.library} has models of {library.framework} "
             f"alone, so it cannot run with framework {framework}; set framework: "
-            f"{library.framework}, or take a network of both: {known}."
+            f"{library.framework}, or take a network of both: {known}.",
+            ErrorCode.UNSUPPORTED,
         )
     if library.framework is None and framework == "torch":
         _require_installed(workload.name, library)
@@ -174,7 +181,10 @@ def size_warnings(workload: NamedWorkload) -> list[str]:
 def _require_installed(name: str, library: Library) -> None:
     if importlib.util.find_spec(library.package) is None:
         package = library.package
-        raise UserError(f"Workload {name}: {package} is not installed; run: pip install {package}.")
+        raise UserError(
+            f"Workload {name}: {package} is not installed; run: pip install {package}.",
+            ErrorCode.NOT_INSTALLED,
+        )
 
 
 def _require_fit(name: str, library: Library, shape: DataShape) -> None:
@@ -195,7 +205,7 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
     elif len(found) != 1 or shape.kind not in (None, "tokens"):
         problem = f"takes token ids (tokens,), {has}; name a column of texts with dataset.text"
     if problem:
-        raise UserError(f"Workload {name}: {problem}.")
+        raise UserError(f"Workload {name}: {problem}.", ErrorCode.INVALID_VALUE)
 
 
 def cached_network(workload: NamedWorkload) -> Path:
@@ -224,9 +234,12 @@ def weights_file(
         if not isinstance(workload, NamedWorkload):
             raise UserError(
                 f"weights cached: is of models by name, not of workload {workload.name}; set "
-                "weights to a file."
+                "weights to a file.",
+                ErrorCode.CONFLICT,
             )
         path = cached[workload.library](workload)
     if not path.is_file():
-        raise UserError(f"weights {weights}: there is no such file on this machine.")
+        raise UserError(
+            f"weights {weights}: there is no such file on this machine.", ErrorCode.NOT_FOUND
+        )
     return path

@@ -35,7 +35,7 @@ from raybench.models.layers import (
     Shape,
 )
 from raybench.spec.dataset_spec import Task
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 SMALLEST_VALID_CNN7 = 94  # pixels; below it, five unpadded convolutions leave nothing to pool
 
@@ -174,20 +174,23 @@ def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorklo
     if isinstance(shape.input_shape, dict):
         raise UserError(
             f"Workload {name} takes one array of inputs, the dataset has them by name "
-            f"({', '.join(sorted(shape.input_shape))}); write module:Class for your own."
+            f"({', '.join(sorted(shape.input_shape))}); write module:Class for your own.",
+            ErrorCode.INVALID_DATA,
         )
     fitting = _fitting(shape)
     if shape.kind is not None and name not in fitting:
         raise UserError(
             f"Workload {name} does not take {shape.kind} for task {shape.task}; choose "
-            f"{', '.join(fitting)}, or write module:Class for your own."
+            f"{', '.join(fitting)}, or write module:Class for your own.",
+            ErrorCode.INVALID_DATA,
         )
     given: dict[str, Any] = {"input_shape": shape.input_shape, "num_classes": shape.num_outputs}
     if name in FOR_TOKENS:
         if shape.vocabulary_size is None:
             raise UserError(
                 f"Workload {name} needs to know how many tokens there are; give the dataset a "
-                "vocabulary, or its token ids as an array."
+                "vocabulary, or its token ids as an array.",
+                ErrorCode.MISSING,
             )
         given["vocabulary_size"] = shape.vocabulary_size
     return dataclasses.replace(WORKLOADS[name](**given), task=shape.task)

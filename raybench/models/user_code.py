@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from raybench.models.hidden import refuse_hiding_files
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.text import shorten
 
 _LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib"))
@@ -27,12 +27,15 @@ MAX_ERROR = 300
 
 
 @contextlib.contextmanager
-def user_code_errors(what: str, advice: str = "") -> Iterator[None]:
+def user_code_errors(
+    what: str, advice: str = "", code: ErrorCode = ErrorCode.USER_CODE
+) -> Iterator[None]:
     """Turn any error inside, and `sys.exit`, into a UserError; Ctrl-C and a UserError pass.
 
     Args:
         what: begins the sentence; file, line and error follow in parentheses.
         advice: ends the sentence.
+        code: kind of mistake.
 
     Raises:
         UserError: its `details` hold the whole traceback.
@@ -49,7 +52,7 @@ def user_code_errors(what: str, advice: str = "") -> Iterator[None]:
         place = user_code_place(traceback.extract_tb(error.__traceback__))
         where = f"{place}: " if place else ""
         raise UserError(
-            f"{what} ({where}{kind}){advice}.", details=traceback.format_exc()
+            f"{what} ({where}{kind}){advice}.", code, details=traceback.format_exc()
         ) from error
 
 
@@ -109,14 +112,20 @@ def check_settings(
         if name not in known:
             nothing = "" if known else "there are none: its constructor takes nothing."
             hint = did_you_mean(name, known, nothing)
-            raise UserError(f"{key}.{name}: {what} has no such setting; {hint}")
+            raise UserError(
+                f"{key}.{name}: {what} has no such setting; {hint}", ErrorCode.UNKNOWN_KEY
+            )
         if not _has_type_of(known[name], value):
             raise UserError(
-                f"{key}.{name}: {value!r} is not of the kind of {what}'s default, {known[name]!r}."
+                f"{key}.{name}: {value!r} is not of the kind of {what}'s default, {known[name]!r}.",
+                ErrorCode.INVALID_VALUE,
             )
     for name, default in known.items():
         if default is inspect.Parameter.empty and name not in given:
-            raise UserError(f"{what} needs {key}.{name}: set it under fixed.{key} or space.{key}.")
+            raise UserError(
+                f"{what} needs {key}.{name}: set it under fixed.{key} or space.{key}.",
+                ErrorCode.MISSING,
+            )
 
 
 def _has_type_of(default: Any, value: Any) -> bool:
@@ -151,14 +160,23 @@ def import_loop(name: str) -> Callable[[Any], object]:
     """
     file, _, function = name.rpartition(":")
     if (path := loop_file(name)) is None:
-        raise UserError(f"{name}: there is no file {file} in {Path.cwd()}; run from its folder.")
+        raise UserError(
+            f"{name}: there is no file {file} in {Path.cwd()}; run from its folder.",
+            ErrorCode.NOT_FOUND,
+        )
     module = _import_file(path.resolve(), name)
     found: Callable[[Any], object] | None = getattr(module, function, None)
     if isinstance(found, type):
-        raise UserError(f"{name}: {function} is a class; write a model as {path.stem}:{function}.")
+        raise UserError(
+            f"{name}: {function} is a class; write a model as {path.stem}:{function}.",
+            ErrorCode.INVALID_VALUE,
+        )
     if not callable(found):
         own = [key for key, one in vars(module).items() if inspect.isfunction(one)]
-        raise UserError(f"{name}: {file} has no function {function}; {did_you_mean(function, own)}")
+        raise UserError(
+            f"{name}: {file} has no function {function}; {did_you_mean(function, own)}",
+            ErrorCode.UNKNOWN_NAME,
+        )
     return found
 
 

@@ -32,7 +32,7 @@ from raybench.report.console import say
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.scaling.cells import CELL_COLUMNS
 from raybench.scaling.runs import RUN_COLUMNS
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import (
     ACCURACY,
     METRIC_NAME,
@@ -132,7 +132,8 @@ def check_task(
             rest = f", or leave it out: --set space.framework=[{', '.join(there)}]" if there else ""
             raise UserError(
                 f"framework {framework} is not installed; run: pip install "
-                f"'raybench[{framework}]'{rest}."
+                f"'raybench[{framework}]'{rest}.",
+                ErrorCode.NOT_INSTALLED,
             )
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     objective, task, own, baseline_value = spec.objective, dataset.task, workload.metric, None
@@ -167,12 +168,14 @@ def _reported(objective: Objective) -> Metric:
     if not re.match(METRIC_NAME, name) or not name.isprintable():
         raise UserError(
             f"objective.metric: {clean(name)!r} must be one line of 80 characters at most that "
-            "begins with a letter, a digit or _."
+            "begins with a letter, a digit or _.",
+            ErrorCode.INVALID_VALUE,
         )
     if name not in METRICS and objective.direction is None:
         raise UserError(
             f"objective.metric: {name} is not known here; say which way is better: "
-            "objective.direction: max, or min."
+            "objective.direction: max, or min.",
+            ErrorCode.MISSING,
         )
     return named_metric(name, objective.direction or "max", is_share=bool(objective.is_share))
 
@@ -184,7 +187,8 @@ def _check_columns(metric: Metric) -> None:
     if metric.name in taken or len(types) < len(TRIAL_TYPES | EXTRA_TYPES):
         raise UserError(
             f"objective.metric: {metric.name} is the name of a column in the tables already; give "
-            "the metric another."
+            "the metric another.",
+            ErrorCode.CONFLICT,
         )
 
 
@@ -235,7 +239,8 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
         if not np.array_equal(other.validation.labels, dataset.validation.labels):
             raise UserError(
                 f"{shown}: has other validation rows than the first values; a search judges all by "
-                "the same rows: split by spec.split_seed alone, whatever else is set."
+                "the same rows: split by spec.split_seed alone, whatever else is set.",
+                ErrorCode.USER_CODE,
             )
 
 
@@ -288,7 +293,8 @@ def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
     if largest > max(samples, LARGE_BATCH) and "epochs" not in space:
         raise UserError(
             f"batch_size_per_worker: {largest:,} is more than the {samples:,.0f} samples that a "
-            f"run of {epochs:g} epochs sees; name a smaller one."
+            f"run of {epochs:g} epochs sees; name a smaller one.",
+            ErrorCode.INVALID_VALUE,
         )
     eval_interval = study.fixed.get(EVAL_INTERVAL, 1 if EVAL_INTERVAL in study.auto else None)
     batch = int(study.fixed.get("batch_size_per_worker", 1))
@@ -298,14 +304,17 @@ def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
     if study.objective.kind == TIME and hold > count:
         raise UserError(
             f"objective.hold: {hold} evaluations in a row cannot come, a run of {epochs:g} epochs "
-            f"has {count}; lower hold, or raise fixed.epochs."
+            f"has {count}; lower hold, or raise fixed.epochs.",
+            ErrorCode.CONFLICT,
         )
 
 
 def check_time_budget(seconds: float | None) -> None:
     """Raise UserError for a time budget that is not positive."""
     if seconds is not None and seconds <= 0:
-        raise UserError(f"--time-budget {seconds:g}: must be above 0 seconds.")
+        raise UserError(
+            f"--time-budget {seconds:g}: must be above 0 seconds.", ErrorCode.INVALID_VALUE
+        )
 
 
 def check_address(address: str | None) -> None:
@@ -318,7 +327,8 @@ def check_address(address: str | None) -> None:
     if separator and not (port.isdigit() and 0 < int(port) < 2**16 and host):
         raise UserError(
             f"--address {address}: is no address; write auto, HOST:6379 or ray://HOST:10001, with "
-            "a port from 1 to 65535."
+            "a port from 1 to 65535.",
+            ErrorCode.INVALID_VALUE,
         )
 
 

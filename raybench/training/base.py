@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric
 from raybench.training.memory import BYTES_OF_A_PARAMETER, Memory, fitting_batch
 
@@ -291,5 +291,6 @@ def find_part(framework: str, name: str) -> Any:
             raise
         raise UserError(
             f"framework {framework}: the package '{error.name}' is not installed; "
-            f"run: pip install 'raybench[{framework}]'."
+            f"run: pip install 'raybench[{framework}]'.",
+            ErrorCode.NOT_INSTALLED,
         ) from None

@@ -23,7 +23,7 @@ from raybench.models.base import DataShape, LayerWorkload, OwnLoop
 from raybench.models.find import find_workload, load_workload_dataset
 from raybench.models.user_code import user_code_errors
 from raybench.spec.documents import validate
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import find_metric
 from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
@@ -115,7 +115,7 @@ def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> Prob
         if process.returncode == 0 and answer:
             content = json.loads(answer)
             if "error" in content:
-                raise UserError(content["error"], details=content["details"])
+                raise UserError(content["error"], ErrorCode(content["code"]), content["details"])
             return Probed(**content)
         code, details = process.returncode, errors.decode(errors="replace")
         end = f"ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
@@ -124,7 +124,7 @@ def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> Prob
     # Without a GPU on this machine, the model may just be too large for its CPUs.
     if request["spec"]["gpus_per_worker"] and not nvml_sees().names:
         return Probed([f"{what}, without a GPU, {end}."])
-    raise UserError(f"{what} {end}.", details=details)
+    raise UserError(f"{what} {end}.", ErrorCode.INVALID_MODEL, details=details)
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +163,11 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
             "batch_statistics": has_statistics and not spec.sync_batch_norm,
         }
     except UserError as error:
-        return {"error": str(error), "details": error.details or traceback.format_exc()}
+        return {
+            "error": str(error),
+            "code": error.code,
+            "details": error.details or traceback.format_exc(),
+        }
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from typing import IO, Any
 
 import psutil
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES
 from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED, is_launched, words_of
 from raybench.spec.run import RunSpec, flat
@@ -178,7 +178,9 @@ def _next_of_ranks(
         if problem is not None:
             raise problem
         if _RankState.FAILED in states:
-            raise UserError(f"the command failed on rank {states.index(_RankState.FAILED)}.")
+            raise UserError(
+                f"the command failed on rank {states.index(_RankState.FAILED)}.", ErrorCode.COMMAND
+            )
         if states[0] is not _RankState.RUNNING:
             return report, rows[0][1] if states[0] is _RankState.REPORTED else None
 
@@ -257,7 +259,8 @@ class _Timing:
                 raise UserError(
                     f"the command's lines came together after {self._silence_s:.1f} s of silence "
                     "and do not say train_s, so they cannot be timed; print train_s, the seconds "
-                    "trained since the line before, or flush each line when it is printed."
+                    "trained since the line before, or flush each line when it is printed.",
+                    ErrorCode.COMMAND,
                 )
             return max(gap_s, MIN_TRAIN_S)
         self._sum_s += train_s
@@ -266,7 +269,8 @@ class _Timing:
             raise UserError(
                 f"the command's train_s add up to {self._sum_s:.4g} s and it has run for "
                 f"{ran_s:.4g} s; print the seconds trained since the line before, not since the "
-                "beginning, nor of several processes, nor in milliseconds."
+                "beginning, nor of several processes, nor in milliseconds.",
+                ErrorCode.COMMAND,
             )
         return max(train_s, MIN_TRAIN_S)
 
@@ -303,7 +307,7 @@ class _Reports:
     def require_metric(self) -> None:
         """Raise UserError if the command has ended without reporting the metric."""
         if not self._num_found:
-            raise UserError(self._lack())
+            raise UserError(self._lack(), ErrorCode.COMMAND)
 
     def _lack(self) -> str:
         metric = self._metric
@@ -379,11 +383,13 @@ class _Reports:
         if self._num_found:
             return
         if self._other_keys and any(_is_called(key, self._metric) for key in values):
-            raise UserError(self._lack())
+            raise UserError(self._lack(), ErrorCode.COMMAND)
         self._other_keys = self._other_keys or list(values)
 
     def _wrong(self, line: str, what: str) -> UserError:
-        return UserError(f"the command's line {shorten(clean(line), 80)}: {what}.")
+        return UserError(
+            f"the command's line {shorten(clean(line), 80)}: {what}.", ErrorCode.COMMAND
+        )
 
 
 def _json(line: str) -> dict[str, Any] | None:
@@ -481,7 +487,9 @@ def _started(
             start_new_session=True,
         )
     except OSError as error:
-        raise UserError(f"the command cannot be started ({words[0]}: {error.strerror}).") from None
+        raise UserError(
+            f"the command cannot be started ({words[0]}: {error.strerror}).", ErrorCode.COMMAND
+        ) from None
     guard = subprocess.Popen(
         ["sh", "-c", GUARD, str(process.pid)],
         stdin=subprocess.PIPE,
@@ -523,5 +531,7 @@ def _require_success(code: int, errors: _Tail) -> None:
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "no line on stderr")
     how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
     raise UserError(
-        f"the command ended with {how} ({shorten(last.strip(), MAX_SHOWN)}).", details=text
+        f"the command ended with {how} ({shorten(last.strip(), MAX_SHOWN)}).",
+        ErrorCode.COMMAND,
+        details=text,
     )

@@ -26,7 +26,7 @@ import psutil
 from pydantic import TypeAdapter
 
 from raybench.data.memory import GIB, available_bytes
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.training.base import PACKAGES as FRAMEWORKS
 from raybench.training.base import find_part
 
@@ -123,11 +123,13 @@ def require_gpus(
     if problem:
         raise UserError(
             f"{given} it is not known whether {framework} sees them: {problem}; fix that, or set "
-            "gpus_per_worker: 0."
+            "gpus_per_worker: 0.",
+            ErrorCode.UNSUPPORTED,
         )
     raise UserError(
         f"{given} {framework} sees {seen or 'none'}; {LACKING[framework]}, or set "
-        "gpus_per_worker: 0."
+        "gpus_per_worker: 0.",
+        ErrorCode.UNSUPPORTED,
     )
 
 
@@ -136,7 +138,8 @@ def require_replicas(number: int, gpus: int) -> None:
     if number > gpus:
         raise UserError(
             f"strategy single_process: {number} replicas need as many GPUs, and their process sees "
-            f"{gpus}; ask for fewer with num_workers."
+            f"{gpus}; ask for fewer with num_workers.",
+            ErrorCode.UNSUPPORTED,
         )
 
 

@@ -68,7 +68,7 @@ from raybench.models.user_code import (
     known_settings,
     user_code_errors,
 )
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.optimizer import DEFAULTS, KEY_OF
 from raybench.spec.run import RunSpec
 
@@ -104,14 +104,23 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
         kind = [one for one in vars(module).values() if isinstance(one, type)]
         there = [one.__name__ for one in kind if issubclass(one, base) and one is not base]
         hint = did_you_mean(class_name, there, "name a class of its optimizers.")
-        raise UserError(f"{what}: {module.__name__} has no optimizer {class_name}; {hint}")
+        raise UserError(
+            f"{what}: {module.__name__} has no optimizer {class_name}; {hint}",
+            ErrorCode.UNKNOWN_NAME,
+        )
     known = known_settings(found, len(first), takes_any=False) or {}
     rate = next((one for one in ("lr", "learning_rate") if one in known), None)
     if rate is None:
-        raise UserError(f"{what}: takes no learning rate (lr), which the run sets at every step.")
+        raise UserError(
+            f"{what}: takes no learning rate (lr), which the run sets at every step.",
+            ErrorCode.UNSUPPORTED,
+        )
     decay = given.pop("weight_decay")
     if "weight_decay" not in known and decay:
-        raise UserError(f"{what}: takes no weight_decay; leave it out, or take another optimizer.")
+        raise UserError(
+            f"{what}: takes no weight_decay; leave it out, or take another optimizer.",
+            ErrorCode.UNSUPPORTED,
+        )
     options = given.pop("options")
     rest = {one: known[one] for one in known if one not in KEY_OF}
     check_settings(rest, options, what, key="optimizer_options")
@@ -119,7 +128,9 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
     if "weight_decay" in known:
         options["weight_decay"] = decay
     shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    with user_code_errors(f"{what}: cannot be made with {shown or 'its defaults'}"):
+    with user_code_errors(
+        f"{what}: cannot be made with {shown or 'its defaults'}", code=ErrorCode.INVALID_VALUE
+    ):
         return found(*first, **{rate: given["learning_rate"]}, **options)
 
 

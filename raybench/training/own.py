@@ -27,7 +27,7 @@ import psutil
 
 from raybench.data.memory import GIB
 from raybench.models.user_code import user_code_errors, user_code_place
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES, ROUNDING
 from raybench.spec.objective import StopRule
 from raybench.spec.own_loop import is_command
@@ -185,7 +185,8 @@ class Run:
         if samples < 1:
             raise UserError(
                 f"run.report: samples={samples}; name the training samples of all workers since "
-                "the last report, 1 or more."
+                "the last report, 1 or more.",
+                ErrorCode.USER_CODE,
             )
         self._adapter.synchronize()
         self._ledger.enter("report")
@@ -208,14 +209,17 @@ class Run:
     ) -> Evaluation:
         """Return the next evaluation, from numbers that all ranks share."""
         if not values:
-            raise UserError(f"run.report: no worker has named the {self._metric.name}.")
+            raise UserError(
+                f"run.report: no worker has named the {self._metric.name}.", ErrorCode.USER_CODE
+            )
         value = values[0] if len(set(values)) == 1 else sum(values) / len(values)
         last, train_s = self._last, ledger["train"]
         interval = train_s - (last.train_s if last else 0.0)
         if interval <= 0:
             raise UserError(
                 "run.report: nothing was on the clock since the last report; train in `with "
-                "run.training():`."
+                "run.training():`.",
+                ErrorCode.USER_CODE,
             )
         index = last.index + 1 if last else 0
         failed = not math.isfinite(value)
@@ -306,18 +310,27 @@ class Run:
         if unknown := [name for name in named if name != wanted]:
             raise UserError(
                 f"run.report: {', '.join(unknown)} is not what runs are judged by, {wanted}; name "
-                "that alone, or set objective.metric."
+                "that alone, or set objective.metric.",
+                ErrorCode.USER_CODE,
             )
         if named and value is not None:
-            raise UserError(f"run.report: {wanted} stands there twice; name it once.")
+            raise UserError(
+                f"run.report: {wanted} stands there twice; name it once.", ErrorCode.USER_CODE
+            )
         given = named.get(wanted, value)
         found = None if given is None else _number(wanted, given)
         if found is None and self.num_workers == 1:
-            raise UserError(f"run.report: name it, as run.report({wanted}=..., samples=...).")
+            raise UserError(
+                f"run.report: name it, as run.report({wanted}=..., samples=...).",
+                ErrorCode.USER_CODE,
+            )
         if found is None or not self._metric.is_share:
             return found
         if found < -ROUNDING or found > 1 + ROUNDING:
-            raise UserError(f"run.report: {wanted}={found:g} is no share; report 0.91, not 91.")
+            raise UserError(
+                f"run.report: {wanted}={found:g} is no share; report 0.91, not 91.",
+                ErrorCode.USER_CODE,
+            )
         return found if math.isnan(found) else min(max(found, 0.0), 1.0)
 
     def _refuse_stopped(self) -> None:
@@ -340,11 +353,12 @@ class Run:
                 f"{self.spec.workload}: rank {self.rank} waited at {call.words} for the others, "
                 f"which take part in another exchange or are lost; give all ranks as many batches "
                 f"and the same calls ({why}).",
+                ErrorCode.USER_CODE,
                 details=traceback.format_exc(),
             ) from error
         self._num_exchanges, self._waits_at = self._adapter.num_exchanges() or 0, None
         if (sentence := mismatch([Call(round(row[0])) for row in rows])) is not None:
-            raise UserError(f"{self.spec.workload}: {sentence}.")
+            raise UserError(f"{self.spec.workload}: {sentence}.", ErrorCode.USER_CODE)
         return [row[1:] for row in rows]
 
 
@@ -362,7 +376,8 @@ def _number(name: str, value: Any) -> float:
         pass  # an array, or not a number at all: raised below
     raise UserError(
         f"run.report: {name} must be one number (found a {type(value).__name__}: "
-        f"{shorten(' '.join(repr(value).split()), 40)})."
+        f"{shorten(' '.join(repr(value).split()), 40)}).",
+        ErrorCode.USER_CODE,
     )
 
 
@@ -436,7 +451,8 @@ class OwnTrainer:
                 if self.run._last is None:
                     metric = self._spec.objective.judged_by.name
                     raise UserError(
-                        f"{self._name} ended{self._whose} and has not reported its {metric}."
+                        f"{self._name} ended{self._whose} and has not reported its {metric}.",
+                        ErrorCode.USER_CODE,
                     )
                 reported = replace(self.run._last, stop="epochs")
             yield reported
@@ -456,7 +472,8 @@ class OwnTrainer:
         if self._thread.is_alive():
             raise UserError(
                 f"{self._name} has gone on for {GRACE_S:.0f} s after run.report had said stop; "
-                "return where it is True."
+                "return where it is True.",
+                ErrorCode.USER_CODE,
             )
         while not self.run._reports.empty():
             if isinstance(reported := self.run._reports.get(), BaseException):
@@ -501,7 +518,8 @@ class OwnTrainer:
         if used - _first_bytes[0] > LEFT_BYTES:
             raise UserError(
                 f"{self._name} has left {(used - _first_bytes[0]) / GIB:.1f} GiB in memory since "
-                "its first run here: the workers are replaced."
+                "its first run here: the workers are replaced.",
+                ErrorCode.USER_CODE,
             )
 
     def _next(self) -> Evaluation | BaseException | None:
@@ -515,12 +533,13 @@ class OwnTrainer:
                 return reported
             if (sentence := self._parting()) is not None:
                 stack = "".join(self._stack().format())
-                return UserError(f"{self._name}: {sentence}.", details=stack)
+                return UserError(f"{self._name}: {sentence}.", ErrorCode.USER_CODE, details=stack)
             trained_s = self.run.elapsed_training()
             if trained_s > max(UNREPORTED_S, budget_s):
                 return UserError(
                     f"{self._name} has trained for {trained_s:.0f} s without a report{self._whose},"
-                    f" and max_train_seconds is {self._spec.objective.max_train_seconds:g}."
+                    f" and max_train_seconds is {self._spec.objective.max_train_seconds:g}.",
+                    ErrorCode.USER_CODE,
                 )
 
     def _parting(self) -> str | None:
@@ -686,5 +705,6 @@ def unsavable_error(value: object) -> UserError:
     """Return the error for an object that `Run.save` cannot keep."""
     return UserError(
         f"run.save: a {type(value).__name__} cannot be kept; hand over numbers, text, arrays or "
-        "tensors, and lists and dicts of them, or bytes of your own making."
+        "tensors, and lists and dicts of them, or bytes of your own making.",
+        ErrorCode.USER_CODE,
     )

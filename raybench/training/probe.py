@@ -16,7 +16,7 @@ from raybench.data.memory import available_bytes
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload, size_warnings
 from raybench.models.user_code import user_code_errors
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric
 from raybench.spec.optimizer import framework_of, is_librarys
 from raybench.spec.run import RunSpec
@@ -139,7 +139,7 @@ class BaseTrial:
         return user_code_errors(f"Workload {self.workload.name}: {what}")
 
     def _error(self, what: str) -> UserError:
-        return UserError(f"Workload {self.workload.name}: {what}")
+        return UserError(f"Workload {self.workload.name}: {what}", ErrorCode.INVALID_MODEL)
 
     def _build(self) -> Any:
         """Return a model with trainable parameters, all of known sizes."""
@@ -288,7 +288,8 @@ def check_workers(workload: Workload, own: Shapes, world: DistributedContext) ->
     if len({row[0] for row in world.gather([float(zlib.crc32(shapes))])}) > 1:
         raise UserError(
             f"{DIFFERENT}the parameters of workload {workload.name} have other shapes in another; "
-            "let them depend on nothing that differs between processes (rank, environment, time)."
+            "let them depend on nothing that differs between processes (rank, environment, time).",
+            ErrorCode.INVALID_MODEL,
         )
 
 
@@ -347,5 +348,6 @@ def head_error(workload: Workload, names: list[str], what: str) -> UserError:
     shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
     return UserError(
         f"frozen_epochs: workload {workload.name}: its attribute head ({workload.head}) must be "
-        f"what the names of some of its {what} begin with, and not of all ({shown})."
+        f"what the names of some of its {what} begin with, and not of all ({shown}).",
+        ErrorCode.INVALID_MODEL,
     )

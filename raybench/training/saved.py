@@ -15,7 +15,7 @@ from raybench.data.dataset import Array
 from raybench.data.inputs import each, parts
 from raybench.models.find import find_workload
 from raybench.models.model_data import ModelData
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
@@ -72,12 +72,15 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
     if is_own_loop(spec.workload):
         raise UserError(
             f"{folder}: {spec.workload} builds its model itself; what it gave to run.save is in "
-            "state.pt (torch.load), state.npz or state.bin there."
+            "state.pt (torch.load), state.npz or state.bin there.",
+            ErrorCode.UNSUPPORTED,
         )
     path = folder / MODEL_FILES[spec.framework]
     for file in (path, folder / DATA_FILE):
         if not file.is_file():
-            raise UserError(f"{folder}: holds no {file.name}; raybench.train saves one.")
+            raise UserError(
+                f"{folder}: holds no {file.name}; raybench.train saves one.", ErrorCode.NOT_FOUND
+            )
     data = ModelData.read(folder / DATA_FILE)
     workload = find_workload(spec.workload, data.shape, spec.model)
     module = find_part(spec.framework, "model")
@@ -94,7 +97,8 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
             raise RefusedStateError(
                 f"the checkpoint holds another model ({name}: {saved.get(name, 'none')} there, "
                 f"{built.get(name, 'none')} here); was the workload's code changed? Remove the "
-                "checkpoint to start the run anew."
+                "checkpoint to start the run anew.",
+                ErrorCode.INVALID_WEIGHTS,
             )
 
 
@@ -104,6 +108,7 @@ def foreign_state_error(error: Exception) -> RefusedStateError:
     return RefusedStateError(
         f"the checkpoint's weights are not what raybench writes, tensors and numbers ({kind}), and "
         "nothing of them was run; remove the checkpoint to start the run anew.",
+        ErrorCode.INVALID_WEIGHTS,
         details=str(error),
     )
 

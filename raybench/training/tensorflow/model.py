@@ -15,7 +15,7 @@ from raybench.models.base import Hook, LayerWorkload, Workload
 from raybench.models.layers import initial_weights, to_keras_layout
 from raybench.models.named import NamedWorkload
 from raybench.models.user_code import user_code_errors
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.training.losses import BaseLosses
 from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.layers import build_layers, input_type
@@ -128,9 +128,13 @@ def compiled_loss(model: keras.Model) -> Hook | None:
     if len(losses) != 1:
         raise UserError(
             f"The Keras model {model.name} is compiled with {len(losses)} losses, and its one "
-            "output needs one; write it as keras_loss."
+            "output needs one; write it as keras_loss.",
+            ErrorCode.INVALID_MODEL,
         )
-    with user_code_errors(f"The Keras model {model.name}: its compiled loss is none of Keras's"):
+    with user_code_errors(
+        f"The Keras model {model.name}: its compiled loss is none of Keras's",
+        code=ErrorCode.INVALID_MODEL,
+    ):
         found = keras.losses.get(losses[0])
     if isinstance(found, keras.losses.Loss):
         unreduced = copy.copy(found)

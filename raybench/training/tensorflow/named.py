@@ -38,7 +38,7 @@ from raybench.models.networks import (
     ConvSpec,
     initial_arrays,
 )
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.training.base import find_part
 from raybench.training.tensorflow.layers import BatchNorm
 
@@ -118,7 +118,8 @@ def build_keras(workload: NamedWorkload) -> NamedModel:
     except ValueError as error:
         raise UserError(
             f"Workload {workload.name}: cannot be built for images of {height} x {width} "
-            f"({error}); set dataset.image_size: 224."
+            f"({error}); set dataset.image_size: 224.",
+            ErrorCode.INVALID_MODEL,
         ) from None
     preprocess = sys.modules[function.__module__].preprocess_input
 
@@ -147,7 +148,8 @@ def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
         return known[workload.model]
     raise UserError(
         f"Workload {workload.name}: keras.applications has no model '{workload.model}'; "
-        f"{did_you_mean(workload.model, known)}"
+        f"{did_you_mean(workload.model, known)}",
+        ErrorCode.UNKNOWN_NAME,
     )
 
 
@@ -204,7 +206,8 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
         if not isinstance(workload, NamedWorkload) or workload.library != "both":
             raise UserError(
                 f"weights {path}: are torch's, which only the networks of both frameworks take in "
-                f"tensorflow; give a {OURS} file, or set framework: torch."
+                f"tensorflow; give a {OURS} file, or set framework: torch.",
+                ErrorCode.INVALID_WEIGHTS,
             )
         tensors = find_part("torch", "named").read_tensors(path)
         arrays = {name: one.float().numpy() for name, one in tensors.items()}
@@ -219,11 +222,13 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
         raise UserError(
             f"weights {path}: are no weights of workload {workload.name}; name the model that "
             "they were trained with.",
+            ErrorCode.INVALID_WEIGHTS,
             details=str(error),
         ) from None
     raise UserError(
         f"weights {path}: its name must end in {OURS} (as Keras saves weights), .h5 (of "
-        f"keras.applications, without top) or {', '.join(TORCH)}."
+        f"keras.applications, without top) or {', '.join(TORCH)}.",
+        ErrorCode.INVALID_WEIGHTS,
     )
 
 
@@ -265,7 +270,8 @@ def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
                 found = arrays[name].shape if name in arrays else "none there"
                 raise UserError(
                     f"weights {source}: are of another model ({name}: {found}); name the model "
-                    "that they were trained with."
+                    "that they were trained with.",
+                    ErrorCode.INVALID_WEIGHTS,
                 )
     if not drawn:
         return []

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras import ops
 
 from raybench.models.user_code import user_code_errors
+from raybench.spec.errors import ErrorCode
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
@@ -454,6 +455,8 @@ def check_optimizer(spec: RunSpec) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
     optimizer = build_optimizer(spec.optimizer, model, **settings_of(spec))
     variables = model.trainable_variables
-    with user_code_errors(f"optimizer {spec.optimizer}: its first step failed"):
+    with user_code_errors(
+        f"optimizer {spec.optimizer}: its first step failed", code=ErrorCode.INVALID_VALUE
+    ):
         optimizer.build(variables)
         optimizer.apply([tf.ones(one.shape) for one in variables], variables)

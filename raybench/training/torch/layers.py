@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from raybench.models import layers as description
 from raybench.models.layers import Layer, Shape, of_class, output_shapes
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 _KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
 """Layers whose backward pass does not read their outputs."""
@@ -210,7 +210,8 @@ def synchronize(model: nn.Module) -> nn.Module:
         if is_converted and type(layer) not in known:
             raise UserError(
                 f"sync_batch_norm: the model's {type(layer).__name__} is a batch normalisation of "
-                "its own, which cannot be synchronised; set sync_batch_norm: false."
+                "its own, which cannot be synchronised; set sync_batch_norm: false.",
+                ErrorCode.INVALID_MODEL,
             )
     convert: Any = (timm or nn.SyncBatchNorm).convert_sync_batchnorm
     return convert(model)  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from raybench.data.dataset import Dataset
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
@@ -123,7 +123,9 @@ def compiled(one_pass: Pass, mode: str) -> Pass:
         return one_pass
     if shutil.which(os.environ.get("CXX", "g++").split()[0]) is None:
         raise UserError(
-            f"compile: {mode} needs a C++ compiler on each host; install g++, or set compile: none."
+            f"compile: {mode} needs a C++ compiler on each host; install g++, or set "
+            "compile: none.",
+            ErrorCode.NOT_INSTALLED,
         )
     return torch.compile(one_pass, dynamic=False, mode=mode)
 

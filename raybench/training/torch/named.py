@@ -26,7 +26,7 @@ from raybench.models.named import (
 )
 from raybench.models.networks import MEAN, NETWORKS, STD, initial_arrays
 from raybench.models.user_code import check_settings
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 Tensors = dict[str, Tensor]
 PREFIX = "net."
@@ -104,7 +104,9 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
         given = {"aux_logits": False, "init_weights": True}
     if name.startswith(SIZED):
         if height != width:
-            raise UserError(f"Workload {workload.name}: takes square images alone.")
+            raise UserError(
+                f"Workload {workload.name}: takes square images alone.", ErrorCode.INVALID_MODEL
+            )
         is_maxvit = name.startswith("maxvit_")
         given = {"input_size": (height, width)} if is_maxvit else {"image_size": height}
 
@@ -131,7 +133,10 @@ def cached_torchvision(workload: NamedWorkload) -> Path:
     first = [versions.DEFAULT] if len(versions) else []
     files = [one.url.rpartition("/")[2] for one in (*first, *versions)]
     if not files:
-        raise UserError(f"weights cached: torchvision has none for {workload.model}; set none.")
+        raise UserError(
+            f"weights cached: torchvision has none for {workload.model}; set none.",
+            ErrorCode.NOT_FOUND,
+        )
     return first_there(workload.name, torch_folder(), tuple(files), TORCH_URL)
 
 
@@ -171,7 +176,10 @@ def cached_timm(workload: NamedWorkload) -> Path:
     if not hub:
         url = str(config.get("url") or "")
         if not url:
-            raise UserError(f"weights cached: timm has none for {workload.model}; set none.")
+            raise UserError(
+                f"weights cached: timm has none for {workload.model}; set none.",
+                ErrorCode.NOT_FOUND,
+            )
         folder, _, file = url.rpartition("/")
         return first_there(workload.name, torch_folder(), (file,), f"{folder}/")
     hub = hub if hub != "timm/" else f"timm/{workload.model}"
@@ -187,7 +195,10 @@ def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
 
     config = timm.models.get_pretrained_cfg(workload.model)
     if config is None:
-        raise UserError(f"Workload {workload.name}: timm has no weights of that tag; leave it out.")
+        raise UserError(
+            f"Workload {workload.name}: timm has no weights of that tag; leave it out.",
+            ErrorCode.UNKNOWN_NAME,
+        )
     content: dict[str, Any] = asdict(config)
     return content
 
@@ -210,7 +221,8 @@ def _of_images(
     except (AssertionError, ValueError, RuntimeError) as error:
         raise UserError(
             f"Workload {workload.name}: cannot be built for images of {height} x {width} "
-            f"({error}); set dataset.image_size: {made_for}."
+            f"({error}); set dataset.image_size: {made_for}.",
+            ErrorCode.INVALID_MODEL,
         ) from error
 
 
@@ -219,7 +231,8 @@ def _unknown_model_error(workload: NamedWorkload, name: str, known: list[str]) -
     hint = did_you_mean(name, known, "see the library's list of models.")
     return UserError(
         f"Workload {workload.name}: {workload.library} has no model '{workload.model}' among its "
-        f"{len(known)} models; {hint}"
+        f"{len(known)} models; {hint}",
+        ErrorCode.UNKNOWN_NAME,
     )
 
 
@@ -270,6 +283,7 @@ def build_transformers(workload: NamedWorkload) -> NamedModel:
         raise UserError(
             f"Workload {workload.name}: transformers has no {config.model_type} for {kind}; "
             "take another model.",
+            ErrorCode.UNSUPPORTED,
             details=str(error),
         ) from None
     padding = None if models_language else config.pad_token_id
@@ -308,6 +322,7 @@ def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
             f"Workload {workload.name}: '{name}' is no type of model that transformers "
             f"{transformers.__version__} knows, no folder with a config.json, and not in the "
             f"Hugging Face cache (nothing is fetched from the net); {hint}",
+            ErrorCode.UNKNOWN_NAME,
             details=str(error),
         ) from None
 
@@ -325,7 +340,8 @@ def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None
     elif vocabulary is not None and vocabulary > config.vocab_size:
         raise UserError(
             f"Workload {workload.name}: its vocabulary is of {config.vocab_size} tokens, the "
-            f"dataset has {vocabulary}; set dataset.vocabulary_size: {config.vocab_size}."
+            f"dataset has {vocabulary}; set dataset.vocabulary_size: {config.vocab_size}.",
+            ErrorCode.INVALID_MODEL,
         )
     if not is_own or config.pad_token_id is None:
         config.pad_token_id = PADDING
@@ -334,7 +350,8 @@ def _adapt_config(config: Any, workload: NamedWorkload, *, is_own: bool) -> None
         if is_own:
             raise UserError(
                 f"Workload {workload.name}: takes at most {longest} tokens, the dataset has "
-                f"{num_tokens} a sample; set dataset.sequence_length: {longest}."
+                f"{num_tokens} a sample; set dataset.sequence_length: {longest}.",
+                ErrorCode.INVALID_MODEL,
             )
         config.max_position_embeddings = num_tokens
     if models_language and hasattr(config, "is_decoder"):
@@ -419,6 +436,7 @@ def _not_weights_error(path: Path, error: Exception) -> UserError:
     return UserError(
         f"weights {path}: is no file of weights (a state dict that torch.save wrote as .pth or "
         f".pt, or .safetensors), and nothing of it was run ({type(error).__name__}).",
+        ErrorCode.INVALID_WEIGHTS,
         details=str(error),
     )
 
@@ -470,5 +488,6 @@ def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
 def _mismatch_error(source: str, name: str, found: str) -> UserError:
     return UserError(
         f"weights {source}: are of another model ({name.removeprefix(PREFIX)}: {found}); name the "
-        "model that they were trained with."
+        "model that they were trained with.",
+        ErrorCode.INVALID_WEIGHTS,
     )

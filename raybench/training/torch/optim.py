@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from raybench.models.user_code import user_code_errors
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.optimizer import DEFAULTS, is_librarys
 from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
@@ -293,12 +293,14 @@ def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
     if spec.precision == "fp16" and any(one.is_complex() for one in trainable(model)):
         raise UserError(
             "precision: fp16: the model has complex weights, whose gradients torch does not scale; "
-            "set precision: bf16 or fp32."
+            "set precision: bf16 or fp32.",
+            ErrorCode.CONFLICT,
         )
     if spec.optimizer == "muon" and any(one.is_complex() for one in hidden_matrices(model)):
         raise UserError(
             "optimizer muon: the model has complex weights between its inputs and its head, which "
-            "muon cannot orthogonalise; take adamw, or another."
+            "muon cannot orthogonalise; take adamw, or another.",
+            ErrorCode.CONFLICT,
         )
 
 
@@ -306,7 +308,9 @@ def check_optimizer(spec: RunSpec) -> None:
     """Take one step with a library's optimizer on a small model; raise UserError if it fails."""
     model = nn.Linear(2, 2)
     optimizer = build_optimizer(spec.optimizer, model, **settings_of(spec))
-    with user_code_errors(f"optimizer {spec.optimizer}: its first step failed"):
+    with user_code_errors(
+        f"optimizer {spec.optimizer}: its first step failed", code=ErrorCode.INVALID_VALUE
+    ):
         model(torch.ones(2, 2)).square().sum().backward()
         optimizer.step()
 
@@ -319,7 +323,8 @@ def _of_library(name: str, params: list[nn.Parameter], **given: Any) -> torch.op
     if closure is not None and closure.default is closure.empty:
         raise UserError(
             f"optimizer {name}: its steps compute the gradient anew (closure), and here a step has "
-            "one gradient; take another optimizer."
+            "one gradient; take another optimizer.",
+            ErrorCode.UNSUPPORTED,
         )
     return built
 

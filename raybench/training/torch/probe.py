@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from raybench.data.inputs import Batch, each
 from raybench.models.base import Workload
 from raybench.models.named import NamedWorkload
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.training.probe import Array, BaseTrial
 from raybench.training.torch import model as torch_model
@@ -91,7 +91,8 @@ def _check_size(model: nn.Module, workload: NamedWorkload) -> None:
         return
     raise UserError(
         f"Workload {workload.name}: cannot take images of {height} x {width} ({error}); set a "
-        "larger dataset.image_size."
+        "larger dataset.image_size.",
+        ErrorCode.INVALID_MODEL,
     )
 
 
