@@ -7,7 +7,7 @@ import pandas as pd
 from raybench.commands import cli
 from raybench.runs.options import ForecastOptions
 from raybench.scaling.forecast import Forecast, LargeRunModel, Predicted, SmallRun
-from raybench.spec.errors import Ended, UserError
+from raybench.spec.errors import Ended, ErrorCode, UserError
 from raybench.spec.text import clean
 
 OTHER_NAMES = {
@@ -56,13 +56,16 @@ def read_runs(path: Path) -> list[SmallRun]:
         table = pd.read_csv(path)
     except (OSError, ValueError) as error:
         reason = clean(str(error)).rstrip(".")
-        raise UserError(f"{path}: cannot be read as a CSV file ({reason}).") from None
+        raise UserError(
+            f"{path}: cannot be read as a CSV file ({reason}).", ErrorCode.INVALID_FILE
+        ) from None
     names = {name: own for name, own in OTHER_NAMES.items() if own not in table}
     table = table.rename(columns=names)
     if missing := [name for name in SmallRun._fields if name not in table]:
         raise UserError(
             f"{path}: has no column {', '.join(missing)}; it needs {', '.join(SmallRun._fields)}, "
-            "one row per finished run."
+            "one row per finished run.",
+            ErrorCode.INVALID_FILE,
         )
     numbers = table[list(SmallRun._fields)].apply(pd.to_numeric, errors="coerce")
     # A run that diverged has no loss, and says nothing about the optimum.

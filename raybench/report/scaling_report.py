@@ -28,7 +28,7 @@ from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.scaling.measurements import read_measurements
 from raybench.scaling.network import read_network
 from raybench.scaling.published import STUDIES, Claim
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean, command_line
 
 MOST_PRINTED = 40
@@ -202,7 +202,10 @@ def claims_table(results: Study) -> pd.DataFrame:
     name = results.study.get(NAMED)
     if name not in STUDIES:
         named = ", ".join(STUDIES)
-        raise UserError(f"{results.place}: is no named study; claims are known of {named}.")
+        raise UserError(
+            f"{results.place}: is no named study; claims are known of {named}.",
+            ErrorCode.NO_RESULT,
+        )
     return _claims(STUDIES[name].compare(results.scaling_study, scaling_cells(results)))
 
 
@@ -239,15 +242,20 @@ def fit_to_files(
     if out is not None:
         if predict is None:
             where = clean(str(out))
-            raise UserError(f"--out {where}: there is nothing to write without --predict.")
+            raise UserError(
+                f"--out {where}: there is nothing to write without --predict.", ErrorCode.MISSING
+            )
         if out.resolve() == file.resolve():
-            raise UserError(f"--out {clean(str(out))}: is the file of measurements; name another.")
+            raise UserError(
+                f"--out {clean(str(out))}: is the file of measurements; name another.",
+                ErrorCode.CONFLICT,
+            )
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
     between, following = None if network is None else read_network(network), list[dict[Any, Any]]()
     measured = read_measurements(file)
     asked, missing = ({}, []) if predict is None else fit_command.cells_matched(predict, measured)
     if missing:  # checked before the first fit
-        raise UserError(missing[0])
+        raise UserError(missing[0], ErrorCode.UNKNOWN_NAME)
     for fitted in fit_command.fits(measured, asked, between):
         tables.append(fitted.predictions)
         following += next_rows(fitted)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Self, TextIO
 
 from raybench.spec.documents import to_yaml
-from raybench.spec.errors import StudyError, UserError
+from raybench.spec.errors import ErrorCode, StudyError, UserError
 from raybench.spec.text import clean, clean_lines, file_name, program, redact, redact_text
 
 ERRORS_FOLDER, LOGS_FOLDER = "errors", "logs"
@@ -104,7 +104,8 @@ def write_out(out: Path, text: str) -> None:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(
-            f"--out {out}: cannot be written ({error.strerror}); name another."
+            f"--out {out}: cannot be written ({error.strerror}); name another.",
+            ErrorCode.NOT_WRITABLE,
         ) from None
 
 

@@ -19,7 +19,7 @@ from raybench.results.study import Study, once
 from raybench.results.trials import named
 from raybench.scaling.runs import MISSES, median_time, run_table
 from raybench.spec.documents import flat_keys
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
 from raybench.stats.record import Evaluation, RunRecord
@@ -284,7 +284,8 @@ def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
         same = twice.loc[twice["num_workers"] == workers, "cell"]
         raise UserError(
             f"a speed-up curve has one cell for each number of workers, and {len(same)} here have "
-            f"{workers}, of several cells ({', '.join(same)}): choose those of one."
+            f"{workers}, of several cells ({', '.join(same)}): choose those of one.",
+            ErrorCode.CONFLICT,
         )
     return {
         str(name): group.sort_values("num_workers", ignore_index=True)

@@ -30,7 +30,7 @@ from raybench.scaling.measurements import (
 )
 from raybench.scaling.network import NetworkRatio
 from raybench.scaling.throughput import PRIORS
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean, counted
 
 MOST_WORKERS = 1_000_000
@@ -100,7 +100,8 @@ def _worker_numbers(text: str) -> list[int] | None:
         if not re.fullmatch(r"[0-9]{1,7}", digits) or int(digits) > MOST_WORKERS:
             raise UserError(
                 f"--predict {text[:40]}: {part.strip()[:20]!r} is no number of workers; write 1 to "
-                f"{MOST_WORKERS:,} with commas between them, such as 8,16,64, or a file."
+                f"{MOST_WORKERS:,} with commas between them, such as 8,16,64, or a file.",
+                ErrorCode.INVALID_VALUE,
             )
         numbers.append(int(digits))
     return sorted(set(numbers))

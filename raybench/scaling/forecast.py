@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import counted
 
 Array = NDArray[np.float64]
@@ -115,7 +115,8 @@ class LargeRunModel:
         self._cells = sorted(set(sizes), key=lambda cell: cell[0] * cell[1])
         if len(self._cells) < LEAST_CELLS:
             raise UserError(
-                "forecast: all runs have one size and one number of samples; add runs of another."
+                "forecast: all runs have one size and one number of samples; add runs of another.",
+                ErrorCode.TOO_FEW,
             )
         self._cell_of = np.array([self._cells.index(size) for size in sizes])
         logs = np.log(np.array(self._runs, float))
@@ -138,7 +139,8 @@ class LargeRunModel:
         if FLOPS_PER_SAMPLE * parameters * samples < largest:
             raise UserError(
                 "forecast: the large run needs less compute than the largest small run; name a "
-                "larger one."
+                "larger one.",
+                ErrorCode.INVALID_VALUE,
             )
         row = self._row(parameters, samples)
         found = []
@@ -270,7 +272,8 @@ class LargeRunModel:
         if levels[-1] >= levels[0]:
             raise UserError(
                 "forecast: the loss does not fall from the smallest to the largest runs; there is "
-                "nothing to extrapolate."
+                "nothing to extrapolate.",
+                ErrorCode.INVALID_DATA,
             )
         least, part = float(np.exp(levels.min())), (1 - IRREDUCIBLE[0]) / 2
         alpha, beta, spread = LOSS_EXPONENTS
@@ -320,12 +323,16 @@ class LargeRunModel:
 
 def _checked(runs: list[SmallRun]) -> list[SmallRun]:
     if len(runs) < LEAST_RUNS:
-        raise UserError(f"forecast: {counted(len(runs), 'run')} are too few; name {LEAST_RUNS}.")
+        raise UserError(
+            f"forecast: {counted(len(runs), 'run')} are too few; name {LEAST_RUNS}.",
+            ErrorCode.TOO_FEW,
+        )
     for number, run in enumerate(runs, 1):
         for name, value in run._asdict().items():
             if not (math.isfinite(value) and value > 0):
                 raise UserError(
-                    f"forecast: run {number}: {name} is {value:g}, and must be above 0."
+                    f"forecast: run {number}: {name} is {value:g}, and must be above 0.",
+                    ErrorCode.INVALID_DATA,
                 )
     return runs
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from raybench.spec.documents import problem_of
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean
 
 Floats = npt.NDArray[np.float64]
@@ -124,27 +124,33 @@ def read_rows(path: Path, model: type[AnyRow]) -> dict[int, AnyRow]:
             reader = csv.reader(file)
             lines = [(reader.line_num, line) for line in reader if any(map(str.strip, line))]
     except OSError as error:
-        raise UserError(f"{source}: cannot be read ({error.strerror}).") from None
+        raise UserError(
+            f"{source}: cannot be read ({error.strerror}).", ErrorCode.NOT_FOUND
+        ) from None
     except UnicodeDecodeError:
-        raise UserError(f"{source}: is not a text file in UTF-8; save it as CSV UTF-8.") from None
+        raise UserError(
+            f"{source}: is not a text file in UTF-8; save it as CSV UTF-8.", ErrorCode.INVALID_FILE
+        ) from None
     except csv.Error as error:
-        raise UserError(f"{source}: is not valid CSV ({error}).") from None
+        raise UserError(f"{source}: is not valid CSV ({error}).", ErrorCode.INVALID_FILE) from None
     head = [name.strip() for name in lines[0][1]] if lines else []
     needed = [name for name, one in model.model_fields.items() if one.is_required()]
     missing = [name for name in needed if head.count(name) != 1]
     if missing:
         raise UserError(
             f"{source}: its first line must name {', '.join(needed)}, each once and with commas "
-            f"between them; {missing[0]} stands there {head.count(missing[0])} times."
+            f"between them; {missing[0]} stands there {head.count(missing[0])} times.",
+            ErrorCode.INVALID_FILE,
         )
     if len(lines) < 2:
-        raise UserError(f"{source}: has no rows below the names of its columns.")
+        raise UserError(f"{source}: has no rows below the names of its columns.", ErrorCode.TOO_FEW)
     rows = {}
     for number, line in lines[1:]:
         where = f"{source}, row {number}"
         if len(line) != len(head):
             raise UserError(
-                f"{where}: has {len(line)} values, the first line names {len(head)} columns."
+                f"{where}: has {len(line)} values, the first line names {len(head)} columns.",
+                ErrorCode.INVALID_FILE,
             )
         texts = {name: one.strip() for name, one in zip(head, line, strict=True) if one.strip()}
         try:
@@ -154,7 +160,9 @@ def read_rows(path: Path, model: type[AnyRow]) -> dict[int, AnyRow]:
             column = "".join(
                 f"{name} {texts.get(str(name), '')[:40]!r}: " for name in detail["loc"]
             )
-            raise UserError(f"{where}: {column}{problem_of(detail)}.") from None
+            raise UserError(
+                f"{where}: {column}{problem_of(detail)}.", ErrorCode.INVALID_VALUE
+            ) from None
     return rows
 
 
@@ -177,7 +185,8 @@ def read_measurements(path: Path) -> Measurements:
     if len(rows) == 1:
         raise UserError(
             f"{measured.source}: has one row, which says nothing of how a training scales; measure "
-            "another number of workers or another batch size, too."
+            "another number of workers or another batch size, too.",
+            ErrorCode.TOO_FEW,
         )
     for row in rows.values():
         measured.series.setdefault(row.key, []).append((row.cell, row.step_s))

@@ -15,7 +15,7 @@ import numpy as np
 
 from raybench.scaling.measurements import NINE_OF_TEN
 from raybench.scaling.throughput import PRIORS, Priors
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean
 
 SURE = 0.2
@@ -56,7 +56,8 @@ def read_network(text: str) -> NetworkRatio:
     if not LEAST <= ratio <= MOST:
         raise UserError(
             f"--network {clean(text)[:40]}: is no ratio; write how many times longer an all-reduce "
-            f"takes between hosts than inside, {LEAST:g} to {MOST:g}, or the name of a file."
+            f"takes between hosts than inside, {LEAST:g} to {MOST:g}, or the name of a file.",
+            ErrorCode.INVALID_VALUE,
         )
     return NetworkRatio(ratio, SURE)
 
@@ -75,13 +76,15 @@ def _measured(path: Path) -> NetworkRatio:
             return NetworkRatio(ratio, math.hypot(SURE, float(np.std(ratios))))
     except OSError as error:
         raise UserError(
-            f"--network {source}: is no ratio, and no file that can be read ({error.strerror})."
+            f"--network {source}: is no ratio, and no file that can be read ({error.strerror}).",
+            ErrorCode.NOT_FOUND,
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise UserError(
         f"{source}: holds no all-reduce times both between hosts and inside one, as `raybench "
-        "doctor --json` prints of two hosts with two workers' room; write the ratio: --network 3."
+        "doctor --json` prints of two hosts with two workers' room; write the ratio: --network 3.",
+        ErrorCode.INVALID_FILE,
     )
 
 

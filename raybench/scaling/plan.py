@@ -22,7 +22,7 @@ from scipy.special import ndtri
 from raybench.scaling.measurements import NINE_OF_TEN, Floats
 from raybench.scaling.runs import median_time
 from raybench.scaling.samples_to_target import SamplesToTarget, middles
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.prices import CPU, MachinePrice
 
 TIE = 0.05
@@ -103,12 +103,16 @@ def offers_of(
             there = ", ".join(dict.fromkeys(one.kind for one in found))
             raise UserError(
                 f"prices: are of {there}, and measured was {', '.join(kinds)}; name a machine "
-                "with these, its accelerator as it is called here."
+                "with these, its accelerator as it is called here.",
+                ErrorCode.UNKNOWN_NAME,
             )
         return known
     for kind in kinds:
         if not isinstance(hourly := price.get(kind), float | int):
-            raise UserError(f"prices: no price for {kind!r}; name one for every kind of worker")
+            raise UserError(
+                f"prices: no price for {kind!r}; name one for every kind of worker",
+                ErrorCode.MISSING,
+            )
         terms = MachinePrice(accelerator=kind, workers=1, price=hourly, billing_step_s=0.0)
         found.append(Offer(kind, terms, is_by_worker=True))
     return found
@@ -214,7 +218,8 @@ def plan(
     if not rows:
         raise UserError(
             "plan: no batch size divides among the workers and reached the target; ask for other "
-            "batch sizes or numbers of workers"
+            "batch sizes or numbers of workers",
+            ErrorCode.INVALID_VALUE,
         )
     table = pd.DataFrame(rows)
     for name, column in (("cost", "seconds"), ("low_cost", "low_s"), ("high_cost", "high_s")):

@@ -23,7 +23,7 @@ import pandas as pd
 from scipy.special import log_ndtr, ndtri
 
 from raybench.scaling.measurements import Floats
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 LEAST_SPREAD = 0.01
 """Least spread of the log samples of runs: with coarse evaluations all runs can look equal."""
@@ -81,7 +81,8 @@ def read(table: pd.DataFrame) -> Convergence:
     if not any(size.samples for size in sizes):
         raise UserError(
             "samples to target: at no batch size did most runs reach the target; train longer, or "
-            "choose a target that is reached"
+            "choose a target that is reached",
+            ErrorCode.NO_RESULT,
         )
     # The 68 % quantile of the deviations is robust, and not 0 with coarse evaluations.
     away: list[float] = []
@@ -325,7 +326,8 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
     if len(known) < 2:
         raise UserError(
             "samples to target: two batch sizes or more at which most runs reach the target are "
-            f"needed, not {len(known)}; train at another batch size"
+            f"needed, not {len(known)}; train at another batch size",
+            ErrorCode.TOO_FEW,
         )
     batch = np.array([size.batch_size for size in known], dtype=float)
     logs = np.log([*known.values()])

@@ -12,11 +12,12 @@ from raybench.report.scaling_printed import other_lines, outlier_lines, printed_
 from raybench.report.study import load
 from raybench.scaling.cells import CELL_COLUMNS, cell_table, curves_of, on_more_hosts, series_of
 from raybench.scaling.runs import RUN_COLUMNS, run_table
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import METRICS
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.spec.scaling_study import ScalingStudy, WrittenCell, study_cells
 from raybench.stats.record import Evaluation, Failure
+from tests.refusals import refused
 from tests.runs.made_up import EPOCH, point, run_of, study_of, timed, write
 
 
@@ -209,7 +210,7 @@ def test_as_many_workers_on_more_hosts_are_another_topology() -> None:
 
 def test_two_cells_of_one_curve_are_refused_by_name() -> None:
     cells = [WrittenCell(changes={"num_workers": 1, "seed": seed}) for seed in (0, 100)]
-    with pytest.raises(UserError, match=r"2 here have 1, of several cells \(0000, 0001\)"):
+    with refused(ErrorCode.CONFLICT, "0000", "0001"):
         curves_of(table_of(written(*cells)))
 
 

@@ -9,8 +9,11 @@ import pandas as pd
 import pytest
 
 from raybench.commands import cli
+from raybench.report.scaling_report import fit_to_files
 from raybench.scaling.fit_command import cells_matched
 from raybench.scaling.measurements import Cell, Measurements, read_measurements
+from raybench.spec.errors import ErrorCode
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
 
@@ -126,91 +129,78 @@ def test_nodes_are_as_full_as_the_fullest_measured() -> None:
     assert {(cell.batch_size_per_worker, cell.accumulate) for cell in asked} == {(32, 1), (16, 2)}
 
 
-GREATER, WHOLE = "input should be greater than ", "input should be a valid integer"
-
-
-ROWS = [
-    ("", "has no rows below the names of its columns"),
-    ("1,1,32,0.1\n", "has one row, which says nothing of how a training scales"),
-    ("1,1,32,0.1\n2,1,32\n", "row 3: has 3 values, the first line names 4 columns"),
-    ("1,1,32,0.1\n1.5,1,32,0.1\n", f"row 3: num_workers '1.5': {WHOLE}"),
-    ("1,1,1e300,0.1\n1,1,8,1\n", "row 2: batch_size_per_worker '1e300': input should be a"),
-    ("1,1,8,0\n1,1,8,1\n", f"row 2: step_s '0': {GREATER}0"),
-    ("1,1,8,nan\n1,1,8,1\n", "row 2: step_s 'nan': input should be"),
-    ("1,1,8,\n1,1,8,1\n", "row 2: step_s '': field required"),
-    ("2,4,8,1\n1,1,8,1\n", "row 2: num_nodes 4 is more than its num_workers, 2"),
-    ('1,1,8,"1\n', "row"),
-]
-"""Below HEAD, and what is said of them."""
+TWO = "1,1,8,1\n2,1,8,1\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "code", "names"),
     [
-        ("", "its first line must name num_workers, num_nodes, batch_size_per_worker, step_s"),
-        ("num_workers,num_nodes,step_s\n1,1,1\n", "batch_size_per_worker stands there 0 times"),
-        (f"{HEAD},step_s\n1,1,1,1,1\n", "step_s stands there 2 times"),
-        (f"{HEAD},accumulate\n2,1,8,1,0\n1,1,8,1,1\n", f"row 2: accumulate '0': {GREATER}"),
-        (b"\xff\xfe1", "is not a text file in UTF-8"),
-        *((f"{HEAD}\n{rows}", words) for rows, words in ROWS),
+        ("", ErrorCode.INVALID_FILE, HEAD.split(",")),
+        (b"\xff\xfe1", ErrorCode.INVALID_FILE, []),
+        ("num_workers,num_nodes,step_s\n1,1,1\n", ErrorCode.INVALID_FILE, ["batch_size_per"]),
+        (f"{HEAD},step_s\n1,1,1,1,1\n", ErrorCode.INVALID_FILE, ["step_s"]),
+        (f"{HEAD}\n", ErrorCode.TOO_FEW, []),
+        (f"{HEAD}\n1,1,32,0.1\n", ErrorCode.TOO_FEW, []),
+        (f"{HEAD}\n1,1,32,0.1\n2,1,32\n", ErrorCode.INVALID_FILE, ["row 3"]),
+        (f'{HEAD}\n{TWO}1,1,8,"1\n', ErrorCode.INVALID_VALUE, []),
+        (f"{HEAD},accumulate\n2,1,8,1,0\n1,1,8,1,1\n", ErrorCode.INVALID_VALUE, ["accumulate"]),
+        (f"{HEAD}\n1.5,1,32,0.1\n{TWO}", ErrorCode.INVALID_VALUE, ["row 2", "num_workers", 1.5]),
+        (f"{HEAD}\n1,1,1e300,0.1\n{TWO}", ErrorCode.INVALID_VALUE, ["batch_size_per_worker"]),
+        (f"{HEAD}\n1,1,8,0\n{TWO}", ErrorCode.INVALID_VALUE, ["step_s", "'0'"]),
+        (f"{HEAD}\n1,1,8,nan\n{TWO}", ErrorCode.INVALID_VALUE, ["step_s", "nan"]),
+        (f"{HEAD}\n1,1,8,\n{TWO}", ErrorCode.INVALID_VALUE, ["step_s"]),
+        (f"{HEAD}\n2,4,8,1\n{TWO}", ErrorCode.INVALID_VALUE, ["num_nodes", "num_workers"]),
     ],
 )
-def test_a_wrong_file_is_one_sentence(
-    text: str | bytes, words: str, tmp_path: Path, capsys
+def test_a_wrong_file_is_refused(
+    text: str | bytes, code: ErrorCode, names: list[object], tmp_path: Path
 ) -> None:
     file = tmp_path / "measured.csv"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert run("--fit", file, "--predict", "8") == cli.WRONG_INPUT
-    captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
-    assert line.startswith(f"raybench: {file}")
-    assert words in line
-    assert captured.out == ""
+    with refused(code, file, *names):
+        read_measurements(file)
+
+
+@pytest.mark.parametrize("predict", ["8,,16", "9" * 5000, "-8", "\N{ARABIC-INDIC DIGIT EIGHT}"])
+def test_worker_counts_that_are_none_are_refused(predict: str, good: Path) -> None:
+    with refused(ErrorCode.INVALID_VALUE, "--predict", predict[:40]):
+        cells_matched(predict, read_measurements(good))
+
+
+def test_a_file_of_cells_that_is_not_there_is_refused(good: Path) -> None:
+    with refused(ErrorCode.NOT_FOUND, "nowhere.csv"):
+        cells_matched("nowhere.csv", read_measurements(good))
+
+
+def test_a_model_that_was_not_measured_is_named(several: Path, tmp_path: Path) -> None:
+    asked = tmp_path / "asked.csv"
+    asked.write_text("model,gpu_type,num_workers,num_nodes,batch_size_per_worker\nyolo,T4,1,1,8\n")
+    with refused(ErrorCode.UNKNOWN_NAME, asked, "row 2", "yolo on T4", "bert on T4"):
+        fit_to_files(several, str(asked), None)
 
 
 @pytest.mark.parametrize(
-    ("predict", "words"),
+    ("out", "code"),
     [
-        ("8,,16", "'' is no number of workers"),
-        ("9" * 5000, "is no number of workers"),
-        ("-8", "--predict -8: '-8' is no number of workers; write 1 to 1,000,000 with commas"),
-        ("٨", "is no number of workers"),
-        ("nowhere.csv", "nowhere.csv: cannot be read (No such file or directory)"),
+        ("measured.csv", ErrorCode.CONFLICT),
+        (".", ErrorCode.NOT_WRITABLE),
+        ("nowhere/predicted.csv", ErrorCode.NOT_WRITABLE),
     ],
 )
-def test_wrong_questions_are_one_sentence(predict: str, words: str, good: Path, capsys) -> None:
-    assert run("--fit", good, f"--predict={predict}") == cli.WRONG_INPUT
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
-
-
-def test_a_model_that_was_not_measured_is_named(several: Path, tmp_path: Path, capsys) -> None:
-    asked = tmp_path / "asked.csv"
-    asked.write_text("model,gpu_type,num_workers,num_nodes,batch_size_per_worker\nyolo,T4,1,1,8\n")
-    assert run("--fit", several, "--predict", asked) == cli.WRONG_INPUT
-    line = capsys.readouterr().err
-    assert f"{asked}, row 2: yolo on T4 was not measured" in line
-    assert "has resnet on T4, resnet on A100, bert on T4" in line
-
-
-def test_a_place_where_nothing_can_be_written_is_said(good: Path, capsys) -> None:
-    for out, words in (
-        ("measured.csv", "is the file of measurements"),
-        (".", "cannot be written (Is a directory)"),
-        ("nowhere/predicted.csv", "cannot be written (No such file or directory)"),
-    ):
-        assert run("--fit", good, "--predict", "8", "--out", good.parent / out) == cli.WRONG_INPUT
-        assert words in capsys.readouterr().err
+def test_a_place_where_nothing_can_be_written_is_refused(
+    out: str, code: ErrorCode, good: Path
+) -> None:
+    with refused(code, good.parent / out):
+        fit_to_files(good, "8", good.parent / out)
     assert good.read_text() == GOOD
 
 
 def test_out_needs_predict_and_fit_runs_no_study(good: Path, capsys) -> None:
-    assert run("--fit", good, "--out", good.parent / "p.csv") == cli.WRONG_INPUT
-    assert "nothing to write without --predict" in capsys.readouterr().err
-    for given, name in ((("--quick",), "--quick"), (("study.yaml",), "study study.yaml")):
-        assert run("--fit", good, *given) == cli.WRONG_INPUT
-        said = capsys.readouterr().err
-        assert f"{name}: is of a study, and --fit runs none" in said
+    with refused(ErrorCode.MISSING, "--out", "--predict"):
+        fit_to_files(good, None, good.parent / "p.csv")
+    for given in ("--quick", "study.yaml"):
+        assert run("--fit", good, given) == cli.WRONG_INPUT
+        assert given in capsys.readouterr().err
 
 
 def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path, capsys) -> None:

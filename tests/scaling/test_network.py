@@ -10,7 +10,8 @@ import pytest
 from raybench.commands import cli
 from raybench.scaling.network import SURE, read_network
 from raybench.scaling.throughput import PRIORS
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
 
@@ -70,36 +71,32 @@ def test_a_doctor_s_document_alone_or_in_an_answer_is_read(tmp_path: Path) -> No
     path.write_text(json.dumps({"details": json.loads(path.read_text())}))
     assert read_network(str(path)).ratio == pytest.approx(2.0)
     document(tmp_path, network=[(2**25, 3.0)], inside=None)
-    with pytest.raises(UserError, match=r"doctor\.json: holds no all-reduce times both between"):
+    with refused(ErrorCode.INVALID_FILE, "doctor.json"):
         read_network(str(path))
     for text in ("{}", "no json", '{"network": {"workers": 2}, "inside": {"workers": 2}}'):
         path.write_text(text)
-        with pytest.raises(UserError, match="as `raybench doctor --json` prints"):
+        with refused(ErrorCode.INVALID_FILE, "doctor --json"):
             read_network(str(path))
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "code"),
     [
-        ("0", "--network 0: is no ratio; write how many times longer"),
-        ("nan", "--network nan: is no ratio"),
-        (
-            "nowhere.json",
-            "--network nowhere.json: is no ratio, and no file that can be read (No such",
-        ),
+        ("0", ErrorCode.INVALID_VALUE),
+        ("nan", ErrorCode.INVALID_VALUE),
+        ("nowhere.json", ErrorCode.NOT_FOUND),
     ],
 )
-def test_a_wrong_network_is_one_sentence(text: str, words: str, tmp_path: Path, capsys) -> None:
-    file = tmp_path / "steps.csv"
-    file.write_text(STEPS)
-    assert cli.main(["scale", "--fit", str(file), f"--network={text}"]) == cli.WRONG_INPUT
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
+def test_a_wrong_network_is_refused(text: str, code: ErrorCode) -> None:
+    with refused(code, "--network", text):
+        read_network(text)
 
 
 def test_a_study_measures_its_own_network(capsys) -> None:
     assert cli.main(["scale", "--network", "3"]) == cli.WRONG_INPUT
-    assert "--network: is for --fit" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "--network" in err
+    assert "--fit" in err
 
 
 def test_a_network_that_is_known_is_no_guess(tmp_path: Path, capsys) -> None:
