@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from raybench.cluster.signals import Interrupt
 from raybench.commands.cli import run_asked
-from raybench.spec.errors import FAILED, INTERRUPTED, StudyError, UserError
+from raybench.spec.errors import FAILED, INTERRUPTED, ErrorCode, StudyError, UserError
 from raybench.spec.values import plain_data
 
 if TYPE_CHECKING:
@@ -234,7 +234,10 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
     kind, options, settings = OPTIONS[name], dict[str, Any](), dict[str, Any]()
     for key, value in _with_data_in_a_file(name, given).items():
         if key in OF_COMMANDS:
-            raise UserError(f"raybench.{name}: {key} is of the command line; leave it out.")
+            raise UserError(
+                f"raybench.{name}: {key} is of the command line; leave it out.",
+                ErrorCode.INVALID_OPTION,
+            )
         if key not in kind.model_fields:
             settings[own_name(key)] = plain_data(value, f"raybench.{name}: {key}")
         else:  # an array of worker counts, or a scalar of NumPy

@@ -14,10 +14,11 @@ from raybench.runs.options import OPTIONS, TuneOptions
 from raybench.runs.train import names_target, read_spec
 from raybench.search.tune import study_content
 from raybench.spec.documents import to_yaml
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 from tests.factories import options_given
+from tests.refusals import refused
 from tests.runs.test_scale import _no_ray, made_up_runs, no_pictures, study_file
 
 SPACE: dict[str, Any] = {
@@ -65,19 +66,25 @@ def test_changes_are_options_of_the_command_or_keys_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "code", "name"),
     [
-        ({"trails": 7}, "unknown key 'trails'"),
-        ({"verbose": True}, "verbose is of the command line"),
-        ({"space": 3}, "raybench.tune: 'space"),
-        ({"log": "tensorbord"}, "did you mean 'tensorboard'"),
-        ({"workload": type("Mine", (), {"__module__": "__main__"})}, "in a file of its own"),
-        ({"data": 3}, "data: of type int cannot be taken; give a raybench.Dataset"),
+        ({"trails": 7}, ErrorCode.UNKNOWN_KEY, "'trails'"),
+        ({"verbose": True}, ErrorCode.INVALID_OPTION, "verbose"),
+        ({"space": 3}, ErrorCode.INVALID_VALUE, "raybench.tune: 'space"),
+        ({"log": "tensorbord"}, ErrorCode.UNKNOWN_NAME, "'tensorboard'"),
+        (
+            {"workload": type("Mine", (), {"__module__": "__main__"})},
+            ErrorCode.USER_CODE,
+            "Mine",
+        ),
+        ({"data": 3}, ErrorCode.INVALID_VALUE, "data"),
     ],
 )
-def test_a_mistake_is_an_exception_of_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_mistakes_are_refused_before_anything_is_written(
+    changes: dict[str, Any], code: ErrorCode, name: str
+) -> None:
     given: dict[str, Any] = {"space": SPACE} | changes
-    with pytest.raises(UserError, match=sentence):
+    with refused(code, name):
         raybench.tune(**given)
     assert list(Path().iterdir()) == [], "nothing is left behind"
 

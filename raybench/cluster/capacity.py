@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raybench.cluster.layout import DriverResources, Node, lay_out, num_nodes
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import Placement
 from raybench.training.machine import num_visible, nvml_sees
 
@@ -89,7 +89,8 @@ class Capacity:
             raise UserError(
                 f"gpus_per_worker: {placement.gpus_per_worker} of a GPU is for num_workers 1: of "
                 f"{placement.num_workers} workers each needs a whole one (NCCL refuses two on "
-                "one); set gpus_per_worker: 1."
+                "one); set gpus_per_worker: 1.",
+                ErrorCode.CONFLICT,
             )
         kind = placement.accelerator_type
         if kind and not any(node.accelerator == kind for node in self.nodes):
@@ -97,7 +98,8 @@ class Capacity:
             has = f"it has {', '.join(there)}" if there else "no node names a type of its GPUs"
             raise UserError(
                 f"accelerator_type: the cluster has no {kind}, {has}; leave the key out to take "
-                "any, or connect another cluster with --address."
+                "any, or connect another cluster with --address.",
+                ErrorCode.NO_ROOM,
             )
         needs = f"{placement.cpus_per_worker} CPU"
         if placement.gpus_per_worker:
@@ -106,12 +108,14 @@ class Capacity:
             raise UserError(
                 f"num_workers: the one process of {placement.replicas_per_process} replicas needs "
                 f"{needs} of one node, and none has them ({self._words()}; ask for fewer workers "
-                "or set strategy: distributed."
+                "or set strategy: distributed.",
+                ErrorCode.NO_ROOM,
             )
         raise UserError(
             f"num_workers: {placement.num_workers} workers of {needs} each do not fit, there is "
             f"room for {self.num_fitting(placement)} ({self._words()}; ask for fewer workers or "
-            "connect a larger cluster with --address."
+            "connect a larger cluster with --address.",
+            ErrorCode.NO_ROOM,
         )
 
     def _words(self) -> str:

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Measure, MeasuredSums, RunFailed
 from raybench.cluster.session import Session
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import Placement
 from raybench.stats.clock import unix_seconds
 from raybench.training.base import PACKAGES as FRAMEWORKS
@@ -123,7 +123,8 @@ def check_files_there(nodes: Iterable[Node], files: Sequence[Path]) -> None:
             raise UserError(
                 f"host {node.name} has no {missing[0]}: outside of a submitted job nothing is sent "
                 "to the hosts; keep it in a folder that they share, or send the command with its "
-                "folder: ray job submit --working-dir . -- python -m raybench.tune ..."
+                "folder: ray job submit --working-dir . -- python -m raybench.tune ...",
+                ErrorCode.NOT_FOUND,
             )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from raybench.cluster.connectivity import MISNAMED
-from raybench.spec.errors import StudyError, UserError
+from raybench.spec.errors import ErrorCode, StudyError, UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from raybench.stats.record import Evaluation, Failure
@@ -202,6 +202,6 @@ def fault_of(message: str | None) -> Exception | None:
     if message is None:
         return None
     if message.startswith(MISNAMED):
-        return UserError(message)
+        return UserError(message, ErrorCode.UNREACHABLE)
     _, found, rest = message.partition(DIFFERENT)
     return StudyError(found + rest) if found else None

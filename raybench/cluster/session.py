@@ -30,7 +30,7 @@ from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share
 from raybench.models.hidden import refuse_hiding_files
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.training import memory
 
 WORKER_MEMORY_BYTES = 1.2e9
@@ -70,7 +70,10 @@ class Session:
 
     def __init__(self, *, address: str | None = None) -> None:
         if ray.is_initialized():
-            raise UserError("Ray runs in this process already; end it first: ray.shutdown().")
+            raise UserError(
+                "Ray runs in this process already; end it first: ray.shutdown().",
+                ErrorCode.CONFLICT,
+            )
         refuse_hiding_files(Path.cwd())
         self._resources = contextlib.ExitStack()
         """Resources that end after the connection."""
@@ -293,7 +296,8 @@ def _connect(address: str) -> None:
     except ConnectionError as error:
         raise UserError(
             f"--address {address}: no Ray cluster answers there "
-            f"({str(error).splitlines()[0]}); start one with: ray start --head."
+            f"({str(error).splitlines()[0]}); start one with: ray start --head.",
+            ErrorCode.UNREACHABLE,
         ) from None
 
 

@@ -34,7 +34,7 @@ from raybench.cluster.output import Capture, path_of
 from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start, sender_of
 from raybench.models.base import OwnLoop
 from raybench.models.find import load_workload_dataset
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import Placement
 from raybench.spec.text import redact_text
 from raybench.stats.clock import AWAY, Ledger
@@ -344,7 +344,8 @@ def try_exchange(world: DistributedContext) -> None:
             f"{UNREACHED}the first exchange of {world.num_workers} workers, 4 KB through "
             f"{world.through}, has not ended after {EXCHANGE_TIMEOUT_S:.0f} s on rank {world.rank} "
             f"({socket.gethostname()}, {world.device}); run raybench doctor, look at the "
-            "network, the GPUs' links and /dev/shm of the hosts (NCCL_DEBUG=INFO says more)."
+            "network, the GPUs' links and /dev/shm of the hosts (NCCL_DEBUG=INFO says more).",
+            ErrorCode.UNREACHABLE,
         ) from None
     if error is not None:
         raise error

@@ -15,7 +15,7 @@ from raybench.report.show import show
 from raybench.results.store import StudyFiles
 from raybench.results.study import load
 from raybench.runs.options import ReportOptions
-from raybench.spec.errors import Ended, UserError
+from raybench.spec.errors import Ended, ErrorCode, UserError
 
 COMPARISON = "compare.html"
 
@@ -26,12 +26,14 @@ def report(options: ReportOptions) -> Ended:
         return _compare(options.folders, Path(options.out or COMPARISON))
     if options.out is not None:
         raise UserError(
-            f"--out {options.out}: is of --compare; a single report is written into its folder."
+            f"--out {options.out}: is of --compare; a single report is written into its folder.",
+            ErrorCode.CONFLICT,
         )
     if len(options.folders) > 1:
         raise UserError(
             f"{len(options.folders)} folders were named; add --compare for one page of all, or "
-            "name one."
+            "name one.",
+            ErrorCode.CONFLICT,
         )
     return _report(options)
 
@@ -69,7 +71,9 @@ def _report(options: ReportOptions) -> Ended:
 def _compare(places: Sequence[str], file: Path) -> Ended:
     """Write one page of several studies; UserError for a single one."""
     if len(places) < 2:
-        raise UserError(f"--compare: needs two folders or more, found {places[0]} alone.")
+        raise UserError(
+            f"--compare: needs two folders or more, found {places[0]} alone.", ErrorCode.MISSING
+        )
     page = write_comparison([load(place) for place in places], file)
     say(make_console(sys.stdout), f"page: {page}")
     return Ended(cli.DONE, details={"page": page})

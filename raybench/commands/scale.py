@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raybench.cluster.signals import Interrupt
-from raybench.spec.errors import DONE, Ended, UserError
+from raybench.spec.errors import DONE, Ended, ErrorCode, UserError
 from raybench.spec.text import clean
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
     if options.fit is not None:
         return fit_file(options, Path(options.fit))
     if options.network is not None:
-        raise UserError("--network: is for --fit; a study measures on the hosts themselves.")
+        raise UserError(
+            "--network: is for --fit; a study measures on the hosts themselves.", ErrorCode.CONFLICT
+        )
     from raybench.runs.scale import scale
 
     return scale(options, interrupt)
@@ -31,7 +33,10 @@ def fit_file(options: "ScaleOptions", file: Path) -> Ended:
     for option in type(options).model_fields:
         if option in options.model_fields_set and option not in OF_A_FIT:
             name = words.get(option, f"--{option.replace('_', '-')}")
-            raise UserError(f"{name}: is of a study, and --fit runs none; leave one of them out.")
+            raise UserError(
+                f"{name}: is of a study, and --fit runs none; leave one of them out.",
+                ErrorCode.CONFLICT,
+            )
     from raybench.report.scaling_report import fit_to_files
 
     out = None if options.out is None else Path(options.out)

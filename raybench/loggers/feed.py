@@ -33,7 +33,7 @@ from raybench.loggers.sink import (
 )
 from raybench.results.records import add_point, record_of, what_runs
 from raybench.results.store import RECORDS_FILE, StudyFiles, mend_last_line, plain
-from raybench.spec.errors import DONE, FAILED, StudyError, UserError
+from raybench.spec.errors import DONE, FAILED, ErrorCode, StudyError, UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.text import command_line, counted
 from raybench.stats.clock import unix_seconds
@@ -63,7 +63,8 @@ class WrittenLedger:
             self._lock.acquire()
         except filelock.Timeout:
             raise UserError(
-                f"--log {self._tool}: another process logs this study there; wait for its end."
+                f"--log {self._tool}: another process logs this study there; wait for its end.",
+                ErrorCode.STUDY_IN_USE,
             ) from None
         mend_last_line(self._path)
         self._file = self._path.open("a", encoding="utf-8")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.text import command_line
 
 
@@ -55,13 +55,16 @@ def check_loggers(names: Sequence[str]) -> None:
     imported."""
     for name in names:
         if name not in LOGGERS:
-            raise UserError(f"--log {name}: {did_you_mean(name, LOGGERS)}")
+            raise UserError(f"--log {name}: {did_you_mean(name, LOGGERS)}", ErrorCode.UNKNOWN_NAME)
         kind = LOGGERS[name]
         found = importlib.util.find_spec(kind.package)
         # A folder of that name, as the tools leave in the current one, has no origin.
         if found is None or found.origin is None:
             what = f"the package {kind.package} is not installed"
-            raise UserError(f"--log {name}: {what}; install it with: pip install {kind.install}")
+            raise UserError(
+                f"--log {name}: {what}; install it with: pip install {kind.install}",
+                ErrorCode.NOT_INSTALLED,
+            )
 
 
 END = b"end\n"

@@ -6,7 +6,7 @@ from raybench.models.code import digests_of, version_of
 from raybench.results.records import read_records
 from raybench.results.store import CODE, RECORDS_FILE, STUDY_FILE
 from raybench.spec.documents import read_mapping
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean, command_line
 
 Versions = dict[str, dict[str, str]]
@@ -38,7 +38,7 @@ def code_versions(workloads: set[str], place: str, folder: Path, *, is_kept: boo
         had = [name for name, run in runs.items() if run.code is not None]
         if had:
             before = known.get(runs[had[-1]].code or "", {})
-            raise UserError(_changed(before, digests, had, place))
+            raise UserError(_changed(before, digests, had, place), ErrorCode.STUDY_CHANGED)
     return {version: known[version] for version in known if version != now} | {now: digests}
 
 

@@ -46,7 +46,7 @@ from raybench.runs.train import check_connected, for_this_machine
 from raybench.runs.wait_watch import WaitWatch, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
-from raybench.spec.errors import DONE, INTERRUPTED, Ended, StudyError, UserError
+from raybench.spec.errors import DONE, INTERRUPTED, Ended, ErrorCode, StudyError, UserError
 from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
@@ -120,7 +120,9 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
 def check_sides(options: CompareOptions) -> Compared:
     """Read and check all configurations: they must have one objective and one validation set."""
     if len(options.sides) < 2:
-        raise UserError("compare: name two configurations or more, such as A.yaml B.yaml.")
+        raise UserError(
+            "compare: name two configurations or more, such as A.yaml B.yaml.", ErrorCode.MISSING
+        )
     specs, sources = dict[str, RunSpec](), dict[str, str]()
     settings = options.trained() | options.settings
     datasets, warnings, labels = dict[str, Dataset](), list[str](), dict[str, np.ndarray]()
@@ -143,12 +145,14 @@ def check_sides(options: CompareOptions) -> Compared:
             if ours != theirs:
                 raise UserError(
                     f"{sources[name]}: its objective.{key} is {theirs}, that of {sources['A']} is "
-                    f"{ours}; set one for both: --set objective.{key}=..."
+                    f"{ours}; set one for both: --set objective.{key}=...",
+                    ErrorCode.CONFLICT,
                 )
         if not np.array_equal(labels["A"], labels[name]):
             raise UserError(
                 f"{sources[name]}: its validation rows are not those of {sources['A']}; compare on "
-                "the same data."
+                "the same data.",
+                ErrorCode.CONFLICT,
             )
     longest = max(spec.objective.max_train_seconds for spec in specs.values())
     objective = first.objective.model_copy(update={"max_train_seconds": longest})
@@ -192,7 +196,8 @@ def read_side(
         many = "endless" if number is None else str(number)
         raise UserError(
             f"{source}: has {many} configurations; compare takes one: fix the others, or name the "
-            "best.yaml of a search of it."
+            "best.yaml of a search of it.",
+            ErrorCode.CONFLICT,
         )
     document = study.run_spec(first_values(study, space)).document()
     return validate(RunSpec, apply_settings(document, settings), source)
@@ -230,10 +235,15 @@ def _git(side: str, *words: str) -> str:
     try:
         done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
     except OSError as error:
-        raise UserError(f"{side}: git cannot be run ({error.strerror}).") from None
+        raise UserError(
+            f"{side}: git cannot be run ({error.strerror}).", ErrorCode.NOT_INSTALLED
+        ) from None
     if done.returncode:
         why = done.stderr.strip().splitlines() or ["there is no such revision"]
-        raise UserError(f"{side}: {why[-1]}; write it REVISION:FILE.py:FUNCTION, in a repository.")
+        raise UserError(
+            f"{side}: {why[-1]}; write it REVISION:FILE.py:FUNCTION, in a repository.",
+            ErrorCode.NOT_FOUND,
+        )
     return done.stdout.strip()
 
 
@@ -255,9 +265,14 @@ def _refuse_other(place: str, folder: Path, compared: Compared) -> None:
         return
     before = read_mapping(file).get("compare")
     if not isinstance(before, dict):
-        raise UserError(f"{place}: holds another study; name another place with --out.")
+        raise UserError(
+            f"{place}: holds another study; name another place with --out.", ErrorCode.STUDY_CHANGED
+        )
     if before["specs"] != compared.documents or before["smallest"] != compared.smallest:
-        raise UserError(f"{place}: holds another comparison; name another place with --out.")
+        raise UserError(
+            f"{place}: holds another comparison; name another place with --out.",
+            ErrorCode.STUDY_CHANGED,
+        )
 
 
 def _run(
@@ -363,7 +378,11 @@ def errors_left(file: Path, digest: str) -> float:
             if digest not in begun:
                 opened.write(json.dumps({"of": digest, "errors": errors}) + "\n")
     except OSError as error:
-        raise UserError(f"--session {file}: cannot be written ({error.strerror}).") from None
+        raise UserError(
+            f"--session {file}: cannot be written ({error.strerror}).", ErrorCode.NOT_WRITABLE
+        ) from None
     except (ValueError, LookupError, TypeError):
-        raise UserError(f"--session {file}: is no file of a session; name another.") from None
+        raise UserError(
+            f"--session {file}: is no file of a session; name another.", ErrorCode.INVALID_FILE
+        ) from None
     return errors

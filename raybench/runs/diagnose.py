@@ -55,7 +55,7 @@ from raybench.scaling.shares import (
 )
 from raybench.scaling.speed_axes import AXES, AxisProbes, Leeway, every_way, gains_sentence, ways_of
 from raybench.spec.documents import to_yaml
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, StudyError, UserError
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
 from raybench.training.check_model import check_models
@@ -302,7 +302,10 @@ class SpeedRuns:
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
         """Train the ways of all axes in turns, or until Ctrl-C."""
         if self._num_ways == 1:
-            raise UserError("--fastest: this run has no other way that leaves its curve alone.")
+            raise UserError(
+                "--fastest: this run has no other way that leaves its curve alone.",
+                ErrorCode.UNSUPPORTED,
+            )
         say(console, f"{describe(self.spec)}: {self._num_ways} ways to run it, axis by axis")
         self._repeats = options.repeats
         step_s, _ = self._probe(self.spec, "pilot", "pilot")
@@ -446,20 +449,25 @@ def _check(options: DiagnoseOptions, spec: RunSpec) -> None:
     if spec.num_workers > 1 and not spec.exchange_gradients:
         raise UserError(
             "exchange_gradients: false: diagnose itself measures a training with and without the "
-            "exchange of gradients; leave the key out."
+            "exchange of gradients; leave the key out.",
+            ErrorCode.UNSUPPORTED,
         )
     if spec.replicas_per_process > 1 and not options.fastest:
         raise UserError(
             "strategy: single_process: diagnose compares a training with one that exchanges no "
-            "gradients, which replicas of one process cannot; set strategy: distributed."
+            "gradients, which replicas of one process cannot; set strategy: distributed.",
+            ErrorCode.UNSUPPORTED,
         )
     if options.repeats < FEWEST_ROUNDS:
         raise UserError(
             f"--repeats {options.repeats}: fewer than {FEWEST_ROUNDS} rounds show no spread; ask "
-            f"for {FEWEST_ROUNDS} or more."
+            f"for {FEWEST_ROUNDS} or more.",
+            ErrorCode.INVALID_VALUE,
         )
     if not 0.01 <= options.seconds <= 3600:
-        raise UserError(f"--seconds {options.seconds:g}: must be from 0.01 to 3600.")
+        raise UserError(
+            f"--seconds {options.seconds:g}: must be from 0.01 to 3600.", ErrorCode.INVALID_VALUE
+        )
 
 
 def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> None:
@@ -467,7 +475,8 @@ def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> No
     if dataset is NO_DATA:
         raise UserError(
             f"{spec.workload}: diagnose changes how a Workload is trained; the speed of a "
-            "training loop of your own is measured by python -m raybench.scale."
+            "training loop of your own is measured by python -m raybench.scale.",
+            ErrorCode.UNSUPPORTED,
         )
     if options.fastest:
         return
@@ -482,7 +491,8 @@ def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> No
         raise UserError(
             f"dataset {spec.dataset.name}: diagnose compares with synthetic data, which there are "
             f"of images and vectors with classes, not of {what}; measure its speed with "
-            "python -m raybench.scale."
+            "python -m raybench.scale.",
+            ErrorCode.UNSUPPORTED,
         )
 
 

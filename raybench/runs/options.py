@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo
 
 from raybench.spec.dataset_spec import Task
 from raybench.spec.documents import Document, parse_settings, parse_yaml
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.own_loop import LAUNCH_MARKS, MARK, is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy
@@ -57,7 +57,10 @@ def deadline_seconds(given: Any) -> Any:
     """Return the seconds of a deadline, a number or a text such as `2h`."""
     seconds = None if given is None else seconds_of(str(given))
     if given is not None and seconds is None:
-        raise UserError(f"--deadline {clean(str(given))[:40]}: write it as 90s, 30min, 2h or 1d.")
+        raise UserError(
+            f"--deadline {clean(str(given))[:40]}: write it as 90s, 30min, 2h or 1d.",
+            ErrorCode.INVALID_VALUE,
+        )
     return seconds
 
 
@@ -70,7 +73,8 @@ def share(given: Any, info: ValidationInfo) -> Any:
         value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     if not 0.0 <= value < 1.0:
         raise UserError(
-            f"--{info.field_name} {text}: must be a share below all, such as 2% or 0.02."
+            f"--{info.field_name} {text}: must be a share below all, such as 2% or 0.02.",
+            ErrorCode.INVALID_VALUE,
         )
     return value
 
@@ -99,7 +103,8 @@ def importable(given: Any) -> Any:
     if given.__module__ == "__main__":
         raise UserError(
             f"workload {given.__name__}: workers import it, which they cannot from a notebook "
-            "or the script itself; write the class in a file of its own."
+            "or the script itself; write the class in a file of its own.",
+            ErrorCode.USER_CODE,
         )
     return f"{given.__module__}:{given.__qualname__}"
 
@@ -122,7 +127,10 @@ def confirmation(given: Any) -> Any:
         return dict(given) if isinstance(given, Mapping) else given
     parts = given.split(",")
     if not all("=" in part for part in parts):
-        raise UserError(f"--confirm {given}: write it as race=40,fresh=5, or only one of them.")
+        raise UserError(
+            f"--confirm {given}: write it as race=40,fresh=5, or only one of them.",
+            ErrorCode.INVALID_VALUE,
+        )
     return parse_settings([part.replace(" ", "") for part in parts])
 
 
@@ -184,11 +192,19 @@ class TrialOptions(Options):
         own = {"--workload": self.workload, "--train": self.train, "--command": self.command}
         named = [name for name, value in own.items() if value is not None]
         if len(named) > 1:
-            raise UserError(f"{' and '.join(named)}: each names what to train; keep one of them.")
+            raise UserError(
+                f"{' and '.join(named)}: each names what to train; keep one of them.",
+                ErrorCode.CONFLICT,
+            )
         if self.train is not None and not is_own_loop(self.train):
-            raise UserError(f"--train {self.train}: write it FILE.py:FUNCTION, as train.py:train.")
+            raise UserError(
+                f"--train {self.train}: write it FILE.py:FUNCTION, as train.py:train.",
+                ErrorCode.INVALID_VALUE,
+            )
         if self.launch is not None and self.command is None:
-            raise UserError("--launch: starts a command; name it with --command.")
+            raise UserError(
+                "--launch: starts a command; name it with --command.", ErrorCode.MISSING
+            )
         mark = MARK if self.launch is None else LAUNCH_MARKS[self.launch]
         command = None if self.command is None else f"{mark}{self.command.removeprefix(MARK)}"
         found = {"workload": self.workload or self.train or command}
@@ -269,14 +285,17 @@ class TuneOptions(LoggedOptions):
         """
         confirm = dict(self.confirm or {})
         if self.no_confirm and self.confirm is not None:
-            raise UserError("--no-confirm: not with --confirm, which asks for the opposite.")
+            raise UserError(
+                "--no-confirm: not with --confirm, which asks for the opposite.", ErrorCode.CONFLICT
+            )
         if self.no_confirm:
             confirm = {"race": 0}
         if confirm.get("race") == 0 and "fresh" in confirm:
             wanted = ",".join(f"{key}={one}" for key, one in confirm.items())
             raise UserError(
                 f"--confirm {wanted}: fresh runs are of a race's winner, and there is no race; "
-                "name race=2 or more, or write --no-confirm."
+                "name race=2 or more, or write --no-confirm.",
+                ErrorCode.CONFLICT,
             )
         flags = {
             "search.trials": self.trials,

@@ -57,7 +57,7 @@ from raybench.scaling.measurements import Cell as Measured
 from raybench.scaling.published import STUDIES
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import content_of, read_mapping, validate
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, UserError
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, UserError
 from raybench.spec.metric import Metric
 from raybench.spec.objective import naming
 from raybench.spec.run import Placement, describe, label_keys
@@ -200,7 +200,8 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
     if isinstance(asked, str) and not Path(asked).suffix and not Path(asked).exists():
         if asked not in STUDIES:
             raise UserError(
-                f"{clean(asked)}: is no file and no named study; named are: {', '.join(STUDIES)}."
+                f"{clean(asked)}: is no file and no named study; named are: {', '.join(STUDIES)}.",
+                ErrorCode.UNKNOWN_NAME,
             )
         content = set_in_scaling(STUDIES[asked].study(options.quick).document(), settings)
         return ChosenStudy(validate(ScalingStudy, content, asked), asked, is_named=True)
@@ -209,7 +210,8 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
     elif options.quick:
         raise UserError(
             "--quick is for the named studies; shorten a study of yours by --set repeats=1 or "
-            "--set epochs=2."
+            "--set epochs=2.",
+            ErrorCode.UNSUPPORTED,
         )
     else:
         content, source = content_of(asked, DEFAULT_NAME)
@@ -251,7 +253,8 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
     if len(named) > 1:
         raise UserError(
             "The cells of a scaling study are judged by one metric, here by "
-            f"{' and '.join(named)}; set base.objective.metric to one that all of them have."
+            f"{' and '.join(named)}; set base.objective.metric to one that all of them have.",
+            ErrorCode.CONFLICT,
         )
     return Checked(datasets, warnings, metrics[named[0]])
 
@@ -267,7 +270,9 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     check_predict(options.predict)
     until = options.until
     if until is not None and options.predict is None:
-        raise UserError("--until: name what is to be predicted so surely, as --predict 8,16.")
+        raise UserError(
+            "--until: name what is to be predicted so surely, as --predict 8,16.", ErrorCode.MISSING
+        )
     place = check_place(options.out or f"results/{chosen.study.name}")
     study, is_local = chosen.study, chosen_address(options.address) is None
     words = list[str]()

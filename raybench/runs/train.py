@@ -51,7 +51,7 @@ from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.wait_watch import WaitLines, WaitWatch, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, UserError
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, UserError
 from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.checkpoint import spec_digest
@@ -281,7 +281,10 @@ def refuse_other(place: str, folder: Path, mark: str) -> None:
     if study.is_file():
         is_own = read_mapping(study).get("study", {}).get(mark)
     if not is_own:
-        raise UserError(f"{place}: holds another study; name another folder with --out.")
+        raise UserError(
+            f"{place}: holds another study; name another folder with --out.",
+            ErrorCode.STUDY_CHANGED,
+        )
 
 
 def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:

@@ -17,7 +17,7 @@ from raybench.runs.deadline import Deadline
 from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.search import Search
-from raybench.spec.errors import StudyError, UserError
+from raybench.spec.errors import ErrorCode, StudyError, UserError
 from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome, StopReason
@@ -195,7 +195,7 @@ class LiveTrials:
         if self._has_trained or outcome.failure not in ("error", "timeout"):
             return None
         if (message := outcome.message or "").startswith(UNREPORTED) and OTHER_KEYS in message:
-            return UserError(outcome.message or "")
+            return UserError(outcome.message or "", ErrorCode.COMMAND)
         self._causes.append(re.sub(r"\d+", "", outcome.message or ""))
         if len(self._causes) < HOPELESS or len(set(self._causes)) > 1:
             return None

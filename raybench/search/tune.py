@@ -53,7 +53,7 @@ from raybench.search.sampling.transfer import Earlier, load_earlier, settings_of
 from raybench.search.verify import num_placement_checks
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import content_of, read_mapping
-from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, UserError
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, ErrorCode, UserError
 from raybench.spec.objective import TIME
 from raybench.spec.run import RunSpec, describe, label_keys
 from raybench.spec.space import Cases, Dimension, Range, Simple, Space, possible_values, values_of
@@ -377,7 +377,8 @@ def refuse_spent(deadline: Deadline) -> None:
     if deadline.is_spent:
         raise UserError(
             f"Loading the data took {time.perf_counter() - deadline.began:.0f} s and used up the "
-            f"{deadline.time_budget_s:g} s time budget; increase --time-budget."
+            f"{deadline.time_budget_s:g} s time budget; increase --time-budget.",
+            ErrorCode.NO_TIME,
         )
 
 
@@ -391,7 +392,8 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
     done = f"a race that was ended after {len(answered)} runs" if answered else "no confirmed study"
     raise UserError(
         f"--more {number}: {place} holds {done}; run the same command without --more until it "
-        "ends, then with it."
+        "ends, then with it.",
+        ErrorCode.NO_RESULT,
     )
 
 
@@ -466,7 +468,9 @@ def _run(
 def study_content(options: TuneOptions) -> tuple[dict[str, Any], str, str]:
     """Return the content of the study with all options applied, its source, and its name."""
     if options.more is not None and options.more < 1:
-        raise UserError(f"--more {options.more}: name a number of runs, 1 or more.")
+        raise UserError(
+            f"--more {options.more}: name a number of runs, 1 or more.", ErrorCode.INVALID_VALUE
+        )
     space = options.space
     if isinstance(space, str):
         space = shipped_space(space) or Path(space)
@@ -491,7 +495,10 @@ def _with_firsts(
         if not isinstance(one, dict):  # a file or run spec has all keys
             spec = {key: value for key, value in spec.items() if key not in OF_THE_STUDY}
         if not spec:
-            raise UserError("--first: names no key of a configuration; name learning_rate, say.")
+            raise UserError(
+                "--first: names no key of a configuration; name learning_rate, say.",
+                ErrorCode.MISSING,
+            )
         firsts.append(spec)
     if not firsts:
         return content

@@ -16,7 +16,7 @@ from raybench.cluster.layout import Node
 from raybench.cluster.protocol import MeasuredSums, RunFailed
 from raybench.commands import cli
 from raybench.commands import doctor as command
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import Placement
 from raybench.training import machine
 from raybench.training.machine import (
@@ -26,6 +26,7 @@ from raybench.training.machine import (
     problems_between,
     problems_of,
 )
+from tests.refusals import refused
 
 A100 = "NVIDIA A100"
 NUMBER, TEXT, TEXTS = {"type": "number"}, {"type": "string"}, {"type": "array"}
@@ -273,7 +274,7 @@ def test_a_host_without_the_user_s_files_is_refused(
         (tmp_path / node.id / "loop.py").touch()
     doctor.check_files_there(nodes, [Path("/loop.py")])
     (tmp_path / "id-b" / "loop.py").unlink()
-    with pytest.raises(UserError, match=r"host b has no /loop\.py: .* --working-dir"):
+    with refused(ErrorCode.NOT_FOUND, "host b", "/loop.py", "--working-dir"):
         doctor.check_files_there(nodes, [Path("/loop.py")])
     doctor.check_files_there(nodes, [])
 

@@ -10,8 +10,9 @@ import ray
 from raybench.cluster.doctor import check_gpus_there
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import Placement, RunSpec
+from tests.refusals import refused
 
 pytestmark = [
     pytest.mark.ray,
@@ -58,5 +59,5 @@ def test_workers_see_what_ray_gave_them_and_no_more(
         host = session.capacity.nodes[0].name
         for_cores, for_a_gpu = Placement("torch", 1), Placement("torch", 1, gpus_per_worker=0.5)
         check_gpus_there(session.capacity.nodes, [for_cores])
-        with pytest.raises(UserError, match=f"a worker on host {host} is given 1 GPU, .* none"):
+        with refused(ErrorCode.UNSUPPORTED, host, "1 GPU"):
             check_gpus_there(session.capacity.nodes, [for_cores, for_a_gpu])

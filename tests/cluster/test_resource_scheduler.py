@@ -13,8 +13,9 @@ from raybench.cluster.layout import DriverResources, Node, lay_out, num_nodes, w
 from raybench.cluster.queue import missing
 from raybench.cluster.resource_scheduler import MAX_OVERTAKEN, ResourceScheduler
 from raybench.runs.preflight import ASKED_AHEAD
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import Placement
+from tests.refusals import refused
 
 WIDTHS = (1, 2, 4, 8)
 FRAMEWORKS = ("torch", "tensorflow")
@@ -391,28 +392,40 @@ def test_the_type_of_the_gpus_is_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capacity", "placement", "words"),
+    ("capacity", "placement", "code", "names"),
     [
-        (Capacity((A100,), 0.0), ON_H100, "^accelerator_type: .* has no H100, it has A100; leave"),
-        (Capacity(nodes_of((4, 1)), 0.0), HALVES, "NCCL refuses two on one"),
-        (Capacity(nodes_of((4, 1)), 0.0, knows_gpus=False), HALVES, "NCCL refuses two on one"),
-        (Capacity(nodes_of((2, 0), (2, 0)), 0.0, grows=True), HALVES, "NCCL refuses two on one"),
+        (Capacity((A100,), 0.0), ON_H100, ErrorCode.NO_ROOM, ["accelerator_type", "H100", "A100"]),
+        (Capacity(nodes_of((4, 1)), 0.0), HALVES, ErrorCode.CONFLICT, ["gpus_per_worker"]),
+        (
+            Capacity(nodes_of((4, 1)), 0.0, knows_gpus=False),
+            HALVES,
+            ErrorCode.CONFLICT,
+            ["gpus_per_worker"],
+        ),
+        (
+            Capacity(nodes_of((2, 0), (2, 0)), 0.0, grows=True),
+            HALVES,
+            ErrorCode.CONFLICT,
+            ["gpus_per_worker"],
+        ),
         (
             Capacity(nodes_of((1, 0), (2, 0)), 0.0),
             place(1, cpus_per_worker=3),
-            r"room for 0 .*: a 1 and 0, b 2 and 0\); ask for fewer",
+            ErrorCode.NO_ROOM,
+            ["num_workers", "a 1 and 0, b 2 and 0"],
         ),
         (
             Capacity(nodes_of((1, 0)), 0.0, driver=DriverResources("id-b", 1, host="b")),
             place(2),
-            "room for 1 .*without 1 CPU that the search itself holds on host b",
+            ErrorCode.NO_ROOM,
+            ["num_workers", "1 CPU", "host b"],
         ),
     ],
 )
 def test_what_no_cluster_of_now_holds_is_refused_with_what_there_is(
-    capacity: Capacity, placement: Placement, words: str
+    capacity: Capacity, placement: Placement, code: ErrorCode, names: list[str]
 ) -> None:
-    with pytest.raises(UserError, match=words):
+    with refused(code, *names):
         capacity.refuse_infeasible(placement)
     capacity.refuse_infeasible(place(1))
     replace(capacity, grows=True).refuse_infeasible(place(5))  # it may have others by then

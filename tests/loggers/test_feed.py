@@ -15,11 +15,12 @@ from raybench.loggers.to_tensorboard import folder_name
 from raybench.report.study import load
 from raybench.results.store import RECORDS_FILE
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation
 from tests.factories import read_lines
 from tests.made_results import POINT, run_line
+from tests.refusals import refused
 
 ACCURACY = "by_train_ms/validation_accuracy"
 
@@ -147,7 +148,7 @@ def test_only_whole_new_lines_are_read(tmp_path):
 def test_one_process_at_a_time_logs_a_study(tmp_path):
     with (
         WrittenLedger(tmp_path, "mlflow"),
-        pytest.raises(UserError, match="another process logs this study there"),
+        refused(ErrorCode.STUDY_IN_USE, "mlflow"),
         WrittenLedger(tmp_path, "mlflow"),
     ):
         pass

@@ -29,9 +29,10 @@ from raybench.scaling.fits import (
     target_plans,
 )
 from raybench.scaling.measurements import Cell
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums, NoiseTerms
+from tests.refusals import refused
 from tests.runs.made_up import CRITICAL, law, needed, reaching, run_of, study_of, write
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
@@ -300,5 +301,5 @@ def test_a_file_of_which_nothing_was_measured_is_said_and_costs_no_results(
 def test_a_wrong_row_is_refused_before_anything_runs(row: str, tmp_path) -> None:
     asked = tmp_path / "asked.csv"
     asked.write_text(f"model,num_workers,num_nodes,batch_size_per_worker\nbert,{row}\n")
-    with pytest.raises(UserError, match="row 2: num_"):
+    with refused(ErrorCode.INVALID_VALUE, "asked.csv", "2", "num_"):
         check_predict(str(asked))

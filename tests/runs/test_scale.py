@@ -31,10 +31,11 @@ from raybench.runs.options import ScaleOptions
 from raybench.runs.scale import run_order, run_study
 from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, study_cells
 from raybench.training.check_model import Probed
+from tests.refusals import refused
 from tests.runs.made_up import point, run_of, study_of, write
 from tests.search.made_up import record
 
@@ -93,41 +94,47 @@ def study_file(text: str = GOOD) -> str:
     return "my.yaml"
 
 
-def refusal(capsys: Any, *arguments: object) -> str:
-    assert cli.run("scale", list(map(str, arguments))) == cli.WRONG_INPUT
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    assert line.startswith("raybench: ")
-    return str(line)
+def refusal(capsys: Any, *arguments: object) -> tuple[str, str]:
+    """Return the code and the message of the error that ends `scale`."""
+    capsys.readouterr()
+    assert cli.run("scale", [*map(str, arguments), "--json"]) == cli.WRONG_INPUT
+    error = json.loads(capsys.readouterr().out)["error"]
+    return error["code"], error["message"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "names"),
     [
-        (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
-        (["nowhere"], "nowhere: is no file and no named study; named are: "),
-        (["my.yaml", "--quick"], "--quick is for the named studies"),
-        (["my.yaml", "--set", "num_workers=[1, 3]"], "does not divide by 3 workers"),
-        (["my.yaml", "--set", "num_workers=4"], "4 workers of 1 CPU each do not fit"),
-        (["my.yaml", "--set", "optimizer=adagrad"], "'optimizer'"),
-        (["my.yaml", "--seed", "-1"], "'seed'"),
-        (["my.yaml", "--workload", "mnist_smal"], "did you mean 'mnist_small'?"),
-        (["my.yaml", "--predict", "8,x"], "8,x: cannot be read"),
-        (["my.yaml", "--until", "10%"], "name what is to be predicted so surely, as --predict"),
-        (["my.yaml", "--until", "ten", "--predict", "8"], "--until ten: must be a share below"),
-        (["my.yaml", "--address", "host:port"], "is no address"),
-        (["my.yaml", "--out", "my.yaml"], "is a file); name another"),
+        (["nowhere.yaml"], ErrorCode.NOT_FOUND, ["nowhere.yaml"]),
+        (["nowhere"], ErrorCode.UNKNOWN_NAME, ["nowhere", "weak-and-strong"]),
+        (["my.yaml", "--quick"], ErrorCode.UNSUPPORTED, ["--quick"]),
+        (["my.yaml", "--set", "num_workers=[1, 3]"], ErrorCode.INVALID_VALUE, ["3"]),
+        (["my.yaml", "--set", "num_workers=4"], ErrorCode.NO_ROOM, ["num_workers", "4"]),
+        (["my.yaml", "--set", "optimizer=adagrad"], ErrorCode.UNKNOWN_NAME, ["'optimizer'"]),
+        (["my.yaml", "--seed", "-1"], ErrorCode.INVALID_VALUE, ["'seed'"]),
+        (["my.yaml", "--workload", "mnist_smal"], ErrorCode.UNKNOWN_NAME, ["'mnist_small'"]),
+        (["my.yaml", "--predict", "8,x"], ErrorCode.INVALID_VALUE, ["8,x"]),
+        (["my.yaml", "--until", "10%"], ErrorCode.MISSING, ["--until", "--predict"]),
+        (
+            ["my.yaml", "--until", "ten", "--predict", "8"],
+            ErrorCode.INVALID_VALUE,
+            ["--until", "ten"],
+        ),
+        (["my.yaml", "--address", "host:port"], ErrorCode.INVALID_VALUE, ["host:port"]),
+        (["my.yaml", "--out", "my.yaml"], ErrorCode.NOT_WRITABLE, ["my.yaml"]),
         (
             ["my.yaml", "--set", "axes.objective.metric=[accuracy, loss]"],
-            "judged by one metric, here by accuracy and loss",
+            ErrorCode.CONFLICT,
+            ["accuracy", "loss"],
         ),
-        (["my.yaml", "--time-budget", "-5"], "must be above 0 seconds"),
+        (["my.yaml", "--time-budget", "-5"], ErrorCode.INVALID_VALUE, ["-5"]),
     ],
 )
-def test_a_mistake_is_a_sentence_before_ray_starts(capsys, arguments, message) -> None:
+def test_mistakes_are_refused_before_ray_starts(capsys, arguments, code, names) -> None:
     study_file()
-    assert message in refusal(capsys, *arguments)
+    found, message = refusal(capsys, *arguments)
+    assert found == code
+    assert all(name in message for name in names), message
 
 
 def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
@@ -237,20 +244,18 @@ def test_another_study_in_the_folder_is_refused_with_the_difference(
     capsys, made_up_runs, no_pictures
 ) -> None:
     cli.main(["scale", study_file()])
-    capsys.readouterr()
-    line = refusal(capsys, "my.yaml", "--set", "epochs=4")
-    assert "holds another study (base.epochs was 3.0, is 4.0); name another place" in line
+    code, message = refusal(capsys, "my.yaml", "--set", "epochs=4")
+    assert code == ErrorCode.STUDY_CHANGED
+    assert "(base.epochs was 3.0, is 4.0)" in message
     Path("results/my/study.yaml").write_text("study: {objective: {kind: x, target: 0.9}}\n")
-    assert "holds no scaling study" in refusal(capsys, "my.yaml")
+    assert refusal(capsys, "my.yaml")[0] == ErrorCode.STUDY_CHANGED
 
 
 def test_a_folder_of_a_search_has_no_scaling(tmp_path) -> None:
     with Store(tmp_path / "search") as store:
         store.append(record().line())
         store.write_yaml("study.yaml", {"study": {"objective": {"target": 0.9}}})
-    with pytest.raises(
-        UserError, match=r"search: holds no scaling study; python -m raybench.scale"
-    ):
+    with refused(ErrorCode.NO_RESULT, "search"):
         _ = load(tmp_path / "search").scaling
 
 
