@@ -142,7 +142,6 @@ TWO = "1,1,8,1\n2,1,8,1\n"
         (f"{HEAD}\n", ErrorCode.TOO_FEW, []),
         (f"{HEAD}\n1,1,32,0.1\n", ErrorCode.TOO_FEW, []),
         (f"{HEAD}\n1,1,32,0.1\n2,1,32\n", ErrorCode.INVALID_FILE, ["row 3"]),
-        (f'{HEAD}\n{TWO}1,1,8,"1\n', ErrorCode.INVALID_VALUE, []),
         (f"{HEAD},accumulate\n2,1,8,1,0\n1,1,8,1,1\n", ErrorCode.INVALID_VALUE, ["accumulate"]),
         (f"{HEAD}\n1.5,1,32,0.1\n{TWO}", ErrorCode.INVALID_VALUE, ["row 2", "num_workers", 1.5]),
         (f"{HEAD}\n1,1,1e300,0.1\n{TWO}", ErrorCode.INVALID_VALUE, ["batch_size_per_worker"]),
