@@ -1,17 +1,21 @@
-"""Bad inputs of every kind, and words that the sentence on them must have."""
+"""Bad inputs of every kind, with the code of the error and the names and values it must show."""
 
 import textwrap
 from dataclasses import dataclass
+
+from raybench.spec.errors import ErrorCode as Code
 
 STUDY = "objective: {target: 0.9}\nspace:\n  framework: [torch]\n  num_workers: [1]\n"
 
 
 @dataclass(frozen=True)
 class Bad:
-    """A mistake: what stands in the file, what is given, what the user's class has."""
+    """A mistake: content of the file, arguments, or body of the user's class."""
 
     name: str
-    words: str
+    code: Code
+    names: tuple[str, ...]
+    """Keys, options, files and values that the sentence shows."""
     text: str | bytes = STUDY
     arguments: tuple[str, ...] = ()
     own: str = ""
@@ -19,29 +23,30 @@ class Bad:
     command: str = "tune"
 
 
-def in_file(name: str, lines: str, words: str) -> Bad:
+def in_file(name: str, lines: str, code: Code, *names: str) -> Bad:
     """Return a space file with more lines."""
-    return Bad(name, words, STUDY + lines)
+    return Bad(name, code, names, STUDY + lines)
 
 
-def aimed_at(objective: str, words: str) -> Bad:
+def aimed_at(objective: str, code: Code, *names: str) -> Bad:
     """Return a space file with another objective."""
-    return Bad(objective, words, STUDY.replace("{target: 0.9}", objective))
+    return Bad(objective, code, names, STUDY.replace("{target: 0.9}", objective))
 
 
-def in_space(name: str, line: str, words: str) -> Bad:
+def in_space(name: str, line: str, code: Code, *names: str) -> Bad:
     """Return a space file that searches one more key."""
-    return Bad(name, words, f"{STUDY}  {line}\n")
+    return Bad(name, code, names, f"{STUDY}  {line}\n")
 
 
-def given(words: str, *arguments: str, command: str = "tune") -> Bad:
-    """Return arguments for a good space file, or for the default run spec."""
-    return Bad(f"{command} {' '.join(arguments)}"[:60], words, STUDY, arguments, command=command)
+def given(code: Code, names: str, *arguments: str, command: str = "tune") -> Bad:
+    """Return arguments for a good space file, or for the default run spec; `names` by blanks."""
+    name = f"{command} {' '.join(arguments)}"[:60]
+    return Bad(name, code, tuple(names.split()), STUDY, arguments, command=command)
 
 
-def by_user(name: str, body: str, words: str) -> Bad:
+def by_user(name: str, body: str, code: Code, *names: str) -> Bad:
     """Return a class of the user's."""
-    return Bad(name, words, own=textwrap.dedent(body))
+    return Bad(name, code, names, own=textwrap.dedent(body))
 
 
 def read(code: str) -> str:
@@ -64,80 +69,113 @@ def load_dataset(self, spec):
 """
 
 
+HUGE = "1" + "0" * 12
 FILES = [
-    Bad("empty", "found nothing", ""),
-    Bad("binary", "not a text file in UTF-8: byte 0x80 in line 2", b"a: 1\n\x80\x81"),
-    Bad("two documents", "another document", STUDY + "---\n" + STUDY),
-    Bad("no objective", "'objective' is required", "space: {optimizer: [adam]}\n"),
-    in_file("yes", "search: {priors: yes}\n", "'search.priors': input should be a valid boolean"),
-    in_file("a number as a key", "7: 1\n", "'7"),
-    in_file("a huge number", "search: {time_budget_s: 1e300}\n", "1e+300 is beyond float32"),
-    in_file("a rate of 0 in float32", "fixed: {learning_rate: 1e-60}\n", "is 0 in float32"),
-    in_file("pixels", "dataset: {name: digits, image_size: 100000}\n", "needs 16,735.9 GiB"),
-    in_file("samples", "dataset: {name: synthetic, num_samples: 1000000000000}\n", "samples of"),
-    in_file("classes", "dataset: {name: synthetic, num_classes: 10000000000}\n", "parameters and"),
+    Bad("empty", Code.INVALID_FILE, ("space.yaml",), ""),
+    Bad("binary", Code.INVALID_FILE, ("UTF-8", "0x80", "line 2"), b"a: 1\n\x80\x81"),
+    Bad("two documents", Code.INVALID_FILE, ("line 5",), STUDY + "---\n" + STUDY),
+    Bad("no objective", Code.MISSING, ("'objective'",), "space: {optimizer: [adam]}\n"),
+    in_file("yes", "search: {priors: yes}\n", Code.INVALID_VALUE, "'search.priors'", "'yes'"),
+    in_file("a number as a key", "7: 1\n", Code.INVALID_VALUE, "'7'"),
     in_file(
-        "a crop of all", "fixed: {augment: [{random_crop: {padding: 40}}]}\n", "padding below 28"
+        "a huge number", "search: {time_budget_s: 1e300}\n", Code.INVALID_VALUE, "1e+300", "float32"
     ),
-    in_file("a misspelt workload", "workload: minst_small\n", "did you mean 'mnist_small'?"),
-    in_file("too few samples", "dataset: {name: digits, limit: 100000}\n", "dataset.limit 100000"),
-    in_file("no such augmentation", "fixed: {augment: [flpi]}\n", "did you mean 'flip'?"),
-    aimed_at("{target: 95}", "0.98, not 98 (found 95)"),
-    aimed_at("{target: 0.05}", "0.05 is not better than the baseline, whose accuracy is"),
-    aimed_at("{metric: rsme, target: 0.9}", "did you mean 'rmse'?"),
-    aimed_at("{metric: rmse, target: 0.9}", "rmse is not of classification"),
-    aimed_at("{metric: loss, target: 2.4}", "baseline, whose loss is 2.3"),
-    in_space("log of yes", "learning_rate: {low: 0.1, high: 1, log: yes}", "valid boolean"),
-    in_space("a list in a list", "optimizer: [[adam]]", "'optimizer'"),
-    in_space("a misspelt key", "optimzer: [adam]", "did you mean 'optimizer'?"),
+    in_file(
+        "a rate of 0 in float32", "fixed: {learning_rate: 1e-60}\n", Code.INVALID_VALUE, "float32"
+    ),
+    in_file(
+        "pixels", "dataset: {name: digits, image_size: 100000}\n", Code.NO_ROOM, "16,735.9 GiB"
+    ),
+    in_file("samples", f"dataset: {{name: synthetic, num_samples: {HUGE}}}\n", Code.NO_ROOM, "GiB"),
+    in_file("classes", "dataset: {name: synthetic, num_classes: 10000000000}\n", Code.NO_ROOM),
+    in_file(
+        "a crop of all", "fixed: {augment: [{random_crop: {padding: 40}}]}\n", Code.CONFLICT, "28"
+    ),
+    in_file("a misspelt workload", "workload: minst_small\n", Code.UNKNOWN_NAME, "'mnist_small'"),
+    in_file(
+        "too few samples",
+        "dataset: {name: digits, limit: 100000}\n",
+        Code.INVALID_VALUE,
+        "dataset.limit",
+    ),
+    in_file("no such augmentation", "fixed: {augment: [flpi]}\n", Code.UNKNOWN_NAME, "'flip'"),
+    aimed_at("{target: 95}", Code.INVALID_VALUE, "objective.target", "0.98", "95"),
+    aimed_at("{target: 0.05}", Code.INVALID_VALUE, "objective.target", "0.05", "accuracy"),
+    aimed_at("{metric: rsme, target: 0.9}", Code.UNKNOWN_NAME, "'rmse'"),
+    aimed_at("{metric: rmse, target: 0.9}", Code.CONFLICT, "rmse", "accuracy"),
+    aimed_at("{metric: loss, target: 2.4}", Code.INVALID_VALUE, "loss", "2.3"),
+    in_space(
+        "log of yes", "learning_rate: {low: 0.1, high: 1, log: yes}", Code.INVALID_VALUE, "'log'"
+    ),
+    in_space("a list in a list", "optimizer: [[adam]]", Code.INVALID_VALUE, "'optimizer'"),
+    in_space("a misspelt key", "optimzer: [adam]", Code.UNKNOWN_KEY, "'optimizer'"),
 ]
 FLAGS = [
-    given("'dataset.name'", "--set", "dataset=nowhere"),
-    given("write it as key=value", "--set", "optimizer"),
-    given("unknown key 'search.trails'", "--set", "search.trails=1"),
-    given("needs 16,735.9 GiB", "--set", "dataset.image_size=100000"),
-    given("'price'", "--set", "price={A100: 2}"),
-    given("'time_budget': inf is not a finite number", "--time-budget", "inf"),
-    given("beyond 64 bits", "--trials", "1" + "0" * 30),
-    given("'search.seed'", "--seed", "4294967296"),
-    given("--workers, line 1: not valid YAML", "--workers", "1,,2"),
-    given("the list is empty", "--workers", ""),
-    given("'search.trials'", "--trials", "0"),
-    given("'search.concurrency'", "--concurrency", "0"),
-    given("write it as race=40,fresh=5, or only one of them.", "--confirm", "3"),
-    given("unknown key 'confirm.rase'; did you mean 'race'?", "--confirm", "rase=3"),
-    given("--no-confirm: not with --confirm", "--confirm", "race=1", "--no-confirm"),
-    given("of a race's winner, and there is no", "--confirm", "race=0,fresh=6"),
-    given("--more 0: name a number of runs, 1 or more.", "--more", "0"),
-    given("results/space holds no confirmed study; run the same", "--more", "5"),
-    given("nowhere.yaml: cannot be read (No such file", "nowhere.yaml", command="train"),
-    given("cannot be imported", "--workload", "no.such.module:Net"),
-    given("Unknown workload ''", "--workload", "''"),
-    given("is a file", "--out", "space.yaml"),
-    given("unknown key 'optimzer'", "--set", "optimzer=adam", command="train"),
+    given(Code.INVALID_VALUE, "'dataset.name' 'nowhere'", "--set", "dataset=nowhere"),
+    given(Code.INVALID_OPTION, "optimizer=", "--set", "optimizer"),
+    given(Code.UNKNOWN_KEY, "'search.trails' 'trials'", "--set", "search.trails=1"),
+    given(Code.NO_ROOM, "dataset.image_size", "--set", "dataset.image_size=100000"),
+    given(Code.INVALID_VALUE, "'price'", "--set", "price={A100: 2}"),
+    given(Code.INVALID_VALUE, "'time_budget' inf", "--time-budget", "inf"),
+    given(Code.INVALID_VALUE, "'trials' 64", "--trials", "1" + "0" * 30),
+    given(Code.INVALID_VALUE, "'search.seed'", "--seed", "4294967296"),
+    given(Code.INVALID_FILE, "--workers", "--workers", "1,,2"),
+    given(Code.INVALID_VALUE, "'space.num_workers'", "--workers", ""),
+    given(Code.INVALID_VALUE, "'search.trials'", "--trials", "0"),
+    given(Code.INVALID_VALUE, "'search.concurrency'", "--concurrency", "0"),
+    given(Code.INVALID_OPTION, "race=40,fresh=5", "--confirm", "3"),
+    given(Code.UNKNOWN_KEY, "'confirm.rase' 'race'", "--confirm", "rase=3"),
+    given(Code.CONFLICT, "--no-confirm --confirm", "--confirm", "race=1", "--no-confirm"),
+    given(Code.CONFLICT, "race=0 --no-confirm", "--confirm", "race=0,fresh=6"),
+    given(Code.INVALID_VALUE, "--more", "--more", "0"),
+    given(Code.NO_RESULT, "--more results/space", "--more", "5"),
+    given(Code.NOT_FOUND, "nowhere.yaml", "nowhere.yaml", command="train"),
+    given(Code.NOT_FOUND, "no.such.module:Net", "--workload", "no.such.module:Net"),
+    given(Code.UNKNOWN_NAME, "mnist_small", "--workload", "''"),
+    given(Code.NOT_WRITABLE, "--out space.yaml", "--out", "space.yaml"),
+    given(Code.UNKNOWN_KEY, "'optimzer' 'optimizer'", "--set", "optimzer=adam", command="train"),
 ]
 USERS = [
-    by_user("load_dataset raises", "def load_dataset(self, spec):\n    1 / 0", "own_net.py, line "),
-    by_user("load_dataset returns None", "def load_dataset(self, spec):\n    pass", "NoneType"),
-    by_user("load_dataset is missing", "pass", "has no load_dataset"),
-    by_user("__init__ raises", "def __init__(self):\n    open('nowhere')", "FileNotFoundError"),
-    by_user("another shape", data("split(8, 4)"), "takes inputs of shape (3,)"),
-    by_user("a module that does not parse", "def (", "SyntaxError"),
+    by_user(
+        "load_dataset raises",
+        "def load_dataset(self, spec):\n    1 / 0",
+        Code.USER_CODE,
+        "own_net.py, line ",
+    ),
+    by_user(
+        "load_dataset returns None",
+        "def load_dataset(self, spec):\n    pass",
+        Code.USER_CODE,
+        "NoneType",
+    ),
+    by_user("load_dataset is missing", "pass", Code.USER_CODE, "load_dataset"),
+    by_user(
+        "__init__ raises",
+        "def __init__(self):\n    open('nowhere')",
+        Code.USER_CODE,
+        "FileNotFoundError",
+    ),
+    by_user("another shape", data("split(8, 4)"), Code.INVALID_MODEL, "(3,)", "(4,)"),
+    by_user("a module that does not parse", "def (", Code.USER_CODE, "SyntaxError"),
 ]
 EPOCHWISE = "eval_every_samples=5000"
 ENDLESS = [  # what could start, and never come to an end
-    given("64", "--workers", "64"),
-    given("1000000000000", "--set", "space.num_workers=[1000000000000]"),
-    given("GPU", "--gpus-per-worker", "1"),
-    given("99999", "--address", "127.0.0.1:99999"),
-    given("space.yaml", "--out", "space.yaml/below"),
-    given("too long", "--out", "x" * 300),
-    given("hold", "--set", "epochs=1", "--set", "objective.hold=2", "--set", EPOCHWISE),
-    by_user("one class", data("split(8, label=1)"), "of one class, 1; there is nothing to tell"),
-    by_user("no training samples", data("split(0)"), "the train split is empty"),
-    by_user("NaN", data("split(8, value=np.nan)"), "NaN or infinite inputs"),
-    by_user("a sample raises", data(read("open('7.png')")), "reading its samples failed ("),
-    by_user("its second sample raises", data(read(SECOND)), "reading its first samples failed ("),
-    by_user("7 outputs", data(model="Linear(3, 7)"), "returns outputs of shape (8, 7)"),
-    by_user("a model that raises", data(model="Linear(4, 2)"), "failed on inputs (8, 3)"),
+    given(Code.NO_ROOM, "num_workers 64", "--workers", "64"),
+    given(Code.NO_ROOM, HUGE, "--set", f"space.num_workers=[{HUGE}]"),
+    given(Code.NO_ROOM, "GPU", "--gpus-per-worker", "1"),
+    given(Code.INVALID_OPTION, "--address 99999", "--address", "127.0.0.1:99999"),
+    given(Code.NOT_WRITABLE, "--out space.yaml", "--out", "space.yaml/below"),
+    given(Code.NOT_WRITABLE, "--out", "--out", "x" * 300),
+    given(
+        Code.CONFLICT,
+        "objective.hold",
+        *("--set", "epochs=1", "--set", "objective.hold=2", "--set", EPOCHWISE),
+    ),
+    by_user("one class", data("split(8, label=1)"), Code.INVALID_DATA, "own_net:Net"),
+    by_user("no training samples", data("split(0)"), Code.INVALID_DATA, "train"),
+    by_user("NaN", data("split(8, value=np.nan)"), Code.INVALID_DATA, "train", "sample 0"),
+    by_user("a sample raises", data(read("open('7.png')")), Code.USER_CODE, "own_net.py, line "),
+    by_user("its second sample raises", data(read(SECOND)), Code.USER_CODE, "ZeroDivisionError"),
+    by_user("7 outputs", data(model="Linear(3, 7)"), Code.INVALID_MODEL, "(8, 7)", "(8, 2)"),
+    by_user("a model that raises", data(model="Linear(4, 2)"), Code.INVALID_MODEL, "(8, 3)"),
 ]

@@ -1,6 +1,7 @@
 """Bad input of every kind: one sentence, exit code 2, no traceback, and Ray does not start."""
 
 import importlib.util
+import json
 import sys
 import textwrap
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from raybench.commands import cli
 from raybench.models import find
+from raybench.spec.errors import ErrorCode
 
 from .bad_inputs import ENDLESS, FILES, FLAGS, USERS, Bad, in_file
 
@@ -51,8 +53,8 @@ def _own_net(elsewhere, tmp_path, monkeypatch):
     sys.modules.pop("own_net", None)
 
 
-def sentence(bad: Bad, capsys) -> str:
-    """Run the command, which must print one line and exit with 2; return the line."""
+def error_of(bad: Bad, capsys) -> tuple[ErrorCode, str]:
+    """Run the command, which must print one line and exit with 2; return the code and the line."""
     text = bad.text
     if bad.own:
         at_class = bad.name.startswith("a module")
@@ -62,9 +64,9 @@ def sentence(bad: Bad, capsys) -> str:
         text = f"workload: own_net:Net\ndataset: {{name: workload}}\n{text}"
     Path("space.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     file = ["space.yaml"] if bad.command == "tune" else []
-    assert cli.main([bad.command, *file, *bad.arguments]) == cli.WRONG_INPUT == 2
+    assert cli.main([bad.command, *file, *bad.arguments, "--json"]) == cli.WRONG_INPUT == 2
     captured = capsys.readouterr()
-    assert captured.out == ""
+    code = ErrorCode(json.loads(captured.out)["error"]["code"])
     assert "Traceback" not in captured.err
     (line,) = captured.err.splitlines()
     assert line.startswith("raybench: ")
@@ -73,19 +75,23 @@ def sentence(bad: Bad, capsys) -> str:
     assert len(line) < 700
     left = {"space.yaml", "own_net.py", "__pycache__"}
     assert {path.name for path in Path().iterdir()} <= left, "nothing else is left behind"
-    return line
+    return code, line
 
 
 @pytest.mark.parametrize("bad", [*FILES, *FLAGS, *USERS, *ENDLESS], ids=lambda bad: bad.name)
 def test_bad_input_is_one_sentence(bad, capsys):
-    assert bad.words in sentence(bad, capsys)
+    code, line = error_of(bad, capsys)
+    assert code in (bad.code, ErrorCode.INVALID_VALUE)
+    for name in bad.names:
+        assert name in line
 
 
 def test_missing_data_say_what_to_provide(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYBENCH_DATA", str(tmp_path))
     # A split of its own, because datasets that another test has loaded are kept.
-    line = sentence(in_file("", "dataset: {name: mnist, split_seed: 987654}\n", ""), capsys)
-    assert f"RAYBENCH_DATA={tmp_path} holds no MNIST" in line
+    bad = in_file("", "dataset: {name: mnist, split_seed: 987654}\n", ErrorCode.NOT_FOUND)
+    _, line = error_of(bad, capsys)
+    assert f"RAYBENCH_DATA={tmp_path}" in line
     assert "mnist.npz" in line
 
 
@@ -96,18 +102,20 @@ def test_a_framework_that_is_not_installed(capsys, monkeypatch, tmp_path):
         return None if name == "torch" else installed(name, *arguments)
 
     monkeypatch.setattr(importlib.util, "find_spec", without_torch)
-    line = sentence(in_file("", "", ""), capsys)
-    assert "framework torch is not installed; run: pip install 'raybench[torch]'" in line
-    # Of the shipped space what is there is searched.
+    bad = in_file("", "", ErrorCode.NOT_INSTALLED)
+    code, line = error_of(bad, capsys)
+    assert code in (bad.code, ErrorCode.INVALID_VALUE)
+    assert "pip install 'raybench[torch]'" in line
+    # The shipped space searches the frameworks that are installed.
     assert cli.main(["tune", "--dry-run", "--out", str(tmp_path / "out")]) == cli.DONE
     printed = capsys.readouterr().out
-    assert "Without torch, which this Python has not: pip install 'raybench[all]'." in printed
+    assert "pip install 'raybench[all]'" in printed
     assert "pytorch" not in printed.lower()
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "x" * 5000], ids=["device", "long"])
-def test_what_is_no_file_is_one_sentence(name, capsys):
-    """Of a device no more is read than of a file."""
+def test_a_path_that_is_no_file_is_one_sentence(name, capsys):
+    """A device is not read to its end, as it may have none."""
     for command in ("tune", "init"):
         assert cli.main([command, name]) == cli.WRONG_INPUT
         assert len(capsys.readouterr().err.splitlines()) == 1

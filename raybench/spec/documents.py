@@ -168,7 +168,7 @@ def content_of(
     try:
         return one_name_each(content), name
     except ValueError as problem:
-        raise UserError(f"{name}: {problem}.") from None
+        raise UserError(f"{name}: {problem}.", ErrorCode.CONFLICT) from None
 
 
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
@@ -310,7 +310,9 @@ def _check_numbers(content: Any, source: str, path: str = "") -> None:
         for key, inner in inside:
             _check_numbers(inner, source, f"{path}.{key}")
     elif problem := number_problem(content):
-        raise UserError(f"{source}: '{path[1:]}': {_shown(content)} {problem}.")
+        raise UserError(
+            f"{source}: '{path[1:]}': {_shown(content)} {problem}.", ErrorCode.INVALID_VALUE
+        )
 
 
 def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserError:
@@ -328,7 +330,9 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
         return UserError(f"{source}: the key '{key}' is required.", ErrorCode.MISSING)
     shown = "" if isinstance(detail["input"], dict) else f" (found {_shown(detail['input'])})"
     where = f"{source}: '{key}'" if key else source
-    return UserError(f"{where}: {problem_of(detail)}{shown}.", ErrorCode.INVALID_VALUE)
+    # Validators raise PydanticCustomError with a code of ours as its type.
+    code = next((one for one in ErrorCode if one == detail["type"]), ErrorCode.INVALID_VALUE)
+    return UserError(f"{where}: {problem_of(detail)}{shown}.", code)
 
 
 def _shown(value: Any) -> str:
@@ -361,7 +365,10 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
     for one in texts:
         key, separator, text = one.partition("=")
         if not separator or not key.strip():
-            raise UserError(f"--set {one}: write it as key=value, for example optimizer=lamb.")
+            raise UserError(
+                f"--set {one}: write it as key=value, for example optimizer=lamb.",
+                ErrorCode.INVALID_OPTION,
+            )
         name = own_name(key.strip())
         found.pop(name, None)
         found[name] = parse_yaml(text, f"--set {key}")
@@ -385,6 +392,8 @@ def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict
             target[parent] = {SHORT_FORMS[parent]: target[parent]}
         target = target.setdefault(parent, {})
         if not isinstance(target, dict):
-            raise UserError(f"{source}: '{parent}' holds no keys of its own.")
+            raise UserError(
+                f"{source}: '{parent}' holds no keys of its own.", ErrorCode.UNKNOWN_KEY
+            )
     target[last] = value
     return result

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from raybench.spec.dataset_spec import Task
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 Direction = Literal["max", "min"]
 PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolute_error", "own"]
@@ -156,20 +156,25 @@ def find_metric(
     """
     if own is not None and not re.fullmatch(METRIC_NAME, own.name):
         raise UserError(
-            f"The workload's metric is called '{own.name}'; give it a name of one line, 80 "
-            "characters at most, that begins with a letter."
+            f"The workload's metric has the invalid name '{own.name}'; use one line of at most 80 "
+            "characters that begins with a letter.",
+            ErrorCode.INVALID_VALUE,
         )
     if own is not None and name in (None, own.name):
         return own
     name = DEFAULTS[task] if name is None else OTHER_METRIC_NAMES.get(name, name)
     if name not in METRICS:
         known = [*METRICS, *OTHER_METRIC_NAMES, *([own.name] if own else [])]
-        raise UserError(f"objective.metric: unknown metric '{name}'; {did_you_mean(name, known)}")
+        raise UserError(
+            f"objective.metric: unknown metric '{name}'; {did_you_mean(name, known)}",
+            ErrorCode.UNKNOWN_NAME,
+        )
     found = METRICS[name]
     if task not in found.tasks:
         fitting = ", ".join(one.name for one in METRICS.values() if task in one.tasks)
         raise UserError(
-            f"objective.metric: {name} is not of {task.replace('_', ' ')}; choose one of {fitting}."
+            f"objective.metric: {name} is not for {task.replace('_', ' ')}; use one of {fitting}.",
+            ErrorCode.CONFLICT,
         )
     return found
 

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raybench.spec.dataset_spec import Task
 from raybench.spec.documents import Document, PositiveFloat, PositiveInt
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import ACCURACY, METRICS, Direction, Metric, find_metric, named_metric
 
 TIME: Final = "time_to_target"
@@ -114,24 +114,30 @@ def resolved(
     if objective.direction not in (None, metric.direction):
         more = "more" if is_max else "less"
         raise UserError(
-            f"objective.direction: {metric.name} is better the {more} it is; leave it out."
+            f"objective.direction: {metric.name} is better the {more} it is; leave it out.",
+            ErrorCode.CONFLICT,
         )
     if objective.is_share not in (None, metric.is_share):
         is_share = "a" if metric.is_share else "no"
-        raise UserError(f"objective.is_share: {metric.name} is {is_share} share; leave it out.")
+        raise UserError(
+            f"objective.is_share: {metric.name} is {is_share} share; leave it out.",
+            ErrorCode.CONFLICT,
+        )
     if objective.baseline_value is not None:
         baseline_value = objective.baseline_value
     if target is not None:
         if metric.is_share and not 0 < target <= 1:
             raise UserError(
                 f"objective.target: of {metric.name} it is a fraction above 0, at most 1: 0.98, "
-                f"not 98 (found {target:g})."
+                f"not 98 (found {target:g}).",
+                ErrorCode.INVALID_VALUE,
             )
         if baseline_value is not None and metric.gap(target, baseline_value) <= 0:
             raise UserError(
                 f"objective.target: {target:g} is not better than the baseline, whose "
                 f"{metric.words} is {baseline_value:.6g} (an answer that does not look at the "
-                f"inputs); name a {'higher' if is_max else 'lower'} one."
+                f"inputs); name a {'higher' if is_max else 'lower'} one.",
+                ErrorCode.INVALID_VALUE,
             )
     return objective.model_copy(update=naming(metric) | {"baseline_value": baseline_value})
 

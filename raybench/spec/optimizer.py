@@ -4,8 +4,9 @@ import re
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
-from raybench.spec.errors import did_you_mean, removed
+from raybench.spec.errors import ErrorCode, did_you_mean, removed
 
 Own = Literal["adam", "radam", "lars", "lamb", "sgd", "adamw", "muon"]
 OPTIMIZERS: tuple[str, ...] = get_args(Own)
@@ -44,8 +45,9 @@ def _known(name: str) -> str:
             "torch:module.Class"
         )
     if (problem := removed(f"optimizer {name}")) is not None:
-        raise ValueError(problem)
-    raise ValueError(f"there is no such optimizer; {did_you_mean(name, OPTIMIZERS)}")
+        raise PydanticCustomError(ErrorCode.REMOVED, problem)
+    hint = did_you_mean(name, OPTIMIZERS)
+    raise PydanticCustomError(ErrorCode.UNKNOWN_NAME, f"there is no such optimizer; {hint}")
 
 
 Optimizer = Annotated[

@@ -18,7 +18,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 MARK = "$ "
 """Prefix of a workload that is a command."""
@@ -85,9 +85,14 @@ def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
     try:
         words = shlex.split(text_of_command(workload))
     except ValueError as error:
-        raise UserError(f"command {text_of_command(workload)}: {error}; close it.") from None
+        raise UserError(
+            f"command {text_of_command(workload)}: {error}; close it.", ErrorCode.COMMAND
+        ) from None
     if not words:
-        raise UserError("command: is empty; write it as python train.py --lr {learning_rate}.")
+        raise UserError(
+            "command: is empty; write it as python train.py --lr {learning_rate}.",
+            ErrorCode.COMMAND,
+        )
     placed = []
     for word in words:
         if option := OPTION.fullmatch(word):
@@ -95,7 +100,8 @@ def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
         elif "{-" in word:
             raise UserError(
                 f"command: {word} is no option that can be left out; write it as a word of its "
-                "own, without blanks, as {--flag:model.NAME}."
+                "own, without blanks, as {--flag:model.NAME}.",
+                ErrorCode.COMMAND,
             )
         else:
             placed.append(PLACE.sub(lambda found: _text(_value(values, found[1])), word))
@@ -123,7 +129,7 @@ def _value(values: Mapping[str, Any], key: str) -> Any:
         if isinstance(outer, Mapping) and name in outer:
             return outer[name]
     hint = did_you_mean(key, values, "see docs/keys.md.")
-    raise UserError(f"command: {{{key}}} is no key of the run; {hint}")
+    raise UserError(f"command: {{{key}}} is no key of the run; {hint}", ErrorCode.UNKNOWN_KEY)
 
 
 def _text(value: Any) -> str:

@@ -18,7 +18,7 @@ from raybench.spec.documents import (
     content_of,
     validate,
 )
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 CPU = "cpu"
 
@@ -42,10 +42,16 @@ def read_prices(given: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:
     """Return machines by name from a file, or from the content of such a file."""
     content, source = content_of(given, "prices")
     if not content:
-        raise UserError(f"{source}: names no machine; write one, as p4d: {{workers: 8, price: 33}}")
+        raise UserError(
+            f"{source}: names no machine; write one, as p4d: {{workers: 8, price: 33}}",
+            ErrorCode.MISSING,
+        )
     found = {}
     for name, one in content.items():
         if not isinstance(one, dict):
-            raise UserError(f"{source}: '{name}': must hold keys of its own: workers, price, ...")
+            raise UserError(
+                f"{source}: '{name}': must hold keys of its own: workers, price, ...",
+                ErrorCode.INVALID_VALUE,
+            )
         found[str(name)] = validate(MachinePrice, one, f"{source}, {name}")
     return found

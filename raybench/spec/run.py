@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from raybench.spec.dataset_spec import Augmentation
 from raybench.spec.dataset_spec import DatasetSpec as DatasetSpec
@@ -21,6 +22,7 @@ from raybench.spec.documents import (
     Seed,
     one_name_each,
 )
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.optimizer import DEFAULTS, LEFT_TO_IT, Optimizer, problem_of_optimizer
 from raybench.spec.optimizer import OPTIMIZERS as OPTIMIZERS
@@ -286,7 +288,7 @@ class RunSpec(Document):
     @model_validator(mode="after")
     def _keys_go_together(self) -> "RunSpec":
         for problem in _problems(self):
-            raise ValueError(problem)
+            raise PydanticCustomError(ErrorCode.CONFLICT, problem)
         return self
 
     def __eq__(self, other: object) -> bool:

@@ -28,7 +28,7 @@ from raybench.spec.documents import (
     validate,
     with_key,
 )
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.run import RunSpec
 
 Scaling = Literal["weak", "strong"]
@@ -218,7 +218,8 @@ def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> Run
         raise UserError(
             f"{source}: 'batch_sizes': in strong scaling {batch} is the global batch, which does "
             f"not divide by {spec.num_workers} workers{times}; write multiples of {multiple}, or "
-            "scaling: weak."
+            "scaling: weak.",
+            ErrorCode.INVALID_VALUE,
         )
     return spec.model_copy(update={"batch_size_per_worker": own})
 
@@ -244,7 +245,9 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
             content = content | {"axes": (content.get("axes") or {}) | {axis: value}}
             continue
         if first not in known:
-            raise UserError(f"--set {key}: unknown key; {did_you_mean(first, known)}")
+            raise UserError(
+                f"--set {key}: unknown key; {did_you_mean(first, known)}", ErrorCode.UNKNOWN_KEY
+            )
         is_of_base = first not in ScalingStudy.model_fields
         if is_of_base and (key not in OWN_KEYS or content.get("cells")):
             key = f"base.{key}"
@@ -252,7 +255,10 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
             whole = value.items() if key == "base" and isinstance(value, dict) else ()
             for name, said in whole or [(key.removeprefix("base."), value)]:
                 if ALWAYS.get(str(name), said) != said:
-                    raise UserError(f"--set {name}: a study's runs all have it; leave it out.")
+                    raise UserError(
+                        f"--set {name}: a study's runs all have it; leave it out.",
+                        ErrorCode.CONFLICT,
+                    )
                 content = _everywhere(content, str(name), said)
         content = with_key(content, key, value, f"--set {key}")
     return content
@@ -262,7 +268,10 @@ def _everywhere(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]
     """Set a run-spec key in axes and cells, which would override the base."""
     axes, cells = content.get("axes"), content.get("cells")
     if key in OWN_KEYS and not cells:
-        raise UserError(f"--set {key}: is the grid's; write --set '{OWN_KEYS[key]}=[{value}]'.")
+        raise UserError(
+            f"--set {key}: is the grid's; write --set '{OWN_KEYS[key]}=[{value}]'.",
+            ErrorCode.CONFLICT,
+        )
     if isinstance(axes, dict):
         content = content | {"axes": _overruled(axes, key, value)}
     if isinstance(cells, list):
@@ -277,7 +286,8 @@ def _in_cell(cell: Any, key: str, value: Any) -> Any:
     if key in OWN_KEYS and key in changes:
         raise UserError(
             f"--set {key}: the cells of this study are written out, each with its own {key}; leave "
-            "it out, or write cells of your own into a file."
+            "it out, or write cells of your own into a file.",
+            ErrorCode.CONFLICT,
         )
     kept = _overruled({name: [one] for name, one in changes.items()}, key, value)
     return cell | {"changes": {name: one for name, (one,) in kept.items()}}
@@ -317,7 +327,8 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
             if key in base and not content.get("cells"):
                 raise UserError(
                     f"{source}: 'base.{key}': is the grid's; write {own}: [{base[key]}] at the top "
-                    "level."
+                    "level.",
+                    ErrorCode.CONFLICT,
                 )
         asked = base.get("objective")
         if isinstance(asked, dict) and not {"kind", "target"} & asked.keys():
@@ -326,5 +337,8 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
         content = content | {"base": BASE | base}
     for key in OWN_KEYS:
         if key in content and key not in ScalingStudy.model_fields:
-            raise UserError(f"{source}: unknown key '{key}'; write {OWN_KEYS[key]}: [...].")
+            raise UserError(
+                f"{source}: unknown key '{key}'; write {OWN_KEYS[key]}: [...].",
+                ErrorCode.UNKNOWN_KEY,
+            )
     return validate(ScalingStudy, {"name": name} | content, source)

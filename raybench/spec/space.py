@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from raybench.spec.documents import Document, problem_of, validate, validate_key
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.other_tools import written_here
 from raybench.spec.run import OPEN, RunSpec, flat, is_case, is_open, nested, value_of
 from raybench.spec.values import identity, is_among, short
@@ -250,12 +250,17 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
         where = f"{source}: 'space.{key}'"
         if not is_searchable(key):
             hint = did_you_mean(key, [*SEARCHABLE, *OPEN])
-            raise UserError(f"{where}: cannot be searched; {hint}")
+            raise UserError(f"{where}: cannot be searched; {hint}", ErrorCode.UNKNOWN_KEY)
         if key in flat(fixed):
-            raise UserError(f"{where}: also stands under 'fixed'; keep one of the two.")
+            raise UserError(
+                f"{where}: also stands under 'fixed'; keep one of the two.", ErrorCode.CONFLICT
+            )
         dimension = _parse_dimension(content, key, where, f"{source}: space")
         if is_open(key, "data") and _has_range(dimension):
-            raise UserError(f"{where}: each value is a dataset of its own; list the values.")
+            raise UserError(
+                f"{where}: each value is a dataset of its own; list the values.",
+                ErrorCode.INVALID_VALUE,
+            )
         if isinstance(dimension, Cases):
             _check_conditions(dimension, space, fixed, where, raw)
         space[key] = dimension
@@ -293,17 +298,22 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
     if not isinstance(content, list) or not any(map(is_case, content)):
         return _parse_simple(content, key, where, source)
     if not all(map(is_case, content)):
-        raise UserError(f"{where}: has values beside cases; give each of them a 'when'.")
+        raise UserError(
+            f"{where}: has values beside cases; give each of them a 'when'.",
+            ErrorCode.INVALID_VALUE,
+        )
     cases = []
     for item in content:
         when, rest = item["when"], {name: one for name, one in item.items() if name != "when"}
         if not isinstance(when, dict) or not when:
             raise UserError(
-                f"{where}: 'when' must name a key and its values, as optimizer: [adam]."
+                f"{where}: 'when' must name a key and its values, as optimizer: [adam].",
+                ErrorCode.INVALID_VALUE,
             )
         if not rest:
             raise UserError(
-                f"{where}: a case needs values: [...] or low and high beside its 'when'."
+                f"{where}: a case needs values: [...] or low and high beside its 'when'.",
+                ErrorCode.MISSING,
             )
         simple = rest["values"] if set(rest) == {"values"} else rest
         conditions = tuple(
@@ -317,12 +327,13 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
 def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
     """Parse a list of values or a range, and check its values; errors begin with `source`."""
     if (how := written_here(content)) is not None:
-        raise UserError(f"{where}: is in another tool's form; {how}.")
+        raise UserError(f"{where}: is in another tool's form; {how}.", ErrorCode.INVALID_VALUE)
     if isinstance(content, dict):
         if not content.keys() & RangeForm.model_fields.keys():
             raise UserError(
                 f"{where}: a range has low and high; a choice of settings that go together is a "
-                f"list of them, [{{...}}, {{...}}]; there are {', '.join(RangeForm.model_fields)}."
+                f"list of them, [{{...}}, {{...}}]; there are {', '.join(RangeForm.model_fields)}.",
+                ErrorCode.INVALID_VALUE,
             )
         form = validate(RangeForm, content, where)
         dimension = _parse_range(form, content, key, where)
@@ -331,15 +342,20 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
         return dimension
     values = content if isinstance(content, list) else [content]
     if not values:
-        raise UserError(f"{where}: the list is empty; name at least one value.")
+        raise UserError(
+            f"{where}: the list is empty; name at least one value.", ErrorCode.INVALID_VALUE
+        )
     if any(isinstance(one, dict) and {"low", "high"} <= one.keys() for one in values):
         raise UserError(
             f"{where}: a list has values, and a range beside others a condition; add a 'when', or "
-            "write one range without the list."
+            "write one range without the list.",
+            ErrorCode.INVALID_VALUE,
         )
     found = [_validated(key, value, source) for value in values]
     if len({*map(identity, found)}) < len(found):
-        raise UserError(f"{where}: a value stands there twice; name each once.")
+        raise UserError(
+            f"{where}: a value stands there twice; name each once.", ErrorCode.INVALID_VALUE
+        )
     # Values that are lists (`augment`) take the form of the run spec.
     return Choices(tuple(found if any(isinstance(one, list) for one in found) else values))
 
@@ -363,12 +379,17 @@ def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str)
     if not is_integer and not form.log2:
         return Range(low, high, form.log, is_integer)
     if not (low.is_integer() and high.is_integer()):
-        raise UserError(f"{where}: low and high must be whole numbers (found {low} and {high}).")
+        raise UserError(
+            f"{where}: low and high must be whole numbers (found {low} and {high}).",
+            ErrorCode.INVALID_VALUE,
+        )
     if not form.log2:
         return Range(int(low), int(high), form.log, is_integer)
     powers = Powers(int(low), int(high))
     if not powers.values():
-        raise UserError(f"{where}: no power of two lies between {low:g} and {high:g}.")
+        raise UserError(
+            f"{where}: no power of two lies between {low:g} and {high:g}.", ErrorCode.INVALID_VALUE
+        )
     return powers
 
 
@@ -378,7 +399,8 @@ def _are_whole(low: float, high: float, where: str) -> bool:
     if any(whole) and not all(whole) and all(float(end).is_integer() for end in (low, high)):
         raise UserError(
             f"{where}: {low} is to {high} in whole numbers or in fractions? For whole numbers "
-            f"write {int(low)} and {int(high)}, for fractions {float(low)} and {float(high)}."
+            f"write {int(low)} and {int(high)}, for fractions {float(low)} and {float(high)}.",
+            ErrorCode.INVALID_VALUE,
         )
     return all(whole)
 
@@ -397,15 +419,24 @@ def _check_conditions(
         for other, allowed in case.when:
             if not is_searchable(other):
                 hint = did_you_mean(other, SEARCHABLE)
-                raise UserError(f"{where}: unknown key '{other}' in 'when'; {hint}")
+                raise UserError(
+                    f"{where}: unknown key '{other}' in 'when'; {hint}", ErrorCode.UNKNOWN_KEY
+                )
             if other in raw and other not in space:
                 raise UserError(
-                    f"{where}: depends on '{other}', which must stand above it in the space."
+                    f"{where}: depends on '{other}', which must stand above it in the space.",
+                    ErrorCode.CONFLICT,
                 )
             if _has_range(space.get(other)):
-                raise UserError(f"{where}: depends on '{other}', which is a range and not a list.")
+                raise UserError(
+                    f"{where}: depends on '{other}', which is a range and not a list.",
+                    ErrorCode.CONFLICT,
+                )
             if not allowed:
-                raise UserError(f"{where}: 'when': '{other}' has an empty list; name its values.")
+                raise UserError(
+                    f"{where}: 'when': '{other}' has an empty list; name its values.",
+                    ErrorCode.INVALID_VALUE,
+                )
             for value in allowed:
                 _validated(other, value, f"{where} when")
     for values in combinations(space, fixed, dimension.keys()):
@@ -415,7 +446,9 @@ def _check_conditions(
                 f"{name}: {short(values.get(name))}" for name in sorted(dimension.keys())
             )
             number = "no case" if not holding else f"{len(holding)} cases"
-            raise UserError(f"{where}: {number} for {shown}; give it exactly one.")
+            raise UserError(
+                f"{where}: {number} for {shown}; give it exactly one.", ErrorCode.CONFLICT
+            )
 
 
 def _has_range(dimension: Dimension | None) -> bool:
@@ -453,8 +486,8 @@ def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source
         if more:
             return _check_together(space, fixed, [*keys, *more], source)
         if problem and not keys:
-            raise UserError(f"{source}: fixed: {problem}.")
+            raise UserError(f"{source}: fixed: {problem}.", ErrorCode.CONFLICT)
         if problem:
             shown = ", ".join(f"{key}: {short(known[key])}" for key in seen if key in known)
-            raise UserError(f"{source}: 'space': {shown}: {problem}.")
+            raise UserError(f"{source}: 'space': {shown}: {problem}.", ErrorCode.CONFLICT)
     return None

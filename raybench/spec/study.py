@@ -16,7 +16,7 @@ from raybench.spec.documents import (
     validate_key,
     with_key,
 )
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.objective import BUDGET, Objective
 from raybench.spec.objective import TIME as TIME
 from raybench.spec.optimizer import is_librarys
@@ -182,13 +182,18 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     """
     for key in ("auto", "is_set"):
         if key in content:
-            raise UserError(f"{source}: unknown key '{key}'; write auto as a key's value.")
+            raise UserError(
+                f"{source}: unknown key '{key}'; write auto as a key's value.",
+                ErrorCode.UNKNOWN_KEY,
+            )
     if isinstance(content.get("space"), dict):
         content = content | {"space": flat(content["space"])}
     content = _of_own_loop(content)
     study = validate(StudySpec, _auto(content, source), source)
     if not study.space:
-        raise UserError(f"{source}: 'space': is empty; name at least one key to search.")
+        raise UserError(
+            f"{source}: 'space': is empty; name at least one key to search.", ErrorCode.MISSING
+        )
     elsewhere = dict.fromkeys(COMMON, "stands at the top level, not under fixed")
     elsewhere["seed"] = "is the search's seed; write search.seed"
     if study.fixed.get("exchange_gradients") is False:
@@ -197,7 +202,7 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
         )
     for key in study.fixed:
         if key in elsewhere:
-            raise UserError(f"{source}: 'fixed.{key}': {elsewhere[key]}.")
+            raise UserError(f"{source}: 'fixed.{key}': {elsewhere[key]}.", ErrorCode.CONFLICT)
     named = study.fixed | {"workload": study.workload}
     for key, value in study.fixed.items():  # parse_space checks keys that exclude each other
         validate_key(RunSpec, key, value, f"{source}: fixed")
@@ -208,7 +213,8 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
         if is_librarys(one) and "learning_rate" not in (*space, *study.fixed):
             raise UserError(
                 f"{source}: 'space': {one} has no default learning rate here; name its range under "
-                "space.learning_rate, or one rate under fixed."
+                "space.learning_rate, or one rate under fixed.",
+                ErrorCode.MISSING,
             )
     return study, space
 
@@ -217,11 +223,17 @@ def _check_first(given: dict[str, Any], where: str) -> None:
     """Raise UserError if a configuration of `search.first` has keys of the study or bad values."""
     for key, value in flat(given).items():
         if key in (*COMMON, "seed"):
-            raise UserError(f"{where}: '{key}' is the study's, for all its runs; leave it out.")
+            raise UserError(
+                f"{where}: '{key}' is the study's, for all its runs; leave it out.",
+                ErrorCode.CONFLICT,
+            )
         parent, _, name = key.partition(".")
         validate_key(RunSpec, parent, {name: value} if name else value, where)
         if not is_key(key):
-            raise UserError(f"{where}: unknown key '{key}'; {did_you_mean(key, SEARCHABLE)}")
+            raise UserError(
+                f"{where}: unknown key '{key}'; {did_you_mean(key, SEARCHABLE)}",
+                ErrorCode.UNKNOWN_KEY,
+            )
 
 
 def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +253,10 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
         auto = [key for key in STANDS_FOR if objective.get(key) == AUTO]
         if auto and objective.get("kind") == BUDGET:
             advice = "leave it out" if auto[0] == "target" else "name the seconds"
-            raise UserError(f"{source}: 'objective.{auto[0]}': auto is for {TIME}; {advice}.")
+            raise UserError(
+                f"{source}: 'objective.{auto[0]}': auto is for {TIME}; {advice}.",
+                ErrorCode.CONFLICT,
+            )
         content = content | {"objective": objective | {key: STANDS_FOR[key] for key in auto}}
     is_named = any(EVAL_INTERVAL in (content.get(part) or ()) for part in ("space", "fixed"))
     if not is_named and not is_own_loop(content.get("workload", "")):
@@ -265,7 +280,10 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
         elif key.startswith("space."):
             content = _without(content, "fixed", key.removeprefix("space."))
         elif key not in StudySpec.model_fields and (whole := _deeper(key)):
-            raise UserError(f"--set {given}: unknown key '{key}'; did you mean '{whole}'?")
+            raise UserError(
+                f"--set {given}: unknown key '{key}'; did you mean '{whole}'?",
+                ErrorCode.UNKNOWN_KEY,
+            )
         content = with_key(content, key, value, f"--set {given}")
     return content
 

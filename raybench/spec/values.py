@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 _WORDS = ("null", "none", "true", "false", "~", ".nan", ".inf", "-.inf", "+.inf")
 _MARKS = frozenset("'\"[]{},")
@@ -54,7 +54,8 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
     kind, where = type(value), f"{source}: '{path[1:]}'" if path else source
     raise UserError(
         f"{where}: holds an object of {kind.__module__.partition('.')[0]} ({kind.__qualname__}); "
-        "write plain values: a list, or a range such as {low: 0.001, high: 0.1, log: true}."
+        "write plain values: a list, or a range such as {low: 0.001, high: 0.1, log: true}.",
+        ErrorCode.INVALID_VALUE,
     )
 
 

@@ -12,7 +12,8 @@ from raybench.spec.documents import (
     to_yaml,
     validate,
 )
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
+from tests.refusals import refused
 
 
 class Inner(Document):
@@ -36,9 +37,9 @@ class Outer(Document):
     ],
 )
 def test_a_syntax_error_names_file_and_line_in_one_line(text, line):
-    with pytest.raises(UserError, match=rf"^space\.yaml, line {line}: not valid YAML") as refusal:
+    with refused(ErrorCode.INVALID_FILE, f"space.yaml, line {line}:") as caught:
         parse_yaml(text, "space.yaml")
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(caught.value)
 
 
 WORDS = ["yes", "No", "on", "OFF", "y", "1:30", "1_000", "0b11", "2020-01-01", "=", "1e", "1e4x"]
@@ -59,9 +60,9 @@ def test_words_and_numbers_are_what_yaml_1_2_takes_them_for(text, value):
 
 
 def test_a_duplicate_key_is_named_with_its_own_line():
-    with pytest.raises(UserError, match=r"^f, line 4: .*'a' stands there twice"):
+    with refused(ErrorCode.INVALID_FILE, "f, line 4:", "'a'"):
         parse_yaml("a: 1\nb:\n  c: 2\na: 3\n", "f")
-    with pytest.raises(UserError, match=r"^f, line 3: .*'c' stands there twice"):
+    with refused(ErrorCode.INVALID_FILE, "f, line 3:", "'c'"):
         parse_yaml("b:\n  c: 2\n  c: 3\n", "f")
 
 
@@ -83,22 +84,19 @@ def test_files_of_other_systems_are_read(tmp_path, encode):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("a: " + "[" * 3000 + "]" * 3000, "nested too deep"),
-        ("a: &a [*a]", "recursive"),
-        (
-            "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
-            + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
-            "holds more than 100,000 values",
-        ),
+        "a: " + "[" * 3000 + "]" * 3000,
+        "a: &a [*a]",
+        "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
     ],
     ids=["3000 lists", "an alias of itself", "aliases that multiply"],
 )
-def test_text_that_would_swallow_the_machine_is_refused(text, message):
-    with pytest.raises(UserError, match=message) as refusal:
+def test_text_that_would_swallow_the_machine_is_refused(text):
+    with refused(ErrorCode.INVALID_FILE) as caught:
         parse_yaml(text, "f")
-    assert len(str(refusal.value)) < 200
+    assert len(str(caught.value)) < 200
 
 
 ODD = "int few, float few, int '', float '', bool maybe, int [1], timestamp x, binary ü, map [a]"
@@ -106,27 +104,30 @@ ODD = "int few, float few, int '', float '', bool maybe, int [1], timestamp x, b
 
 @pytest.mark.parametrize("text", [*(f"!!{one}" for one in ODD.split(", ")), "!!seq {}", "9" * 5000])
 def test_values_that_yaml_itself_cannot_build_are_the_users_mistake(text):
-    with pytest.raises(UserError, match=r"^space\.yaml(, line 1)?: not valid YAML"):
+    with refused(ErrorCode.INVALID_FILE, "space.yaml"):
         parse_yaml(f"a: {text}", "space.yaml")
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "code", "names"),
     [
-        ({"nam": "x"}, "f: unknown key 'nam'; did you mean 'name'?"),
-        ({}, "f: the key 'name' is required."),
-        ({"name": "x", "inner": {"widht": 1}}, "unknown key 'inner.widht'; did you mean 'width'?"),
-        ({"name": "x", "count": 0}, "f: 'count': input should be greater than 0 (found 0)."),
-        ({"name": "x", "rates": [1.0, "a"]}, "'rates.1': input should be a valid number"),
-        ({"name": "x", "inner": 3}, "'inner': must hold keys of its own (found 3)."),
-        ({"name": "x", "a\nb\x1b[31m": 1}, "unknown key 'a b\\x1b[31m'"),
+        ({"nam": "x"}, ErrorCode.UNKNOWN_KEY, ("'nam'", "'name'")),
+        ({}, ErrorCode.MISSING, ("'name'",)),
+        (
+            {"name": "x", "inner": {"widht": 1}},
+            ErrorCode.UNKNOWN_KEY,
+            ("'inner.widht'", "'width'"),
+        ),
+        ({"name": "x", "count": 0}, ErrorCode.INVALID_VALUE, ("'count'", "0")),
+        ({"name": "x", "rates": [1.0, "a"]}, ErrorCode.INVALID_VALUE, ("'rates.1'", "'a'")),
+        ({"name": "x", "inner": 3}, ErrorCode.INVALID_VALUE, ("'inner'", "3")),
+        ({"name": "x", "a\nb\x1b[31m": 1}, ErrorCode.UNKNOWN_KEY, ("'a b\\x1b[31m'",)),
     ],
 )
-def test_the_first_problem_is_one_sentence(content, sentence):
-    with pytest.raises(UserError) as refusal:
+def test_the_first_problem_is_one_sentence(content, code, names):
+    with refused(code, "f: ", *names) as caught:
         validate(Outer, content, "f")
-    assert sentence in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from raybench.results.ranking import worst_value
 from raybench.results.study import objective_of
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import METRICS, Metric, find_metric, named_metric
 from raybench.spec.objective import (
     Objective,
@@ -23,6 +23,7 @@ from raybench.spec.objective import (
 )
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import spec_digest
+from tests.refusals import refused
 
 BUDGET = 60.0
 OBJECTIVE = Objective(target=0.9, max_train_seconds=BUDGET)
@@ -159,16 +160,16 @@ def test_a_task_has_a_usual_metric_and_a_workload_its_own():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "code", "names"),
     [
-        ({"name": "acuracy"}, "did you mean 'accuracy'"),
-        ({"name": "accuracy", "task": "regression"}, "choose one of loss, rmse"),
-        ({"name": None, "own": Metric(name="F\n1", direction="max")}, "give it a name of one line"),
+        ({"name": "acuracy"}, ErrorCode.UNKNOWN_NAME, ["'accuracy'"]),
+        ({"name": "accuracy", "task": "regression"}, ErrorCode.CONFLICT, ["loss", "rmse"]),
+        ({"own": Metric(name="F\n1", direction="max")}, ErrorCode.INVALID_VALUE, ["'F 1'"]),
     ],
 )
-def test_what_is_no_metric_is_a_sentence(given, message):
-    with pytest.raises(UserError, match=message):
-        find_metric(**given)
+def test_a_metric_that_the_task_lacks_is_refused(given, code, names):
+    with refused(code, *names):
+        find_metric(**{"name": None, **given})
 
 
 def test_direction_decides_what_is_reached_and_best():
@@ -243,7 +244,7 @@ def test_an_objective_is_resolved_by_the_task_and_the_labels():
     assert own.judged_by == share
     assert objective_of({"study": {"objective": own.document()}}).judged_by == share
     assert resolved(own, task="classification", own=share, baseline_value=None) == own
-    with pytest.raises(UserError, match="target: of dice it is a fraction"):
+    with refused(ErrorCode.INVALID_VALUE, "objective.target", "dice", 40):
         resolved(Objective(target=40), task="classification", own=share, baseline_value=None)
     assert spec_digest(RunSpec(objective=own)) == spec_digest(
         RunSpec(objective=own.model_copy(update={"is_share": None}))
@@ -251,17 +252,23 @@ def test_an_objective_is_resolved_by_the_task_and_the_labels():
 
 
 @pytest.mark.parametrize(
-    ("given", "task", "message"),
+    ("given", "task", "code", "names"),
     [
+        ({"target": 1.6}, "regression", ErrorCode.INVALID_VALUE, ["objective.target", "RMSE", 1.5]),
         (
-            {"target": 1.6},
-            "regression",
-            "1.6 is not better than the baseline, whose RMSE is 1.5 .*lower",
+            {"target": 0.05, "baseline_value": 0.1},
+            "classification",
+            ErrorCode.INVALID_VALUE,
+            ["objective.target", "accuracy", 0.1],
         ),
-        ({"target": 0.05, "baseline_value": 0.1}, "classification", "the baseline.*higher"),
-        ({"target": 0.5, "direction": "max"}, "regression", "better the less it is; leave it out"),
+        (
+            {"target": 0.5, "direction": "max"},
+            "regression",
+            ErrorCode.CONFLICT,
+            ["objective.direction", "rmse"],
+        ),
     ],
 )
-def test_targets_that_cannot_be_are_refused(given, task, message):
-    with pytest.raises(UserError, match=message):
+def test_a_target_that_the_baseline_reaches_is_refused(given, task, code, names):
+    with refused(code, *names):
         resolved(Objective(**given), task=task, own=None, baseline_value=1.5)

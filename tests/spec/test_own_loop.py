@@ -13,11 +13,13 @@ from raybench.runs.options import TrainOptions
 from raybench.runs.preflight import check_study, check_task, groups
 from raybench.search.factorisation import study_factors
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import UserError
+from raybench.spec.documents import validate
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import BUDGET, Objective
 from raybench.spec.own_loop import words_of
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
+from tests.refusals import refused
 
 COMMAND = "$ python train.py --lr {learning_rate} --hidden {model.hidden_units}"
 CONTENT: dict[str, Any] = {
@@ -68,12 +70,9 @@ def test_a_command_is_one_process_with_the_room_of_all_its_workers() -> None:
 
 def test_a_searched_key_that_a_command_does_not_take_is_named() -> None:
     study, space = study_of(workload="$ python train.py --lr {learning_rate}")
-    said = check_study(study, space)[2]
-    assert said == [
-        "space.model.hidden_units: the command has no {model.hidden_units}, so all its values "
-        "train alike"
-    ]
-    with pytest.raises(UserError, match=r"\{lr\} is no key of the run"):
+    (warning,) = check_study(study, space)[2]
+    assert "{model.hidden_units}" in warning
+    with refused(ErrorCode.UNKNOWN_KEY, "{lr}"):
         check_study(*study_of(workload="$ python train.py --lr {lr}"))
 
 
@@ -88,26 +87,30 @@ def test_a_searched_key_that_a_function_does_not_name_is_said(folder: Path) -> N
         file.write_text(f"def train(run):\n    {line}\n")
         found = check_study(*study_of(workload="named.py:train", space=space))[2]
         assert [one.partition(":")[0].rpartition(".")[2] for one in found] == said
-        assert all("named.py does not name it" in one for one in found)
+        assert all("named.py" in one for one in found)
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "code", "names"),
     [
         (
             {"fixed": {"framework": "python"}, "space": {"num_workers": [1, 2]}},
-            "workers of framework python have no way to exchange gradients; set num_workers: 1",
+            ErrorCode.CONFLICT,
+            ["num_workers: 1", "framework: torch"],
         ),
-        ({"workload": COMMAND, "fixed": {"framework": "torch"}}, "leave framework out"),
-        ({"fixed": {"strategy": "single_process"}}, "is not of a training loop of your own"),
+        ({"workload": COMMAND, "fixed": {"framework": "torch"}}, ErrorCode.CONFLICT, ["framework"]),
+        ({"fixed": {"strategy": "single_process"}}, ErrorCode.CONFLICT, ["single_process"]),
         (
             {"objective": {"target": 0.9, "metric_pattern": "acc="}},
-            r"needs a group around the number, such as accuracy=\(\[0-9.\]\+\)",
+            ErrorCode.INVALID_VALUE,
+            ["'objective.metric_pattern'", "([0-9.]+)"],
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_the_plan(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_keys_that_exclude_an_own_loop_are_refused(
+    changes: dict[str, Any], code: ErrorCode, names: list[str]
+) -> None:
+    with refused(code, *names):
         study_of(**changes)
 
 
@@ -129,18 +132,19 @@ def test_a_function_is_found_in_its_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "part"),
     [
-        ("trian.py:train", "there is no file trian.py in"),
-        ("train.py:trian", "train.py has no function trian; did you mean 'train'"),
-        ("broken.py:train", r"broken.py cannot be imported \(.*line 1: ImportError|ModuleNotFound"),
-        ("train:train", r"a function that trains is written train.py:train"),
+        ("trian.py:train", "trian.py"),
+        ("train.py:trian", "'train'"),
+        ("broken.py:train", "ModuleNotFoundError"),
+        ("train:train", "train.py:train"),
     ],
 )
-def test_what_is_not_found_is_one_sentence(name: str, sentence: str, folder: Path) -> None:
+def test_a_function_that_is_not_found_is_one_sentence(name: str, part: str, folder: Path) -> None:
     (folder / "broken.py").write_text("import no_such_module\n")
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError) as caught:
         find_workload(name)
+    assert part in str(caught.value)
 
 
 def test_what_it_is_judged_by_is_what_it_reports() -> None:
@@ -153,9 +157,9 @@ def test_what_it_is_judged_by_is_what_it_reports() -> None:
     assert judged(target=0.9, metric="mae").judged_by.name == "mean_absolute_error"
     own = judged(target=0.9, metric="f1", direction="max", is_share=True)
     assert (own.judged_by.direction, own.judged_by.is_share, own.kind) == ("max", True, BUDGET)
-    with pytest.raises(UserError, match="f1 is not known here; say which way is better"):
+    with pytest.raises(UserError):
         judged(target=0.9, metric="f1")
-    with pytest.raises(UserError, match="accuracy is better the more it is"):
+    with refused(ErrorCode.CONFLICT, "objective.direction", "accuracy"):
         judged(target=0.9, metric="accuracy", direction="min")
 
 
@@ -196,8 +200,9 @@ def test_an_option_stands_there_by_its_value(
 ) -> None:
     values = VALUES | {"model.x": value}
     if words is None:
-        with pytest.raises(UserError, match="command: "):
+        with pytest.raises(UserError) as caught:
             words_of(f"$ python {command}", values)
+        assert caught.value.code in (ErrorCode.COMMAND, ErrorCode.UNKNOWN_KEY)
     else:
         assert words_of(f"$ python {command}", values) == ["python", *words]
 
@@ -215,8 +220,8 @@ def test_a_launched_command_has_one_process_per_worker() -> None:
     assert words_of(spec.workload, {"num_workers": 2}) == ["python", "train.py", "2"]
     alone = RunSpec(workload="$ python train.py", num_workers=2)
     assert (alone.framework, alone.replicas_per_process) == ("python", 2)
-    with pytest.raises(ValueError, match="framework torch"):
-        RunSpec(workload=spec.workload, framework="tensorflow")
+    with refused(ErrorCode.CONFLICT, "framework torch"):
+        validate(RunSpec, {"workload": spec.workload, "framework": "tensorflow"}, "spec")
 
 
 def test_launch_needs_a_command() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from raybench.spec.documents import parse_settings, parse_yaml, to_yaml, validate
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import (
     ScalingStudy,
@@ -13,6 +13,7 @@ from raybench.spec.scaling_study import (
     set_in_scaling,
     study_cells,
 )
+from tests.refusals import refused
 
 GRID: dict[str, Any] = {"base": {}, "num_workers": [1, 2, 4], "batch_sizes": [64, 128]}
 
@@ -71,28 +72,34 @@ def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "code", "names"),
     [
         (
             {"batch_sizes": [100], "num_workers": [1, 3]},
-            "in strong scaling 100 is the global batch, which does not divide by 3 workers; write "
-            "multiples of 3, or scaling: weak.",
+            ErrorCode.INVALID_VALUE,
+            ["'batch_sizes'", 100, 3],
         ),
-        ({"base": {"num_workers": 2}}, "'base.num_workers': is the grid's; write num_workers: [2]"),
-        ({"base": {"epoch": 2}}, "unknown key 'epoch'; did you mean 'epochs'?"),
-        ({"axes": {"framwork": ["torch"]}}, "unknown key 'framwork'; did you mean 'framework'?"),
-        ({"axes": {"num_workers": [1]}}, "'num_workers' is no axis; write num_workers: [...]"),
-        ({"axes": {"optimizer": []}}, "'optimizer': the list is empty"),
-        ({"scaling": "both"}, "'scaling.0': input should be 'weak' or 'strong'"),
-        ({"cells": [{"changes": {}}]}, "num_workers is of a grid, and cells are written out"),
-        ({"batch_size_per_worker": 64}, "unknown key 'batch_size_per_worker'; write batch_sizes"),
+        ({"base": {"num_workers": 2}}, ErrorCode.CONFLICT, ["base.num_workers", "[2]"]),
+        ({"base": {"epoch": 2}}, ErrorCode.UNKNOWN_KEY, ["'epoch'", "'epochs'"]),
+        (
+            {"axes": {"framwork": ["torch"]}},
+            ErrorCode.UNKNOWN_KEY,
+            ["'framwork'", "'framework'"],
+        ),
+        ({"axes": {"num_workers": [1]}}, ErrorCode.INVALID_VALUE, ["num_workers: [...]"]),
+        ({"axes": {"optimizer": []}}, ErrorCode.INVALID_VALUE, ["'optimizer'"]),
+        ({"scaling": "both"}, ErrorCode.INVALID_VALUE, ["'scaling.0'", "'weak'", "'strong'"]),
+        ({"cells": [{"changes": {}}]}, ErrorCode.INVALID_VALUE, ["num_workers", "cells"]),
+        (
+            {"batch_size_per_worker": 64},
+            ErrorCode.UNKNOWN_KEY,
+            ["batch_size_per_worker", "batch_sizes"],
+        ),
     ],
 )
-def test_a_mistake(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as refused:
+def test_a_mistake(changes: dict[str, Any], code: ErrorCode, names: list[object]) -> None:
+    with refused(code, "my.yaml", *names):
         cells_of(GRID | changes)
-    assert message in str(refused.value)
-    assert str(refused.value).startswith("my.yaml")
 
 
 def test_set_reaches_the_base_and_ends_an_axis() -> None:
@@ -140,17 +147,18 @@ OF_CELLS = {"cells": [{"changes": {"batch_size_per_worker": 8}}]}
 
 
 @pytest.mark.parametrize(
-    ("content", "setting", "message"),
+    ("content", "setting", "code", "names"),
     [
-        ({}, "epohs=3", "--set epohs: unknown key; did you mean 'epochs'?"),
-        ({}, "record_steps=false", "--set record_steps: a study's runs all have it; leave it out."),
-        (GRID, "base.batch_size_per_worker=16", "is the grid's; write --set 'batch_sizes=[16]'"),
-        (OF_CELLS, "batch_size_per_worker=16", "--set batch_size_per_worker: the cells of this st"),
+        ({}, "epohs=3", ErrorCode.UNKNOWN_KEY, ["--set epohs", "'epochs'"]),
+        ({}, "record_steps=false", ErrorCode.CONFLICT, ["--set record_steps"]),
+        (GRID, "base.batch_size_per_worker=16", ErrorCode.CONFLICT, ["--set 'batch_sizes=[16]'"]),
+        (OF_CELLS, "batch_size_per_worker=16", ErrorCode.CONFLICT, ["batch_size_per_worker"]),
     ],
 )
-def test_a_mistake_in_set(content: dict[str, Any], setting: str, message: str) -> None:
-    with pytest.raises(UserError) as refused:
+def test_a_mistake_in_set(
+    content: dict[str, Any], setting: str, code: ErrorCode, names: list[str]
+) -> None:
+    with refused(code, *names):
         build_scaling_study(
             set_in_scaling(content, parse_settings([setting])), "my.yaml", name="my"
         )
-    assert message in str(refused.value)

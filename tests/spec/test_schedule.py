@@ -2,8 +2,11 @@ import math
 
 import pytest
 
+from raybench.spec.documents import validate
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.spec.schedule import build_schedule, scaled_rate, warmup_start
+from tests.refusals import refused
 
 EPOCH = 1000  # samples
 STUDY_2 = {  # learning rate of epoch 0, 1, 2, ... (studies.md section 3)
@@ -76,8 +79,8 @@ def warmup(kind: str) -> float:
 @pytest.mark.parametrize("kind", ["ramp_decay", "one_cycle"])
 @pytest.mark.parametrize("key", ["warmup_epochs", "warmup_samples"])
 def test_a_ramp_of_its_own_refuses_a_second_warm_up(kind, key):
-    with pytest.raises(ValueError, match=f"schedule {kind} has a ramp of its own; set {key}: 0"):
-        schedule(schedule=kind, **{key: 1})
+    with refused(ErrorCode.CONFLICT, kind, key):
+        validate(RunSpec, {"schedule": kind, key: 1}, "spec")
 
 
 def test_a_warm_up_in_samples_is_one_in_epochs():

@@ -5,12 +5,13 @@ import pytest
 
 from raybench.runs.preflight import first_values
 from raybench.spec.documents import OTHER_NAMES, content_of
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import OPEN, RunSpec
 from raybench.spec.schema import study_schema
 from raybench.spec.space import NOT_SEARCHED, Cases, possible_values
 from raybench.spec.study import StudySpec, apply_settings_to_study, build_study, load_content
 from tests.factories import options_given
+from tests.refusals import refused
 
 SPACES = sorted((Path(__file__).parents[2] / "search_spaces").glob("*.yaml"))
 DIGITS = next(path for path in SPACES if path.stem == "digits")
@@ -56,24 +57,32 @@ def test_set_reaches_search_confirm_and_space():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "code", "names"),
     [
-        ({"space": {}}, "'space': is empty"),
-        ({"spaces": {}}, "unknown key 'spaces'; did you mean 'space'"),
-        ({"fixed": {"optimizer": "adam"}}, "also stands under 'fixed'"),
-        ({"fixed": {"workload": "mnist_small"}}, r"'fixed\.workload': stands at the top level"),
-        ({"fixed": {"presicion": "fp32"}}, "fixed: unknown key 'presicion'; did you mean"),
-        ({"fixed": {"exchange_gradients": False}}, "such runs are never ranked; leave it out"),
-        ({"space": {"exchange_gradients": [True]}}, r"'space\.exchange_gradients': cannot be"),
-        ({"confirm": {"race": 201}}, r"'confirm\.race': input should be less than or equal to 200"),
-        ({"confirm": {"rase": 3}}, r"unknown key 'confirm\.rase'; did you mean 'race'"),
-        ({"dataset": "cifar"}, r"'dataset\.name': input should be 'digits', .*found 'cifar'"),
+        ({"space": {}}, ErrorCode.MISSING, ["'space'"]),
+        ({"spaces": {}}, ErrorCode.UNKNOWN_KEY, ["'spaces'", "'space'"]),
+        ({"auto": []}, ErrorCode.UNKNOWN_KEY, ["'auto'"]),
+        ({"fixed": {"optimizer": "adam"}}, ErrorCode.CONFLICT, ["'space.optimizer'", "'fixed'"]),
+        ({"fixed": {"workload": "mnist_small"}}, ErrorCode.CONFLICT, ["'fixed.workload'"]),
+        ({"fixed": {"presicion": "fp32"}}, ErrorCode.UNKNOWN_KEY, ["'presicion'", "'precision'"]),
+        (
+            {"fixed": {"exchange_gradients": False}},
+            ErrorCode.CONFLICT,
+            ["'fixed.exchange_gradients'"],
+        ),
+        (
+            {"space": {"exchange_gradients": [True]}},
+            ErrorCode.UNKNOWN_KEY,
+            ["'space.exchange_gradients'"],
+        ),
+        ({"confirm": {"race": 201}}, ErrorCode.INVALID_VALUE, ["'confirm.race'", 200, 201]),
+        ({"confirm": {"rase": 3}}, ErrorCode.UNKNOWN_KEY, ["'confirm.rase'", "'race'"]),
+        ({"dataset": "cifar"}, ErrorCode.INVALID_VALUE, ["'dataset.name'", "'digits'", "'cifar'"]),
     ],
 )
-def test_bad_studies_are_refused_by_name(changes, message):
-    with pytest.raises(UserError, match=message) as refusal:
+def test_bad_studies_are_refused_by_name(changes, code, names):
+    with refused(code, "s.yaml: ", *names):
         build_study(content(**changes), "s.yaml")
-    assert str(refusal.value).startswith("s.yaml: ")
 
 
 def test_a_dataset_may_be_its_name():
@@ -122,5 +131,5 @@ def test_set_knows_both_names():
 
 
 def test_a_key_without_what_it_lies_below_is_named_whole():
-    with pytest.raises(UserError, match=r"did you mean 'objective\.max_train_seconds'\?"):
+    with refused(ErrorCode.UNKNOWN_KEY, "'objective.max_train_seconds'"):
         apply_settings_to_study(content(), {"max_train_seconds": 20})
