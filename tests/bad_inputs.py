@@ -95,10 +95,10 @@ FILES = [
     in_file(
         "too few samples",
         "dataset: {name: digits, limit: 100000}\n",
-        Code.INVALID_VALUE,
+        Code.TOO_FEW,
         "dataset.limit",
     ),
-    in_file("no such augmentation", "fixed: {augment: [flpi]}\n", Code.UNKNOWN_NAME, "'flip'"),
+    in_file("no such augmentation", "fixed: {augment: [flpi]}\n", Code.INVALID_VALUE, "'flip'"),
     aimed_at("{target: 95}", Code.INVALID_VALUE, "objective.target", "0.98", "95"),
     aimed_at("{target: 0.05}", Code.INVALID_VALUE, "objective.target", "0.05", "accuracy"),
     aimed_at("{metric: rsme, target: 0.9}", Code.UNKNOWN_NAME, "'rmse'"),
@@ -130,7 +130,7 @@ FLAGS = [
     given(Code.INVALID_VALUE, "--more", "--more", "0"),
     given(Code.NO_RESULT, "--more results/space", "--more", "5"),
     given(Code.NOT_FOUND, "nowhere.yaml", "nowhere.yaml", command="train"),
-    given(Code.NOT_FOUND, "no.such.module:Net", "--workload", "no.such.module:Net"),
+    given(Code.USER_CODE, "no.such.module:Net", "--workload", "no.such.module:Net"),
     given(Code.UNKNOWN_NAME, "mnist_small", "--workload", "''"),
     given(Code.NOT_WRITABLE, "--out space.yaml", "--out", "space.yaml"),
     given(Code.UNKNOWN_KEY, "'optimzer' 'optimizer'", "--set", "optimzer=adam", command="train"),
@@ -148,7 +148,7 @@ USERS = [
         Code.USER_CODE,
         "NoneType",
     ),
-    by_user("load_dataset is missing", "pass", Code.USER_CODE, "load_dataset"),
+    by_user("load_dataset is missing", "pass", Code.UNSUPPORTED, "load_dataset"),
     by_user(
         "__init__ raises",
         "def __init__(self):\n    open('nowhere')",
@@ -177,5 +177,5 @@ ENDLESS = [  # what could start, and never come to an end
     by_user("a sample raises", data(read("open('7.png')")), Code.USER_CODE, "own_net.py, line "),
     by_user("its second sample raises", data(read(SECOND)), Code.USER_CODE, "ZeroDivisionError"),
     by_user("7 outputs", data(model="Linear(3, 7)"), Code.INVALID_MODEL, "(8, 7)", "(8, 2)"),
-    by_user("a model that raises", data(model="Linear(4, 2)"), Code.INVALID_MODEL, "(8, 3)"),
+    by_user("a model that raises", data(model="Linear(4, 2)"), Code.USER_CODE, "(8, 3)"),
 ]
