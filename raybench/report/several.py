@@ -11,7 +11,7 @@ from raybench.report.study import StudyResults, load
 from raybench.results.place import is_url, local_path, unlike
 from raybench.results.store import RECORDS_FILE
 from raybench.results.verdict import TIED
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean
 
 MOST_NAMED = 3
@@ -30,7 +30,9 @@ def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Stud
         return load_one(place)
     places = list(place)
     if not places:
-        raise UserError("raybench.load: the list is empty; name folders of studies.")
+        raise UserError(
+            "raybench.load: the list is empty; name folders of studies.", ErrorCode.MISSING
+        )
     return Studies([load_one(one) for one in places])
 
 
@@ -41,7 +43,7 @@ def load_one(place: str | Path) -> StudyResults:
         return load(text)
     folder = local_path(text)
     if folder.is_file():
-        raise UserError(f"{folder}: is no study of raybench; name a folder.")
+        raise UserError(f"{folder}: is no study of raybench; name a folder.", ErrorCode.NOT_FOUND)
     if not (folder / RECORDS_FILE).is_file():
         below = sorted(one.parent for one in folder.glob(f"*/{RECORDS_FILE}"))
         if below:
@@ -49,7 +51,8 @@ def load_one(place: str | Path) -> StudyResults:
             more = ", ..." if len(below) > MOST_NAMED else ""
             raise UserError(
                 f"{folder}: is no study itself, below it are {len(below)}: name one, or several, "
-                f"as in raybench.load([{named}{more}])."
+                f"as in raybench.load([{named}{more}]).",
+                ErrorCode.NOT_FOUND,
             )
     return load(folder)
 
@@ -74,7 +77,10 @@ class Studies(Sequence[StudyResults]):
         if isinstance(index, str):
             if index not in self.names:
                 there = ", ".join(self.names)
-                raise UserError(f"There is no study '{clean(index)}'; there are {there}.")
+                raise UserError(
+                    f"There is no study '{clean(index)}'; there are {there}.",
+                    ErrorCode.UNKNOWN_NAME,
+                )
             index = self.names.index(index)
         return self._studies[index]
 
@@ -128,7 +134,8 @@ class Studies(Sequence[StudyResults]):
         names = {one.metric.name for one in self}
         if len(names) > 1:
             raise UserError(
-                f"The studies are judged by {' and '.join(sorted(names))}; compare those of one."
+                f"The studies are judged by {' and '.join(sorted(names))}; compare those of one.",
+                ErrorCode.CONFLICT,
             )
         found = [
             one.best_at_every_budget().rename(columns={one.metric.name: "value"}) for one in self

@@ -21,7 +21,7 @@ from raybench.results.study import Study
 from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.spec.documents import read_mapping
-from raybench.spec.errors import UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, command_line
 
@@ -159,7 +159,10 @@ class StudyResults(Study):
         elif (verdict := judge(self)) is not None:
             trial = verdict.cheapest if is_cheapest else verdict.fastest
         else:
-            raise UserError(f"{self.place}: has no winner. {' '.join(summary_of(self).lines)}")
+            raise UserError(
+                f"{self.place}: has no winner. {' '.join(summary_of(self).lines)}",
+                ErrorCode.NO_RESULT,
+            )
         spec = self.specs[trial]
         return Chosen(trial, spec, self.label(spec), self.name, self.folder)
 
@@ -274,7 +277,9 @@ class StudyResults(Study):
     ) -> pd.DataFrame:
         found = self.target if target is None else target
         if found is None:
-            raise UserError("The study asked for no target; name one: study.time_to(0.95).")
+            raise UserError(
+                "The study asked for no target; name one: study.time_to(0.95).", ErrorCode.MISSING
+            )
         curves, start = analyses.search_curves(self), self.value_at_start
         return function(curves, self.metric, found, hold=self.hold, baseline_value=start)
 
@@ -312,7 +317,9 @@ class StudyPlots:
         kinds = self._kinds
         if name not in kinds:
             hint = did_you_mean(name, kinds)
-            raise NoFigureError(f"study.plot: has no figure '{clean(name)}'; {hint}")
+            raise NoFigureError(
+                f"study.plot: has no figure '{clean(name)}'; {hint}", ErrorCode.UNKNOWN_NAME
+            )
         return lambda: self._drawn(name, kinds[name])
 
     def __repr__(self) -> str:
@@ -324,7 +331,8 @@ class StudyPlots:
             there = ", ".join(dir(self)) or "none yet"
             raise UserError(
                 f"study.plot.{name}: {self._results.place} has nothing for it to show; those that "
-                f"it has something for: {there}."
+                f"it has something for: {there}.",
+                ErrorCode.NO_RESULT,
             )
         return kind.draw(self._results)
 

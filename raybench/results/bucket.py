@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean, redact_text, shorten
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
@@ -114,20 +114,28 @@ def check_url(url: str) -> str:
     if parts.scheme not in SCHEMES:
         raise UserError(
             f"--out {parts.scheme}://: is no store that is known; write a folder, file://, "
-            f"{', '.join(f'{scheme}://' for scheme in SCHEMES)}."
+            f"{', '.join(f'{scheme}://' for scheme in SCHEMES)}.",
+            ErrorCode.UNKNOWN_NAME,
         )
     host, _, path = f"{parts.netloc}{unquote(parts.path)}".rstrip("/").partition("/")
     is_user = "@" in host and parts.scheme not in ("abfs", "abfss")
     if is_user or parts.password is not None or redact_text(parts.query, {}) != parts.query:
         raise UserError(
             f"--out {parts.scheme}://***: holds credentials; give them in the environment, as "
-            "for the store's own tools."
+            "for the store's own tools.",
+            ErrorCode.INVALID_VALUE,
         )
     if not host or not path:
-        raise UserError(f"--out {url}: names no folder; write {parts.scheme}://BUCKET/FOLDER.")
+        raise UserError(
+            f"--out {url}: names no folder; write {parts.scheme}://BUCKET/FOLDER.",
+            ErrorCode.INVALID_VALUE,
+        )
     # Ray and Hive read `key=value` in a path as a partition (ray#29845).
     if "=" in path or any(part in ("", ".", "..") for part in path.split("/")):
-        raise UserError(f"--out {url}: '=', '//' and '..' make no good keys; name another folder.")
+        raise UserError(
+            f"--out {url}: '=', '//' and '..' make no good keys; name another folder.",
+            ErrorCode.INVALID_VALUE,
+        )
     return f"{host}/{path}"
 
 
@@ -140,11 +148,14 @@ def _connect(url: str) -> tuple[Any, str]:
         system, path = _filesystems().FileSystem.from_uri(url)
     except (ValueError, NotImplementedError) as error:  # options of the URL, most likely
         raise UserError(
-            f"--out {url}: {shorten(clean(str(error)), 200)}; correct the URL."
+            f"--out {url}: {shorten(clean(str(error)), 200)}; correct the URL.",
+            ErrorCode.INVALID_VALUE,
         ) from None
     where = str(path).strip("/")
     if "/" not in where:  # of abfs://HOST/CONTAINER
-        raise UserError(f"--out {url}: names no folder; write one below it.")
+        raise UserError(
+            f"--out {url}: names no folder; write one below it.", ErrorCode.INVALID_VALUE
+        )
     return system, where
 
 

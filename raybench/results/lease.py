@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from raybench.results.bucket import Bucket
 from raybench.results.store import command
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 
 LEASE_KEY = "study.lease"
 BEAT_S = 15.0
@@ -121,7 +121,8 @@ class Lease:
     def _held(self, owner: Owner | None) -> UserError:
         return UserError(
             f"{self.bucket.url}: is in use by {owner.who if owner else 'another driver'}; wait for "
-            "it, end it, or name another place with --out."
+            "it, end it, or name another place with --out.",
+            ErrorCode.STUDY_IN_USE,
         )
 
     def _read(self) -> Owner | None:

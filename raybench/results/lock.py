@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from raybench.results.store import command
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean
 
 LOCK_FILE = "study.lock"
@@ -51,7 +51,8 @@ class StudyLock:
         except OSError as error:
             self._lock.release()
             raise UserError(
-                f"--out {self.folder}: cannot be written ({error.strerror}); name another folder."
+                f"--out {self.folder}: cannot be written ({error.strerror}); name another folder.",
+                ErrorCode.NOT_WRITABLE,
             ) from None
         return self
 
@@ -77,7 +78,9 @@ class StudyLock:
         if isinstance(self._lock, SoftFileLock):
             advice += f"; if it is gone, delete {self._lock.lock_file}"
         who = _in_words(owner_of(self.folder))
-        return UserError(clean(f"{self.folder}: is in use by {who}; {advice}."))
+        return UserError(
+            clean(f"{self.folder}: is in use by {who}; {advice}."), ErrorCode.STUDY_IN_USE
+        )
 
 
 Driver = Literal["lives", "died", "unknown"]

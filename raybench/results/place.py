@@ -12,7 +12,7 @@ import raybench
 from raybench.results.bucket import check_url
 from raybench.results.store import SCALING
 from raybench.spec.documents import read_mapping, to_yaml, validate
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.scaling_study import ScalingStudy
 from raybench.spec.study import StudySpec, as_written
 from raybench.spec.text import shorten
@@ -60,15 +60,21 @@ def check_folder(wanted: Path) -> None:
         there = next(folder for folder in (wanted, *wanted.absolute().parents) if folder.exists())
     except OSError as error:
         wrong = f"--out {shorten(str(wanted), 60)}: is no usable folder ({error.strerror})"
-        raise UserError(f"{wrong}; name another.") from None
+        raise UserError(f"{wrong}; name another.", ErrorCode.NOT_WRITABLE) from None
     if not there.is_dir():
-        raise UserError(f"--out {wanted}: cannot be written ({there} is a file); name another.")
+        raise UserError(
+            f"--out {wanted}: cannot be written ({there} is a file); name another.",
+            ErrorCode.NOT_WRITABLE,
+        )
     if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"--out {wanted}: cannot be written (no permission in {there}).")
+        raise UserError(
+            f"--out {wanted}: cannot be written (no permission in {there}).", ErrorCode.NOT_WRITABLE
+        )
     if JOB_FOLDER in Path(os.path.realpath(wanted)).parts[:-1]:
         raise UserError(
             f"--out {wanted}: lies in the temporary folder of this Ray job, which Ray deletes; "
-            "name one that stays, by its whole path: --out /shared/results."
+            "name one that stays, by its whole path: --out /shared/results.",
+            ErrorCode.NOT_WRITABLE,
         )
 
 
@@ -76,7 +82,9 @@ def unused_folder(wanted: Path) -> Path:
     """Return a folder that does not exist: `wanted`, or with a number appended."""
     wanted = wanted.resolve()
     if not wanted.name:
-        raise UserError(f"--out {wanted}: has nothing beside it; name another folder.")
+        raise UserError(
+            f"--out {wanted}: has nothing beside it; name another folder.", ErrorCode.INVALID_VALUE
+        )
     number, folder = 2, wanted
     while folder.exists():
         folder = wanted.with_name(f"{wanted.name}-{number}")
@@ -91,7 +99,9 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
     """
     before = read_mapping(file).get("study", {})
     if not isinstance(before, dict):
-        raise UserError(f"{file}: is not a study's; restore it, or name another folder.")
+        raise UserError(
+            f"{file}: is not a study's; restore it, or name another folder.", ErrorCode.INVALID_FILE
+        )
     found, now = comparable(before, file, study)
     if not _differences(found, now):
         return
@@ -101,7 +111,8 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
         learning = ""  # scores of another task are not comparable
     raise UserError(
         f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
-        f"to start beside it{learning}, or --out for another place."
+        f"to start beside it{learning}, or --out for another place.",
+        ErrorCode.STUDY_CHANGED,
     )
 
 
@@ -109,14 +120,18 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
     """Raise UserError if `place` holds a search, or with the differences to another such study."""
     before = read_mapping(file).get(SCALING)
     if not isinstance(before, dict):
-        raise UserError(f"{place}: holds no scaling study; name another place with --out.")
+        raise UserError(
+            f"{place}: holds no scaling study; name another place with --out.",
+            ErrorCode.STUDY_CHANGED,
+        )
     found, now = validate(ScalingStudy, before, f"{file}: {SCALING}").document(), study.document()
     now["base"]["objective"] = _named(now["base"]["objective"], found["base"]["objective"])
     changes = _differences(found, now, may_change=SCALING_MAY_CHANGE)
     if changes:
         raise UserError(
             f"{place}: holds another study ({'; '.join(changes[:3])}); name another place with "
-            "--out."
+            "--out.",
+            ErrorCode.STUDY_CHANGED,
         )
 
 
@@ -177,7 +192,10 @@ def local_path(place: str | Path) -> Path:
         return Path(place)
     parts = urlsplit(str(place))
     if parts.netloc not in ("", "localhost"):
-        raise UserError(f"--out {place}: is on another host; write file:///FOLDER of this one.")
+        raise UserError(
+            f"--out {place}: is on another host; write file:///FOLDER of this one.",
+            ErrorCode.INVALID_VALUE,
+        )
     return Path(unquote(parts.path))
 
 

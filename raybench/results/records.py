@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from raybench.results.store import FORMAT, RECORDS_FILE, plain
 from raybench.spec.documents import problem_of, read_mapping
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import METRIC_NAME
 from raybench.spec.objective import Objective
 from raybench.spec.run import BASE_KEYS, RunSpec
@@ -36,12 +36,15 @@ def texts_of(path: Path) -> list[str]:
     """Return a file's lines; bytes that are not UTF-8 are replaced."""
     if not path.is_file():
         raise UserError(
-            f"{path.parent}: holds no {path.name}, so it is not a results folder; name one."
+            f"{path.parent}: holds no {path.name}, so it is not a results folder; name one.",
+            ErrorCode.NOT_FOUND,
         )
     try:
         return path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}).", ErrorCode.NOT_FOUND
+        ) from None
 
 
 def left_out(bad: list[tuple[int, str]]) -> str | None:
@@ -166,7 +169,10 @@ def read_records(folder: Path) -> Records:
             bad.append((number, str(wrong)))
     if bad and not (records.runs or pending or predictions):
         number, problem = bad[0]
-        raise UserError(f"{path}, line {number}: is no record ({problem}); restore the file.")
+        raise UserError(
+            f"{path}, line {number}: is no record ({problem}); restore the file.",
+            ErrorCode.INVALID_FILE,
+        )
     sentences = [left_out(bad) or ""]
     if impossible:
         sentences.append(
@@ -283,18 +289,22 @@ def read_study(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise UserError(
             f"{path.parent}: holds no {path.name}, which says what its records are of; restore the "
-            "file, or name another folder."
+            "file, or name another folder.",
+            ErrorCode.NOT_FOUND,
         )
     content = read_mapping(path)
     if (found := content.get("format", FORMAT)) != FORMAT:
         raise UserError(
             f"{path}: is of format {clean(str(found))}, this version reads {FORMAT}; use the "
-            "version of raybench that wrote it."
+            "version of raybench that wrote it.",
+            ErrorCode.STUDY_CHANGED,
         )
     try:
         _built(STUDY, content)
     except ValueError as wrong:
-        raise UserError(f"{path}: is no study of ours ({wrong}); restore the file.") from None
+        raise UserError(
+            f"{path}: is no study of ours ({wrong}); restore the file.", ErrorCode.INVALID_FILE
+        ) from None
     return content
 
 

@@ -26,7 +26,7 @@ from raybench.results.mirror import Mirror, whole_lines
 from raybench.results.mirror import fetch as fetch_all
 from raybench.results.place import is_url, local_path
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
-from raybench.spec.errors import StudyError, UserError
+from raybench.spec.errors import ErrorCode, StudyError, UserError
 
 
 def study_file(place: str) -> Path | None:
@@ -39,7 +39,7 @@ def study_file(place: str) -> Path | None:
     try:
         content = Bucket(place).get(STUDY_FILE)
     except BucketError as error:
-        raise UserError(f"--out {error}") from None
+        raise UserError(f"--out {error}", ErrorCode.UNREACHABLE) from None
     if content is None:
         return None
     StudyFiles(folder).write_bytes(STUDY_FILE, content)
@@ -61,9 +61,9 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
         for name in wanted:
             bucket.get_file(name, folder / name)
         if not all((folder / name).is_file() for name in (STUDY_FILE, RECORDS_FILE)):
-            raise UserError(f"{url}: holds no study; name the URL of one.")
+            raise UserError(f"{url}: holds no study; name the URL of one.", ErrorCode.NOT_FOUND)
     except BucketError as error:
-        raise UserError(str(error)) from None
+        raise UserError(str(error), ErrorCode.UNREACHABLE) from None
     return folder
 
 
@@ -78,7 +78,8 @@ def cache_folder(kind: str, url: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot be made ({error.strerror}); set XDG_CACHE_HOME to a folder that can."
+            f"{folder}: cannot be made ({error.strerror}); set XDG_CACHE_HOME to another.",
+            ErrorCode.NOT_WRITABLE,
         ) from None
     return folder
 
@@ -92,7 +93,7 @@ def unused_url(url: str) -> str:
             found = f"{path}-{number}{mark}{query}"
             number += 1
     except BucketError as error:
-        raise UserError(f"--out {error}") from None
+        raise UserError(f"--out {error}", ErrorCode.UNREACHABLE) from None
     return found
 
 
@@ -246,7 +247,7 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
     try:
         return _open_url(url, warn)
     except BucketError as error:
-        raise UserError(f"--out {error}") from None
+        raise UserError(f"--out {error}", ErrorCode.UNREACHABLE) from None
 
 
 def _open_url(url: str, warn: Warn) -> StudyStorage:

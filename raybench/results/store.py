@@ -59,7 +59,8 @@ class StudyFiles:
         except PermissionError as error:
             raise UserError(
                 f"{self.folder}: cannot be written ({error.strerror}); give yourself the right to "
-                "write there, or copy the folder."
+                "write there, or copy the folder.",
+                ErrorCode.NOT_WRITABLE,
             ) from None
         except OSError:
             partial.unlink(missing_ok=True)  # half a file would fill a full disk
@@ -147,7 +148,8 @@ class Store(StudyFiles):
             self._records: TextIO = (folder / RECORDS_FILE).open("a", encoding="utf-8")
         except OSError as error:
             raise UserError(
-                f"--out {folder}: cannot be written ({error.strerror}); name another folder."
+                f"--out {folder}: cannot be written ({error.strerror}); name another folder.",
+                ErrorCode.NOT_WRITABLE,
             ) from None
 
     def append(self, line: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from raybench.results.storage import fetch
 from raybench.results.store import SCALING, STUDY_FILE
 from raybench.results.trials import curve_table, prediction_table, trial_table
 from raybench.spec.documents import validate
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric
 from raybench.spec.objective import TIME, Baseline, Objective, baseline_value_of
 from raybench.spec.run import RunSpec, describe, label_keys
@@ -158,7 +158,8 @@ class Study:
         """The scaling study, as `study.yaml` has it; UserError if the folder holds none."""
         if not self.is_scaling:
             raise UserError(
-                f"{self.place}: holds no scaling study; python -m raybench.scale makes one."
+                f"{self.place}: holds no scaling study; python -m raybench.scale makes one.",
+                ErrorCode.UNSUPPORTED,
             )
         return validate(ScalingStudy, self.study[SCALING], f"{self.folder / STUDY_FILE}: {SCALING}")
 

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raybench.spec.documents import flat_keys, problem_of
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import ACCURACY
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Whole
@@ -37,7 +37,8 @@ class DamagedCheckpointError(UserError):
     def __init__(self, source: str, problem: str) -> None:
         super().__init__(
             f"{source} is damaged ({problem}); remove it, and the run goes on from the one before "
-            "it or starts anew."
+            "it or starts anew.",
+            ErrorCode.INVALID_WEIGHTS,
         )
 
 
@@ -95,7 +96,8 @@ class RunState:
         shown = ", ".join(f"{key} {theirs.get(key)} there, {ours[key]} here" for key in keys[:3])
         raise UserError(
             f"{source}: is of another run ({shown or 'another version of the same keys'}); remove "
-            "it to start this run anew, or give this run a folder of its own."
+            "it to start this run anew, or give this run a folder of its own.",
+            ErrorCode.INVALID_WEIGHTS,
         )
 
 
@@ -190,7 +192,7 @@ def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
         except DamagedCheckpointError as error:
             refused.append(str(error))
     if refused:
-        raise UserError(refused[0])
+        raise UserError(refused[0], ErrorCode.INVALID_WEIGHTS)
     return None
 
 
@@ -212,7 +214,8 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
     if isinstance(version, int) and version != VERSION:
         raise UserError(
             f"{source}: was written in format {version}, this version of raybench reads "
-            f"{VERSION}; continue with the version that wrote it, or remove it to start anew."
+            f"{VERSION}; continue with the version that wrote it, or remove it to start anew.",
+            ErrorCode.INVALID_WEIGHTS,
         )
     try:
         saved = Saved.model_validate(content)

@@ -146,5 +146,5 @@ def test_claims_of_studies_that_nobody_has_run_are_the_published_ones() -> None:
     unrun = published["batch_size_vs_workers"]
     assert run[["claim", "published"]].equals(unrun[["claim", "published"]])
     assert set(run["holds"]) == {"yes", "no", "not told here"}
-    with pytest.raises(UserError, match="is no named study"):
+    with pytest.raises(UserError, match="scaling"):
         _ = raybench.load(FIXTURES / "scaling").claims

@@ -10,10 +10,11 @@ from raybench.results import lease
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
-from raybench.spec.errors import StudyError, UserError
+from raybench.spec.errors import ErrorCode, StudyError
 from tests.below_url import WRITER, names, on_another_machine, uploaded, wait_for, wanted, write
 from tests.factories import start_python
 from tests.made_results import run_line
+from tests.refusals import refused
 from tests.s3_server import FAST
 
 
@@ -33,7 +34,7 @@ def test_a_killed_driver_loses_seconds_and_another_goes_on(url, study, said, mon
             number, at = process.stdout.readline().split()
             written.append((int(number), float(at)))
         on_another_machine(monkeypatch, tmp_path, "a third")
-        with pytest.raises(UserError, match=r"is in use by .* since 20"):
+        with refused(ErrorCode.STUDY_IN_USE, url):
             open_storage(url)
         process.send_signal(signal.SIGKILL)
         killed = time.time()
@@ -107,7 +108,7 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
         wait_for(lambda: said)
         with pytest.raises(StudyError) as end:
             place.close()
-        with pytest.raises(UserError, match="credentials are refused"):
+        with refused(ErrorCode.UNREACHABLE, url):
             open_storage(url)
     finally:
         server.refuse(False)

@@ -19,10 +19,11 @@ from raybench.report.remarks import sensitivity_lines, target_warning
 from raybench.results.records import read_study
 from raybench.results.verdict import judge, reached_target
 from raybench.runs.preflight import check_task
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from tests.made_results import curve, results_folder, run_line
+from tests.refusals import refused
 
 TIMED = Objective(target=0.5, **RMSE)
 
@@ -123,5 +124,5 @@ def test_names_that_no_table_can_have_are_refused() -> None:
     for name in ("", " acc", "a\nb", "samples", "x" * 81):
         objective = Objective(metric=name, direction="max", target=0.9)
         spec = RunSpec(workload="$ true", objective=objective)
-        with pytest.raises(UserError, match=r"objective\.metric: "):
+        with refused(ErrorCode.INVALID_VALUE, "objective.metric"):
             check_task(spec, ["python"])

@@ -11,9 +11,10 @@ from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, keep_error, mend_last_line
 from raybench.spec.documents import parse_yaml
-from raybench.spec.errors import StudyError, UserError
+from raybench.spec.errors import ErrorCode, StudyError, UserError
 from tests.factories import read_lines
 from tests.made_results import curve, results_folder, run_line
+from tests.refusals import refused
 
 LINES = [{"kind": "eval", "trial": "0000", "index": n} for n in range(3)]
 
@@ -81,7 +82,7 @@ def test_a_run_that_cannot_have_been_is_left_out_and_said(tmp_path, change):
     results = results_folder(tmp_path / "evaluations", lines)
     assert list(results.curves["accuracy"]) == [0.5, 0.9]
     (note,) = results.study["notes"]
-    assert note.startswith("records.jsonl: 1 evaluation of a share outside 0 to 1 counted for noth")
+    assert note.startswith("records.jsonl: 1 evaluation ")
 
 
 @pytest.mark.parametrize("broken", ["{oops}", '{"kind": "eval"', "not json"])
@@ -98,7 +99,7 @@ def test_a_broken_line_elsewhere_is_left_out_and_said(tmp_path, broken):
     show(console, study)
     assert note in " ".join(console.file.getvalue().split())
     path.write_text(f"{broken}\n" * 2)
-    with pytest.raises(UserError, match=r"records\.jsonl, line 1: is no record"):
+    with refused(ErrorCode.INVALID_FILE, RECORDS_FILE, "line 1"):
         load(tmp_path)
 
 
@@ -116,7 +117,7 @@ def test_what_is_written_is_clean_and_json_without_words_for_no_number(tmp_path)
 @pytest.mark.parametrize("below", ["", "sub", "sub/sub"])
 def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path, below):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match=r"^--out .*cannot be written .*name another folder\.$"):
+    with refused(ErrorCode.NOT_WRITABLE, f"--out {tmp_path / 'file' / below}"):
         Store(tmp_path / "file" / below)
     assert (tmp_path / "file").read_text() == "in the way"
 
@@ -141,49 +142,50 @@ def test_files_are_written_whole_and_leave_nothing_behind(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "wrong"),
+    ("line", "name"),
     [
-        ("null", "it holds no keys and values"),
-        ('{"kind": ["run"]}', "its kind is none of"),
-        ('{"kind": "run"}', "the key 'trial' is missing"),
-        ('{"kind": "eval", "trial": 3}', "'trial' must be text"),
-        ('{"kind": "prediction", "trial": "0000"}', "the key 'framework' is missing"),
+        ("null", ""),
+        ('{"kind": ["run"]}', "eval, run, prediction"),
+        ('{"kind": "run"}', "'trial'"),
+        ('{"kind": "eval", "trial": 3}', "'trial'"),
+        ('{"kind": "prediction", "trial": "0000"}', "'framework'"),
         (json.dumps(curve("0000", [0.5])[0] | {"samples": 10**30}), "'samples'"),
         (json.dumps(curve("0000", [0.5])[0] | {"train_s": True}), "'train_s'"),
     ],
 )
-def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, wrong):
+def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, name):
     results_folder(tmp_path, [run_line("0000", 1.0)])
     with (tmp_path / RECORDS_FILE).open("a") as file:
         file.write(line + "\n")
     records = read_records(tmp_path)
     assert list(records.runs) == ["0000"]
-    assert f"line 2 ({wrong}" in records.left_out
+    assert "line 2 (" in records.left_out
+    assert name in records.left_out
     assert "\n" not in records.left_out
 
 
 @pytest.mark.parametrize(
-    ("change", "wrong"),
+    ("change", "key"),
     [
-        ({"spec": 3}, "'spec': must hold keys of its own"),
-        ({"spec": {"framework": "torch"}}, "the key 'spec.workload' is missing"),
-        ({"ledger": {"train": "x"}}, "the key 'ledger.queue' is missing"),
-        ({"wall_s": True}, "'wall_s': input should be a valid number"),
-        ({"wall_s": None}, "'wall_s': input should be a valid number"),
-        ({"role": "winner"}, "'role': input should be 'trial', 'placement_check', 'race'"),
-        ({"spec.num_workers": 0}, "'spec.num_workers': input should be greater than 0"),
-        ({"spec.num_workers": 10**30}, "'spec.num_workers': input should be a valid integer"),
-        ({"spec.optimizer": None}, "optimizer': input should be a valid string"),
+        ({"spec": 3}, "spec"),
+        ({"spec": {"framework": "torch"}}, "spec.workload"),
+        ({"ledger": {"train": "x"}}, "ledger.queue"),
+        ({"wall_s": True}, "wall_s"),
+        ({"wall_s": None}, "wall_s"),
+        ({"role": "winner"}, "role"),
+        ({"spec.num_workers": 0}, "spec.num_workers"),
+        ({"spec.num_workers": 10**30}, "spec.num_workers"),
+        ({"spec.optimizer": None}, "spec.optimizer"),
     ],
 )
-def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):
+def test_a_run_of_another_shape_is_refused(tmp_path, change, key):
     results_folder(tmp_path, [])
     line = run_line("0000", 1.0)
-    for key, value in change.items():
-        part, _, inner = key.partition(".")
+    for changed, value in change.items():
+        part, _, inner = changed.partition(".")
         line[part] = line[part] | {inner: value} if inner else value
     (tmp_path / RECORDS_FILE).write_text(json.dumps(line) + "\n")
-    with pytest.raises(UserError, match=wrong):
+    with refused(ErrorCode.INVALID_FILE, RECORDS_FILE, "line 1", f"'{key}"):
         load(tmp_path)
 
 
@@ -204,7 +206,8 @@ def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):
 def test_a_study_of_another_shape_or_format_is_refused(tmp_path, content):
     results_folder(tmp_path, [run_line("0000", 1.0)])
     (tmp_path / STUDY_FILE).write_text(content)
-    with pytest.raises(UserError, match=r"study\.yaml: is (no study of ours|of format 2, this)"):
+    code = ErrorCode.STUDY_CHANGED if "format: 2" in content else ErrorCode.INVALID_FILE
+    with refused(code, tmp_path / STUDY_FILE):
         load(tmp_path)
 
 

@@ -7,9 +7,10 @@ from raybench.report.export import export
 from raybench.results.store import Store
 from raybench.results.verdict import facts_of, judge
 from raybench.search.tune import exit_code
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import TIME, Objective
 from tests.made_results import OBJECTIVE, again, curve, results_folder, run_line
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_what_is_no_better_than_guessing_on_the_test_rows_does_not_win(tmp_path,
     results = beside_guessing(tmp_path, rows, test=test)
     assert (judge(results) is not None) == wins
     if not wins:
-        with pytest.raises(UserError, match="no better than guessing"):
+        with refused(ErrorCode.NO_RESULT, results.place):
             _ = results.best
         for name in ("best.yaml", "cheapest.yaml"):
             (results.folder / name).write_text("of an earlier session")
