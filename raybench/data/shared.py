@@ -15,7 +15,7 @@ import numpy as np
 
 from raybench.data.dataset import NO_DATA, SPLITS, Dataset, about_dataset, all_arrays, dataset_of
 from raybench.data.memory import is_mapped, map_array
-from raybench.data.store import NO_ROOM, EntryLock, remove_unfinished, written_whole
+from raybench.data.store import NO_ROOM, built_once
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import DatasetSpec
 
@@ -57,15 +57,15 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     """
     built: Dataset | None = None
     if not folder.is_dir():
-        with EntryLock.alone(folder):
-            if not folder.is_dir():
-                built = build()
-                try:
-                    _write(built, folder)
-                except OSError as error:
-                    if error.errno not in NO_ROOM:
-                        raise
-                    return built
+        try:
+            with built_once(folder / ABOUT) as part:
+                if part is not None:
+                    built = build()
+                    _write(built, part)
+        except OSError as error:
+            if built is None or error.errno not in NO_ROOM:
+                raise
+            return built
     about = json.loads((folder / ABOUT).read_text())
     is_whole = about.pop("is_whole")
     arrays: dict[str, Any] = {file.stem: map_array(file) for file in folder.glob("*.npy")}
@@ -84,14 +84,12 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
-    """Write the arrays that all processes share; the lock of the folder must be held."""
-    remove_unfinished(folder.parent, locked=folder)
+    """Write the arrays that all processes share."""
     about = about_dataset(dataset) | {"is_whole": True}
-    with written_whole(folder) as part:
-        for name, one in all_arrays(dataset).items():
-            is_labels = name.endswith("-labels")
-            if isinstance(one, np.ndarray) and (is_labels or not is_mapped(one)):
-                np.save(part / f"{name}.npy", np.ascontiguousarray(one))
-            else:
-                about["is_whole"] = False
-        (part / ABOUT).write_text(json.dumps(about))
+    for name, one in all_arrays(dataset).items():
+        is_labels = name.endswith("-labels")
+        if isinstance(one, np.ndarray) and (is_labels or not is_mapped(one)):
+            np.save(folder / f"{name}.npy", np.ascontiguousarray(one))
+        else:
+            about["is_whole"] = False
+    (folder / ABOUT).write_text(json.dumps(about))

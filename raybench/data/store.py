@@ -1,10 +1,10 @@
 """Decoded datasets of this machine: each is built once, then mapped by every process.
 
 An entry of the store is a folder of `.npy` files and `about.json`. Its name, the key, is a digest
-of the source files and of the options that the arrays depend on. A process holds a shared lock on
-each entry that it has opened, until it ends, so no entry in use is removed. A session keeps the key
-of each source from its first worker on a machine to its last (`pinning`): a file that changes
-meanwhile would give later trials other data than earlier ones.
+of the source files and of the options that the arrays depend on. Until a process ends it holds a
+shared lock on the `about.json` of each entry that it has opened, so no entry in use is removed. A
+session keeps the key of each source from its first worker on a machine to its last (`pinning`): a
+file that changes meanwhile would give later trials other data than earlier ones.
 """
 
 import contextlib
@@ -16,18 +16,17 @@ import math
 import os
 import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pooch
+from filelock import FileLock, Timeout
 from rich.filesize import decimal
 
 from raybench.data.dataset import Array, Dataset, about_dataset, all_arrays, dataset_of
@@ -38,8 +37,8 @@ VARIABLE = "RAYBENCH_CACHE"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 LEFT_FREE = 64 * 2**20  # bytes of the disk that are left to others
 ABOUT = "about.json"
-PART = ".part-"
-"""Infix of the folder of an unfinished entry."""
+PART = ".part"
+"""End of the name of an unfinished folder."""
 
 size_in_words = decimal
 """(bytes) -> text with a decimal unit: 1.5 GB."""
@@ -101,94 +100,42 @@ def print_note(sentence: str) -> None:
     print(f"raybench: {sentence}", file=sys.stderr, flush=True)
 
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-"""Error codes of a file system without locks."""
-
-
-class EntryLock:
-    """Lock of one entry: exclusive to build or remove it, shared to use it.
-
-    The system releases it when the process ends, however it ends. Every lock has an open file of
-    its own, so it separates threads of one process as well as processes.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """`folder`: of the entry; the lock's file lies beside it."""
-        self._path = folder.with_name(f"{folder.name}.lock")
-        self._descriptor: int | None = None
-
-    @classmethod
-    @contextlib.contextmanager
-    def alone(cls, folder: Path) -> Iterator[Self]:
-        """Hold the exclusive lock of a folder, after waiting for it if necessary."""
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = cls(folder)
-        while not lock._try(fcntl.LOCK_EX, wait=True):
-            pass
-        try:
-            yield lock
-        finally:
-            lock.release()
-
-    def use(self, on_wait: Callable[[], None] = lambda: None) -> None:
-        """Take the shared lock; call `on_wait` first if another holds the exclusive one."""
-        if self._try(fcntl.LOCK_SH):
-            return
-        on_wait()
-        while not self._try(fcntl.LOCK_SH, wait=True):
-            pass
-
-    def try_alone(self) -> bool:
-        """Take the exclusive lock if nothing else holds one; return whether it is held."""
-        return self._try(fcntl.LOCK_EX)
-
-    def release(self) -> None:
-        """Release the lock."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def remove(self) -> None:
-        """Remove the file of a held lock, once its entry is gone; others that wait reopen it."""
-        assert self._descriptor is not None
-        self._path.unlink(missing_ok=True)
-        self.release()
-
-    def _try(self, kind: int, *, wait: bool = False) -> bool:
-        """Take the lock; return False if another holds it, or has removed its file."""
-        self.release()
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        is_held = False
-        try:
-            fcntl.flock(self._descriptor, kind if wait else kind | fcntl.LOCK_NB)
-            is_held = os.path.samestat(os.fstat(self._descriptor), self._path.stat())
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            raise UserError(
-                f"{self._path.parent} lies on a file system without locks; set {VARIABLE} to a "
-                "folder on a disk of this machine.",
-                ErrorCode.UNSUPPORTED,
-            ) from error
-        finally:  # also at Ctrl-C while it waits
-            if not is_held:
-                self.release()
-        return is_held
-
-
 @contextlib.contextmanager
-def written_whole(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `folder` at the end, or is removed on an error."""
-    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}{PART}", dir=folder.parent))
+def built_once(file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[Path | None]:
+    """Build a folder in one process of this machine at a time.
+
+    The system releases the lock when its process ends, however it ends; what a killed process has
+    left is removed.
+
+    Args:
+        file: File that only a whole folder holds.
+        on_wait: Called before the process waits for another one that builds the folder.
+
+    Yields:
+        A temporary folder that replaces the folder of `file` at the end and is removed on an error;
+        None if the folder is whole.
+    """
+    folder = file.parent
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
     try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        on_wait()
+        lock.acquire()
+    part = folder.with_name(f"{folder.name}{PART}")
+    try:
+        if file.is_file():
+            yield None
+            return
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
         yield part
-        part.chmod(0o755)  # mkdtemp's own keeps a machine's other users out
-        shutil.rmtree(folder, ignore_errors=True)  # without ABOUT: removed by hand, in part
+        shutil.rmtree(folder, ignore_errors=True)  # a user has removed a part of it
         part.replace(folder)
     finally:
-        shutil.rmtree(part, ignore_errors=True)  # gone by now, unless something went wrong
+        shutil.rmtree(part, ignore_errors=True)
+        lock.release()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +158,7 @@ def list_entries(store: Path) -> list[Entry]:
     """Return all whole entries, the last used one first."""
     found = []
     for file in store.glob(f"*/{ABOUT}"):
-        if PART in file.parent.name:
+        if file.parent.suffix == PART:
             continue
         with contextlib.suppress(FileNotFoundError):  # another process removes it
             about = json.loads(file.read_text())
@@ -220,32 +167,19 @@ def list_entries(store: Path) -> list[Entry]:
 
 
 def remove_entry(folder: Path) -> bool:
-    """Remove an entry unless it is in use; return whether it is gone."""
-    lock = EntryLock(folder)
-    if not lock.try_alone():
-        return False
-    with contextlib.suppress(FileNotFoundError):  # two were asked to remove it
+    """Remove an entry unless a process uses it; return whether it is gone."""
+    with contextlib.suppress(FileNotFoundError), (folder / ABOUT).open() as about:
+        if not _lock(about.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return False
         shutil.rmtree(folder)
-    lock.remove()
     return True
 
 
-def remove_unfinished(store: Path, *, locked: Path | None = None) -> int:
-    """Remove what killed builders have left, and return its bytes.
-
-    Args:
-        store: folder of all entries.
-        locked: an entry whose lock this process holds; any other is skipped if it is locked.
-    """
+def remove_unfinished(store: Path) -> int:
+    """Remove what killed builders have left, and return its bytes."""
     freed = 0
-    for part in store.glob(f"*{PART}*"):
-        folder = store / part.name.partition(PART)[0]
-        with contextlib.ExitStack() as held:
-            if folder != locked:
-                lock = EntryLock(folder)
-                if not lock.try_alone():
-                    continue
-                held.callback(lock.release)
+    for part in store.glob(f"*{PART}"):
+        with contextlib.suppress(Timeout), FileLock(part.with_suffix(".lock"), blocking=False):
             freed += sum(file.stat().st_size for file in part.rglob("*") if file.is_file())
             shutil.rmtree(part)
     return freed
@@ -455,9 +389,9 @@ class Writer:
 
 Build = Callable[[Writer], Mapping[str, Any]]
 """Writes the arrays of a dataset; returns what describes them besides, as plain data for JSON."""
-POLL_S = 0.05  # seconds between looks for an entry that another process builds
-_in_use: dict[Path, EntryLock] = {}
-"""Locks of the datasets that this process has opened, by folder; they end with the process."""
+_in_use: dict[Path, int] = {}
+"""File descriptors of the locks of all entries that this process has opened; the system releases
+the locks when the process ends."""
 
 
 @dataclass(frozen=True)
@@ -474,68 +408,75 @@ class Stored:
 def stored(source: Source, build: Build) -> Stored:
     """Return the dataset of `source`; build it first if it is not stored.
 
-    One process of the machine builds at a time; the others say that they wait. The next builder
-    removes what a killed one has left, and what was stored of the old content of changed files.
+    One process of the machine builds at a time; the others say that they wait. The builder removes
+    what killed builders have left, and what was stored of the old content of changed files.
 
     Raises:
-        UserError: the disk is full, a file changes meanwhile, or the dataset that a session began
+        UserError: The disk is full, a file changes meanwhile, or the dataset that a session began
             with is gone (`pinning`).
     """
     key = _pinned_key(source)
-    folder = make_store_folder() / key
-    while True:
-        if found := _open(folder, source):
-            return found
-        if key != source.key:
-            raise UserError(
-                f"{source.path} has changed since this command began, and what was stored of it "
-                "then is gone; restore the file or start over with --fresh.",
-                ErrorCode.STUDY_CHANGED,
-            )
-        _build(folder, source, build)
+    about = make_store_folder() / key / ABOUT
+    waiting = f"dataset {source.name} is being stored by another process; waiting for it."
+    while (found := _open(about)) is None:
+        with built_once(about, lambda: print_note(waiting)) as part:
+            if part is not None and key != source.key:
+                raise UserError(
+                    f"{source.path} has changed since this command began, and what was stored of "
+                    "it then is gone; restore the file or start over with --fresh.",
+                    ErrorCode.STUDY_CHANGED,
+                )
+            if part is not None:
+                _build(part, source, build)
+    return found
 
 
-def _open(folder: Path, source: Source) -> Stored | None:
-    """Open the entry in `folder` and lock it for use; return None if there is none."""
-    lock, about = _in_use.get(folder), folder / ABOUT
-    if lock is None:
-        lock = EntryLock(folder)
-        waiting = f"dataset {source.name} is being stored by another process; waiting for it."
-        lock.use(on_wait=lambda: print_note(waiting))
-    if not about.is_file():  # or removed by hand, under the lock
-        _in_use.pop(folder, None)
-        lock.release()
+def _open(about: Path) -> Stored | None:
+    """Open an entry and keep it from removal until this process ends; None if there is none."""
+    folder = about.parent
+    if folder not in _in_use:
+        try:
+            _in_use[folder] = os.open(about, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+    _lock(_in_use[folder], fcntl.LOCK_SH)
+    if not about.is_file():  # another process has removed it, or a user by hand
+        os.close(_in_use.pop(folder))
         return None
-    _in_use[folder] = lock
     os.utime(about)  # when it was last used
     arrays = {file.stem: map_array(file) for file in sorted(folder.glob("*.npy"))}
     return Stored(folder, arrays, json.loads(about.read_text())["description"])
 
 
-def _build(folder: Path, source: Source, build: Build) -> None:
-    """Build the entry, unless it is there by now or another process holds its lock."""
-    lock = EntryLock(folder)
-    if not lock.try_alone():
-        # Not waited for here: the process that built the entry holds its lock until it ends.
-        time.sleep(POLL_S)
-        return
+def _lock(file: int, kind: int) -> bool:
+    """Lock an open file; return False if another process holds its lock."""
     try:
-        if (folder / ABOUT).is_file():
-            return
-        remove_unfinished(folder.parent, locked=folder)
-        shown = json.loads(json.dumps(source.shown))
-        old = [one for one in list_entries(folder.parent) if one.about | shown == one.about]
-        if old:
-            is_ours = any(one.about["layout"] == LAYOUT for one in old)
-            why = "has changed since it was stored" if is_ours else "was stored by another version"
-            print_note(f"{source.path} {why}, so it is read anew.")
-        with written_whole(folder) as part:
-            _write(part, source, build)
-            source.require_unchanged()
-        for entry in old:
-            remove_entry(entry.folder)
-    finally:
-        lock.release()
+        fcntl.flock(file, kind)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise UserError(
+            f"{store_folder()} lies on a file system without locks ({error.strerror}); set "
+            f"{VARIABLE} to a folder on a disk of this machine.",
+            ErrorCode.UNSUPPORTED,
+        ) from error
+    return True
+
+
+def _build(part: Path, source: Source, build: Build) -> None:
+    """Build an entry in a temporary folder, and remove entries of old content of its files."""
+    store = part.parent
+    remove_unfinished(store)
+    shown = json.loads(json.dumps(source.shown))
+    old = [one for one in list_entries(store) if one.about | shown == one.about]
+    if old:
+        is_ours = any(one.about["layout"] == LAYOUT for one in old)
+        why = "has changed since it was stored" if is_ours else "was stored by another version"
+        print_note(f"{source.path} {why}, so it is read anew.")
+    _write(part, source, build)
+    source.require_unchanged()
+    for entry in old:
+        remove_entry(entry.folder)
 
 
 def _write(part: Path, source: Source, build: Build) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from raybench.data import store
+from tests.data.making import close_datasets
 
 
 @pytest.fixture
@@ -10,4 +11,5 @@ def own_store(tmp_path, monkeypatch):
     """Keep stored datasets of this test alone."""
     monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "store"))
     monkeypatch.setattr(store, "_in_use", {})
-    return tmp_path / "store"
+    yield tmp_path / "store"
+    close_datasets()

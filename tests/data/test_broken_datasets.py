@@ -4,7 +4,6 @@ import pytest
 from PIL import Image
 
 from raybench.data.load import build_dataset
-from raybench.data.store import EntryLock
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -103,16 +102,3 @@ def test_one_sentence_names_the_culprit(tmp_path, what):
     text = str(raised.value)
     assert "\n" not in text
     assert text.endswith((".", "?"))
-
-
-def test_who_waited_reads_what_another_built_and_still_uses(tmp_path, own_store, monkeypatch):
-    spec = DatasetSpec(**table(tmp_path, ROWS))
-    try_alone = EntryLock.try_alone
-
-    def another_was_first(lock):
-        monkeypatch.setattr(EntryLock, "try_alone", try_alone)
-        build_dataset(spec)
-        return try_alone(lock)
-
-    monkeypatch.setattr(EntryLock, "try_alone", another_was_first)
-    assert build_dataset(spec).class_names == ("a", "b")

@@ -21,9 +21,10 @@ from raybench.data.store import (
     stored,
     stored_dataset,
 )
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from tests.data.making import close_datasets
 from tests.factories import start_python
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_a_changed_file_is_read_anew_and_its_old_content_removed(own_store, data
     data.write_text("changed under the cache")
     capsys.readouterr()
     found = stored(source(data), write)
-    assert "data.txt has changed since it was stored, so it is read anew" in capsys.readouterr().err
+    assert str(data) in capsys.readouterr().err
     assert {entry.folder for entry in list_entries(own_store)} == {found.folder, other}
 
 
@@ -108,7 +109,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(own_store, data):
         data.write_text("another content")
         return write(writer)
 
-    with pytest.raises(UserError, match=r"data.txt was changed while dataset toy was read"):
+    with refused(ErrorCode.INVALID_DATA, data, "toy"):
         stored(source(data), write_both)
     assert [path.suffix for path in own_store.iterdir()] == [".lock"]
 
@@ -118,8 +119,7 @@ def test_two_processes_at_once_build_once_and_the_second_says_that_it_waits(own_
     first = in_new_process(code, data)
     assert first.stdout.readline() == "building\n"
     second = in_new_process(code, data)
-    waits = "raybench: dataset toy is being stored by another process; waiting for it.\n"
-    assert second.stderr.readline() == waits
+    assert "toy" in second.stderr.readline(), "it says that it waits"
     assert first.communicate("go\n")[0] == "2800\n"
     assert second.communicate()[0] == "2800\n", "built again"
 
@@ -130,7 +130,7 @@ def test_what_a_killed_builder_leaves_is_removed_by_the_next(own_store, data):
     assert remove_unfinished(own_store) == 0, "is still being built"
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    (left,) = own_store.glob("*.part-*")
+    (left,) = own_store.glob("*.part")
     assert (left / "images.npy").stat().st_size >= 400
     found = stored(source(data), write)
     assert {path.name for path in own_store.iterdir()} == {
@@ -150,15 +150,15 @@ def test_what_is_used_is_not_removed(own_store, data):
     process.communicate("\n")
     close_datasets()
     assert remove_entry(entry.folder)
-    assert list(own_store.iterdir()) == []
+    assert list_entries(own_store) == []
 
 
 def test_a_build_that_fails_leaves_nothing_and_is_tried_again(own_store, data):
     def fail(writer):
         writer.array("images", (4,), np.uint8)
-        raise UserError("no good")
+        raise UserError("no good", ErrorCode.INVALID_DATA)
 
-    with pytest.raises(UserError, match="no good"):
+    with refused(ErrorCode.INVALID_DATA):
         stored(source(data), fail)
     assert [path.suffix for path in own_store.iterdir()] == [".lock"]
     stored(source(data), write)
@@ -167,13 +167,12 @@ def test_a_build_that_fails_leaves_nothing_and_is_tried_again(own_store, data):
 def test_too_small_a_disk_is_said_before_anything_is_written(own_store, data, monkeypatch):
     usage = shutil.disk_usage(data)._replace(free=10**9)
     monkeypatch.setattr(entries.shutil, "disk_usage", lambda folder: usage)
-    needs = f"dataset toy needs 3.0 GB in {own_store}, and its disk has 1.0 GB left"
-    with pytest.raises(UserError, match=rf"^{needs}; .* RAYBENCH_CACHE"):
+    with refused(ErrorCode.NO_ROOM, "toy", "3.0 GB", own_store, "1.0 GB", "RAYBENCH_CACHE"):
         stored(source(data), lambda writer: writer.array("images", (10**6, 3000), np.uint8))
 
 
 @pytest.mark.parametrize("moment", ["reserving", "writing"])
-def test_a_disk_that_others_have_filled_is_one_sentence(own_store, data, monkeypatch, moment):
+def test_a_disk_that_others_have_filled_is_named(own_store, data, monkeypatch, moment):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -183,14 +182,14 @@ def test_a_disk_that_others_have_filled_is_one_sentence(own_store, data, monkeyp
 
     if moment == "reserving":
         monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(UserError, match=r"^dataset toy needs .* left; remove stored datasets"):
+    with refused(ErrorCode.NO_ROOM, "toy", own_store):
         stored(source(data), write_more)
     assert [path.suffix for path in own_store.iterdir()] == [".lock"]
 
 
 def test_a_place_that_cannot_be_is_named(data, monkeypatch):
     monkeypatch.setenv("RAYBENCH_CACHE", f"{data}/below_a_file")
-    with pytest.raises(UserError, match=r"below_a_file, where decoded .* set RAYBENCH_CACHE to"):
+    with refused(ErrorCode.NOT_WRITABLE, "below_a_file", "RAYBENCH_CACHE"):
         stored(source(data), write)
 
 
@@ -222,5 +221,5 @@ def test_folders_are_listed_by_name_without_hidden_files(tmp_path):
         (tmp_path / name).write_text(name)
     assert [file.name for file in list_files(tmp_path)] == ["a/1.png", "b/2.png", "b/deep/3.png"]
     (tmp_path / "b" / "up").symlink_to(tmp_path)
-    with pytest.raises(UserError, match=r"b/up is a link to a folder that it lies in"):
+    with refused(ErrorCode.INVALID_DATA, tmp_path / "b" / "up"):
         list_files(tmp_path)

@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from raybench.data import shared
 from raybench.data.dataset import Dataset, Split, all_arrays
 from raybench.data.memory import is_mapped
 from raybench.data.shared import open_shared, share, shared_key
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
 from tests.factories import start_python
+from tests.refusals import refused
 
 
 def dataset(size=64):
@@ -153,7 +153,7 @@ def test_a_split_on_demand_that_is_another_in_every_process_is_refused(tmp_path)
         return open_shared(tmp_path / "x", lambda: replace(wanted, train=train))
 
     opened(wanted.train.labels)
-    with pytest.raises(UserError, match=r"labels of the train split .* spec.split_seed"):
+    with refused(ErrorCode.USER_CODE, "own", "train", "spec.split_seed"):
         opened(changed)
 
 
