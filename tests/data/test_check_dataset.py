@@ -9,8 +9,9 @@ from raybench.data import check
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset, Split
 from raybench.data.load import load_dataset
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
+from tests.refusals import refused
 
 
 def split(size=6, *, shape=(4,), kind=np.float32, labels=None):
@@ -47,7 +48,7 @@ def test_labels_of_one_class_that_the_user_states_are_let_through():
     one = Split(np.ones((4, 4), np.float32), labels(0, 0, 0, 0))
     data = Dataset("own", 1, one, one, one)
     check_dataset(data, "load_dataset of own:Net", is_own=True)
-    with pytest.raises(UserError, match="nothing to tell apart"):
+    with refused(ErrorCode.INVALID_DATA, "dataset csv", 0):
         check_dataset(data, "dataset csv")
 
 
@@ -76,55 +77,42 @@ def changed(**splits):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "message"),
+    ("dataset", "names"),
     [
-        (changed(train=split(0)), "the train split is empty"),
-        (changed(train=split(2, labels=labels(0, 3))), "label 3 at sample 1 .* from 0 to 2"),
-        (
-            changed(train=split(3, labels=labels(0, -1, -1))),
-            r"label -1 at sample 1 \(2 such labels\)",
-        ),
-        (changed(test=split(2, labels=labels(0, 5))), "the test split has the label 5"),
-        (changed(train=with_value(np.nan, 7)), "the train split has NaN or infinite .* sample 7"),
-        (changed(validation=split(shape=(5,))), r"validation split has samples of float32 \(5,\)"),
-        (changed(train=split(shape=(0,))), "has inputs of shape"),
-        (whole(FOUR, NUMBERS), r"NaN or infinite labels, first at sample 1 \(2 such samples\)"),
-        (whole(FOUR, np.ones(4, "f")), "all 4 training labels are 1.0; there is nothing to learn"),
-        (
-            classes(FOUR, [1] * 4),
-            "all training samples are of one class, 1; there is nothing to tell",
-        ),
-        (classes(FOUR, NUMBERS), "labels of float32 .4,.; of"),
-        (classes(FOUR, TOKENS), r"they are int64 classes of"),
-        (prose(TOKENS, TOKENS, 7), "has the label 7 at sample 3"),
-        (
-            prose(TOKENS + 1, TOKENS % 8),
-            "train split has the token or code 8 in sample 3; they go f",
-        ),
-        (
-            prose(TOKENS, [[0, 1], [2, -100], [-100, -100], [3, 4]]),
-            r"no token that counts in sample 2 \(1 such samples\), all its labels are -100; leave",
-        ),
-        (whole(BY_NAME, FOUR), "the train split's input codes has the token or code -2 in sample"),
+        (changed(train=split(0)), ["train"]),
+        (changed(train=split(2, labels=labels(0, 3))), ["train", "3", "sample 1", "0 to 2"]),
+        (changed(train=split(3, labels=labels(0, -1, -1))), ["-1", "sample 1", "(2 "]),
+        (changed(test=split(2, labels=labels(0, 5))), ["test", "5"]),
+        (changed(train=with_value(np.nan, 7)), ["train", "NaN", "sample 7"]),
+        (changed(validation=split(shape=(5,))), ["validation", "float32 (5,)"]),
+        (changed(train=split(shape=(0,))), ["train", "(6, 0)"]),
+        (whole(FOUR, NUMBERS), ["NaN", "sample 1", "(2 "]),
+        (whole(FOUR, np.ones(4, "f")), ["4", "1.0"]),
+        (classes(FOUR, [1] * 4), ["1"]),
+        (classes(FOUR, NUMBERS), ["float32 (4,)"]),
+        (classes(FOUR, TOKENS), ["int64", "(4, 2)"]),
+        (prose(TOKENS, TOKENS, 7), ["7", "sample 3"]),
+        (prose(TOKENS + 1, TOKENS % 8), ["train", "8", "sample 3"]),
+        (prose(TOKENS, [[0, 1], [2, -100], [-100, -100], [3, 4]]), ["sample 2", "(1 ", "-100"]),
+        (whole(BY_NAME, FOUR), ["train", "codes", "-2"]),
         (
             dataclasses.replace(whole(BY_NAME | {"codes": TOKENS}, PAIRS), test=Split(FOUR, PAIRS)),
-            r"the test split has other inputs than the train split \(one array; codes, image\)",
+            ["test", "codes, image"],
         ),
         (
             dataclasses.replace(whole(FOUR, PAIRS), test=Split(FOUR, PAIRS[:, :1])),
-            r"labels of float32 \(1,\), the train split of float32 \(2,\)",
+            ["float32 (1,)", "float32 (2,)"],
         ),
         (
             whole(FOUR, np.arange(4, dtype="f"), weights=np.array([1, 1, -1, np.nan], np.float32)),
-            r"the weight -1.0 at sample 2 \(2 such weights\)",
+            ["-1.0", "sample 2", "(2 "],
         ),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused(dataset, message, monkeypatch):
+def test_what_cannot_be_trained_on_is_refused(dataset, names, monkeypatch):
     monkeypatch.setattr(check, "VALUES_AT_ONCE", 8)  # two rows at a time: first rows of chunks too
-    with pytest.raises(UserError, match=f"^x: .*{message}") as caught:
+    with refused(ErrorCode.INVALID_DATA, "x: ", *names):
         check_dataset(dataset, "x")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

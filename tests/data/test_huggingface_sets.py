@@ -7,9 +7,10 @@ import pytest
 from PIL import Image
 
 from raybench.data.summary import summarize
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from tests.data import making
 from tests.data.making import sizes
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("own_store")
 datasets = pytest.importorskip("datasets")
@@ -62,14 +63,14 @@ def test_two_texts_are_not_called_constant(tmp_path):
     }
     features = {name: datasets.Value("string") for name in columns}
     save(tmp_path / "s", {"train": columns}, features)
-    with pytest.raises(UserError, match=r"'premise' is left out: it has a text of its own .* 'hyp"):
+    with refused(ErrorCode.INVALID_DATA, "'premise'", "'hypothesis'"):
         load(tmp_path / "s", label="label")
     found = summarize(tmp_path / "s", labels=["label"])
     assert found.dataset["text"] == "premise"
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="datasets' cache has no set of that name"):
+    with refused(ErrorCode.NOT_FOUND, "no_such_owner/no_such_set"):
         load("no_such_owner/no_such_set")
-    with pytest.raises(UserError, match="not a whole folder of datasets' save_to_disk"):
+    with refused(ErrorCode.NOT_FOUND, tmp_path):
         load(tmp_path)

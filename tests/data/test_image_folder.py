@@ -12,10 +12,11 @@ from raybench.data.memory import is_mapped
 from raybench.data.store import store_folder
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
 from tests.data import making
 from tests.data.making import grey, sizes
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("own_store")
 
@@ -60,7 +61,7 @@ def test_a_folder_with_all_splits(folder):
     assert pairs == [(60, 0), (61, 1)]
     # Mapped, not copied: all splits are views of one file.
     assert not found.train.array.flags.owndata
-    with pytest.raises(UserError, match=r"validation_size 2: .* has a split of its own for it"):
+    with refused(ErrorCode.CONFLICT, "validation_size 2", folder):
         load(folder, validation_size=2)
 
 
@@ -123,8 +124,8 @@ def test_nested_folders_and_other_files(folder, capsys):
     found = load(folder, validation_size=1, test_size=1)
     assert sum(sizes(found)) == 6
     said = capsys.readouterr().err
-    assert "1 files are not images by their names and are left out" in said
-    assert "decoding 6 images once" in said
+    assert "1 files" in said
+    assert "6 images" in said
     load(folder, validation_size=1, test_size=1)
     assert capsys.readouterr().err == "", "a second study has nothing to wait for"
 
@@ -134,7 +135,7 @@ def test_metadata_tells_labels_and_targets(folder):
         picture(folder / "images" / f"{number}.png", number)
     rows = [f"images/{number}.png,{number % 2},{number / 4}" for number in range(8)]
     (folder / "metadata.csv").write_text("file_name, label ,weight\n" + "\n".join(rows))
-    with pytest.raises(UserError, match=r"labels in metadata.csv; read that, by name: csv, image"):
+    with refused(ErrorCode.CONFLICT, "metadata.csv", "file_name"):
         load(folder)
 
     load_csv = partial(making.load, folder, image="file_name")
@@ -153,24 +154,22 @@ def test_metadata_tells_labels_and_targets(folder):
 def test_sizes_and_channels_that_are_asked_for(folder):
     classes(folder, {"a": 2, "b": 2})
     picture(folder / "b" / "large.png", 9, size=(50, 40))
-    message = r"large.png is 50 x 40 pixels, and .*000.png 6 x 4; set dataset.image_size, such as"
-    with pytest.raises(UserError, match=message):
+    names = ("large.png", "50 x 40", "000.png", "6 x 4", "dataset.image_size")
+    with refused(ErrorCode.INVALID_DATA, *names):
         load(folder)
     assert load(folder, image_size=8, channels=3).input_shape == (8, 8, 3)
 
 
 TWO = {"cat": 2, "dog": 2}
 BROKEN = {
-    "not there": ([], r"pictures does not exist"),
-    "no images": (["x.txt"], r"holds 1 files, none of them an image"),
-    "inner folder": (
-        [("images/train", TWO)],
-        r"holds the folder images/train alone, and in it cat, dog; name .*/images/train\.",
-    ),
-    "no train": ([("test", {"cat": 1})], r"holds test and no train"),
+    "not there": ([], "NOT_FOUND", []),
+    "no images": (["x.txt"], "NOT_FOUND", [1]),
+    "inner folder": ([("images/train", TWO)], "CONFLICT", ["cat, dog", "pictures/images/train"]),
+    "no train": ([("test", {"cat": 1})], "MISSING", ["test", "train"]),
     "class typo": (
         [("train", TWO), ("test", {"catt": 1})],
-        r"test/catt/000.png: the class 'catt' .* is not in .*; did you mean 'cat'\?",
+        "INVALID_DATA",
+        ["test/catt/000.png", "'catt'", "'cat'?"],
     ),
 }
 
@@ -186,9 +185,8 @@ def make(folder, content):
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_wrong_is_one_sentence_that_names_it(folder, what):
-    content, message = BROKEN[what]
+def test_what_is_wrong_is_named(folder, what):
+    content, code, names = BROKEN[what]
     make(folder, content)
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(ErrorCode[code], folder, *names):
         load(folder)
-    assert str(folder) in str(caught.value)

@@ -10,9 +10,10 @@ from PIL import Image
 from raybench.data.sources import images
 from raybench.data.sources.images import ImageError, ImageForm, Picture, decode, decode_images
 from raybench.data.store import Writer
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
 from tests.data.making import content
+from tests.refusals import refused
 
 RED = (200, 30, 40)
 
@@ -128,7 +129,7 @@ def test_more_than_8_bits_are_scaled_by_the_white_of_the_first_images(bytes_of, 
     found = [decode(one, made)[..., 0] for one in files]
     for one, wanted in zip(found, (values, values // 2), strict=True):
         np.testing.assert_array_equal(one, np.rint(255 * wanted / white))
-    with pytest.raises(ImageError, match=f"to {white:g}, which is white"):
+    with pytest.raises(ImageError, match=f"{white:g}"):
         decode(bytes_of(values + 1), made)
     asked = images.probe([Picture(0, "x", files[0])], DatasetSpec(channels=1, white=5 * white))
     np.testing.assert_array_equal(decode(files[0], asked)[0, :, 0], 51)
@@ -182,27 +183,29 @@ def test_the_form_is_told_by_the_first_images():
     assert images.form_of(asked, heads).shape == (9, 9, 1)
 
 
+GREY_ALONE = {"channels": 1, "is_greyed": False}
+
+
 @pytest.mark.parametrize(
-    ("bytes_of", "message"),
+    ("bytes_of", "changes", "values"),
     [
-        (lambda: b"no image at all", "is not an image"),
-        (lambda: content(Image.effect_noise((64, 64), 50))[:900], "cannot be decoded"),
-        (lambda: content(Image.new("F", (6, 4), -0.5), "TIFF"), "numbers from -0.5 to -0.5"),
-        (lambda: content(Image.new("F", (6, 4), np.nan), "TIFF"), "numbers from nan"),
-        (lambda: content(Image.new("I", (6, 4), 70_000), "TIFF"), "to 70000, and .* to 65535"),
-        (lambda: content(Image.new("RGB", (5, 5))), "is 5 x 5 pixels"),
-        (lambda: b"P5 12000 12000 255\n", "is huge, above PIL's limit of 89,"),
+        (lambda: b"no image at all", {}, "image"),
+        (lambda: content(Image.effect_noise((64, 64), 50))[:900], {}, "decoded"),
+        (lambda: content(Image.new("F", (6, 4), -0.5), "TIFF"), {}, "-0.5 "),
+        (lambda: content(Image.new("F", (6, 4), np.nan), "TIFF"), {}, "nan"),
+        (lambda: content(Image.new("I", (6, 4), 70_000), "TIFF"), {}, "70000.*65535"),
+        (lambda: content(Image.new("RGB", (5, 5))), {}, "5 x 5"),
+        (lambda: b"P5 12000 12000 255\n", {}, "89,"),
+        (
+            lambda: content(Image.new("RGB", (6, 4), RED)),
+            {"channels": 1, "is_greyed": False},
+            "colors",
+        ),
     ],
 )
-def test_what_is_wrong_with_an_image_is_said(bytes_of, message):
-    with images.huge_images_refused(), pytest.raises(ImageError, match=message):
-        decode(bytes_of(), form())
-
-
-def test_colours_are_not_lost_unless_that_is_asked_for():
-    colours = content(Image.new("RGB", (6, 4), RED))
-    with pytest.raises(ImageError, match="has colors, and the first images are gray"):
-        decode(colours, form(channels=1, is_greyed=False))
+def test_an_image_that_cannot_be_used_is_refused(bytes_of, changes, values):
+    with images.huge_images_refused(), pytest.raises(ImageError, match=values):
+        decode(bytes_of(), form(**changes))
 
 
 def pictures(number, broken=()):
@@ -218,10 +221,7 @@ def decoded(folder, number, broken=()):
 
 
 def test_every_image_is_written_to_its_row(tmp_path):
-    message = (
-        r"^image 70 is not an image that PIL can read \(3 such images\); repair or remove it\.$"
-    )
-    with pytest.raises(UserError, match=message):
+    with refused(ErrorCode.INVALID_DATA, "image 70 ", "(3 "):
         decoded(tmp_path, 300, broken=(250, 70, 190))
     found = np.load(tmp_path / "images.npy")
     wanted = np.arange(300) % 251
@@ -230,5 +230,5 @@ def test_every_image_is_written_to_its_row(tmp_path):
 
 
 def test_decoding_ends_early_where_most_are_broken(tmp_path):
-    with pytest.raises(UserError, match=r"image 0 .*\(100 or more such images\)"):
+    with refused(ErrorCode.INVALID_DATA, "image 0 ", "(100 "):
         decoded(tmp_path, 1000, broken=range(0, 1000, 2))

@@ -11,7 +11,8 @@ from raybench.data.leaks import leak_lines
 from raybench.data.load import build_dataset
 from raybench.data.summary import summarize
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
+from tests.refusals import refused
 
 RNG = np.random.default_rng(0)
 ROWS = 600
@@ -42,9 +43,9 @@ LABELS = RNG.choice(["no", "yes"], ROWS)
 CASES = {
     "copy": (
         {"label": LABELS, "leak": np.where(LABELS == "no", "x", "y")},
-        "column 'leak' alone tells 100 % of the labels",
+        "'leak'.*100 %",
     ),
-    "alone": ({"label": ["maybe", *LABELS[1:]]}, "the class 'maybe' of the label has one sample"),
+    "alone": ({"label": ["maybe", *LABELS[1:]]}, "'maybe'"),
 }
 
 
@@ -68,23 +69,23 @@ def of_classes(train, validation, test):
 
 
 @pytest.mark.parametrize(
-    ("splits", "words"),
+    ("splits", "names"),
     [
-        (([0, 1, 2] * 9, [1] * 5, [0, 1, 2]), "all 5 validation samples are of one class, 'b'"),
-        (([0, 1, 2] * 9, [0, 1, 2], [2] * 4), "all 4 test samples are of one class, 'c'"),
-        (([0, 1] * 9, [0, 2, 1], [2, 1]), "no training sample is of the class 'c', and 2 samples"),
+        (([0, 1, 2] * 9, [1] * 5, [0, 1, 2]), ["5 validation", "'b'"]),
+        (([0, 1, 2] * 9, [0, 1, 2], [2] * 4), ["4 test", "'c'"]),
+        (([0, 1] * 9, [0, 2, 1], [2, 1]), ["train", "'c'", "2 "]),
     ],
 )
-def test_classes_that_a_split_lacks_are_said(splits, words):
+def test_classes_that_a_split_lacks_are_said(splits, names):
     (line,) = leak_lines(of_classes(*splits))
-    assert words in line
+    assert all(name in line for name in names)
 
 
 def test_training_samples_that_are_all_the_same_are_said():
     inputs, labels = np.zeros((40, 4, 4, 1), np.uint8), np.arange(40) % 2
     one = Split(inputs, labels)
     found = leak_lines(Dataset("made up", 2, one, one, one))
-    assert "40 of 40 training samples have the same inputs" in found[0]
+    assert "40 of 40" in found[0]
 
 
 @pytest.mark.parametrize("kind", ["numbers", "pictures"])
@@ -96,10 +97,10 @@ def test_rows_that_stand_in_two_splits_are_counted_for_each_pair(kind):
     parts = {"train": (0, 200), "validation": (190, 250), "test": (245, 300)}
     splits = {name: Split(inputs[a:b], labels[a:b]) for name, (a, b) in parts.items()}
     first, second = leak_lines(Dataset("made up", 2, **splits))
-    assert first.startswith("10 of 60 validation samples stand in the training split too")
-    assert "validation sample 0, training sample 190" in first
-    assert second.startswith("5 of 55 test samples stand in the validation split too")
-    assert "test sample 0, validation sample 55" in second
+    for part in ("10 of 60 validation", "validation sample 0", "training sample 190"):
+        assert part in first
+    for part in ("5 of 55 test", "test sample 0", "validation sample 55"):
+        assert part in second
 
 
 @pytest.mark.parametrize("value", ["1e308", "-inf"])
@@ -109,7 +110,7 @@ def test_numbers_beyond_numbers_count_as_missing(tmp_path, own_store, value, col
     path = write_table(tmp_path, **{column: numbers})
     spec = DatasetSpec(name="csv", path=str(path), label="label", test_size=60)
     if column == "label":
-        with pytest.raises(UserError, match=r"line 601 .*column 'label' is empty there, or not a"):
+        with refused(ErrorCode.INVALID_DATA, "601", "'label'"):
             build_dataset(spec)  # warnings are errors
         return
     found = build_dataset(spec)

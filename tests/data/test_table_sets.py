@@ -19,10 +19,11 @@ from raybench.data.sources.encode import NotUsed, count_names, learn_names, lear
 from raybench.data.sources.files import CsvTable, open_tables
 from raybench.data.sources.table import as_numbers
 from raybench.data.sources.table_set import prepare
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec
 from tests.data.making import content, load, sizes, write
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("own_store")
 ROWS = 400
@@ -65,8 +66,7 @@ def test_a_regression_in_the_labels_own_unit(csv, houses, capsys):
     assert abs(found.train.labels.mean()) < 1e-5
     assert found.train.labels.std() == pytest.approx(1, abs=1e-4)
     told = capsys.readouterr().err
-    assert "column 'id' is left out: it counts the rows" in told
-    assert "column 'country' is left out: it is 'DE' in every training row" in told
+    assert all(name in told for name in ("'id'", "'country'", "'DE'"))
 
 
 def test_statistics_are_of_the_training_rows_alone(csv):
@@ -119,9 +119,9 @@ def test_a_column_of_images(tmp_path, kind):
 
 
 def test_a_named_column_that_says_nothing_is_an_error(csv):
-    with pytest.raises(UserError, match=r"no column 'prise'.*did you mean 'price'"):
+    with refused(ErrorCode.UNKNOWN_NAME, "'prise'", "'price'"):
         load(csv, label="prise")
-    with pytest.raises(UserError, match=r"dataset\.columns: column 'price'.*dataset.label already"):
+    with refused(ErrorCode.CONFLICT, "dataset.columns", "'price'", "dataset.label"):
         load(csv, label="price", columns=["price"])
 
 
@@ -130,14 +130,14 @@ def test_what_a_missing_test_file_takes_from_training_is_said(csv):
     spec = DatasetSpec(name="csv", path=str(csv), label="town")
     with_validation = {"train": tables["train"], "validation": tables["train"]}
     prepare(spec, with_validation, said.append)
-    assert any("40 of the 400 training rows are held out to test the winner" in one for one in said)
+    assert any("40 of the 400" in one for one in said)
     said.clear()
     prepare(spec, tables, said.append)
-    assert not any("held out" in one for one in said)
+    assert not any("dataset.test_size" in one for one in said)
     none = spec.model_copy(update={"test_size": "none"})
     _, members, _ = prepare(none, with_validation, said.append)
     assert [len(one.rows) for one in members] == [400, 400, 0]
-    assert not any("held out" in one for one in said)
+    assert not any("dataset.test_size" in one for one in said)
 
 
 def test_without_a_test_split_nothing_is_held_out_for_it(csv):
@@ -176,17 +176,17 @@ def test_dates_are_days_and_flags_stay():
 
 
 @pytest.mark.parametrize(
-    ("learn", "reason"),
+    ("learn", "value"),
     [
-        (lambda: numbers([2.0, 2.0]), "is 2 in every"),
-        (lambda: numbers([None, np.nan]), "has no values"),
-        (lambda: numbers([1, 2, 3], counted_rows=3), "counts the rows"),
-        (lambda: names(["a", " a "]), "is 'a' in every"),
-        (lambda: names([f"id{number}" for number in range(200)]), "a text of its own"),
+        (lambda: numbers([2.0, 2.0]), "2"),
+        (lambda: numbers([None, np.nan]), "no values"),
+        (lambda: numbers([1, 2, 3], counted_rows=3), "dataset.columns"),
+        (lambda: names(["a", " a "]), "'a'"),
+        (lambda: names([f"id{number}" for number in range(200)]), "dataset.text"),
     ],
 )
-def test_columns_that_say_nothing_are_not_used(learn, reason):
-    with pytest.raises(NotUsed, match=reason):
+def test_columns_that_say_nothing_are_not_used(learn, value):
+    with pytest.raises(NotUsed, match=value):
         learn()
 
 
@@ -239,7 +239,7 @@ def test_saved_row_numbers_are_no_input(tmp_path, capsys):
     for name in ("csv", "parquet"):
         found = load(tmp_path / f"mixed.{name}", name, label="kind")
         assert found.input_shape == (1,)
-        assert "pandas' numbers of the rows" in " ".join(capsys.readouterr().err.split())
+        assert "left out" in capsys.readouterr().err
     asked = load(tmp_path / "mixed.csv", label="kind", columns=["Unnamed: 0", "x"])
     assert asked.input_shape == (2,)
 
@@ -261,5 +261,5 @@ def test_parts_of_a_table_may_differ_where_values_fit_both(tmp_path):
     assert load(tmp_path, "parquet", label="kind").input_shape == (4,)  # u, v, missing; y
     third = second.set_column(1, "y", pa.array([[1.0]] * 30))
     pa.parquet.write_table(third, tmp_path / "c.parquet")
-    with pytest.raises(UserError, match=r"c.parquet and .*a.parquet have other types .*double"):
+    with refused(ErrorCode.INVALID_DATA, "c.parquet", "a.parquet", "double"):
         load(tmp_path, "parquet", label="kind")

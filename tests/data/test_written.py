@@ -15,8 +15,9 @@ from raybench.data.sources.files import CsvTable, open_tables
 from raybench.data.sources.table import MemoryTable, column_of
 from raybench.data.sources.written import read_written
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from tests.data.making import load, write
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("own_store")
 
@@ -99,26 +100,26 @@ def test_points_in_an_english_file_are_decimal_ones(tmp_path):
 def test_how_columns_are_read_is_said():
     columns = {"a": ["$5", "$1,200"], "b": ["31/12/2017", "01/02/2018"], "c": ["-", "3.5"]}
     _, _, said = read(columns)
-    for words in ("a ('$5' is 5)", "day/month/year: b ('31/12/2017' is 2017-12-31)", "'-' in 1"):
+    for words in ("'$5' is 5", "day/month/year", "'31/12/2017' is 2017-12-31", "'-' in 1"):
         assert words in said
 
 
 @pytest.mark.parametrize(
-    ("texts", "words"),
+    ("texts", "names"),
     [
-        (["45%", "0.12"], "several units (none and '%')"),
-        (["5 €", "$6"], "several units ('$' and '€')"),
-        (["0,5", "0.5"], "decimal points and with decimal commas ('0.5' and '0,5')"),
-        (["1"] * 30 + ["abc"], "holds numbers, and 'abc' there (1 such rows)"),
-        (["31/12/2017"] * 30 + ["soon"], "holds dates, and 'soon' there"),
-        (["31/12/2017", "12/31/2017"], "several orders ('31/12/2017', '12/31/2017')"),
-        (["01/02/2017", "03/04/2017"], "set dataset.dates: day_first or month_first"),
+        (["45%", "0.12"], ["'%'"]),
+        (["5 €", "$6"], ["'$'", "'€'"]),
+        (["0,5", "0.5"], ["'0.5'", "'0,5'"]),
+        (["1"] * 30 + ["abc"], ["'abc'", "(1 "]),
+        (["31/12/2017"] * 30 + ["soon"], ["'soon'"]),
+        (["31/12/2017", "12/31/2017"], ["'31/12/2017'", "'12/31/2017'"]),
+        (["01/02/2017", "03/04/2017"], ["dataset.dates", "day_first", "month_first"]),
     ],
 )
-def test_what_cannot_be_told_is_asked(texts, words):
+def test_what_cannot_be_told_is_asked(texts, names):
     values, unread, _ = read({"a": texts})
     assert values["a"] == texts
-    assert words in unread["a"]
+    assert all(name in unread["a"] for name in names)
 
 
 DAY = datetime.datetime(2017, 2, 1)
@@ -174,15 +175,13 @@ def test_amounts_are_no_classes(tmp_path):
 
 def test_a_label_that_cannot_be_read_is_named(tmp_path):
     lines = ["x,y", *(f"{number},{number / 4:.2f}" for number in range(60)), "5,abc"]
-    with pytest.raises(UserError, match=r"line 62 of .*label column 'y' holds numbers, and 'abc'"):
+    with refused(ErrorCode.INVALID_DATA, "62", "'y'", "'abc'"):
         load(write(tmp_path / "t.csv", lines), label="y")
     lines = ["x,y", *(f"{number},{number / 4 if number else 'none'}" for number in range(60))]
-    with pytest.raises(
-        UserError, match=r"line 2 of .*'y' is empty.* 'none' are empty; dataset.task"
-    ):
+    with refused(ErrorCode.INVALID_DATA, "2", "'y'", "dataset.task"):
         load(write(tmp_path / "t.csv", lines), label="y")
     lines = ["x,y", *(f"{number},0{number % 9 + 1}/02/2017" for number in range(60))]
-    with pytest.raises(UserError, match=r"label column 'y' holds dates .* dataset.dates"):
+    with refused(ErrorCode.INVALID_DATA, "'y'", "dataset.dates"):
         load(write(tmp_path / "t.csv", lines), label="y")
 
 
@@ -200,7 +199,7 @@ def test_splits_are_read_alike_or_refused(tmp_path):
     write(tmp_path / "s" / "train.csv", ["x,y", *rows, "-,a"])
     commas = [row.replace(",", ";").replace(".", ",") for row in rows]
     write(tmp_path / "s" / "val.csv", ["x;y", *commas])
-    with pytest.raises(UserError, match=r"val.csv.* 'x' .*decimal points and with decimal commas"):
+    with refused(ErrorCode.INVALID_DATA, "val.csv", "'x'"):
         load(tmp_path / "s", label="y")
 
 
@@ -209,9 +208,7 @@ def test_all_reasons_are_said_where_no_column_is_left(tmp_path):
         "when,same,y",
         *(f"01/0{number % 9 + 1}/2017,7,{'ab'[number % 2]}" for number in range(40)),
     ]
-    with pytest.raises(
-        UserError, match=r"'when' is left out: .*dates.* 'same' is left out: it is 7"
-    ):
+    with refused(ErrorCode.INVALID_DATA, "'when'", "dataset.dates", "'same'", "7"):
         load(write(tmp_path / "t.csv", lines), label="y")
 
 
@@ -229,9 +226,9 @@ def test_unicode_with_a_byte_order_mark_is_read(tmp_path, mark):
 def test_utf16_without_a_mark_is_called_so(tmp_path):
     for name in ("utf-16-le", "utf-16-be"):
         path = write(tmp_path / "t.csv", ["a,y", *["1.5,2"] * 40], name)
-        with pytest.raises(UserError, match=f"iconv -f {name.replace('16-', '16')} -t utf-8"):
+        with refused(ErrorCode.INVALID_FILE, path, f"iconv -f {name.replace('16-', '16')}"):
             load(path, label="y")
-        with pytest.raises(UserError, match="UTF-16 without a byte order mark"):
+        with refused(ErrorCode.INVALID_FILE, path):
             build_dataset(DatasetSpec(name="text", path=str(path)))
 
 
@@ -256,7 +253,7 @@ def test_new_rows_are_read_as_the_training_rows_were(tmp_path):
     one = rows_as_inputs([{"when": "13/02/2017", "x": "1,5"}], columns)
     other = rows_as_inputs([{"when": datetime.datetime(2017, 2, 13), "x": 1.5}], columns)
     np.testing.assert_allclose(one, other)
-    with pytest.raises(UserError, match=r"'when' of the rows holds no numbers .*'02/13/2017'"):
+    with refused(ErrorCode.INVALID_DATA, "'when'", "'02/13/2017'"):
         rows_as_inputs([{"when": "02/13/2017", "x": "1,5"}], columns)
     plain = [{key: value for key, value in one.items() if key != "form"} for one in columns]
     assert encoder_of(plain[1]).form is None, "of a model that was saved before"
