@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from raybench.commands import cli
-from raybench.loggers.processes import Loggers, check_loggers
+from raybench.loggers.follow import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.export import export, write_plots
 from raybench.report.page import try_page
@@ -63,7 +63,7 @@ def _report(options: ReportOptions) -> Ended:
         try_page(results, results.folder, warn)
         show(console, results, plots=plots, verbose=verbose)
     with Loggers(tools, results.folder, place=results.place, say=warn, close_s=None) as loggers:
-        loggers.start()
+        loggers.start(is_whole=True)
         loggers.end()
     return Ended(cli.FAILED if loggers.has_failed else cli.DONE, results.place)
 

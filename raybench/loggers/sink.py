@@ -63,30 +63,8 @@ class Sink(Protocol):
     study was interrupted) replaces its earlier attempt, so that the tool shows it once.
     """
 
-    place: str
-    """Where it writes, without secrets: the ledger counts only what was written there."""
-
-    def has(self, name: str) -> bool:
-        """Return whether a run that was written is still in the tool.
-
-        True where the tool cannot say: what the user has deleted there is not written again.
-
-        Args:
-            name: name in the tool, as `start` returned it.
-        """
-        del name
-        return True
-
-    def start(self, run: LoggedRun, earlier: str | None) -> str:
-        """Start a run.
-
-        Args:
-            run: the run.
-            earlier: name in the tool of the attempt that it replaces.
-
-        Returns:
-            Name of the run in the tool.
-        """
+    def start(self, run: LoggedRun) -> None:
+        """Start a run, in place of an earlier attempt with its name."""
 
     def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
         """Add evaluations to the curve of a run, each as `curve_values` returns it."""
@@ -97,8 +75,8 @@ class Sink(Protocol):
     def cut_off(self, run: LoggedRun) -> None:
         """End a run that has no record, because nothing trains it any more."""
 
-    def winners(self, winners: Sequence[LoggedWinner], earlier: str | None) -> str:
-        """Write the winners in place of the `earlier` ones; return their name in the tool."""
+    def winners(self, winners: Sequence[LoggedWinner]) -> None:
+        """Write the winners, in place of earlier ones of the study."""
 
     def flush(self) -> None:
         """Make what was written visible."""

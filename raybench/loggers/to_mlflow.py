@@ -5,6 +5,7 @@ the training clock, so the axis of relative time shows seconds of training. MLFL
 server, or `sqlite:///FILE`) and MLFLOW_EXPERIMENT_NAME say where it is written.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,6 @@ from pathlib import Path
 
 import mlflow
 from mlflow.entities import Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.tracking import MlflowClient
 
 from raybench.loggers.sink import Figures, LoggedRun, LoggedWinner, Sink, Value, params_of, shown
@@ -25,8 +24,14 @@ LONGEST = 5000
 """Characters of a tag's value; the server's limit is a little higher."""
 NOT_IN_NAMES = re.compile(r"[^\w. :/-]")
 """Characters that MLflow refuses in a metric's name: `mAP50-95(B)` is `mAP50-95_B_` there."""
-PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
-"""Timeout in seconds and retries of a request, unless the user sets them."""
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+"""Variables that are set unless the user sets them."""
+KEY = "raybench_run"
+"""Tag that names a run of a study."""
 
 
 class _MLflow(Sink):
@@ -34,15 +39,14 @@ class _MLflow(Sink):
 
     def __init__(self, folder: Path, study: str) -> None:
         del folder  # MLflow keeps it elsewhere
-        for name, value in PATIENCE.items():
+        for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._client, self._uri = MlflowClient(), shown(mlflow.get_tracking_uri())
         self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or study
-        self.place, self._study = f"{self._uri} {self._name}", study
+        self._study = study
         self._runs: dict[str, str] = {}
         """MLflow's ids of the open runs."""
         experiment = self._client.get_experiment_by_name(self._name)
-        self._is_new = experiment is None
         if experiment is not None and experiment.lifecycle_stage != "active":
             raise ValueError(
                 f"the experiment {self._name} was deleted there; restore it, or set "
@@ -52,13 +56,9 @@ class _MLflow(Sink):
             experiment.experiment_id if experiment else self._client.create_experiment(self._name)
         )
 
-    def has(self, name: str) -> bool:
-        return not self._is_new
-
-    def start(self, run: LoggedRun, earlier: str | None) -> str:
-        self._runs[run.name] = number = self._create(run.name, run.role, earlier, run.began)
+    def start(self, run: LoggedRun) -> None:
+        self._runs[run.name] = number = self._create(run.name, run.role, run.began)
         self._params(number, params_of(run.spec))
-        return number
 
     def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
         metrics = []
@@ -82,9 +82,9 @@ class _MLflow(Sink):
     def cut_off(self, run: LoggedRun) -> None:
         self._client.set_terminated(self._runs.pop(run.name), "KILLED")
 
-    def winners(self, winners: Sequence[LoggedWinner], earlier: str | None) -> str:
+    def winners(self, winners: Sequence[LoggedWinner]) -> None:
         now_s = unix_seconds()
-        number = self._create(f"{self._study}: winners", "winners", earlier, now_s)
+        number = self._create(f"{self._study}: winners", "winners", now_s)
         configs = {}
         for winner in winners:
             title = winner.title
@@ -94,26 +94,22 @@ class _MLflow(Sink):
             configs[title] = f"trial {winner.trial}: {winner.config} ({winner.proof})"
         self._tags(number, configs)
         self._client.set_terminated(number, "FINISHED")
-        return number
 
     def close(self) -> str:
         if self._uri.startswith("http"):
             return f"experiment {self._name} at {self._uri}"
         return f"mlflow ui --backend-store-uri {self._uri}, experiment {self._name}"
 
-    def _create(self, name: str, role: str, earlier: str | None, began: float) -> str:
-        """Create a run and delete the `earlier` one, whose curve MLflow cannot shorten."""
-        try:
-            if earlier is not None:
-                self._client.delete_run(earlier)
-        except MlflowException as error:
-            if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
-                raise  # otherwise the user has deleted it permanently
+    def _create(self, name: str, role: str, began: float) -> str:
+        """Create a run, and delete earlier ones of its name, whose curves MLflow cannot shorten."""
+        key = hashlib.sha256(f"{self._study} {name}".encode()).hexdigest()[:16]
+        for earlier in self._client.search_runs([self._experiment], f"tags.{KEY} = '{key}'"):
+            self._client.delete_run(earlier.info.run_id)
         found = self._client.create_run(
             self._experiment,
             start_time=round(1000 * began),
             run_name=name,
-            tags={"study": self._study, "role": role},
+            tags={"study": self._study, "role": role, KEY: key},
         )
         return str(found.info.run_id)
 

@@ -40,15 +40,10 @@ class _TensorBoard(Sink):
     def __init__(self, folder: Path, study: str) -> None:
         del study  # TensorBoard names runs by their folders
         self._folder = folder / FOLDER
-        self.place = FOLDER
         self._files: dict[str, _Events] = {}
 
-    def has(self, name: str) -> bool:
-        return (self._folder / name).is_dir()  # deleting it has the run written again
-
-    def start(self, run: LoggedRun, earlier: str | None) -> str:
-        name = folder_name(run.name)
-        file = self._files[run.name] = _Events(self._folder / name)
+    def start(self, run: LoggedRun) -> None:
+        file = self._files[run.name] = _Events(self._folder / folder_name(run.name))
         params = params_of(run.spec)
         file.add(text("spec", f"```yaml\n{to_yaml(dict(params))}```"), wall_s=run.began)
         compared = {key: params[key] for key in params if not key.startswith(NOT_COMPARED)}
@@ -57,7 +52,6 @@ class _TensorBoard(Sink):
         measured = {f"run/{name}": 0.0 for name in figures}
         for part in hparams({"role": run.role, **compared}, measured)[:2]:  # without the end
             file.add(part, wall_s=run.began)
-        return name
 
     def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
         file = self._files[run.name]
@@ -83,7 +77,7 @@ class _TensorBoard(Sink):
         file.add(text("end", "- state: cut off"), wall_s=run.began)
         file.close()
 
-    def winners(self, winners: Sequence[LoggedWinner], earlier: str | None) -> str:
+    def winners(self, winners: Sequence[LoggedWinner]) -> None:
         file, now_s = _Events(self._folder / WINNERS), unix_seconds()
         for winner in winners:
             words = f"**{_plain(winner.config)}** (trial {_plain(winner.trial)}; {winner.proof})"
@@ -93,7 +87,6 @@ class _TensorBoard(Sink):
             for key, value in winner.figures.items():
                 file.scalar(f"{WINNERS}/{winner.title}/{key}", value, 0, wall_s=now_s)
         file.close()
-        return WINNERS
 
     def flush(self) -> None:
         for file in self._files.values():

@@ -5,40 +5,39 @@ folder), WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR and WANDB_BASE_URL say where it 
 of the command line and the environment is sent: they may hold secrets.
 """
 
+import hashlib
 import os
 import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import wandb
 
-from raybench.loggers.sink import WINNERS, Figures, LoggedRun, LoggedWinner, Sink, params_of, shown
+from raybench.loggers.sink import WINNERS, Figures, LoggedRun, LoggedWinner, Sink, params_of
 
 PROJECT = "raybench"
 OFFLINE = ("offline", "dryrun")
 
 
 class _WeightsAndBiases(Sink):
-    """Writes through W&B's service process; each attempt of a run has its own id."""
+    """Writes through W&B's service process; a run keeps its id, so that a later attempt replaces
+    an earlier one."""
 
     def __init__(self, folder: Path, study: str) -> None:
+        os.environ.setdefault("WANDB_SILENT", "true")  # its login prints otherwise
         self._folder, self._study = Path(os.environ.get("WANDB_DIR") or folder), study
+        self._study_path = folder.absolute()
         self._project = os.environ.get("WANDB_PROJECT") or PROJECT
         self._is_offline = os.environ.get("WANDB_MODE", "").lower() in OFFLINE
-        url = os.environ.get("WANDB_BASE_URL", "wandb.ai")
-        place = str(self._folder.absolute()) if self._is_offline else url
-        self.place = shown(f"{place} {os.environ.get('WANDB_ENTITY', '')} {self._project}")
         self._runs: dict[str, Any] = {}
 
-    def start(self, run: LoggedRun, earlier: str | None) -> str:
+    def start(self, run: LoggedRun) -> None:
         config = {"role": run.role, **params_of(run.spec)}
-        opened = self._open(run.name, earlier, role=run.role, config=config)
+        opened = self._open(run.name, role=run.role, config=config)
         opened.define_metric("train_s", hidden=True)
         opened.define_metric("*", step_metric="train_s")
         self._runs[run.name] = opened
-        return str(opened.id)
 
     def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
         for values in points:
@@ -50,8 +49,8 @@ class _WeightsAndBiases(Sink):
     def cut_off(self, run: LoggedRun) -> None:
         self._finish(run.name, {"state": "cut off"}, is_well=False)
 
-    def winners(self, winners: Sequence[LoggedWinner], earlier: str | None) -> str:
-        opened = self._open(WINNERS, earlier, role="winners", config={})
+    def winners(self, winners: Sequence[LoggedWinner]) -> None:
+        opened = self._open(WINNERS, role="winners", config={})
         for winner in winners:
             found = winner.figures | {"trial": winner.trial, "config": winner.config}
             found |= {"is_confirmed": winner.is_confirmed}
@@ -59,7 +58,6 @@ class _WeightsAndBiases(Sink):
             spec = params_of(winner.spec)
             opened.config.update({f"{winner.title}.{key}": one for key, one in spec.items()})
         opened.finish(exit_code=0)
-        return str(opened.id)
 
     def close(self) -> str:
         wandb.teardown()
@@ -72,14 +70,14 @@ class _WeightsAndBiases(Sink):
         opened.summary.update(summary)
         opened.finish(exit_code=0 if is_well else 1)
 
-    def _open(self, name: str, earlier: str | None, *, role: str, config: Mapping[str, Any]) -> Any:
-        """Start a run, and delete the `earlier` attempt unless it was uploaded."""
+    def _open(self, name: str, *, role: str, config: Mapping[str, Any]) -> Any:
+        """Start a run, and delete earlier attempts that were not uploaded."""
         if name in self._runs:
             self._finish(name, {"state": "superseded"}, is_well=False)
-        if earlier is not None:
-            for folder in (self._folder / "wandb").glob(f"offline-run-*-{earlier}"):
-                if not any(folder.glob("*.synced")):  # left by `wandb sync`
-                    shutil.rmtree(folder)
+        number = hashlib.sha256(f"{self._study_path} {name}".encode()).hexdigest()[:16]
+        for folder in (self._folder / "wandb").glob(f"offline-run-*-{number}"):
+            if not any(folder.glob("*.synced")):  # left by `wandb sync`
+                shutil.rmtree(folder)
         settings = wandb.Settings(
             silent=True,
             console="off",
@@ -96,7 +94,7 @@ class _WeightsAndBiases(Sink):
             group=self._study,
             name=name,
             job_type=role,
-            id=uuid.uuid4().hex[:16],
+            id=number,
             config=dict(config),
             dir=str(self._folder),
             settings=settings,

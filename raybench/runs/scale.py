@@ -24,7 +24,7 @@ from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.data.shared import shared_key
-from raybench.loggers.processes import Loggers, check_loggers
+from raybench.loggers.follow import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.live.progress import ProgressDisplay, lines_for
 from raybench.report.page import try_page

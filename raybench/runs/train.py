@@ -16,7 +16,7 @@ from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
-from raybench.loggers.processes import Loggers, check_loggers
+from raybench.loggers.follow import Loggers, check_loggers
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
 from raybench.report.console import make_console, say

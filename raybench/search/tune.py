@@ -18,7 +18,7 @@ from raybench.cluster.capacity import Capacity, local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
-from raybench.loggers.processes import Loggers, check_loggers
+from raybench.loggers.follow import Loggers, check_loggers
 from raybench.report.console import make_console, say
 from raybench.report.export import export
 from raybench.report.live.progress import lines_for

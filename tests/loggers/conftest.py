@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raybench.loggers.feed import Feed, WrittenLedger
+from raybench.loggers.follow import Feed
 from raybench.loggers.to_tensorboard import open_sink
 from raybench.results.records import record_of
 from raybench.results.store import plain
@@ -43,16 +43,14 @@ def session(tmp_path):
     were written to their end."""
 
     def run(*lines, close=True):
-        with WrittenLedger(tmp_path, "tensorboard") as ledger:
-            sink = open_sink(tmp_path, "study")
-            ledger.open(sink.place)
-            feed = Feed(sink, ledger)
-            for line in lines:
-                feed.take(*record_of(plain(line)), line)
-            feed.flush()
-            if close:
-                feed.close()
-            sink.close()
+        sink = open_sink(tmp_path, "study")
+        feed = Feed(sink)
+        for line in lines:
+            feed.take(*record_of(plain(line)), line)
+        feed.flush()
+        if close:
+            feed.close()
+        sink.close()
         return feed.num_ended
 
     return run

@@ -5,7 +5,7 @@ import struct
 
 from tensorboardX.proto.event_pb2 import Event
 
-from raybench.loggers.processes import Loggers
+from raybench.loggers.follow import Loggers
 from raybench.results.store import Store
 from tests.made_results import results_folder, run_line
 

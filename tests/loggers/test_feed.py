@@ -9,18 +9,16 @@ from types import ModuleType
 import pytest
 from read_back import tensorboard_events, tensorboard_scalars
 
-from raybench.loggers.feed import WrittenLedger, new_lines
+from raybench.loggers.follow import new_lines
 from raybench.loggers.sink import WINNERS, curve_values, params_of, shown
 from raybench.loggers.to_tensorboard import folder_name
 from raybench.report.study import load
 from raybench.results.store import RECORDS_FILE
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation
 from tests.factories import read_lines
 from tests.made_results import POINT, run_line
-from tests.refusals import refused
 
 ACCURACY = "by_train_ms/validation_accuracy"
 
@@ -81,27 +79,11 @@ def test_what_is_repeated_replaces_what_it_repeats(tmp_path, session, point):
 def test_a_run_that_goes_on_in_another_session_stands_there_once(tmp_path, session, point):
     begun = [point("0000", index, 0.1) for index in range(3)]
     cut = ended("0000", 3.0, outer_stop="interrupted", best_value=0.1)
-    done = [point("0001", 0), ended("0001", 1.0)]
-    assert session(*done, *begun, cut) == 2
-    (file,) = (tmp_path / "tensorboard" / "0001").iterdir()
-    written = file.stat().st_mtime_ns
+    assert session(*begun, cut) == 1
     # From its checkpoint behind the second evaluation: the driver writes the curve anew.
     more = [point("0000", index, 0.1) for index in range(2)] + [point("0000", 2, 0.8)]
-    last = ended("0000", 3.5)
-    assert session(*done, *begun, cut, *more, last) == 1
+    assert session(*more, ended("0000", 3.5)) == 1
     assert curve(tmp_path, "0000") == [(1000, 0.1), (2000, 0.1), (3000, 0.8)]
-    assert file.stat().st_mtime_ns == written
-    assert session(*done, *begun, cut, *more, last) == 0
-
-
-def test_a_folder_that_was_deleted_is_written_anew(tmp_path, session, point):
-    lines = [point("0000", 0), ended("0000", 1.0)]
-    session(*lines)
-    (file,) = (tmp_path / "tensorboard" / "0000").iterdir()
-    file.unlink()
-    file.parent.rmdir()
-    assert session(*lines) == 1
-    assert curve(tmp_path, "0000") == [(1000, 0.5)]
 
 
 def test_a_tensorboard_that_has_read_a_lost_attempt_forgets_it(
@@ -129,7 +111,7 @@ def test_a_runs_name_stays_in_the_folder(tmp_path, session, point, name):
     (folder,) = (tmp_path / "tensorboard").iterdir()
     assert folder.name == folder_name(name) != WINNERS
     assert tensorboard_scalars(folder)[ACCURACY]
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["logged", "tensorboard"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["tensorboard"]
 
 
 def test_only_whole_new_lines_are_read(tmp_path):
@@ -143,15 +125,6 @@ def test_only_whole_new_lines_are_read(tmp_path):
             written.write(text)
             written.flush()
             assert list(new_lines(read)) == lines
-
-
-def test_one_process_at_a_time_logs_a_study(tmp_path):
-    with (
-        WrittenLedger(tmp_path, "mlflow"),
-        refused(ErrorCode.STUDY_IN_USE, "mlflow"),
-        WrittenLedger(tmp_path, "mlflow"),
-    ):
-        pass
 
 
 def test_a_spec_is_flat_and_without_what_is_not_set():

@@ -11,7 +11,6 @@ from test_repeated import study
 from test_tables import shown
 
 from raybench.commands import cli
-from raybench.loggers.feed import _sentence
 from raybench.report.answer import spec_comment
 from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT, next_steps
@@ -19,7 +18,6 @@ from raybench.report.study import load
 from raybench.results.ranking import nearest
 from raybench.results.store import Store
 from raybench.results.verdict import judge
-from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from tests.made_results import curve, raced, results_folder, run_line
 
@@ -152,7 +150,6 @@ def test_every_printed_command_can_be_copied_whatever_the_folder_is_called(
         page = Path(odd, name, "report.html").read_text()
         printed += "\n".join(re.findall(r"<code>(.*?)</code>", html.unescape(page)))
     printed += f"\nso: {load(odd + '/digits_race').best.command}\n"
-    printed += _sentence("comet", tmp_path, odd, UserError("so")).replace("; ", ": ", 1)
     commands = re.findall(r"python -m raybench[^\n]*PWN[^\n]*", printed)
     assert {line.split(".")[1].split(" ")[0] for line in commands} == {"train", "tune", "report"}
     for line in commands:

@@ -1,0 +1,329 @@
+"""The tools of `--log`, and the thread that writes a study to one of them.
+
+A thread follows the records file, so that training never waits for a tool. A tool that raises is
+dropped; the driver waits for the others at the end of the study, for a limited time.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from raybench.loggers.sink import (
+    LoggedRun,
+    Sink,
+    curve_values,
+    run_figures,
+    run_words,
+    shown,
+    winners_of,
+)
+from raybench.results.records import add_point, record_of, what_runs
+from raybench.results.store import RECORDS_FILE, StudyFiles, plain
+from raybench.spec.errors import ErrorCode, StudyError, UserError, did_you_mean
+from raybench.spec.run import RunSpec
+from raybench.spec.text import command_line, counted
+from raybench.stats.clock import unix_seconds
+from raybench.stats.record import Evaluation, Role, RunRecord
+
+POLL_S = 0.5
+"""Seconds between two looks at the records."""
+CLOSE_S = 30.0
+"""Longest wait for the tools at the end of a study, in seconds."""
+SAY_S = 2.0
+"""Seconds of that wait before the user is told of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggerKind:
+    """A tool of `--log`. Its module `to_<name>.py` defines `open_sink(folder, study)`."""
+
+    title: str
+    package: str
+    """Package that the module imports."""
+    install: str
+    """Name of the package for pip."""
+    hint: str = ""
+    """Advice printed when the tool fails: the beginning of a sentence."""
+
+
+LOGGERS: dict[str, LoggerKind] = {
+    "tensorboard": LoggerKind(title="TensorBoard", package="tensorboardX", install="tensorboardX"),
+    "mlflow": LoggerKind(
+        title="MLflow",
+        package="mlflow",
+        install="mlflow-skinny",
+        hint="MLFLOW_TRACKING_URI says where it writes; ",
+    ),
+    "wandb": LoggerKind(
+        title="Weights & Biases",
+        package="wandb",
+        install="wandb",
+        hint="with WANDB_MODE=offline it needs no account nor server; ",
+    ),
+}
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Check the names of `--log`, without importing the tools.
+
+    Raises:
+        UserError: A tool is unknown, or its package is not installed.
+    """
+    for name in names:
+        if name not in LOGGERS:
+            raise UserError(f"--log {name}: {did_you_mean(name, LOGGERS)}", ErrorCode.UNKNOWN_NAME)
+        kind = LOGGERS[name]
+        found = importlib.util.find_spec(kind.package)
+        # A folder of that name, as the tools leave in the current one, has no origin.
+        if found is None or found.origin is None:
+            what = f"the package {kind.package} is not installed"
+            raise UserError(
+                f"--log {name}: {what}; install it with: pip install {kind.install}",
+                ErrorCode.NOT_INSTALLED,
+            )
+
+
+class Loggers:
+    """Writes the records of a session to tools, each in a thread of its own; a context manager.
+
+    Args:
+        tools: Names that `check_loggers` accepted.
+        folder: Results folder.
+        place: The folder or URL as the user named it.
+        say: Prints a message; called from other threads too.
+        close_s: Longest wait of `close`, in seconds; None waits until everything is written.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[str],
+        folder: Path,
+        *,
+        place: str,
+        say: Callable[[str], None],
+        close_s: float | None = CLOSE_S,
+    ) -> None:
+        self._tools = list(dict.fromkeys(tools))
+        self._folder, self._place, self._say = folder, place, say
+        self._close_s = threading.TIMEOUT_MAX if close_s is None else close_s
+        self._threads: list[_Follower] = []
+
+    def start(self, *, is_whole: bool = False) -> None:
+        """Start the threads. The records file must exist; from now on it only grows.
+
+        Args:
+            is_whole: Whether the records of earlier sessions are written too.
+        """
+        position = 0 if is_whole else (self._folder / RECORDS_FILE).stat().st_size
+        for tool in self._tools:
+            follower = _Follower(tool, self._folder, self._place, position, self._say)
+            self._threads.append(follower)
+            follower.start()
+
+    def end(self) -> None:
+        """State that no more records come, so that the tools get the winners."""
+        for follower in self._threads:
+            follower.ended.set()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a tool is missing data; valid after `close`."""
+        return any(follower.has_failed for follower in self._threads)
+
+    def close(self) -> None:
+        """Wait until everything is written; drop the tools that are not done in time."""
+        for follower in self._threads:
+            follower.closed.set()
+        _join(self._threads, min(SAY_S, self._close_s))
+        if titles := [one.title for one in self._threads if one.is_alive()]:
+            is_limited = self._close_s < threading.TIMEOUT_MAX
+            limit = f", for {self._close_s:g} s at most" if is_limited else ""
+            self._say(f"writing the rest to {', '.join(titles)}{limit}")
+        _join(self._threads, self._close_s - SAY_S)
+        for follower in self._threads:
+            if follower.is_alive():
+                follower.drop("did not take everything")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
+    """Wait for all threads, `seconds` in all."""
+    until = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+class _Follower(threading.Thread):
+    """Writes the records from a position of their file to one tool, until `closed` is set.
+
+    A daemon: a library that waits for a server does not keep the driver alive.
+    """
+
+    def __init__(
+        self, tool: str, folder: Path, place: str, position: int, say: Callable[[str], None]
+    ) -> None:
+        super().__init__(name=f"log-{tool}", daemon=True)
+        self.title, self._tool, self._say = LOGGERS[tool].title, tool, say
+        self._folder, self._position = folder, position
+        self._study = Path(place.partition("?")[0]).name or folder.name
+        again = command_line("report", place, "--log", tool)
+        self._again = f"the study goes on; {again} writes all of it."
+        self.ended, self.closed = threading.Event(), threading.Event()
+        self.has_failed, self._is_dropped = False, False
+
+    def run(self) -> None:
+        """Follow the records; say what was written, or why the tool is dropped."""
+        try:
+            written = self._follow()
+        except BaseException as error:  # noqa: BLE001 (a library's, its sys.exit too)
+            self.drop(self._reason(error))
+        else:
+            if written is not None and not self._is_dropped:
+                self._say(written)
+
+    def drop(self, reason: str) -> None:
+        """Say, once, that the tool gets no more data, and why."""
+        if not self._is_dropped:
+            self.has_failed = self._is_dropped = True
+            self._say(f"--log {self._tool}: {self.title} {reason}; {self._again}")
+
+    def _follow(self) -> str | None:
+        """Return a sentence on what was written; None if the driver did not reach the end."""
+        sink: Sink = importlib.import_module(f"raybench.loggers.to_{self._tool}").open_sink(
+            self._folder, self._study
+        )
+        feed, bad, is_last = Feed(sink), 0, False
+        with (self._folder / RECORDS_FILE).open("rb") as records:
+            records.seek(self._position)
+            while not is_last:
+                is_last = self.closed.wait(POLL_S)
+                for line in new_lines(records):
+                    try:
+                        content = json.loads(line)
+                        name, one = record_of(plain(content))
+                    except ValueError:
+                        bad += 1  # the study's own screen says which
+                    else:
+                        feed.take(name, one, content)
+                feed.flush()
+        feed.close()
+        if self.ended.is_set() and feed.num_ended:
+            from raybench.results.study import load  # late: pandas takes a second
+
+            if winners := winners_of(load(self._folder)):
+                sink.winners(winners)
+        where = sink.close()
+        if not self.ended.is_set():
+            return None
+        runs = counted(feed.num_ended, "run")
+        runs += f" (without {bad} lines that are no records)" if bad else ""
+        return shown(f"{self.title}: {runs} written: {where}")
+
+    def _reason(self, error: BaseException) -> str:
+        """Return what an error of the tool means; keep its traceback unless it is a UserError."""
+        reason = str(error).rstrip(".") or type(error).__name__
+        if isinstance(error, UserError):
+            return shown(f"ended, {reason}")
+        reason = reason.splitlines()[0][:300]
+        try:
+            files = StudyFiles(self._folder)
+            path = files.write_error(f"log-{self._tool}", traceback.format_exc())
+            kept = f"traceback: {path}"
+        except (OSError, StudyError) as problem:  # where the disk is full there is no room for this
+            kept = f"traceback not kept: {problem}"
+        hint = LOGGERS[self._tool].hint.removesuffix("; ")
+        reason = f"ended, {type(error).__name__}: {reason} ({kept})"
+        return shown("; ".join(filter(None, (reason, hint))))
+
+
+@dataclass
+class _OpenRun:
+    """A run whose record has not been read yet."""
+
+    curve: list[Evaluation] = field(default_factory=list)
+    what: tuple[Role, RunSpec] | None = None
+    logged: LoggedRun | None = None
+    """The run in the tool; None before it is started there, and when it has to be started again."""
+    num_written: int = 0
+    """Points of the curve that the tool has."""
+
+
+class Feed:
+    """Writes runs to a tool, each with the curve of its last attempt.
+
+    Args:
+        sink: The tool.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._open: dict[str, _OpenRun] = {}
+        self.num_ended = 0
+        """Runs that were written to their end."""
+
+    def take(self, name: str, found: object, line: dict[str, Any]) -> None:
+        """Take the content of a line of the records, as `record_of` returns it."""
+        if isinstance(found, Evaluation):
+            run = self._open.setdefault(name, _OpenRun())
+            run.what = what_runs(line) or run.what
+            add_point(run.curve, found)
+            if len(run.curve) <= run.num_written:  # the tool has points that no longer count
+                run.logged, run.num_written = None, 0
+        elif isinstance(found, RunRecord):
+            self._end(found, self._open.pop(name, _OpenRun()))
+
+    def flush(self) -> None:
+        """Write the new points of open runs."""
+        for name, run in self._open.items():
+            if run.what is not None and run.num_written < len(run.curve):
+                self._write(name, run, began=unix_seconds() - run.curve[-1].train_s)
+        self._sink.flush()
+
+    def close(self) -> None:
+        """End the runs that have no record."""
+        for run in self._open.values():
+            if run.logged is not None:
+                self._sink.cut_off(run.logged)
+        self._open.clear()
+
+    def _end(self, record: RunRecord, run: _OpenRun) -> None:
+        run.what = record.role, record.spec
+        finished = record.finished
+        ended_s = datetime.fromisoformat(finished).timestamp() if finished else unix_seconds()
+        logged = self._write(record.trial, run, began=ended_s - record.ledger["train"])
+        self._sink.end(logged, run_figures(record), run_words(record))
+        self.num_ended += 1
+
+    def _write(self, name: str, run: _OpenRun, *, began: float) -> LoggedRun:
+        """Write the new points; start the run first if the tool does not have it."""
+        assert run.what is not None
+        if run.logged is None:
+            role, spec = run.what
+            run.logged = LoggedRun(name=name, role=role, spec=spec, began=began)
+            self._sink.start(run.logged)
+        metric = run.logged.spec.objective.judged_by.name
+        new = run.curve[run.num_written :]
+        self._sink.points(run.logged, [curve_values(point, metric) for point in new])
+        run.num_written = len(run.curve)
+        return run.logged
+
+
+def new_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the whole lines that were appended to a file; the rest of a line waits for its end."""
+    while (line := file.readline()).endswith(b"\n"):
+        yield line
+    file.seek(-len(line), os.SEEK_CUR)
