@@ -16,8 +16,8 @@ from raybench.data.check import check_dataset
 from raybench.data.dataset import SPLITS
 from raybench.data.sources import encode, table_set
 from raybench.data.sources.encode import NotUsed, count_names, learn_names, learn_numbers
-from raybench.data.sources.files import CsvTable, open_tables
-from raybench.data.sources.table import as_numbers
+from raybench.data.sources.files import open_tables
+from raybench.data.sources.table import Table, as_numbers
 from raybench.data.sources.table_set import prepare
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
@@ -199,8 +199,8 @@ def test_names_get_a_feature_each_and_unseen_ones_none():
 
 def test_columns_are_read_in_parts_where_memory_is_short(csv, monkeypatch):
     together = load(csv, label="price", limit=10)
-    passes, read = [], CsvTable.batches
-    monkeypatch.setattr(CsvTable, "batches", lambda *given: passes.append(given[1]) or read(*given))
+    passes, read = [], Table.batches
+    monkeypatch.setattr(Table, "batches", lambda *given: passes.append(given[1]) or read(*given))
     monkeypatch.setattr(table_set, "MAX_BYTES_READ", 3 * 8 * ROWS)
     tables, spec = (
         open_tables("csv", str(csv)),
@@ -261,5 +261,5 @@ def test_parts_of_a_table_may_differ_where_values_fit_both(tmp_path):
     assert load(tmp_path, "parquet", label="kind").input_shape == (4,)  # u, v, missing; y
     third = second.set_column(1, "y", pa.array([[1.0]] * 30))
     pa.parquet.write_table(third, tmp_path / "c.parquet")
-    with refused(ErrorCode.INVALID_DATA, "c.parquet", "a.parquet", "double"):
+    with refused(ErrorCode.INVALID_FILE, tmp_path, "y", "double"):
         load(tmp_path, "parquet", label="kind")

@@ -12,7 +12,7 @@ import pytest
 from raybench.data.load import build_dataset
 from raybench.data.sources.encode import encoder_of, rows_as_inputs
 from raybench.data.sources.files import CsvTable, open_tables
-from raybench.data.sources.table import MemoryTable, column_of
+from raybench.data.sources.table import Table, column_of
 from raybench.data.sources.written import read_written
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode
@@ -24,8 +24,7 @@ pytestmark = pytest.mark.usefixtures("own_store")
 
 def read(columns, **keys):
     """Return what columns are read as, the reasons why others are not, and what is said."""
-    table, said = MemoryTable(pa.table(columns), "t"), []
-    table.folder, table.place = "", lambda row: f"row {row}"
+    table, said = Table(pa.table(columns), "t"), []
     spec = DatasetSpec(name="huggingface", path="t", **keys)
     found = read_written(spec, {"train": table}, said.append)["train"]
     values = {name: column_of(found, name).to_pylist() for name in columns}
@@ -220,7 +219,7 @@ def test_unicode_with_a_byte_order_mark_is_read(tmp_path, mark):
     path.write_bytes(mark + "\r\n".join(lines).encode(name))
     found = load(path, label="y")
     assert (found.class_names, found.encoding["columns"][0]["name"]) == (("b", "ä"), "größe")
-    assert CsvTable(path).place(1) == f"line 3 of {path}"
+    assert CsvTable(path).place(1) == f"row 3 of {path}"
 
 
 def test_utf16_without_a_mark_is_called_so(tmp_path):
@@ -240,7 +239,7 @@ def test_the_line_that_names_the_delimiter_is_taken(tmp_path, first, delimiter):
     path = write(tmp_path / "t.csv", [first, f"x{delimiter}y", *rows], end="\r\n")
     table = open_tables("csv", str(path))["train"]
     assert (table.schema.names, table.num_rows) == (["x", "y"], 40)
-    assert table.place(0) == f"line 3 of {path}"
+    assert table.place(0) == f"row 3 of {path}"
 
 
 def test_new_rows_are_read_as_the_training_rows_were(tmp_path):

@@ -31,7 +31,7 @@ from raybench.data.sources.cut import held_out_line, mixed_order, stored_and_cut
 from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
-from raybench.data.sources.table import MemoryTable
+from raybench.data.sources.table import Table
 from raybench.data.store import Source, Writer, file_at, print_note
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
@@ -62,25 +62,23 @@ class RawSet:
     """Names of the classes by number, where the files have them."""
 
 
-class ArrayTable(MemoryTable):
-    """Labels or weights of an array as a table, to be read as those of tables."""
+def array_table(array: Array, name: str, source: str, class_names: Sequence[str] = ()) -> Table:
+    """Return labels or weights of shape (N,) or (N, columns) as a table, to be read as those are.
 
-    def __init__(
-        self, array: Array, name: str, source: str, class_names: Sequence[str] = ()
-    ) -> None:
-        """`array`: (N,) or (N, columns); `class_names`: by number, where they are known."""
-        kind = array.dtype.newbyteorder("=")  # Arrow knows no other byte order, and no longdouble
-        kind = np.dtype(str) if kind.kind == "S" else kind
-        array = array.astype(np.float64 if kind == np.longdouble else kind, copy=False)
-        columns = {name: array}
-        if array.ndim > 1:
-            columns = {f"{name}[:, {place}]": one for place, one in enumerate(array.T)}
-        super().__init__(pa.table(columns), source)
-        self.class_names = {name: class_names} if class_names else {}
-
-    def place(self, row: int) -> str:
-        """See `Table`."""
-        return f"sample {row} of {self.source}"
+    `class_names` are by number, where they are known.
+    """
+    kind = array.dtype.newbyteorder("=")  # Arrow knows no other byte order, and no longdouble
+    kind = np.dtype(str) if kind.kind == "S" else kind
+    array = array.astype(np.float64 if kind == np.longdouble else kind, copy=False)
+    columns = {name: array}
+    if array.ndim > 1:
+        columns = {f"{name}[:, {place}]": one for place, one in enumerate(array.T)}
+    return Table(
+        pa.table(columns),
+        source,
+        class_names={name: class_names} if class_names else None,
+        place=lambda row: f"sample {row} of {source}",
+    )
 
 
 def as_inputs(array: Array, place: str) -> Array:
@@ -168,7 +166,7 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
                 ErrorCode.INVALID_DATA,
             )
     tables = {
-        split: ArrayTable(one, LABEL, places[split], raw.class_names)
+        split: array_table(one, LABEL, places[split], raw.class_names)
         for split, one in found.items()
     }
     labels = read_labels(tables, tables["train"].schema.names, task, are_pictures=True)
@@ -306,7 +304,7 @@ def _split(
                 "from 0 for each training sample.",
                 ErrorCode.INVALID_DATA,
             )
-        weights = read_weights(ArrayTable(one, name, str(path)), name)
+        weights = read_weights(array_table(one, name, str(path)), name)
     return RawSplit(inputs if len(columns) > 1 else inputs[columns[0]], labels, weights)
 
 

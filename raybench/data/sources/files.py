@@ -1,19 +1,21 @@
 """CSV and Parquet files: one table that is cut into splits, or a table for each split."""
 
+import bisect
 import codecs
+import copy
 import csv
-import io
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
+import pyarrow.dataset
 
 from raybench.data.memory import require_memory
-from raybench.data.sources.table import BATCH_ROWS, MemoryTable, Table, Tables, is_number
+from raybench.data.sources.table import Table, Tables, is_number
 from raybench.data.store import list_files
 from raybench.spec.errors import ErrorCode, UserError
 
@@ -25,90 +27,42 @@ SPLIT_NAMES = {
 """Names of files and folders of splits, as in Hugging Face's ImageFolder."""
 
 
-class ParquetTable(Table):
-    """A Parquet file, or several that are parts of one table, in the order of their names."""
+def open_parquet(files: Sequence[Path], source: Path) -> Table:
+    """Open a Parquet file, or several that are parts of one table, in the order of their names.
 
-    def __init__(self, files: Sequence[Path], source: Path) -> None:
-        """Open the files; `source` is the path that the user named.
+    Args:
+        files: The files.
+        source: The path that the user named.
 
-        Raises:
-            UserError: the files differ in columns or types, or one is damaged.
-        """
-        self.source, self.folder = str(source), str(files[0].parent)
-        self._files, self._rows = list(files), []
-        schemas = []
-        for file in self._files:
-            try:
-                with pa.parquet.ParquetFile(file) as about:
-                    self._rows.append(about.metadata.num_rows)
-                    schemas.append(about.schema_arrow.remove_metadata())
-            except (pa.ArrowInvalid, OSError) as error:
-                message = f"{file} is not a whole Parquet file ({error}); write it again."
-                raise UserError(message, ErrorCode.INVALID_FILE) from error
-        self._given = schemas[0].names
-        names = [name.strip() for name in self._given]
-        require_once(names, str(files[0]))
-        joined = schemas[0]
-        for file, schema in zip(self._files, schemas, strict=True):
-            if schema.names != self._given:
-                other = set(schema.names) ^ set(self._given)
-                raise UserError(
-                    f"{file} and {files[0]} have other columns ({', '.join(sorted(other))}); make "
-                    "them the same, in the same order.",
-                    ErrorCode.INVALID_DATA,
-                )
-            try:  # a column may be empty in one part, or whole where another has fractions
-                joined = pa.unify_schemas([joined, schema], promote_options="permissive")
-            except pa.ArrowException as error:
-                raise UserError(
-                    f"{file} and {files[0]} have other types ({error}); make them the same.",
-                    ErrorCode.INVALID_DATA,
-                ) from error
-        self.schema = pa.schema(list(zip(names, joined.types, strict=True)))
-        self.num_rows = sum(self._rows)
-        if not self.num_rows:
-            raise UserError(f"{source} has no rows; give it some.", ErrorCode.INVALID_DATA)
+    Raises:
+        UserError: The files differ in types, or one is damaged.
+    """
+    try:
+        parts = [pa.dataset.dataset(str(file), format="parquet") for file in files]
+        # A column may be empty in one part, or whole where another has fractions.
+        schema = pa.unify_schemas([part.schema for part in parts], promote_options="permissive")
+        counts = [part.count_rows() for part in parts]
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(
+            f"{source} is no whole Parquet table ({error}); write it again, with the same types in "
+            "all files.",
+            ErrorCode.INVALID_FILE,
+        ) from error
 
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """See `Table`."""
-        given = dict(zip(self.schema.names, self._given, strict=True))
-        asked = [given[column] for column in columns]
-        kinds = pa.schema([self.schema.field(column) for column in columns])
-        for file in self._files:
-            try:
-                # With pre_buffer all that was read of a file stays in memory until its end.
-                with pa.parquet.ParquetFile(file, pre_buffer=False) as opened:
-                    for batch in opened.iter_batches(BATCH_ROWS, columns=asked):
-                        yield batch.select(asked).rename_columns(list(columns)).cast(kinds)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise UserError(
-                    f"{file} cannot be read on: {error}; write it again.", ErrorCode.INVALID_FILE
-                ) from error
+    ends = list(itertools.accumulate(counts))
 
-    def place(self, row: int) -> str:
-        """See `Table`."""
-        for file, rows in zip(self._files, self._rows, strict=True):
-            if row < rows:
-                return f"row {row + 1} of {file}"
-            row -= rows
-        raise AssertionError("there are no such rows")
+    def place(row: int) -> str:
+        number = bisect.bisect_right(ends, row)
+        return f"row {row - ends[number] + counts[number] + 1} of {files[number]}"
 
-
-def require_once(names: Sequence[str], source: str) -> None:
-    """Raise UserError if two columns have the same name."""
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise UserError(
-                f"{source}: two columns have the name '{name}' (columns {names.index(name) + 1} "
-                f"and {number + 1}); give each its own.",
-                ErrorCode.INVALID_FILE,
-            )
+    data = pa.dataset.dataset([str(file) for file in files], schema=schema, format="parquet")
+    return Table(data, str(source), folder=str(files[0].parent), place=place)
 
 
 DELIMITERS = (",", ";", "\t", "|")
 SEPARATOR = re.compile(r'"?sep=([^\r\n])"?')  # the line that tells Excel the delimiter
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # replaces bytes that are not UTF-8
-BYTES_SHOWN = 20  # bytes shown before and after one that is not UTF-8
+CHARACTERS_SHOWN = 60  # characters of a line that an error shows
 HEAD_BYTES = 2**20  # bytes of a file that decide on encoding and delimiter
 MEMORY_FACTOR = 3
 """Bytes of memory for a byte of the file, at most, while it is read: text and columns."""
@@ -123,28 +77,28 @@ BYTE_ORDER_MARKS = {
 }
 
 
-class CsvTable(MemoryTable):
+class CsvTable(Table):
     """A CSV file in memory, whose first line names the columns.
 
     The delimiter is a comma, semicolon, tab or `|`, or given by a line `sep=` above the names. The
-    encoding is UTF-8, or UTF-16 or UTF-32 with a byte order mark; the file may be gzipped.
+    encoding is UTF-8, or UTF-16 or UTF-32 with a byte order mark; the file may be gzipped. Rows are
+    counted as in a spreadsheet: the names are row 1.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the file; raise UserError with the line of the first mistake."""
-        self.folder, self._path = str(path.parent), path
+        """Read the file; raise UserError with the row of the first mistake."""
+        self._path = path
         require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
         try:
             self._encoding = encoding_of(path)
             with pa.input_stream(str(path)) as stream:
-                head = stream.read(HEAD_BYTES).decode(self._encoding, errors="replace")
+                head = stream.read(HEAD_BYTES).decode(self._encoding, errors="replace").splitlines()
         except (OSError, pa.ArrowInvalid) as error:
             raise UserError(f"{path} cannot be read ({error}).", ErrorCode.NOT_FOUND) from error
-        lines = [line for line in head.splitlines() if line.strip()]
+        lines = [line for line in head if line.strip()]
         separator = SEPARATOR.fullmatch(lines[0].strip(" ")) if lines else None
-        self._skipped = 0
+        self._skipped = 1 + head.index(lines[0]) if separator else 0
         if separator:
-            self._skipped = 1 + head.splitlines().index(lines[0])
             lines = lines[1:]
         if not lines:
             raise UserError(
@@ -157,34 +111,38 @@ class CsvTable(MemoryTable):
             if separator
             else max(DELIMITERS, key=lambda one: len(next(csv.reader([lines[0]], delimiter=one))))
         )
-        names = self._names()
-        table = self._read()
-        self._given = table.column_names
-        super().__init__(table.rename_columns(names), str(path))
-        if not self.num_rows:
-            raise UserError(
-                f"{path} has a line of names and no rows; give it rows.", ErrorCode.INVALID_DATA
-            )
-        if any(map(pa.types.is_binary, self.schema.types)):
+        self._table = self._read()
+        if any(map(pa.types.is_binary, self._table.schema.types)):
             raise not_utf8(path)
+        if all(is_number(name.strip()) for name in self._table.column_names if name.strip()):
+            raise UserError(
+                f"{path}: row 1 must name the columns, and holds numbers or nothing "
+                f"({lines[0][:CHARACTERS_SHOWN]}); write a line of names above it.",
+                ErrorCode.INVALID_FILE,
+            )
+        super().__init__(
+            self._table,
+            str(path),
+            folder=str(path.parent),
+            place=lambda row: f"row {row + 2 + self._skipped} of {path}",
+        )
 
-    def place(self, row: int) -> str:
-        """Return the line in which a row ends, by reading the file up to it."""
-        for number, (line, _) in enumerate(self._records()):
-            if number == row + 1:  # after the names
-                return f"line {line} of {self._path}"
-        return f"row {row + 1} of {self._path}"
-
-    def with_texts(self, columns: Sequence[str]) -> "CsvTable":
+    def with_texts(self, columns: Sequence[str]) -> Self:
         """Return the table with some columns as the texts of the file."""
-        given = dict(zip(self.schema.names, self._given, strict=True))
-        texts = self._read([given[column] for column in columns])
-        return self.replaced({column: texts.column(given[column]) for column in columns})
+        found, given = copy.copy(self), [self._given[column] for column in columns]
+        texts = self._read(given)
+        for name in given:
+            place = found._table.column_names.index(name)
+            found._table = found._table.set_column(place, name, texts.column(name))
+        found._hold(found._table)
+        return found
 
-    def _read(self, as_texts: Sequence[str] = ()) -> Any:
+    def _read(self, as_texts: Sequence[str] = (), *, use_threads: bool = True) -> Any:
         """Read all columns by their types, or some columns as texts."""
         read = pa.csv.ReadOptions(
-            skip_rows=self._skipped, encoding=self._encoding.replace("utf-8-sig", "utf8")
+            skip_rows=self._skipped,
+            encoding=self._encoding.replace("utf-8-sig", "utf8"),
+            use_threads=use_threads,
         )
         parse = pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         convert = pa.csv.ConvertOptions(
@@ -197,58 +155,15 @@ class CsvTable(MemoryTable):
                 str(self._path), read_options=read, parse_options=parse, convert_options=convert
             )
         except pa.ArrowInvalid as error:
-            raise self._not_a_table(str(error)) from error
+            if use_threads:
+                return self._read(as_texts, use_threads=False)  # whose error has the row
+            raise UserError(
+                f"{self._path} cannot be read as CSV: {error}. Give every row a value for each "
+                f"name, and put values that hold {self.delimiter!r} in double quotes.",
+                ErrorCode.INVALID_FILE,
+            ) from error
         except UnicodeDecodeError as error:
             raise not_utf8(self._path) from error
-
-    def _not_a_table(self, problem: str) -> UserError:
-        """Return the error for a file that pyarrow cannot read, with the first wrong line."""
-        expected = 0
-        for line, cells in self._records():
-            expected = expected or len(cells)
-            if len(cells) != expected:
-                return UserError(
-                    f"{self._path}: line {line} has {len(cells)} values, the line of names has "
-                    f"{expected}; give them as many, and put values that hold "
-                    f"{self.delimiter!r} in double quotes.",
-                    ErrorCode.INVALID_FILE,
-                )
-        return UserError(
-            f"{self._path} cannot be read as CSV: {problem.rstrip('.')}.", ErrorCode.INVALID_FILE
-        )
-
-    def _names(self) -> list[str]:
-        """Return the names of the columns; raise UserError for duplicates, or if there are none."""
-        line, cells = next(self._records())
-        given = [name.strip() for name in cells]
-        if all(is_number(name) for name in given if name):
-            raise UserError(
-                f"{self._path}: line {line} must name the columns, and holds "
-                f"{f'numbers ({given[0]}, ...)' if any(given) else 'nothing'}; write a line of "
-                "names above it.",
-                ErrorCode.INVALID_FILE,
-            )
-        # pandas writes its row numbers under an empty name, and reads it as this one.
-        names = [name or f"Unnamed: {number}" for number, name in enumerate(given)]
-        require_once(names, str(self._path))
-        return names
-
-    def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the line in which each record ends, and its cells; empty records are skipped."""
-        limit = csv.field_size_limit(2**31 - 1)
-        try:
-            with pa.input_stream(str(self._path)) as stream:
-                text = io.TextIOWrapper(
-                    stream, encoding=self._encoding, errors="replace", newline=""
-                )
-                for _ in range(self._skipped):
-                    text.readline()
-                reader = csv.reader(text, delimiter=self.delimiter)
-                for cells in reader:
-                    if cells:
-                        yield self._skipped + reader.line_num, cells
-        finally:
-            csv.field_size_limit(limit)
 
 
 def encoding_of(path: Path) -> str:
@@ -274,26 +189,17 @@ def encoding_of(path: Path) -> str:
 
 
 def not_utf8(path: Path) -> UserError:
-    """Return the error for a text file with an invalid byte, with the first such line of UTF-8."""
+    """Return the error for a text file with an invalid byte, with the first such line."""
     encoding = encoding_of(path)
-    if encoding != "utf-8-sig":
-        return UserError(
-            f"{path} begins as {encoding}, and is damaged; save it again as UTF-8.",
-            ErrorCode.INVALID_FILE,
-        )
-    number, shown = 0, ""
     with pa.input_stream(str(path)) as stream:
-        for line in io.BufferedReader(stream):
-            number += 1
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                start, end = max(0, error.start - BYTES_SHOWN), error.start + BYTES_SHOWN
-                shown = line[start:end].decode("latin-1")
-                break
+        content = stream.read()
+    valid = content.decode(encoding, errors="replace").partition(UNREADABLE)[0]
+    number = valid.count("\n") + 1
+    line = content.decode("latin-1").split("\n")[number - 1].strip()
     return UserError(
-        f"{path}: line {number} is not UTF-8 ('{shown.strip()}' if it is Latin-1); save the file "
-        "as UTF-8: iconv -f latin1 -t utf-8.",
+        f"{path}: line {number} is not {encoding.removesuffix('-sig').upper()} "
+        f"('{line[:CHARACTERS_SHOWN]}' if it is Latin-1); save the file as UTF-8: iconv -f latin1 "
+        "-t utf-8.",
         ErrorCode.INVALID_FILE,
     )
 
@@ -338,7 +244,7 @@ def open_tables(kind: str, given: str) -> Tables:
 
 def _open(kind: str, files: list[Path], source: Path) -> Table:
     if kind == "parquet":
-        return ParquetTable(files, source)
+        return open_parquet(files, source)
     if len(files) == 1:
         return CsvTable(files[0])
     raise UserError(

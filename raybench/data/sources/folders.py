@@ -1,64 +1,19 @@
 """Folders of images or texts as tables: one row per file, with its class."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from raybench.data.sources.files import SPLIT_NAMES, find_files, split_of
 from raybench.data.sources.images import is_image
-from raybench.data.sources.table import BATCH_ROWS, Table, Tables
+from raybench.data.sources.table import Table, Tables
 from raybench.data.store import File, list_files
 from raybench.spec.errors import ErrorCode, UserError
 
 METADATA = "metadata.csv"  # lists images with their labels, as in Hugging Face's ImageFolder
-FILE_NAME = "file_name"
-LABEL = "label"
+FILE_NAME, TEXT, LABEL = "file_name", "text", "label"  # columns of the tables
 TEXT_ENDINGS = (".txt", ".text", ".md")
-FILES_AT_ONCE = BATCH_ROWS // 64  # texts of a batch: a file is longer than a cell
-
-
-class FolderTable(Table):
-    """Files with their classes."""
-
-    def __init__(
-        self,
-        source: str,
-        files: Sequence[str],
-        classes: Sequence[str],
-        read: Callable[[Path], str] | None = None,
-    ) -> None:
-        """Create a table of the columns `file_name` and `label`, or `text` and `label`.
-
-        Args:
-            source: name of the table in sentences.
-            files: paths of the files.
-            classes: class of each file.
-            read: reads the text of a file for the column `text`; without it the first column is
-                `file_name`.
-        """
-        self.source, self.folder = source, ""  # paths of files are whole, or from here
-        self._files, self._classes, self._read = files, classes, read
-        names = (FILE_NAME if read is None else "text", LABEL)
-        self.schema = pa.schema([(name, pa.string()) for name in names])
-        self.num_rows = len(files)
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """See `Table`."""
-        first = self.schema.names[0]
-        size = FILES_AT_ONCE if self._read and first in columns else BATCH_ROWS
-        for start in range(0, self.num_rows, size):
-            cells = {LABEL: self._classes[start : start + size]}
-            if first in columns:
-                files = self._files[start : start + size]
-                cells[first] = [self._read(Path(one)) for one in files] if self._read else files
-            arrays = [pa.array(cells[name], pa.string()) for name in columns]
-            yield pa.record_batch(arrays, names=list(columns))
-
-    def place(self, row: int) -> str:
-        """See `Table`."""
-        return self._files[row]
 
 
 def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
@@ -169,6 +124,7 @@ def _require_no_inner(place: Path, names: Sequence[str]) -> None:
 
 
 def _by_class(place: Path, by_split: Names, read: Callable[[Path], str] | None = None) -> Tables:
+    """Return a row for each file: its class, and its name or what `read` returns for it."""
     tables: dict[str, Table] = {}
     for split, (prefix, names) in by_split.items():
         classes = []
@@ -181,5 +137,7 @@ def _by_class(place: Path, by_split: Names, read: Callable[[Path], str] | None =
                 )
             classes.append(folder)
         files = [f"{place}/{name}" for name in names]
-        tables[split] = FolderTable(f"{place}/{prefix}".rstrip("/"), files, classes, read)
+        cells = {FILE_NAME: files} if read is None else {TEXT: [read(Path(one)) for one in files]}
+        table = pa.table({**cells, LABEL: classes})
+        tables[split] = Table(table, f"{place}/{prefix}".rstrip("/"), place=files.__getitem__)
     return tables

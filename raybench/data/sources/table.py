@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset
 
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
@@ -100,51 +101,89 @@ class Unread:
 
 
 class Table:
-    """Interface of tables: rows of files, of a folder, or of a Hugging Face set."""
+    """Rows of files, of a folder or of a Hugging Face set: columns by name, read in batches."""
 
-    source: str
-    """Name of the table in sentences: its path."""
-    folder: str
-    """Folder from which relative paths in cells start."""
-    schema: Any
-    """Stripped names, and types, of the columns: a `pyarrow.Schema`."""
-    num_rows: int
-    class_names: Mapping[str, Sequence[str]] = {}
-    """Names of the classes of columns that hold them as numbers."""
     forms: Mapping[str, Any] = {}
-    """Notation of texts that were read as numbers or dates (`written.NumberForm`), by column."""
+    """Notation of texts that are read as numbers or dates (`written.NumberForm`), by column."""
     unread: Mapping[str, Unread] = {}
     """Columns of texts that could not be read as numbers or dates."""
 
+    def __init__(
+        self,
+        data: Any,
+        source: str,
+        *,
+        folder: str = "",
+        class_names: Mapping[str, Sequence[str]] | None = None,
+        place: Callable[[int], str] | None = None,
+    ) -> None:
+        """Create a table.
+
+        Args:
+            data: The rows, a `pyarrow.Table` or a `pyarrow.dataset.Dataset`.
+            source: Name of the table in sentences: its path.
+            folder: Folder from which relative paths in cells start.
+            class_names: Names of the classes of columns that hold them as numbers.
+            place: Returns the place of a row (from 0) in its file, for sentences.
+
+        Raises:
+            UserError: There are no rows, or two columns have the same name.
+        """
+        self.source, self.folder, self.class_names = source, folder, class_names or {}
+        self.place = place or (lambda row: f"row {row + 1} of {source}")
+        self._hold(data)
+
+    def _hold(self, data: Any) -> None:
+        self._data = pa.dataset.dataset(data) if isinstance(data, pa.Table) else data
+        # pandas writes its row numbers under an empty name, and reads it as this one.
+        names = [
+            name.strip() or f"Unnamed: {number}" for number, name in enumerate(data.schema.names)
+        ]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise UserError(
+                    f"{self.source}: two columns have the name '{name}' (columns "
+                    f"{names.index(name) + 1} and {number + 1}); give each its own.",
+                    ErrorCode.INVALID_FILE,
+                )
+        self._given = dict(zip(names, data.schema.names, strict=True))
+        self.schema = pa.schema(list(zip(names, data.schema.types, strict=True)))
+        """Stripped names, and types, of the columns: a `pyarrow.Schema`."""
+        self.num_rows = int(self._data.count_rows())
+        if not self.num_rows:
+            raise UserError(f"{self.source} has no rows; give it some.", ErrorCode.INVALID_DATA)
+
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield all rows of some columns in batches (`pyarrow.RecordBatch`), in order."""
-        raise NotImplementedError
+        fields = {name: pc.field(self._given[name]) for name in columns}
+        try:
+            for batch in self._data.to_batches(
+                columns=fields, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+            ):
+                arrays = [
+                    self.forms[name].read(values) if self._is_written(name, values.type) else values
+                    for name, values in zip(columns, batch.columns, strict=True)
+                ]
+                yield pa.record_batch(arrays, names=list(columns))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UserError(
+                f"{self.source} cannot be read on ({error}); write it again.",
+                ErrorCode.INVALID_FILE,
+            ) from error
 
-    def place(self, row: int) -> str:
-        """Return the place of a row (from 0) in its file: `line 7 of flowers.csv`."""
-        raise NotImplementedError
-
-
-class MemoryTable(Table):
-    """A table in memory."""
-
-    def __init__(self, table: Any, source: str) -> None:
-        """`table`: a `pyarrow.Table`."""
-        self.source, self._table = source, table
-        self.schema, self.num_rows = table.schema, table.num_rows
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """See `Table`."""
-        yield from self._table.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
-
-    def replaced(self, columns: Mapping[str, Any]) -> Self:
-        """Return the table with new values (`pyarrow.ChunkedArray`) of some columns."""
+    def read_as(self, forms: Mapping[str, Any], unread: Mapping[str, Unread]) -> Self:
+        """Return the table with texts of some columns read as numbers or dates."""
         found = copy.copy(self)
-        for name, values in columns.items():
-            place = self.schema.names.index(name)
-            found._table = found._table.set_column(place, name, values)
-        found.schema = found._table.schema
+        found.forms, found.unread = forms, unread
+        kinds = {
+            one.name: forms[one.name].type if found._is_written(one.name, one.type) else one.type
+            for one in self.schema
+        }
+        found.schema = pa.schema(list(kinds.items()))
         return found
+
+    def _is_written(self, column: str, kind: Any) -> bool:
+        return column in self.forms and is_text_type(kind)
 
 
 Tables = Mapping[str, Table]

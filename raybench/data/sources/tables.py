@@ -15,7 +15,6 @@ from raybench.data.sources.cut import KEYS, mixed_order, stored_and_cut
 from raybench.data.sources.files import open_tables, split_of
 from raybench.data.sources.label_columns import read_labels, read_weights
 from raybench.data.sources.table import (
-    BATCH_ROWS,
     Say,
     Table,
     Tables,
@@ -181,11 +180,20 @@ def _source(spec: DatasetSpec, found: Sequence[File], keys: Sequence[str] | None
     return Source(name=spec.name, path=_path(spec), files=found, options=options)
 
 
+def is_picture_type(kind: Any) -> bool:
+    """Return whether a type of pyarrow is that of Hugging Face's images: bytes, or a path."""
+    return pa.types.is_struct(kind) and bool({field.name for field in kind} & {"bytes", "path"})
+
+
 def require_image_column(table: Table, column: str) -> None:
     """Raise UserError if a column cannot hold images."""
     kind = table.schema.field(column).type
-    is_pair = pa.types.is_struct(kind) and {field.name for field in kind} & {"bytes", "path"}
-    if is_pair or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or is_text_type(kind):
+    if (
+        is_picture_type(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or is_text_type(kind)
+    ):
         return
     raise UserError(
         f"dataset.image: column '{column}' of {table.source} holds {kind}; images are their bytes, "
@@ -277,32 +285,15 @@ def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> imag
     return images.Picture(place, name, cell)
 
 
-class HuggingFaceTable(Table):
-    """One split of a set of Hugging Face's `datasets`."""
-
-    def __init__(self, split: Any, source: str) -> None:
-        """`split`: a `datasets.Dataset`."""
-        self.source, self.folder = source, str(Path.cwd())
-        self.schema = split.features.arrow_schema.remove_metadata()
-        self.num_rows = split.num_rows
-        self.class_names = {
-            name: tuple(feature.names)
-            for name, feature in split.features.items()
-            if hasattr(feature, "names")
-        }
-        self.images = [
-            name for name, feature in split.features.items() if type(feature).__name__ == "Image"
-        ]
-        self._split = split.with_format("arrow")
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """See `Table`."""
-        for table in self._split.select_columns(list(columns)).iter(BATCH_ROWS):
-            yield from table.combine_chunks().to_batches()
-
-    def place(self, row: int) -> str:
-        """See `Table`."""
-        return f"row {row + 1} of {self.source}"
+def _huggingface_table(split: Any, source: str) -> Table:
+    """Return a split of a set of Hugging Face (`datasets.Dataset`), whose file stays mapped."""
+    names = {
+        name: tuple(feature.names)
+        for name, feature in split.features.items()
+        if hasattr(feature, "names")
+    }
+    rows = split.with_format("arrow")[:]
+    return Table(rows, source, folder=str(Path.cwd()), class_names=names)
 
 
 def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
@@ -333,7 +324,7 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
             ErrorCode.MISSING,
         )
     tables = {
-        split: HuggingFaceTable(one, f"{spec.path} ({split})" if len(splits) > 1 else spec.path)
+        split: _huggingface_table(one, f"{spec.path} ({split})" if len(splits) > 1 else spec.path)
         for split, one in splits.items()
     }
     files = [Path(about["filename"]) for one in splits.values() for about in one.cache_files]
@@ -379,7 +370,6 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
         The spec, and the tables without splits whose labels are all hidden (-1).
     """
     train = tables["train"]
-    assert isinstance(train, HuggingFaceTable)
     chosen: dict[str, Any] = {}
     if spec.label is None and spec.task != "language_modelling":
         known = [name for name in ("label", "labels") if name in train.schema.names]
@@ -395,8 +385,8 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
         labels = [spec.label] if isinstance(spec.label, str) else spec.label or []
         used = {chosen.get("label"), *labels}
         texts = [name for name in train.schema.names if is_text(train, name) and name not in used]
-        if train.images:
-            chosen["image"] = train.images[0]
+        if images := [field.name for field in train.schema if is_picture_type(field.type)]:
+            chosen["image"] = images[0]
         elif "text" in texts or len(texts) == 1:
             chosen["text"] = "text" if "text" in texts else texts[0]
     spec = spec.model_copy(update=chosen)

@@ -6,7 +6,7 @@ columns decide, or `dataset.decimal` and `dataset.dates`.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from raybench.data.sources.files import CsvTable
 from raybench.data.sources.table import (
     MAX_SHOWN,
-    MemoryTable,
     Say,
     Table,
     Tables,
@@ -27,7 +26,6 @@ from raybench.data.sources.table import (
     as_texts,
     is_number_type,
     is_text,
-    is_text_type,
     some_of,
 )
 from raybench.spec.dataset_spec import TABLES, DatasetSpec, DateOrder, DecimalMark
@@ -321,49 +319,6 @@ class _Texts:
         return can if self.differ.any() else can[:1]
 
 
-class WrittenTable(Table):
-    """A table whose columns of written numbers and dates are read as values."""
-
-    def __init__(
-        self, table: Table, forms: Mapping[str, NumberForm], unread: Mapping[str, Unread]
-    ) -> None:
-        if isinstance(table, MemoryTable):  # read once, not in every pass
-            written = [
-                one.name for one in table.schema if one.name in forms and is_text_type(one.type)
-            ]
-            table = table.replaced({name: _read_all(table, name, forms[name]) for name in written})
-        self._table, self.forms, self.unread = table, forms, unread
-        self.source, self.folder, self.num_rows = table.source, table.folder, table.num_rows
-        self.class_names = table.class_names
-        self.schema = pa.schema(
-            [
-                (one.name, forms[one.name].type if self._is_written(one) else one.type)
-                for one in table.schema
-            ]
-        )
-
-    def _is_written(self, column: Any) -> bool:
-        return column.name in self.forms and is_text_type(column.type)
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """See `Table`."""
-        for batch in self._table.batches(columns):
-            arrays = [
-                self.forms[one.name].read(values) if self._is_written(one) else values
-                for one, values in zip(batch.schema, batch.columns, strict=True)
-            ]
-            yield pa.record_batch(arrays, names=list(columns))
-
-    def place(self, row: int) -> str:
-        """See `Table`."""
-        return self._table.place(row)
-
-
-def _read_all(table: Table, name: str, form: NumberForm) -> Any:
-    parts = [form.read(batch.column(0)) for batch in table.batches([name])]
-    return pa.chunked_array(parts, form.type)
-
-
 def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
     """Return the tables with numbers and dates in place of texts.
 
@@ -409,7 +364,7 @@ def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
         for name, one in found.items()
         if isinstance(one, Unread)
     }
-    return {split: WrittenTable(table, forms, unread) for split, table in written.items()}
+    return {split: table.read_as(forms, unread) for split, table in written.items()}
 
 
 def _place_of(unread: Unread, column: str, tables: Tables) -> str:
