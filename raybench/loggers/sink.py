@@ -147,21 +147,21 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
 def winners_of(results: "Study") -> list[LoggedWinner]:
     """Return the fastest and the cheapest configuration on each model of GPU; [] unless the study
     is a search."""
-    from raybench.results.verdict import facts_of, judge_each
+    from raybench.results.verdict import judge_each, winner_of
 
     if results.is_scaling or results.study["study"].get("run"):
         return []
     found = []
     for kind, verdict in judge_each(results).items():
-        facts = facts_of(results, verdict)
-        both = {"fastest": facts.fastest, "cheapest": facts.cheapest}
-        for title, one in (both if results.is_timed else {"best": facts.fastest}).items():
+        both = {"fastest": verdict.fastest, "cheapest": verdict.cheapest}
+        for title, trial in (both if results.is_timed else {"best": verdict.fastest}).items():
+            one = winner_of(results, trial, is_confirmed=verdict.is_confirmed)
             winner = LoggedWinner(
                 title=f"{title} on {kind}" if kind else title,
                 trial=one.trial,
                 config=shown(one.label),
-                is_confirmed=facts.is_confirmed,
-                figures=_figures(results, one, is_confirmed=facts.is_confirmed),
+                is_confirmed=verdict.is_confirmed,
+                figures=_figures(results, one, is_confirmed=verdict.is_confirmed),
                 spec=one.spec,
             )
             found.append(winner)

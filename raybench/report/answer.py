@@ -37,17 +37,15 @@ from raybench.results.place import shown
 from raybench.results.ranking import configurations, cost_of, kinds, nearest, repeated, rows_error
 from raybench.results.study import Study
 from raybench.results.verdict import (
-    ALONE,
     Verdict,
-    VerdictFacts,
     Winner,
     best_of,
-    facts_of,
     is_better_than_baseline,
     judge,
     judge_each,
     judged_on,
     new_value,
+    winner_of,
 )
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.metric import METRICS, Metric
@@ -123,19 +121,16 @@ def summary_of(results: Study) -> Summary:
     if results.study["study"].get("run"):
         return Summary([(_trained(results),)], caveats=notes)
     verdict = judge(results)
-    each = {
-        kind or "hosts without a GPU": facts_of(results, one)
-        for kind, one in judge_each(results).items()
-    }
+    each = {kind or "hosts without a GPU": one for kind, one in judge_each(results).items()}
     answer = [] if each else [*(guessing_lines(results) or _unreached(results))]
     mind = []
-    for kind, facts in each.items():
+    for kind, one in each.items():
         on = f"On {kind}: " if len(each) > 1 else ""
-        answer += [(on + first, *rest) for first, *rest in _winners(results, facts)]
-        mind += [on + line for line in _doubts(results, facts)]
-        mind += [on + line for line in speed_line(results, facts.fastest.trial)]
+        answer += [(on + first, *rest) for first, *rest in _winners(results, one)]
+        mind += [on + line for line in _doubts(results, one)]
+        mind += [on + line for line in speed_line(results, one.fastest)]
     if len(each) > 1 and results.is_timed:
-        answer.append(_fastest_model(each))
+        answer.append(_fastest_model(results, each))
     mind += [
         *code_line(results),
         *disturbed_line(results),
@@ -145,26 +140,35 @@ def summary_of(results: Study) -> Summary:
     return Summary(answer, how_sure(results, verdict), [*mind, *target_warning(results), *notes])
 
 
-def _winners(results: Study, facts: VerdictFacts) -> list[tuple[str, ...]]:
-    fastest, cheapest = facts.fastest, facts.cheapest
+def winners_of(results: Study, verdict: Verdict) -> tuple[Winner, Winner]:
+    """Return the numbers of the fastest and of the cheapest configuration."""
+    is_confirmed = verdict.is_confirmed
+    fastest = winner_of(results, verdict.fastest, is_confirmed=is_confirmed)
+    return fastest, winner_of(results, verdict.cheapest, is_confirmed=is_confirmed)
+
+
+def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
+    fastest, cheapest = winners_of(results, verdict)
     billed = " as billed" if _has_price(results) else ""
     what, like = ("fastest", "fast") if results.is_timed else ("best", "good")
-    if results.is_timed and facts.is_one:
+    if results.is_timed and verdict.is_one:
         what = f"fastest and the cheapest{billed}"
     head = "Train with"
-    if not facts.is_proven:
+    if not fastest.hits:
         head = "Nothing is confirmed yet. Best so far, perhaps by luck:"
-    standing = f"the {what} of {tried_words(results)}{_as_good(facts.tied, facts.once, like)}"
+    near = _as_good((*verdict.others(), *verdict.once), like)
+    standing = f"the {what} of {tried_words(results)}{near}"
     first = f"{head} {named(results, fastest.trial)}, {standing}."
-    reached = f"It {reaches(results, facts, fastest)}."
+    reached = f"It {reaches(results, fastest)}."
     found: list[tuple[str, ...]] = [(first, reached, *_beside_first(results, fastest.trial))]
-    if results.is_timed and not facts.is_one:
-        near = _as_good(facts.cheapest_tied, facts.cheapest_once, "cheap")
-        near += "; it may be as fast" if cheapest.trial in facts.tied else ""
-        near = f"{_saved(results, facts)}{near}"
+    if results.is_timed and not verdict.is_one:
+        others = verdict.others(is_cheapest=True)
+        near = _as_good((*others, *verdict.cheapest_once), "cheap")
+        near += "; it may be as fast" if cheapest.trial in verdict.others() else ""
+        near = f"{_saved(results, fastest, cheapest)}{near}"
         second = f"The cheapest{billed} is {named(results, cheapest.trial)}{near}."
-        found.append((second, f"It {reaches(results, facts, cheapest)}."))
-    return [*found, *((line,) for line in optimism_lines(results, facts))]
+        found.append((second, f"It {reaches(results, cheapest)}."))
+    return [*found, *((line,) for line in optimism_lines(results, verdict))]
 
 
 def _has_price(results: Study) -> bool:
@@ -214,14 +218,14 @@ def _has(spec: RunSpec, key: str, value: Any) -> bool:
     return is_one_of(key, own, [value]) or identity(own) == identity(value)
 
 
-def _fastest_model(facts: Mapping[str, VerdictFacts]) -> tuple[str, str]:
+def _fastest_model(results: Study, verdicts: Mapping[str, Verdict]) -> tuple[str, str]:
     """Return which of several models of GPU is the fastest."""
-    seconds = {kind: one.fastest.seconds for kind, one in facts.items()}
-    soonest = min(seconds, key=seconds.__getitem__)
-    said = f"Of these the soonest is {soonest}, {duration(seconds[soonest])} of training"
-    if not all(one.is_proven for one in facts.values()):
+    fastest = {kind: winners_of(results, one)[0] for kind, one in verdicts.items()}
+    soonest = min(fastest, key=lambda kind: fastest[kind].seconds)
+    said = f"Of these the soonest is {soonest}, {duration(fastest[soonest].seconds)} of training"
+    if not all(one.hits for one in fastest.values()):
         said += " (not confirmed on all of them)"
-    return f"{said}.", f"best.yaml and cheapest.yaml are of {next(iter(facts))}."
+    return f"{said}.", f"best.yaml and cheapest.yaml are of {next(iter(fastest))}."
 
 
 def named(results: Study, trial: str) -> str:
@@ -242,9 +246,8 @@ def tried_words(results: Study) -> str:
     return f"{counted(len(configs), 'configuration')} tried{left_out}"
 
 
-def _as_good(tied: Sequence[str], once: Sequence[str], like: str) -> str:
-    number = len(tied) + len(once)
-    return f"; {counted(number, 'other')} may be as {like}" if number else ""
+def _as_good(others: Sequence[str], like: str) -> str:
+    return f"; {counted(len(others), 'other')} may be as {like}" if others else ""
 
 
 def _cost(results: Study, one: Winner) -> float:
@@ -254,49 +257,60 @@ def _cost(results: Study, one: Winner) -> float:
     return one.seconds * rate
 
 
-def _saved(results: Study, facts: VerdictFacts) -> str:
+def _saved(results: Study, fastest: Winner, cheapest: Winner) -> str:
     """Return what the cheapest saves over the fastest; "" if next to nothing."""
-    if facts.is_confirmed and not (facts.fastest.hits and facts.cheapest.hits):
+    if fastest.runs and not (fastest.hits and cheapest.hits):
         return ""  # one of the two times is of the search
-    share = _cost(results, facts.cheapest) / _cost(results, facts.fastest)
-    longer = facts.cheapest.seconds / facts.fastest.seconds
+    share = _cost(results, cheapest) / _cost(results, fastest)
+    longer = cheapest.seconds / fastest.seconds
     if share > 1 - LEAST_DIFFERENCE or longer < 1 + LEAST_DIFFERENCE:
         return ""
     return f": {100 * share:.0f} % of the fastest's cost, for {longer:.3g} times its time"
 
 
-def reaches(results: Study, facts: VerdictFacts, one: Winner) -> str:
+def _seeds(one: Winner) -> str:
+    """Return `3 new seeds, run alone`."""
+    return f"{counted(one.runs, 'new seed')}, {_how_run(one)}"
+
+
+def _how_run(one: Winner) -> str:
+    return "run alone" if one.is_alone else "run beside others"
+
+
+def reaches(results: Study, one: Winner) -> str:
     """Return the value, time and cost that a winner reaches, and the runs behind them."""
     if not results.is_timed:
-        return _reaches_value(results, facts)
+        return _reaches_value(results, one)
     aim, rate, price = target_in_words(results), "", price_of(results, one.cost, one.trial)
     cost = f"{digits(one.cost)} worker-seconds{price}"
-    if not facts.is_confirmed:
-        after = f"{duration(one.search_s)}{one.search_mark} of training"
+    if not one.runs:
+        mark = " (interpolated)" if one.is_interpolated else ""
+        after = f"{duration(one.search_s)}{mark} of training"
         return f"reaches {aim} after {after}, {cost}; unconfirmed: one run of the search"
     if not one.hits:
         after = f"{duration(one.search_s)} of training in the search"
-        return f"reached {aim} after {after}, but with none of {one.seeds}, {one.how_run}"
+        return f"reached {aim} after {after}, but with none of {_seeds(one)}"
     if one.every_hit < one.every_run:
         rate = f" in {one.every_hit} of {one.every_run} runs"
         rate += ", misses counted," if one.hits < one.runs else ", and of its runs alone"
-    ends = f"90 % interval: {' to '.join(map(digits, one.ends_s))} s{one.mark}"
+    mark = ", interpolated" if one.is_interpolated else ""
+    ends = f"90 % interval: {' to '.join(map(digits, one.ends_s))} s{mark}"
     within = "; ".join(filter(None, [ends, by_the_wall(results, one.trial, one.seconds)]))
     return (
         f"reaches {aim}{rate} after {duration(one.seconds)} of training ({within}), {cost}; "
-        f"confirmed by {one.hits} of {one.seeds}, {one.how_run}{_tested(results, one)}"
+        f"confirmed by {one.hits} of {_seeds(one)}{_tested(results, one)}"
     )
 
 
-def _reaches_value(results: Study, facts: VerdictFacts) -> str:
+def _reaches_value(results: Study, one: Winner) -> str:
     """Return the value that the best configuration reaches within a budget."""
-    one, metric = facts.fastest, results.metric
+    metric = results.metric
     seconds = results.study["study"]["objective"].get("max_train_seconds")
     budget = None if seconds is None else float(seconds)
-    if not facts.is_confirmed:
-        found = f"{metric.words} {metric.shown(one.value)} {within_budget(budget)}"
-        return f"reaches {found}; unconfirmed: one run of the search"
-    notes = [f"median of {one.seeds}"]
+    reached = f"reaches {metric.words} {metric.shown(one.value)} {within_budget(budget)}"
+    if not one.runs:
+        return f"{reached}; unconfirmed: one run of the search"
+    notes = [f"median of {counted(one.runs, 'new seed')}"]
     if one.ends is not None:
         names = repeated(results)[one.trial].printed_runs
         is_known = metric.is_share or rows_error(results, "validation", one.value, names)
@@ -304,10 +318,8 @@ def _reaches_value(results: Study, facts: VerdictFacts) -> str:
         notes.append(f"90 % interval{over}: {between(metric, one.ends)}")
     if budget is not None:
         notes.append(by_the_wall(results, one.trial, budget))
-    return (
-        f"reaches {metric.words} {metric.shown(one.value)} {within_budget(budget)} "
-        f"({'; '.join(filter(None, notes))}); confirmed, {one.how_run}{_tested(results, one)}"
-    )
+    within = "; ".join(filter(None, notes))
+    return f"{reached} ({within}); confirmed, {_how_run(one)}{_tested(results, one)}"
 
 
 def between(metric: Metric, ends: tuple[float, float]) -> str:
@@ -325,26 +337,27 @@ def _tested(results: Study, one: Winner) -> str:
     return f"; test {metric.words} {metric.shown(one.test_value)}{ends}"
 
 
-def _doubts(results: Study, facts: VerdictFacts) -> list[str]:
+def _doubts(results: Study, verdict: Verdict) -> list[str]:
     """Return sentences on ties, on trials that ran once, and on effects of chance."""
-    if not facts.is_confirmed:
+    if not verdict.is_confirmed:
         return []
-    fast, cheap, metric = facts.fastest, facts.cheapest, results.metric
-    which, ties = "fastest" if results.is_timed else metric.superlative, facts.cheapest_tied
-    if facts.is_one and set(facts.tied) == set(ties):
-        which, ties = "winner", ()
+    (fast, cheap), metric = winners_of(results, verdict), results.metric
+    tied, cheap_tied = verdict.others(), verdict.others(is_cheapest=True)
+    which = "fastest" if results.is_timed else metric.superlative
+    if verdict.is_one and set(tied) == set(cheap_tied):
+        which, cheap_tied = "winner", ()
     lines = [
-        f"Statistically tied with the {name}: {named_trials(tied)}."
-        for name, tied in ((which, facts.tied), ("cheapest", ties))
-        if tied
+        f"Statistically tied with the {name}: {named_trials(names)}."
+        for name, names in ((which, tied), ("cheapest", cheap_tied))
+        if names
     ]
-    if once := facts.every_once:
+    if once := len({*verdict.once, *verdict.cheapest_once}):
         lines.append(f"{counted(once, 'other trial')} ran once and cannot be excluded.")
     is_turned = fast.printed_s > cheap.printed_s
     if not _has_price(results):
         costs = [one.spec.num_workers * one.printed_s for one in (fast, cheap)]
         is_turned = is_turned or costs[0] < costs[1]
-    are_alone = fast.hits and cheap.hits and fast.how_run == cheap.how_run == ALONE
+    are_alone = fast.hits and cheap.hits and fast.is_alone and cheap.is_alone
     if results.is_timed and are_alone and is_turned:
         lines.append(
             "Fastest and cheapest were chosen by the race; that their runs alone, which chose "
@@ -360,9 +373,8 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str)
     run, metric = results.runs[trial], results.metric
     name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
     if verdict is not None:
-        facts = facts_of(results, verdict)
-        one = facts.fastest if trial == facts.fastest.trial else facts.cheapest
-        proof = reaches(results, facts, one)
+        one = winner_of(results, trial, is_confirmed=verdict.is_confirmed)
+        proof = reaches(results, one)
     elif refuted := refuted_words(results, trial):
         proof = f"refuted: {refuted}"
     else:
@@ -408,13 +420,13 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
     return lines
 
 
-def optimism_lines(results: Study, facts: VerdictFacts) -> list[str]:
+def optimism_lines(results: Study, verdict: Verdict) -> list[str]:
     """Return a sentence if the fastest is better on the validation split than on the test split, by
     more than the sampling errors of both."""
     both, metric = results.baselines, results.metric
-    if not facts.is_confirmed or len(both) < 2:
+    if not verdict.is_confirmed or len(both) < 2:
         return []
-    trial = facts.fastest.trial
+    trial = verdict.fastest
     names, values, errors, shares = repeated(results)[trial].printed_runs, [], [], []
     for part in ("validation", "test"):
         value = new_value(results, trial, part)

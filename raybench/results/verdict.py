@@ -22,7 +22,6 @@ from raybench.results.ranking import ranked as ranked_runs
 from raybench.results.study import Study, once
 from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
 from raybench.spec.run import RunSpec
-from raybench.spec.text import counted
 from raybench.stats.standing import Axis, ConfigurationRuns, Ties, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
@@ -50,6 +49,11 @@ class Verdict:
     undecided: tuple[str, ...] = ()
     """Trials tied with either winner that more runs may still distinguish from it: a difference
     that matters is not excluded."""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether one configuration is both."""
+        return self.fastest == self.cheapest
 
     def others(self, *, is_cheapest: bool = False) -> tuple[str, ...]:
         """Return the repeated configurations that are statistically tied with the winner."""
@@ -210,9 +214,6 @@ def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, ax
     return ties_of(groups, once, is_timed=results.is_timed)
 
 
-ALONE = "run alone"
-
-
 @dataclass(frozen=True)
 class Winner:
     """Numbers of a winning or tied configuration."""
@@ -222,20 +223,18 @@ class Winner:
     label: str
     search_s: float
     """Seconds to the target of the search's run; NaN if it missed."""
-    search_mark: str
-    """Remark printed after these seconds: ` (interpolated)`."""
+    is_interpolated: bool
+    """Whether one of the times is interpolated (`stats.standing`)."""
     runs: int = 0
-    """New runs behind its printed numbers."""
+    """New runs behind its printed numbers; 0 if unconfirmed."""
     hits: int = 0
-    """Runs that reached the target."""
-    how_run: str = ""
-    """`run alone`, or `run beside others`."""
+    """Runs of these that reached the target."""
+    is_alone: bool = False
+    """Whether these ran alone, not beside others."""
     printed_s: float = math.inf
     """Median or expected seconds of the new runs; infinite if none hit."""
     ends_s: tuple[float, float] = (math.nan, math.nan)
     """90 % interval of `printed_s`."""
-    mark: str = ""
-    """Remark printed after it: `, interpolated`."""
     every_run: int = 0
     """Number of runs that it was chosen by or that are printed."""
     every_hit: int = 0
@@ -258,62 +257,17 @@ class Winner:
         """Worker-seconds of training to the target."""
         return self.spec.num_workers * self.seconds
 
-    @property
-    def seeds(self) -> str:
-        """`3 new seeds`."""
-        return counted(self.runs, "new seed")
-
-
-@dataclass(frozen=True)
-class VerdictFacts:
-    """Facts behind the sentences on a verdict on screen, page, notebook and in best.yaml."""
-
-    fastest: Winner
-    cheapest: Winner
-    is_confirmed: bool
-    tied: tuple[str, ...]
-    """Trials that ran again and are statistically tied with the fastest."""
-    cheapest_tied: tuple[str, ...]
-    once: tuple[str, ...]
-    """Trials that ran once and cannot be excluded beside the fastest."""
-    cheapest_once: tuple[str, ...]
-
-    @property
-    def is_one(self) -> bool:
-        """Whether one configuration is both."""
-        return self.fastest.trial == self.cheapest.trial
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether the fastest is confirmed and reached the target with a new seed."""
-        return self.is_confirmed and self.fastest.hits > 0
-
-    @property
-    def every_once(self) -> int:
-        """Number of configurations that ran once and cannot be excluded, on either axis."""
-        return len({*self.once, *self.cheapest_once})
-
-
-def facts_of(results: Study, verdict: Verdict) -> VerdictFacts:
-    """Return the facts of a verdict."""
-    fastest, cheapest = (
-        winner_of(results, trial, is_confirmed=verdict.is_confirmed)
-        for trial in (verdict.fastest, verdict.cheapest)
-    )
-    ties = verdict.others(), verdict.others(is_cheapest=True)
-    return VerdictFacts(
-        fastest, cheapest, verdict.is_confirmed, *ties, verdict.once, verdict.cheapest_once
-    )
-
 
 def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
     """Return the numbers of a trial; unless `is_confirmed` those of its search run only."""
-    spec, metric = results.specs[trial], results.metric
+    metric = results.metric
     row = results.trials[results.trials["trial"] == trial].iloc[0]
-    is_between = not pd.isna(row["is_interpolated"]) and bool(row["is_interpolated"])
-    mark = " (interpolated)" if is_between else ""
     single = Winner(
-        *(trial, spec, results.label(spec), float(row["crossed_s"]), mark),
+        trial,
+        results.specs[trial],
+        results.label(results.specs[trial]),
+        search_s=float(row["crossed_s"]),
+        is_interpolated=not pd.isna(row["is_interpolated"]) and bool(row["is_interpolated"]),
         value=float(row[metric.best_column]),
     )
     if not is_confirmed:
@@ -330,10 +284,10 @@ def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
         single,
         runs=int(found["new_runs"]),
         hits=int(found["new_hits"]),
-        how_run=ALONE if found["is_alone"] else "run beside others",
+        is_alone=bool(found["is_alone"]),
         printed_s=float(found["printed_s"]),
         ends_s=ends("interval_", "s"),
-        mark=", interpolated" if results.is_timed and found["is_interpolated"] else "",
+        is_interpolated=results.is_timed and bool(found["is_interpolated"]),
         every_run=len(every),
         every_hit=sum(run.is_hit for run in every),
         value=float(found[f"median_{metric.name}"]),

@@ -22,26 +22,27 @@ def answer(folder, lines, first=FIRST):
     return " ".join(summary_of(results).lines)
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(8.0, "4 times as fast as"), (1.0, "It is")])
-def test_the_winner_is_compared_with_it(tmp_path, seconds, words):
+@pytest.mark.parametrize("seconds", [8.0, 1.0])
+def test_the_winner_is_compared_with_it(tmp_path, seconds):
     lines = [run_line("0000", seconds, **OWN), run_line("0001", 2.0, **OTHER)]
     lines.append(run_line("0002", 9.0, learning_rate=0.02, model={"n": 2.0}))
     found = answer(tmp_path, lines)
-    assert f"{words} your first configuration (trial 0000)" in found
-    assert ("8.00 s, one run" in found) == (seconds == 8.0)
+    assert "first configuration (trial 0000)" in found
+    assert [word in found for word in ("4 times", "8.00 s")] == [seconds == 8.0] * 2
 
 
 def test_one_that_was_confirmed_is_compared_by_its_new_runs(tmp_path):
     first = raced("0000", 5.0, [6.0, 6.0, 6.0], **OWN)
     found = answer(tmp_path, [*first, *raced("0001", 2.5, [3.0, 3.0, 3.0], **OTHER)])
-    assert "2 times as fast as your first configuration (trial 0000), 6.00 s." in found
+    for word in ("2 times", "first configuration (trial 0000)", "6.00 s"):
+        assert word in found
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (run_line("0000", best_value=0.8, **OWN), "short of the target, at accuracy 80.0 %"),
-        (run_line("0000", failure="oom", **OWN), "failed (oom)"),
+        (run_line("0000", best_value=0.8, **OWN), "accuracy 80.0 %"),
+        (run_line("0000", failure="oom", **OWN), "oom"),
     ],
 )
 def test_one_without_a_time_is_told_by_what_it_reached(tmp_path, line, words):
@@ -75,8 +76,7 @@ def test_the_scatter_of_a_winner_whose_runs_lie_further_apart_is_its_own(tmp_pat
     results, verdict = judged(tmp_path, wild, *steady, objective=BUDGET)
     assert verdict.ties[0] == "0001"
     assert len(verdict.ties) > 1, "its own runs do not tell it from the others"
-    text = how_sure(results, verdict)
-    assert "points, those of trial 0001 by 3." in text
+    assert "trial 0001 by 3." in how_sure(results, verdict)
     low, high = (results.confirmed[f"interval_{end}_accuracy"].iloc[0] for end in ("low", "high"))
     assert high - low > 0.05
 
@@ -86,14 +86,18 @@ BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
 
 
 @pytest.mark.parametrize(
-    ("space", "spec", "sentence"),
+    ("space", "spec", "end"),
     [
         (
             RATE,
             {"learning_rate": 0.0299},
-            "At the upper end of what was searched: learning_rate of",
+            ["upper", "learning_rate"],
         ),
-        (RATE | BATCH, {"learning_rate": 0.0001, "batch_size_per_worker": 16}, "lower end of"),
+        (
+            RATE | BATCH,
+            {"learning_rate": 0.0001, "batch_size_per_worker": 16},
+            ["lower", "learning_rate", "batch_size_per_worker"],
+        ),
         (RATE, {"learning_rate": 0.06}, None),  # the search went there, and further
         ({"num_workers": [1, 2]}, {"num_workers": 2}, None),  # a list has no ends
         ({"weight_decay": {"low": 0.0, "high": 0.1}}, {"weight_decay": 0.0}, None),
@@ -111,11 +115,11 @@ BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
         ({"no_such_key": {}}, {}, None),  # of another version
     ],
 )
-def test_a_winner_at_the_end_of_a_range_is_said(tmp_path, space, spec, sentence):
+def test_a_winner_at_the_end_of_a_range_is_said(tmp_path, space, spec, end):
     results = results_folder(tmp_path, [run_line("0000", 2.0, **spec)], study={"space": space})
     lines = edge_lines(results, judge(results))
-    assert len(lines) == (sentence is not None)
-    assert sentence is None or sentence in lines[0]
+    assert len(lines) == (end is not None)
+    assert all(word in lines[0] for word in end or ())
 
 
 def study(folder, reached, missed):
@@ -125,20 +129,20 @@ def study(folder, reached, missed):
 
 
 @pytest.mark.parametrize(
-    ("reached", "missed", "words"),
-    [(10, 0, "try a higher one"), (0, 10, "try a lower target"), (5, 5, None), (7, 0, None)],
+    ("reached", "missed", "advice"),
+    [(10, 0, "higher"), (0, 10, "lower"), (5, 5, None), (7, 0, None)],
 )
-def test_a_target_for_all_or_for_none_is_warned_of(tmp_path, reached, missed, words):
+def test_a_target_for_all_or_for_none_is_warned_of(tmp_path, reached, missed, advice):
     warning = " ".join(target_warning(study(tmp_path, reached, missed)))
-    assert words in warning if words else not warning
+    assert advice in warning if advice else not warning
 
 
 def test_what_was_stopped_as_too_slow_is_counted_apart(tmp_path):
     lines = [run_line(f"{n:04d}", 3.0 + n) for n in range(10)]
     lines += [run_line(f"{10 + n:04d}", outer_stop="cap") for n in range(5)]
-    assert target_warning(results_folder(tmp_path, lines))[0].startswith(
-        "10 of 10 trials reach 90 % accuracy (5 others were stopped as too slow before they could)"
-    )
+    (warning,) = target_warning(results_folder(tmp_path, lines))
+    for words in ("10 of 10 trials", "90 % accuracy", "(5 others"):
+        assert words in warning
 
 
 def test_what_changes_speed_alone_is_said_beside_the_slowest_other_value(tmp_path):
@@ -155,8 +159,8 @@ def test_what_changes_speed_alone_is_said_beside_the_slowest_other_value(tmp_pat
         given = {"trial": "0000", "framework": "torch", "time_to_target_s": seconds} | way
         lines.append(Prediction(**given).line())
     results = results_folder(tmp_path / "predicted", lines)
-    words = "workers 2 over 1 x 2.00, accumulate 1 over 2 x 1.25"
-    assert speed_line(results, "0000") == [f"Predicted speeds (~): {words}."]
+    (line,) = speed_line(results, "0000")
+    assert "workers 2 over 1 x 2.00, accumulate 1 over 2 x 1.25" in line
 
 
 def predicted(trial, seconds, *, workers, batch, framework="torch"):

@@ -10,7 +10,7 @@ from raybench.report.answer import summary_of, tried_words
 from raybench.report.export import export
 from raybench.results.ranking import noise_of
 from raybench.results.store import StudyFiles
-from raybench.results.verdict import ALONE, facts_of, judge
+from raybench.results.verdict import judge, winner_of
 from raybench.search.race import Race
 from raybench.spec.objective import Objective
 from raybench.stats.replicates import Replicate
@@ -44,8 +44,8 @@ def test_the_race_and_the_own_run_choose_and_runs_alone_are_printed(tmp_path):
     assert other["median_s"] == 4.25, "without the run that it was picked for"
     verdict = judge(results)
     assert verdict.fastest == "0001", "though it is slower alone than the other beside others"
-    fastest = facts_of(results, verdict).fastest
-    assert (fastest.seconds, fastest.hits, fastest.runs, fastest.how_run) == (6.0, 3, 3, ALONE)
+    fastest = winner_of(results, verdict.fastest, is_confirmed=True)
+    assert (fastest.seconds, fastest.hits, fastest.runs, fastest.is_alone) == (6.0, 3, 3, True)
     assert results.configurations.set_index("trial").loc["0001", "expected_s"] == 3.0
 
 
@@ -104,7 +104,7 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     assert trials["crossed_s"].tolist() == pytest.approx(crossed)
     assert trials["is_interpolated"].tolist() == [True] * 4
     assert row_of(results, "0002")["expected_s"] == pytest.approx((1 + 1 / 3 + 1.5) / 2)
-    assert facts_of(results, judge(results)).fastest.mark == ", interpolated"
+    assert winner_of(results, judge(results).fastest, is_confirmed=True).is_interpolated
     text = shown(results)
     assert "1.33*" in text
     assert text.count("* interpolated: where the line between two evaluations crosses") == 3

@@ -1,5 +1,6 @@
-"""Whole screens of made-up studies, as they were read and found good: `screens/NAME.txt`.
+"""Studies of every outcome: what they find, and that all of it can be said and printed.
 
+Two screens are kept whole (`screens/NAME.txt`): of a race to a target, and of values at a budget.
 After a change that is meant, RAYBENCH_SCREENS=write writes them anew; read the difference.
 """
 
@@ -12,10 +13,13 @@ from test_repeated import COLD
 from test_tables import shown
 from test_verdict import BUDGET, STARVED, at_budget, beside_guessing
 
+from raybench.report.answer import summary_of
 from raybench.report.export import export
 from raybench.report.remarks import sensitivity_lines
 from raybench.report.study import load
+from raybench.report.words import MOST_NAMED
 from raybench.results.store import StudyFiles
+from raybench.results.verdict import judge
 from raybench.spec.objective import Objective
 from raybench.stats.record import Prediction
 from tests.made_results import OBJECTIVE, again, curve, raced, results_folder, run_line
@@ -159,7 +163,39 @@ CASES = {
 }
 
 
-def said(results, width=100):
+FOUND = {
+    "ran once": ("0000", "0000", False, (), ("0001",)),
+    "ran again in vain": ("0001", "0001", False, (), ()),
+    "refuted": ("0000", "0000", False, (), ()),
+    "misses": ("0000", "0000", True, (), ()),
+    "fastest and cheapest differ": ("0000", "0001", True, (), ()),
+    "ran once beside confirmed": ("0000", "0000", True, (), ("0003", "0004", "0005")),
+    "price": ("0000", "0000", True, (), ()),
+    "minutes": ("0001", "0001", True, (), ()),
+    "race decided": ("0001", "0001", True, (), ()),
+    "race tied": ("0001", "0001", True, ("0002",), ()),
+    "too alike": ("0001", "0001", True, ("0002",), ()),
+    "cheapest tied": ("0001", "0002", True, (), ()),
+    "cheapest turned round": ("0001", "0002", True, (), ()),
+    "cheapest may be as fast": ("0001", "0002", True, ("0002",), ()),
+    "only the search reached it": ("0001", "0001", True, (), ("0000",)),
+    "rate of all runs": ("0001", "0001", True, (), ("0000",)),
+    "interpolated": ("0001", "0001", True, (), ()),
+    "disturbed": ("0000", "0000", False, (), ("0001", "0002")),
+    "RMSE at a budget": ("0001", "0001", True, ("0002",), ()),
+    "RMSE, one new seed": ("0000", "0000", True, (), ()),
+    "best at a budget, once": ("0001", "0001", False, (), ("0000",)),
+    "two models of GPU": ("0001", "0001", True, (), ()),
+    "all reach an easy target": (
+        *("0007", "0007", False, ()),
+        ("0006", "0005", "0004", "0003", "0002", "0001", "0000"),
+    ),
+    "predicted": ("0000", "0000", False, (), ()),
+}
+"""Fastest, cheapest, whether confirmed, tied with the fastest, ran once; others have no winner."""
+
+
+def everything_said(results, width=100):
     """Everything that is printed of a study, its files' comments, and how Python shows it."""
     verbose = len(results.predictions) > 0
     parts = [shown(results, width=width, verbose=verbose), *sensitivity_lines(results)]
@@ -169,17 +205,15 @@ def said(results, width=100):
             parts += [f"--- {file.name}", *comment]
     parts += ["--- Python", repr(results)]
     text = "\n".join(parts).replace(str(results.folder), "FOLDER")
+    assert not {"inf", "nan", "None"} & set(text.split())
     return text.replace(results.folder.name, "NAME") + "\n"
 
 
-def checked(name, results, width=100):
-    file, text = SCREENS / f"{name.replace(' ', '_')}.txt", said(results, width)
+def check_screen(name, text):
+    file = SCREENS / f"{name.replace(' ', '_')}.txt"
     if os.environ.get("RAYBENCH_SCREENS") == "write":
-        file.parent.mkdir(exist_ok=True)
         file.write_text(text)
     assert text == file.read_text()
-    for word in ("inf", "nan", "None"):
-        assert word not in text.split()
 
 
 @pytest.fixture
@@ -189,27 +223,57 @@ def folder(tmp_path, monkeypatch):
     return Path("studies/a-study")
 
 
+def check_said(results):
+    """Check that every sentence ends, and that the trials of the verdict are named."""
+    found = summary_of(results)
+    for sentence in (*(one for part in found.conclusions for one in part), *found.caveats):
+        assert sentence.endswith("."), sentence
+        assert sentence == " ".join(sentence.split())
+    verdict = judge(results)
+    if verdict is not None:
+        for trial in {verdict.fastest, verdict.cheapest}:
+            assert f"trial {trial}" in " ".join(found.lines)
+        for trial in verdict.others()[:MOST_NAMED]:
+            assert trial in " ".join(found.caveats)
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_a_study_is_said_as_it_was_found_good(folder, name):
+def test_winners_and_ties_are_found_and_said(folder, name):
     case = CASES[name] if isinstance(CASES[name], tuple) else (CASES[name],)
     lines, objective, more = (*case, *(OBJECTIVE, {})[len(case) - 1 :])
-    checked(name, results_folder(folder, lines, objective=objective, study=more))
+    results = results_folder(folder, lines, objective=objective, study=more)
+    verdict = None if results.trials.empty else judge(results)
+    assert (verdict is None) == (name not in FOUND)
+    if verdict is not None:
+        first = verdict.fastest, verdict.cheapest, verdict.is_confirmed
+        assert (*first, verdict.others(), verdict.once) == FOUND[name]
+    check_said(results)
+    text = everything_said(results)
+    if name == "RMSE at a budget":
+        check_screen(name, text)
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("given", "wins"),
     [
-        ("no better than guessing", {"test": 0.477}),
-        ("validation said more", {"test": 0.7, "validation": 0.8, "rows": 1000}),
-        ("no test split", {"test": None, "validation": 0.65, "has_test": False}),
-        ("luck of the best", {"test": None, "has_test": False}),
+        ({"rows": 300, "test": 0.477}, False),
+        ({"rows": 1000, "test": 0.7, "validation": 0.8}, True),
+        ({"rows": 300, "test": None, "validation": 0.65, "has_test": False}, True),
+        ({"rows": 300, "test": None, "has_test": False}, False),
     ],
 )
-def test_what_guessing_reaches_is_said(folder, name, given):
-    checked(name, beside_guessing(folder, given.pop("rows", 300), **given))
+def test_what_guessing_reaches_is_said(folder, given, wins):
+    results = beside_guessing(folder, given.pop("rows"), **given)
+    assert (judge(results) is not None) == wins
+    answer = " ".join(summary_of(results).lines)
+    assert ("51.0 %" in answer) != wins, "what guessing gives"
+    assert ("80.0 % of 1,000" in answer) == (given["test"] == 0.7)
+    check_said(results)
+    assert everything_said(results)
 
 
-@pytest.mark.parametrize("name", ["digits_race", "digits_study"])
-def test_a_recorded_study_is_said_in_eighty_columns(folder, name):
-    shutil.copytree(FIXTURES / name, folder)
-    checked(name, load(folder), width=80)
+def test_a_recorded_study_is_said_in_eighty_columns(folder):
+    shutil.copytree(FIXTURES / "digits_race", folder)
+    results = load(folder)
+    check_said(results)
+    check_screen("digits_race", everything_said(results, width=80))

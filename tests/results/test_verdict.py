@@ -5,7 +5,7 @@ import pytest
 from raybench.report.answer import summary_of
 from raybench.report.export import export
 from raybench.results.store import Store
-from raybench.results.verdict import facts_of, judge
+from raybench.results.verdict import judge, winner_of
 from raybench.search.tune import exit_code
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import TIME, Objective
@@ -164,9 +164,8 @@ def test_where_all_runs_of_the_race_failed_nothing_is_confirmed(tmp_path):
     given = {"role": "race", "failure": "nan", "objective": BUDGET}
     race = [run_line(f"0001-race{number}", **given) for number in range(2)]
     once = at_budget("0000", 0.8, []), at_budget("0001", 0.9, [])
-    results, verdict = judged(tmp_path, *once, race, objective=BUDGET)
+    verdict = judged(tmp_path, *once, race, objective=BUDGET)[1]
     assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
-    assert not facts_of(results, verdict).is_proven
 
 
 STARVED = {"start": 20.0, "setup": 10.0, "compile": 10.0}
@@ -263,7 +262,7 @@ def test_intervals_of_values_hold_the_sampling_error_of_the_rows(tmp_path, rows,
     known = {"value": 0.1, "rows": rows}
     given = {} if rows is None else {"baseline": {"validation": known, "test": known}}
     results, verdict = judged(tmp_path, *groups, objective=BUDGET, **given)
-    fastest = facts_of(results, verdict).fastest
+    fastest = winner_of(results, verdict.fastest, is_confirmed=True)
     assert fastest.ends == pytest.approx((low, high), abs=0.003)
     assert fastest.test_ends == (pytest.approx(test, abs=0.001) if test else None)
     assert verdict.ties == ("0000",)
@@ -290,7 +289,7 @@ def test_intervals_of_other_metrics_hold_the_error_that_runs_have_recorded(tmp_p
     lines.append(run_line("0001", best_value=0.9, **given))
     known = {"validation": {"value": 1.0, "rows": 100}, "test": {"value": 1.0, "rows": 400}}
     results = results_folder(tmp_path, lines, objective=budget, baseline=known)
-    fastest, reach = facts_of(results, judge(results)).fastest, 1.645 * 0.02
+    fastest, reach = winner_of(results, judge(results).fastest, is_confirmed=True), 1.645 * 0.02
     assert fastest.ends == pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-3)
     of_test = pytest.approx((0.5 - reach / 2, 0.5 + reach / 2), abs=1e-3)
     assert fastest.test_ends == of_test, "of 4 times as many rows"

@@ -10,7 +10,7 @@ import pandas as pd
 from raybench.report.page.tables import HtmlTable, table_of
 from raybench.report.words import duration, target_in_words
 from raybench.results.study import Study
-from raybench.results.verdict import VerdictFacts, facts_of, judge
+from raybench.results.verdict import winners
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.documents import validate
 
@@ -88,17 +88,18 @@ def differing(studies: Sequence[Study]) -> list[str]:
     return [words for key, words in COMPARED.items() if len({one[key] for one in found}) > 1]
 
 
-def _facts(results: Study) -> VerdictFacts | None:
-    verdict = None if results.is_scaling or results.trials.empty else judge(results)
-    return None if verdict is None else facts_of(results, verdict)
+def _winner(results: Study) -> pd.Series | None:
+    """Return the row of `results.verdict.winners` of the winner; None without one."""
+    table = pd.DataFrame() if results.is_scaling or results.trials.empty else winners(results)
+    return None if table.empty else table.iloc[0]
 
 
-def _judged(results: Study, facts: VerdictFacts) -> tuple[float, float, float]:
+def _judged(results: Study, row: pd.Series) -> tuple[float, float, float]:
     """Return the winner's seconds to the target or its value, and the ends of its 90 % interval."""
-    one = facts.fastest
     if results.is_timed:
-        return one.seconds, *one.ends_s
-    return one.value, *(one.ends or (math.nan, math.nan))
+        return row["seconds"], row["low_s"], row["high_s"]
+    name = results.metric.name
+    return row[results.metric.best_column], row[f"low_{name}"], row[f"high_{name}"]
 
 
 def winners_table(studies: Named) -> pd.DataFrame:
@@ -106,16 +107,16 @@ def winners_table(studies: Named) -> pd.DataFrame:
     rows = []
     for name, results in studies:
         row: dict[str, Any] = {"study": name, "fastest or best": "none"}
-        facts, metric, where = _facts(results), results.metric, conditions(results)
-        if facts is not None:
-            one, (judged, *ends) = facts.fastest, _judged(results, facts)
-            row["fastest or best"] = f"{one.label} (trial {one.trial})"
+        one, metric, where = _winner(results), results.metric, conditions(results)
+        if one is not None:
+            judged, *ends = _judged(results, one)
+            row["fastest or best"] = f"{one['config']} (trial {one['trial']})"
             row["seconds to target"] = judged if results.is_timed else math.nan
             form = (lambda end: f"{end:.3g}") if results.is_timed else metric.shown
             row["90 %"] = " to ".join(map(form, ends)) if all(map(math.isfinite, ends)) else None
-            row["worker-seconds"] = one.cost if results.is_timed else math.nan
-            row["value"] = f"{metric.words} {metric.shown(one.value)}"
-            row["confirmed"] = facts.is_confirmed
+            row["worker-seconds"] = one["worker_seconds"]
+            row["value"] = f"{metric.words} {metric.shown(one[metric.best_column])}"
+            row["confirmed"] = bool(one["is_confirmed"])
         row |= {"target": where["target"], "model": where["workload"], "data": where["dataset"]}
         rows.append(row | {"machine": where["machine"], "runs": len(results.runs)})
     return pd.DataFrame(rows).dropna(axis="columns", how="all")
@@ -123,13 +124,13 @@ def winners_table(studies: Named) -> pd.DataFrame:
 
 def winner_sentence(studies: Named) -> str:
     """Return which study has the best winner, and whether other intervals overlap it."""
-    found = [(name, one, facts) for name, one in studies if (facts := _facts(one)) is not None]
+    found = [(name, one, row) for name, one in studies if (row := _winner(one)) is not None]
     if not found:
         return f"None of the {len(studies)} studies has an answer yet."
     results = studies[0][1]
     sign = 1 if results.is_timed else -results.metric.sign
     rows = sorted(
-        ((name, *_judged(one, facts), facts.is_confirmed) for name, one, facts in found),
+        ((name, *_judged(one, row), row["is_confirmed"]) for name, one, row in found),
         key=lambda row: sign * row[1],
     )
     (best, value, low, high, _), *others = rows
