@@ -18,7 +18,7 @@ from raybench.commands import cli
 from raybench.data.dataset import Dataset, Split
 from raybench.data.shared import open_shared
 from raybench.results.store import Store, command, keep_error
-from raybench.search.sampling.transfer import load_earlier
+from raybench.search.sampling.earlier import load_earlier
 from raybench.spec.documents import parse_settings, read_mapping
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.study import StudySpec, build_study, load_content

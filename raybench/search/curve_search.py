@@ -76,6 +76,9 @@ class CurvePolicy:
     """Good configurations whose neighbors are candidates."""
     explore: float = 1.5
     """Factor on the standard deviations of the model when a proposal is chosen."""
+    earlier_sd: float = 0.3
+    """Standard deviation of log samples to target of runs of an earlier study (`--seed-from`),
+    beyond that of seeds: other machines and versions."""
     most_runs: int = 4
     """Largest number of runs of a configuration in the search. More repeats belong to the
     confirmation, and would make the model overconfident about its neighbors."""
@@ -249,9 +252,13 @@ class CurveSearch:
         self._starts = priors(space, study.fixed, factor=rate_factor(study))
         if not study.search.priors:
             self._starts = []
+        self._known_starts: list[dict[str, Any]] = []
         self._values: dict[str, dict[str, Any]] = {}
         self._running: set[str] = set()
+        self._earlier: set[str] = set()
+        """Runs of earlier studies."""
         self._reached: list[str] = []
+        """Trials of this study that reached the target."""
         self._is_exact = study.search.sampler == "grid"
         has_both = study.search.sampler in ("grid", "nsga2")
         self._kinds = (SECONDS, WORKER_SECONDS) if has_both else (SECONDS,)
@@ -267,16 +274,15 @@ class CurveSearch:
         """
         self.model.refresh()
         if number < self._policy.num_first or not self.model.is_known:
-            start = self._draw_narrow()
-            if number % 2 == 0 and number // 2 < len(self._starts):
-                start = draw(self._space, self._known, self._rng, self._starts[number // 2])
+            start = self._start(number)
             drawn = (self._draw() for _ in range(self._policy.num_candidates))
             return [start, *drawn] if is_open(start) else list(filter(is_open, drawn))
         candidates = [values for values in self._candidates() if is_open(values)]
         if not candidates:
             return []
         best = self.best_log_seconds()
-        assert best is not None
+        if best is None:  # only runs of earlier studies are known
+            best = float(self.means_of(self.model.modelled).min())
         running = [self.model.curves[name] for name in self._running]
         pending = np.array([one.point for one in running if not one.amounts])
         points = self._axes.points(candidates)
@@ -292,14 +298,33 @@ class CurveSearch:
         return [candidates[at] for at in np.argsort(-expected, kind="stable")]
 
     def _num_runs(self, points: Array) -> Array:
-        """Return the number of runs of each configuration so far, shape [n]."""
-        ran = np.array([self.model.curves[name].point for name in self.model.modelled])
+        """Return the number of trials of each configuration so far, shape [n]."""
+        if not (names := self._own):
+            return np.zeros(len(points))
+        ran = np.array([self.model.curves[name].point for name in names])
         apart = np.abs(np.nan_to_num(points[:, None], nan=-99) - np.nan_to_num(ran, nan=-99))
         return np.asarray((apart <= self._axes.tolerances).all(axis=2).sum(axis=1))
 
     def start_with(self, every: Sequence[dict[str, Any]]) -> None:
-        """Add configurations that run first, before the usual ones."""
-        self._starts = [*every, *self._starts]
+        """Replace the first trials by configurations known to be good, best first."""
+        apart: dict[str, dict[str, Any]] = {}
+        for one in every:
+            apart.setdefault(identity(one), one)
+        self._known_starts = list(apart.values())[: self._policy.num_first]
+
+    def _start(self, number: int) -> dict[str, Any]:
+        """Return one of the first trials: known to be good, else usual rates and random in turn."""
+        start = self._draw_narrow()
+        if number < len(self._known_starts):
+            start = draw(self._space, self._known, self._rng, self._known_starts[number])
+        elif number % 2 == 0 and number // 2 < len(self._starts):
+            start = draw(self._space, self._known, self._rng, self._starts[number // 2])
+        return start
+
+    @property
+    def _own(self) -> list[str]:
+        """Modelled trials of this study."""
+        return [name for name in self.model.modelled if name not in self._earlier]
 
     def _draw(self) -> dict[str, Any]:
         return draw(self._space, self._known, self._rng)
@@ -387,6 +412,24 @@ class CurveSearch:
         self._running.add(trial)
         self.model.begin(trial, self._axes.point(values))
 
+    def learn_earlier(self, values: Values, record: RunRecord, curve: Sequence[Evaluation]) -> None:
+        """Add a run of an earlier study of the same task, as an observation with wider noise.
+
+        Such a run stops no trial, is not among the best of this study, and does not count as a
+        repeat of its configuration.
+
+        Args:
+            values: Its configuration, by sampled key.
+            record: Its record, judged by the objective of this study.
+            curve: Its evaluations.
+        """
+        name = f"earlier {len(self._earlier)}"
+        self._earlier.add(name)
+        self._values[name] = dict(values)
+        extra_sd = self._policy.earlier_sd
+        self.model.begin(name, self._axes.point(values), extra_sd=extra_sd)
+        self._learn(replace(record, trial=name), curve)
+
     def observe(self, trial: str, evaluation: Evaluation) -> None:
         """Add an evaluation of a trial."""
         self._observe(
@@ -397,10 +440,14 @@ class CurveSearch:
             evaluation.time_to_target_s,
         )
         if not self._reached or len(self.model.curves[trial].amounts) == 1:
-            self._refresh()
+            self.refresh()
 
     def end(self, record: RunRecord) -> None:
         """Add the end of a trial."""
+        self._end(record)
+        self.refresh()
+
+    def _end(self, record: RunRecord) -> None:
         self._running.discard(record.trial)
         trained = record.samples, record.ledger["train"]
         self._observe(record.trial, *trained, record.best_value, record.time_to_target_s)
@@ -408,9 +455,8 @@ class CurveSearch:
         is_over = record.state == "complete"
         curve.has_missed = has_target and is_over and record.time_to_target_s is None
         curve.has_failed = record.failure == "nan"
-        self._refresh()
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Refit the model; a grid does not use it."""
         if not self._is_exact:
             self.model.refresh()
@@ -418,11 +464,14 @@ class CurveSearch:
     def learn(self, record: RunRecord, curve: Sequence[Evaluation]) -> None:
         """Add a trial of an earlier session with its evaluations."""
         self.begin(record.trial, record.spec)
+        self._learn(record, curve)
+
+    def _learn(self, record: RunRecord, curve: Sequence[Evaluation]) -> None:
         best: float | None = None
         for point in curve:
             best = self._metric.best([point.value, *([] if best is None else [best])])
             self._observe(record.trial, point.samples, point.train_s, best, None)
-        self.end(record)
+        self._end(record)
 
     def _observe(
         self, trial: str, samples: int, train_s: float, best: float | None, reached_s: float | None
@@ -433,7 +482,7 @@ class CurveSearch:
         reached = None
         if reached_s is not None and self._study.objective.kind == TIME:
             reached = amount * min(reached_s / train_s, 1.0)
-            if trial not in self._reached:
+            if trial not in self._reached and trial not in self._earlier:
                 self._reached.append(trial)
         self.model.observe(trial, amount, self._metric.sign * best, reached)
 
@@ -486,10 +535,9 @@ class CurveSearch:
 
     def best_log_seconds(self, kind: Kind = SECONDS) -> float | None:
         """Return the least predicted log seconds to target of the trials that reached it; of all
-        trials while none has."""
-        if not self.model.is_known:
+        trials while none has; None without any."""
+        if not (names := self._own):
             return None
-        names = self.model.modelled
         reached = [name for name in names if self.model.curves[name].reached is not None]
         return float(self.means_of(reached or names, kind).min())
 

@@ -33,15 +33,12 @@ from raybench.runs.single_run import SingleRun, side_by_side
 from raybench.search import reference_settings as settings
 from raybench.search.reference_settings import ReferenceRun
 from raybench.search.sampling.default_rates import rate_factor, usual_values
-from raybench.search.sampling.transfer import set_keys
+from raybench.search.sampling.earlier import rejudged, set_keys
 from raybench.spec.errors import UserError
 from raybench.spec.objective import (
     BEST_OF_ALL,
     BEST_OF_MANY,
-    BUDGET,
     Baseline,
-    StopRule,
-    search_score,
 )
 from raybench.spec.run import RunSpec, flat
 from raybench.spec.space import (
@@ -240,26 +237,8 @@ def _as_trial(study: StudySpec, one: ReferenceRun, baseline_value: float | None)
     changes: dict[str, Any] = {"objective": study.objective}
     if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in study.fixed:
         changes[EVAL_INTERVAL] = study.fixed[EVAL_INTERVAL]
-    record, objective = one.record, study.objective
-    seconds = [point.train_s for point in one.curve]
-    rule = StopRule(objective, values=one.values, train_seconds=seconds)
-    reached_s = None if objective.kind == BUDGET else rule.time_to_target_s
-    score = search_score(
-        objective,
-        time_to_target_s=reached_s,
-        best_value=rule.best_value,
-        baseline_value=baseline_value,
-    )
-    return replace(
-        record,
-        role="trial",
-        spec=record.spec.model_copy(update=changes),
-        time_to_target_s=reached_s,
-        best_value=rule.best_value,
-        score=score,
-        state=record.state if reached_s is None else "complete",
-        stop=record.stop if reached_s is None else "target",
-    )
+    record = replace(one.record, spec=one.record.spec.model_copy(update=changes))
+    return rejudged(record, one.curve, study.objective, baseline_value=baseline_value)
 
 
 def _count_as_trial(one: ReferenceRun, record: RunRecord, single_run: SingleRun) -> None:

@@ -2,36 +2,49 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from raybench.results.store import machine
 from raybench.search.curve_search import CurvePolicy, CurveSearch
 from raybench.search.factorisation import Factors, placed
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import num_trials
-from raybench.search.sampling.feedback import Feedback, Infeasible
+from raybench.search.sampling.earlier import Earlier, EarlierRun
+from raybench.search.sampling.feedback import (
+    MODEL_ALL,
+    Answer,
+    Feedback,
+    Infeasible,
+    answer_by,
+)
 from raybench.search.sampling.first import first_specs, num_outside
-from raybench.search.sampling.optuna_space import STARTUP_TRIALS
+from raybench.search.sampling.optuna_space import (
+    STARTUP_TRIALS,
+    distributions,
+    values_of_params,
+)
 from raybench.search.sampling.optuna_study import (
+    EARLIER_STUDY,
     FIRST,
     NOT_RUN,
     WOULD_FAIL,
+    add_answer,
     open_study,
     real_trials,
     restore,
 )
 from raybench.search.sampling.proposer import Proposal, Proposer
-from raybench.search.sampling.transfer import Earlier, best_earlier, tell_earlier
 from raybench.search.scheduler import Decision, Scheduler, Suggestion
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import DEFAULT_TRIALS, StudySpec
+from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 RECORDED = " (recorded)"
 """Name suffix of runs restored from the records, apart from their reruns."""
 SEED_STEP = 5000
 """Offset of the seeds of repeated configurations from the seed of the search."""
-MOST_STARTS = 4
-"""Number of configurations of `--seed-from` that sampler `model` starts with."""
 
 
 class Search(Scheduler):
@@ -222,15 +235,44 @@ class Search(Scheduler):
         self._feedback.report_known(is_early=False)
 
     def learn_from(self, earlier: Earlier) -> str | None:
-        """Learn the trials of `--seed-from`.
+        """Learn the runs of `--seed-from`: tell Optuna, add their curves to the curve model, and
+        begin with the best of them.
 
         Returns:
-            A sentence on what was learned; None in a resumed session.
+            A sentence on what was learned; None in a resumed session, which told Optuna before.
         """
-        said = tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
-        known = best_earlier(self._journal, self._sampled, self._study)
-        self.curves.start_with(known[:MOST_STARTS])
-        return said
+        told = (one.user_attrs.get(NOT_RUN) for one in self._journal.get_trials(deepcopy=False))
+        is_resumed = EARLIER_STUDY in told
+        known = distributions(self._sampled)
+        num_learned, starts = 0, list[tuple[tuple[bool, float], dict[str, Any]]]()
+        for run in earlier.runs:
+            params = run.params(self._study, self._sampled)
+            answer = self._answer_of(run)
+            if answer is None or not params:
+                continue
+            if self._study.search.sampler in MODEL_ALL and not known.keys() <= params.keys():
+                continue
+            if not is_resumed:
+                add_answer(self._journal, answer, params, known, {NOT_RUN: EARLIER_STUDY})
+            num_learned += 1
+            values = values_of_params(params, self._sampled, self._study.fixed)
+            if values is None:
+                continue
+            if answer.values is not None:
+                starts.append(((run.time_to_target_s is None, answer.values[0]), values))
+            if run.record is not None and run.curve:
+                self.curves.learn_earlier(values, run.record, run.curve)
+        self.curves.refresh()
+        starts.sort(key=lambda one: one[0])
+        self.curves.start_with([values for _, values in starts])
+        return None if is_resumed else _sentence(earlier, num_learned)
+
+    def _answer_of(self, run: EarlierRun) -> Answer | None:
+        """Return what Optuna is told of an earlier run; None if it is not known how good it is."""
+        if run.record is not None:
+            return self._feedback.answer(run.record, fastest_s=run.time_to_target_s)
+        score = run.score(self._study.objective)
+        return None if score is None else answer_by(score)
 
     @property
     def _is_early(self) -> bool:
@@ -259,6 +301,20 @@ class Search(Scheduler):
                 self._too_large.append(record.spec)
             if record.role == "trial" and record.stop != "interrupted":
                 self.curves.learn(record, curves.get(name, []))
+        self.curves.refresh()
+
+
+def _sentence(earlier: Earlier, number: int) -> str:
+    """Return a sentence on the runs of an earlier study that were learned."""
+    text = f"learned {number} of the {counted(len(earlier.runs), 'result')} of {earlier.place}"
+    if number < len(earlier.runs):
+        text += "; the others are outside of the space, or lack the time to the target"
+    if earlier.words:
+        text += f"; {earlier.words}"
+    there = None if earlier.study is None else earlier.study.study.get("machine", {})
+    if there is not None and there.get("processor") != machine()["processor"]:
+        text += "; they were timed on another machine, so their seconds are a rough guide"
+    return f"{text}."
 
 
 def _own_s(record: RunRecord) -> float:

@@ -39,8 +39,8 @@ from raybench.search.race_stage import KEY, OVER, Confirmation, more_until, num_
 from raybench.search.ray_tune import run_trials
 from raybench.search.reference import FEW_S, set_by_reference, uncount
 from raybench.search.sampling.default_rates import num_trials
+from raybench.search.sampling.earlier import Earlier
 from raybench.search.sampling.first import num_outside
-from raybench.search.sampling.transfer import Earlier
 from raybench.search.search import Search
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping

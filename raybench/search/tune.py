@@ -48,8 +48,8 @@ from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, stu
 from raybench.search.race_stage import OVER, TURNS
 from raybench.search.reference import RUNS, earlier_settings
 from raybench.search.sampling.default_rates import check_grid, num_trials
+from raybench.search.sampling.earlier import Earlier, load_earlier, settings_of
 from raybench.search.sampling.first import first_specs, num_outside
-from raybench.search.sampling.transfer import Earlier, load_earlier, settings_of
 from raybench.search.verify import num_placement_checks
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import content_of, read_mapping

@@ -37,6 +37,8 @@ class Curve:
         reached: Amount at which the target was reached; None while it was not.
         has_missed: Whether it came to its end without the target.
         has_failed: Whether it diverged.
+        extra_sd: Standard deviation of the log amount beyond that of seeds, as of a run on another
+            machine or of an earlier version of the code.
     """
 
     point: Array
@@ -45,6 +47,7 @@ class Curve:
     reached: float | None = None
     has_missed: bool = False
     has_failed: bool = False
+    extra_sd: float = 0.0
     said: tuple[object, tuple[float, float]] | None = field(default=None, repr=False)
     """State and result of the last `CurveModel.extrapolate`."""
 
@@ -363,9 +366,9 @@ class CurveModel:
         """Number of the observation of each run in the surface."""
         self._is_stale = True
 
-    def begin(self, run: str, point: Array) -> None:
-        """Take a run that begins."""
-        self.curves[run] = Curve(point)
+    def begin(self, run: str, point: Array, *, extra_sd: float = 0.0) -> None:
+        """Take a run that begins; see `Curve` for the arguments."""
+        self.curves[run] = Curve(point, extra_sd=extra_sd)
 
     def observe(self, run: str, amount: float, best: float, reached: float | None = None) -> None:
         """Take a run's evaluation: its amount so far, its best value, the amount at the target."""
@@ -441,7 +444,7 @@ class CurveModel:
         if shapes is None:
             return math.log(curve.amounts[-1]) + 3.0, 1.0
         reached = curve.reached if self._num_reached else self._passed(curve, shapes.target)
-        noise = settings.seed_sd
+        noise = math.hypot(settings.seed_sd, curve.extra_sd)
         if not self._num_reached:
             noise = math.hypot(noise, settings.nearer_sd)
         if reached is not None and not curve.has_missed:

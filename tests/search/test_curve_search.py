@@ -9,7 +9,7 @@ import pytest
 
 from raybench.search.curve_search import Axes, CurvePolicy, draw
 from raybench.search.factorisation import GLOBAL_BATCH
-from raybench.search.sampling.transfer import load_earlier
+from raybench.search.sampling.earlier import load_earlier
 from raybench.search.search import Search
 from raybench.spec.run import RunSpec
 from raybench.spec.space import parse_space

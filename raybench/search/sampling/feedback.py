@@ -185,6 +185,11 @@ class Answer(NamedTuple):
     """Step of the value of a PRUNED trial, in samples."""
 
 
+def answer_by(score: float) -> Answer:
+    """Return the answer of a run of which only the score is known."""
+    return Answer(TrialState.COMPLETE, [score])
+
+
 class Feedback:
     """Tells Optuna the results of trials, each as soon as its score is known.
 

@@ -1,7 +1,6 @@
 """`--seed-from`: an earlier study's trials become the sampler's knowledge, or are refused."""
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,16 @@ from optuna.trial import TrialState
 
 from raybench.results.store import STUDY_FILE, Store, machine
 from raybench.runs.train import write_study
+from raybench.search.sampling.earlier import load_earlier, settings_of
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, PRIOR, real_trials
-from raybench.search.sampling.transfer import load_earlier, settings_of
+from raybench.search.scheduler import Decision
 from raybench.search.search import Search
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec, build_study
 from raybench.stats.record import Prediction
-from tests.search.made_up import ask, evaluation, journal_of, make_search, record
+from tests.refusals import refused
+from tests.search.made_up import ask, evaluation, journal_of, make_search, outcome, record
 
 STUDY: dict[str, Any] = {
     "objective": {"target": 0.95, "max_train_seconds": 10.0},
@@ -85,14 +86,9 @@ def test_trials_inside_the_space_are_told(
     fixed = {"eval_every_samples": eval_interval} if eval_interval else {}
     folder = earlier_folder(tmp_path / "earlier", fixed=fixed)
     one = search_in(tmp_path / "new", apart=apart, fixed={"eval_every_samples": 500})
-    told = one.learn_from(load_earlier(folder, build()))
-    assert told is not None
+    one.learn_from(load_earlier(folder, build()))
     # 64 on one worker is a batch of the space taken apart only with 32 on two; 128 with 64 on two.
-    number, outside = (4, 1) if apart else (3, 2)
-    assert told == (
-        f"the sampler knows {number} trials of {folder}; {outside} lie outside the space and were "
-        "left out."
-    )
+    number = 4 if apart else 3
     known = journal_of(one).get_trials()
     assert [t.user_attrs[NOT_RUN] for t in known] == [EARLIER_STUDY] * number
     states = [t.state for t in known]
@@ -109,19 +105,55 @@ ADAM_ALONE = STUDY["space"] | {
 
 
 @pytest.mark.parametrize(
-    ("earlier", "changes", "says"),
-    [
-        ({}, {"space": ADAM_ALONE}, "knows 3 trials of .*; 2 lie outside"),
-        ({"fixed": {"weight_decay": 0.1}}, {}, "knows 0 trials of .*; 5 lie outside"),
-        ({"processor": "of yesterday"}, {}, "another machine"),
-    ],
+    ("earlier", "changes", "number"),
+    [({}, {"space": ADAM_ALONE}, 3), ({"fixed": {"weight_decay": 0.1}}, {}, 0)],
 )
-def test_what_the_sampler_knows_is_said(
-    earlier: dict[str, Any], changes: dict[str, Any], says: str, tmp_path: Path
+def test_what_is_outside_of_the_space_is_left_out(
+    earlier: dict[str, Any], changes: dict[str, Any], number: int, tmp_path: Path
 ) -> None:
     folder = earlier_folder(tmp_path / "earlier", **earlier)
-    told = search_in(tmp_path / "new", **changes).learn_from(load_earlier(folder, build()))
-    assert re.search(says, told or "")
+    one = search_in(tmp_path / "new", **changes)
+    one.learn_from(load_earlier(folder, build()))
+    assert len(journal_of(one).get_trials()) == number
+
+
+def test_another_machine_is_named(tmp_path: Path) -> None:
+    sentences = [
+        search_in(tmp_path / f"new{processor}").learn_from(load_earlier(folder, build()))
+        for processor in (None, "other")
+        if (folder := earlier_folder(tmp_path / f"e{processor}", processor=processor))
+    ]
+    assert sentences[0] is not None
+    assert sentences[1] is not None
+    assert len(sentences[1]) > len(sentences[0])
+
+
+def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path: Path) -> None:
+    """They are data of the model, but are no trials and stop none."""
+    folder, study = tmp_path / "earlier", build()
+    given = {"num_workers": 1, "batch_size_per_worker": 32, "optimizer": "adam"}
+    with Store(folder) as store:
+        store.write_yaml(STUDY_FILE, {"study": study.document(), "machine": machine()})
+        for number, rate in enumerate((1e-3, 3e-3, 1e-2, 3e-2, 1e-1)):
+            spec = study.run_spec(given | {"learning_rate": rate})
+            seconds = 2.0 * (1 + abs(math.log(rate / 1e-2)))
+            name = f"{number:04d}"
+            for index in range(4):
+                share = (index + 1) / 4
+                at = evaluation(seconds * share, index=index, value=0.1 + 0.85 * share)
+                at = replace(at, samples=int(1000 * seconds * share))
+                store.append(at.line(name, role="trial", spec=spec))
+            ended = record(name, spec, seconds, samples=int(1000 * seconds))
+            store.append(ended.line())
+    one = search_in(tmp_path / "new")
+    one.learn_from(load_earlier(folder, study))
+    name, spec = ask(one)
+    assert spec.learning_rate == pytest.approx(1e-2, rel=1e-6)
+    assert one.on_result(name, outcome(9.0, value=0.2)) is Decision.CONTINUE
+    rates = {ask(one)[1].learning_rate for _ in range(4)}
+    assert sorted(rates) == pytest.approx([1e-3, 3e-3, 3e-2, 1e-1], rel=1e-6)
+    assert one.curves.ranked() == []
+    assert one.num_finished == 0
 
 
 def test_a_continued_session_is_not_told_twice_and_priors_are_left_out(tmp_path: Path) -> None:
@@ -152,7 +184,7 @@ def test_what_is_auto_is_taken_from_the_earlier_study(tmp_path: Path) -> None:
     assert settings_of(load_earlier(folder, target), target)[0].objective.target == 0.95
     file = folder / STUDY_FILE
     file.write_text(file.read_text().replace("is_set: true", "is_set: false"))
-    with pytest.raises(UserError, match="has no max_train_seconds that this study could take"):
+    with refused(ErrorCode.NO_RESULT, "max_train_seconds"):
         load_earlier(folder, build(**AUTO))
 
 
@@ -164,29 +196,28 @@ def test_a_study_that_came_to_be_judged_by_budget_is_of_the_same_task(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "names"),
     [
-        ({"objective": {"target": 0.9, "max_train_seconds": 10.0}}, "objective.target was 0.95"),
-        ({"workload": "deep_mlp"}, "workload was mnist_small, is deep_mlp"),
-        ({"search": {"sampler": "nsga2"}}, "no use with search.sampler: nsga2"),
+        ({"objective": {"target": 0.9, "max_train_seconds": 10.0}}, ("objective.target", 0.95)),
+        ({"workload": "deep_mlp"}, ("workload", "mnist_small", "deep_mlp")),
+        ({"search": {"sampler": "nsga2"}}, ("search.sampler", "nsga2")),
     ],
 )
 def test_a_study_of_another_task_is_refused(
-    changes: dict[str, Any], sentence: str, tmp_path: Path
+    changes: dict[str, Any], names: tuple[Any, ...], tmp_path: Path
 ) -> None:
     folder = earlier_folder(tmp_path)
     study = build(**changes)
-    with pytest.raises(UserError) as error:
+    with refused(ErrorCode.CONFLICT, *names):
         load_earlier(folder, study)
-    assert sentence in str(error.value)
 
 
-def told(folder: Path, source: Path | str, **changes: Any) -> tuple[str, list[Any]]:
-    """Return what is said of what a new search is told by a source, and the trials it is told."""
+def told(folder: Path, source: Path | str, **changes: Any) -> list[Any]:
+    """Return the trials that a new search is told by a source."""
     study, space = build_study(STUDY | changes, "test")
     one = search_in(folder, apart=False, **changes)
-    sentence = one.learn_from(load_earlier(source, study, space))
-    return str(sentence), journal_of(one).get_trials()
+    one.learn_from(load_earlier(source, study, space))
+    return journal_of(one).get_trials()
 
 
 OWN = {
@@ -218,14 +249,14 @@ def test_a_training_is_known_by_its_curve_at_this_studys_target(tmp_path: Path) 
             point = evaluation(2.0 * (index + 1), index=index, value=value)
             store.append(point.line("0000", role="trial", spec=spec))
         store.append(record("0000", spec, stop="epochs", best_value=0.95).line())
-    sentence, trials = told(tmp_path / "new", folder, **NEW)
-    assert "knows 1 of the 1 result" in sentence
+    trials = told(tmp_path / "new", folder, **NEW)
+    assert len(trials) == 1
     assert trials[0].params == {"learning_rate": 0.02, "model.n": 2}
     assert trials[0].value == pytest.approx(math.log(4.0))
     # A key that is new, whose old value nobody knows, keeps the training as well.
-    sentence, trials = told(tmp_path / "newer", folder, **OWN)
+    trials = told(tmp_path / "newer", folder, **OWN)
     assert trials[0].params == {"learning_rate": 0.02, "model.n": 2}
-    with pytest.raises(UserError, match="another task \\(workload"):
+    with refused(ErrorCode.CONFLICT, "workload", "other.py:train"):
         told(tmp_path / "other", folder, **OWN | {"workload": "other.py:train"})
 
 
@@ -235,10 +266,10 @@ def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path: Path) -> 
     decay = {"low": 1e-5, "high": 0.1, "log": True}
     for number, dimension in enumerate(({"low": 0.0, "high": 0.1}, decay)):
         space = STUDY["space"] | {"weight_decay": dimension}
-        _, trials = told(tmp_path / str(number), folder, space=space)
+        trials = told(tmp_path / str(number), folder, space=space)
         assert [one.params.get("weight_decay") for one in trials] == [(0.0, None)[number]] * 3
     searched = {"space": STUDY["space"] | {"weight_decay": [0.0, 0.5]}}
-    _, trials = told(
+    trials = told(
         tmp_path / "narrower",
         earlier_folder(tmp_path / "searched", **searched),
         space=STUDY["space"] | {"weight_decay": decay},
@@ -258,8 +289,8 @@ TABLE = """lr;n;act;time_to_target_s;accuracy;comment
 def test_a_table_of_results_is_known(tmp_path: Path) -> None:
     file = tmp_path / "known.csv"
     file.write_text(TABLE)
-    sentence, trials = told(tmp_path / "new", file, **OWN)
-    assert "knows 2 of the 5 results" in sentence
+    trials = told(tmp_path / "new", file, **OWN)
+    assert len(trials) == 2
     assert [one.params for one in trials] == [
         {"learning_rate": 0.02, "model.n": 2, "model.act": None},
         {"learning_rate": 0.1, "model.n": 3, "model.act": "relu"},
@@ -268,21 +299,21 @@ def test_a_table_of_results_is_known(tmp_path: Path) -> None:
     assert trials[1].value > math.log(10.0)
     header, *rows = TABLE.splitlines()
     file.write_text("\n".join([header, *(f"{row},7,7" for row in rows)]))
-    assert "knows 2 of the 5 results" in told(tmp_path / "surplus", file, **OWN)[0]
+    assert len(told(tmp_path / "surplus", file, **OWN)) == 2
     file.write_text("n,learning_rate,time_to_target_s\n2,0.02,-1\n2,0.02,0\n")
-    assert "knows 0 of the 2 results" in told(tmp_path / "never", file, **OWN)[0]
+    assert len(told(tmp_path / "never", file, **OWN)) == 0
     file.write_text("n,accuracy\n1,0.5\n")
     budget = OWN | {"objective": {"kind": "best_at_budget", "max_train_seconds": 10.0}}
-    assert "knows 1 of the 1 result" in told(tmp_path / "budget", file, **budget)[0]
+    assert len(told(tmp_path / "budget", file, **budget)) == 1
 
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [("a,b\n1,2\n", "learning_rate"), ("n,b\n1,2\n", "time_to_target_s"), ("", "no column")],
+    [("a,b\n1,2\n", "learning_rate"), ("n,b\n1,2\n", "time_to_target_s"), ("", "x.csv")],
 )
 def test_a_table_that_says_nothing_is_refused(content: str, word: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(content)
-    with pytest.raises(UserError, match=word):
+    with refused(ErrorCode.MISSING, word):
         told(tmp_path / "new", tmp_path / "x.csv", **OWN)
 
 
@@ -309,20 +340,26 @@ def test_an_optuna_study_is_known(kind: str, direction: str, tmp_path: Path) -> 
         theirs.enqueue_trial({"lr": 0.01, "n": n, "act": None})
     theirs.optimize(objective, n_trials=3)
     place = f"sqlite:///{file}" if kind == "url" else str(file)
-    sentence, trials = told(tmp_path / "new", place, **OWN)
-    assert "knows 2 of the 3 results" in sentence
+    trials = told(tmp_path / "new", place, **OWN)
+    assert len(trials) == 2
     assert [one.params["model.n"] for one in trials] == [1, 2]
     is_missed = trials[0].value > math.log(10.0)
     assert is_missed if direction == "maximize" else trials[0].value == pytest.approx(math.log(5))
     optuna.create_study(study_name="another", storage=storage)
-    with pytest.raises(UserError, match="another, mine"):
+    with refused(ErrorCode.UNKNOWN_NAME, "another", "mine"):
         told(tmp_path / "two", place, **OWN)
-    assert "knows 2" in told(tmp_path / "named", f"{place}#mine", **OWN)[0]
+    assert len(told(tmp_path / "named", f"{place}#mine", **OWN)) == 2
 
 
-def test_what_is_none_of_these_is_refused_in_a_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("x.bin", ErrorCode.INVALID_FILE),
+        ("sqlite:////nowhere/x.db", ErrorCode.INVALID_FILE),
+        ("nowhere.csv", ErrorCode.NOT_FOUND),
+    ],
+)
+def test_what_is_none_of_these_is_refused(place: str, code: ErrorCode, tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(b"\x00\x01")
-    places = {tmp_path / "x.bin": "Optuna st", "sqlite:////nowhere/x.db": "Optuna st"}
-    for place, word in (places | {tmp_path / "nowhere.csv": "not there"}).items():
-        with pytest.raises(UserError, match=word):
-            told(tmp_path / "new", place, **OWN)
+    with refused(code, place):
+        told(tmp_path / "new", place if "://" in place else tmp_path / place, **OWN)

@@ -1,0 +1,487 @@
+"""`--seed-from`: earlier results of the same task, as data of a search.
+
+The source is an earlier study, a training, a CSV or an Optuna study. Optuna's samplers are told of
+its runs; those with a learning curve also join the curve model, with wider noise. They are not
+trials of the new study, do not appear in its tables, and their times stop no trial.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from raybench.results.place import comparable, is_url
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.study import Study, load
+from raybench.search.factorisation import GLOBAL_BATCH, SPEED_KEYS
+from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, encode, params_of
+from raybench.search.sampling.optuna_study import JOURNAL_FILE
+from raybench.spec.documents import parse_yaml, validate
+from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.objective import BUDGET, Objective, StopRule, search_score
+from raybench.spec.run import OPEN, RunSpec, flat, is_key, is_open, shown_key, value_of
+from raybench.spec.space import (
+    NOT_SEARCHED,
+    SEARCHABLE,
+    Space,
+    is_one_of,
+    known_values,
+    lies_in,
+    possible_values,
+)
+from raybench.spec.study import EVAL_INTERVAL, StudySpec
+from raybench.stats.record import Evaluation, RunRecord
+
+DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
+"""Matches the URL of an Optuna storage."""
+SQLITE = b"SQLite format 3"
+OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
+"""Files that may be named in place of their results folder."""
+SAME = ("workload", "dataset", "objective")
+"""Settings that must be equal for scores to be comparable."""
+OTHER_KEYS = {"lr": "learning_rate", "batch_size": "batch_size_per_worker"}
+"""Column names of other tools, and the run spec keys they stand for."""
+SECONDS = "time_to_target_s"
+USEFUL = (None, "oom", "nan")
+"""Failures of runs that say something about their configuration; None: no failure."""
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """A configuration that was measured before, and its result."""
+
+    settings: Mapping[str, Any]
+    """Values by run spec key; nested settings (`model.x`) are keys of their own."""
+    named: Collection[str]
+    """Keys that were set explicitly."""
+    time_to_target_s: float | None = None
+    """Training seconds to the target of the study, on the fastest placement known; None if it was
+    missed or is unknown."""
+    best_value: float | None = None
+    """Best value of the metric of the study."""
+    record: RunRecord | None = None
+    """Its record, judged by the objective of the study; None if the source is not raybench's."""
+    curve: Sequence[Evaluation] = ()
+    """Its evaluations; empty if unknown."""
+
+    def score(self, objective: Objective) -> float | None:
+        """Return the score that a search minimizes; None if it has neither seconds nor a value, or
+        reached the target after an unknown time."""
+        value, target = self.best_value, objective.target
+        if objective.kind == BUDGET and value is None:
+            return None
+        if self.time_to_target_s is None and (
+            value is None or (target is not None and objective.judged_by.reaches(value, target))
+        ):
+            return None
+        return search_score(
+            objective,
+            time_to_target_s=self.time_to_target_s,
+            best_value=value,
+            baseline_value=None,
+        )
+
+    def params(self, study: StudySpec, space: Space) -> dict[str, Any] | None:
+        """Return the sampler parameters of the configuration; None if it is outside of the space.
+
+        A key that was not set explicitly has its default. If the default is unknown (`model.x`) or
+        outside of the space, the key has no parameter.
+
+        Args:
+            study: The new study.
+            space: Its sampled space.
+        """
+        if self.record is not None and (found := params_of(self.record.spec, study, space)):
+            return found
+        values: dict[str, Any] = {}
+        for key, dimension in space.items():
+            if key in self.settings:
+                values[key] = _as_in(key, self.settings[key], possible_values(dimension))
+            elif key != GLOBAL_BATCH and not is_open(key):
+                values[key] = known_values({}, {})[key]
+        placement: dict[str, Any] = {}
+        if GLOBAL_BATCH in space:
+            known = known_values(study.fixed, dict(self.settings))
+            placement = {key: known[key] for key in SPEED_KEYS}
+            counts = ("num_workers", "accumulate", "batch_size_per_worker")
+            if not all(isinstance(known[key], int) for key in counts):
+                return None
+            passes = known["num_workers"] * known["accumulate"]
+            values[GLOBAL_BATCH] = passes * known["batch_size_per_worker"]
+        known = known_values(study.fixed, values)
+        for key, value in list(values.items()):
+            if lies_in(key, space[key], value, known):
+                continue
+            if key in self.named or key == GLOBAL_BATCH:
+                return None
+            del values[key]
+        own = {key: value for key, value in values.items() if key != GLOBAL_BATCH} | placement
+        try:
+            if study.run_spec(own) != study.run_spec({**self.settings, **own}):
+                return None  # a fixed key had another value
+        except UserError:
+            return None
+        return encode(space, study.fixed, values)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Earlier results of one source."""
+
+    place: str
+    """Path or URL given by the user."""
+    runs: Sequence[EarlierRun]
+    words: str = ""
+    """How the source was interpreted, in words."""
+    study: Study | None = None
+    """The earlier search; None if the source is another one."""
+
+
+def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = None) -> Earlier:
+    """Read the source of `--seed-from`.
+
+    Args:
+        folder: Results folder or URL, CSV file, or Optuna storage.
+        study: The new study.
+        space: Its search space.
+
+    Raises:
+        UserError: The source cannot be read, or is of another task.
+    """
+    if study.search.sampler in (*PARETO_SAMPLERS, "grid"):
+        raise UserError(
+            f"--seed-from: has no use with search.sampler: {study.search.sampler}.",
+            ErrorCode.CONFLICT,
+        )
+    place = str(folder)
+    path = Path(place.partition("#")[0])
+    if not (is_url(place) or path.exists()):
+        raise UserError(
+            f"--seed-from {place}: is not there; name a folder or a file that is.",
+            ErrorCode.NOT_FOUND,
+        )
+    is_own = path.name in OWN_FILES and (path.parent / STUDY_FILE).is_file()
+    if DATABASE.match(place) or (path.is_file() and not is_own):
+        if path.suffix.lower() in (".csv", ".tsv"):
+            return _from_table(path, study, space or {})
+        return _from_optuna(place, study, space or {})
+    earlier = load(path.parent if is_own else folder)
+    if earlier.study["study"].get("run"):
+        return _from_training(earlier, study)
+    if not earlier.searched:
+        raise UserError(
+            f"--seed-from {place}: holds no search and no training; name one.", ErrorCode.NO_RESULT
+        )
+    return _from_search(earlier, study)
+
+
+def _from_search(earlier: Study, study: StudySpec) -> Earlier:
+    """Return the trials of a search; UserError if it is of another task."""
+    study = settings_of(Earlier(earlier.place, (), study=earlier), study)[0]
+    before, now = comparable(earlier.study["study"], earlier.folder / STUDY_FILE, study)
+    for key in SAME:
+        if before.get(key) != now[key]:
+            old, new = before.get(key), now[key]
+            parts = old if isinstance(old, dict) else {}
+            changed = [f"{key}.{k} was {v}, is {new[k]}" for k, v in parts.items() if v != new[k]]
+            what = changed[0] if changed else f"{key} was {old}, is {new}"
+            raise _another_task(earlier.place, what)
+    written, fastest = earlier.study["study"], _fastest_s(earlier)
+    named = {*flat(written.get("space") or {}), *flat(written.get("fixed") or {})}
+    runs = [
+        EarlierRun(
+            settings_of_spec(record.spec),
+            named,
+            fastest.get(name, record.time_to_target_s),
+            record.best_value,
+            record,
+            earlier.evaluations.get(name, ()),
+        )
+        for name, record in earlier.runs.items()
+        if record.phase == "search" and record.failure in USEFUL
+    ]
+    return Earlier(earlier.place, runs, study=earlier)
+
+
+def _fastest_s(earlier: Study) -> dict[str, float]:
+    """Return the seconds to target of every trial on its fastest known placement."""
+    times: dict[str, float] = {}
+    for table in (earlier.trials, earlier.predictions):
+        for trial, seconds in zip(table["trial"], table["time_to_target_s"], strict=True):
+            if seconds == seconds:
+                times[str(trial)] = min(float(seconds), times.get(str(trial), math.inf))
+    return times
+
+
+def _from_training(earlier: Study, study: StudySpec) -> Earlier:
+    """Return the runs of a `raybench train` folder; UserError if they are of another task."""
+    runs, objective = [], study.objective
+    for name, run in earlier.runs.items():
+        for key, own, asked in (
+            ("workload", run.spec.workload, study.workload),
+            ("dataset", run.spec.dataset, study.dataset),
+            ("metric", run.spec.objective.judged_by.name, objective.judged_by.name),
+        ):
+            if own != asked:
+                raise _another_task(earlier.place, f"{key} was {own}, is {asked}")
+        if run.failure is not None:
+            continue
+        curve = earlier.evaluations.get(name, ())
+        record = rejudged(run, curve, objective)
+        runs.append(
+            EarlierRun(
+                settings_of_spec(run.spec),
+                frozenset(_not_default(run.spec)),
+                record.time_to_target_s,
+                record.best_value,
+                record,
+                curve,
+            )
+        )
+    return Earlier(earlier.place, runs)
+
+
+def rejudged(
+    record: RunRecord,
+    curve: Sequence[Evaluation],
+    objective: Objective,
+    *,
+    baseline_value: float | None = None,
+) -> RunRecord:
+    """Return the record that a run would have as a trial with another objective.
+
+    Args:
+        record: Record of the run.
+        curve: Its evaluations.
+        objective: The objective.
+        baseline_value: Metric of a constant prediction, if known.
+    """
+    rule = StopRule(
+        objective,
+        values=[point.value for point in curve],
+        train_seconds=[point.train_s for point in curve],
+    )
+    reached_s = None if objective.kind == BUDGET else rule.time_to_target_s
+    score = search_score(
+        objective,
+        time_to_target_s=reached_s,
+        best_value=rule.best_value,
+        baseline_value=baseline_value,
+    )
+    return replace(
+        record,
+        role="trial",
+        time_to_target_s=reached_s,
+        best_value=rule.best_value,
+        score=score,
+        state=record.state if reached_s is None else "complete",
+        stop=record.stop if reached_s is None else "target",
+    )
+
+
+def _another_task(place: str, what: str) -> UserError:
+    return UserError(
+        f"--seed-from {place}: is of another task ({what}), so its results say nothing here; leave "
+        "it out, or search the same task.",
+        ErrorCode.CONFLICT,
+    )
+
+
+def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str]]:
+    """Take the `auto` settings of a study from an earlier search, so that scores are comparable.
+
+    Returns:
+        The study, and a sentence for each setting taken over. A study whose settings are set stays
+        unchanged.
+
+    Raises:
+        UserError: The earlier search has no such settings.
+    """
+    if not study.needs_reference or earlier.study is None:
+        return study, []
+    there = earlier.study
+    before = validate(StudySpec, there.study["study"], f"{there.folder / STUDY_FILE}: study")
+    has_eval_interval = EVAL_INTERVAL in before.fixed
+    if study.auto == [EVAL_INTERVAL] and not has_eval_interval:
+        return study, []  # the reference sets it
+    if before.needs_reference or (EVAL_INTERVAL in study.auto and not has_eval_interval):
+        unset = before.auto[0] if before.needs_reference else EVAL_INTERVAL
+        raise UserError(
+            f"--seed-from {earlier.place}: has no {unset} that this study could take over (auto); "
+            "name yours, or leave --seed-from out.",
+            ErrorCode.NO_RESULT,
+        )
+    objective = before.objective.model_dump()
+    named = {key: objective[key] for key in set_keys(study, objective)}
+    fixed = {EVAL_INTERVAL: before.fixed[EVAL_INTERVAL]} if EVAL_INTERVAL in study.auto else {}
+    taken = (named | fixed).items()
+    words = [f"{key} {value}: that of {earlier.place}" for key, value in taken]
+    changes = {"objective": study.objective.model_copy(update=named), "is_set": True}
+    return study.model_copy(update=changes | {"fixed": study.fixed | fixed}), words
+
+
+def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
+    """Return the keys of an earlier objective that were set by reference runs."""
+    keys = [str(key) for key in study.auto if key != EVAL_INTERVAL]
+    if "target" in keys:
+        keys += ["kind", "max_train_seconds", *(["hold"] if objective["kind"] == BUDGET else [])]
+    return keys
+
+
+def settings_of_spec(spec: RunSpec) -> dict[str, Any]:
+    """Return the values of a run spec's searchable keys, without the evaluation interval."""
+    keys = [key for key in (*SEARCHABLE, *OPEN) if key != EVAL_INTERVAL]
+    return flat({key: getattr(spec, key) for key in keys})
+
+
+def _not_default(spec: RunSpec) -> set[str]:
+    """Return the keys of a run spec that differ from their default."""
+    default = RunSpec()
+    found = settings_of_spec(spec).items()
+    return {key for key, value in found if is_open(key) or value != value_of(default, key)}
+
+
+def _from_table(path: Path, study: StudySpec, space: Space) -> Earlier:
+    """Return the rows of a CSV with columns for settings, `time_to_target_s` and the metric."""
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        sample = file.read(4096)
+        file.seek(0)
+        delimiter = max(",;\t", key=sample.partition("\n")[0].count)
+        reader = csv.DictReader(file, delimiter=delimiter)
+        rows, columns = list(reader), list(reader.fieldnames or [])
+    keys = {one: key for one in columns if (key := _key_of(one, space)) is not None}
+    if not keys:
+        raise UserError(
+            f"--seed-from {path}: has no column of a searched key; name them {', '.join(space)}.",
+            ErrorCode.MISSING,
+        )
+    metric = study.objective.judged_by
+    of_value = next((one for one in (metric.best_column, metric.name) if one in columns), None)
+    if of_value is None and SECONDS not in columns:
+        raise UserError(
+            f"--seed-from {path}: says not what its rows reached; add a column {SECONDS} or "
+            f"{metric.name}.",
+            ErrorCode.MISSING,
+        )
+    runs = []
+    for row in rows:
+        cells = {name: _cell(text) for name, text in row.items() if text and isinstance(text, str)}
+        if cells.get("state") == "failed":
+            continue
+        settings = {key: cells[one] for one, key in keys.items() if one in cells}
+        seconds, value = _seconds(cells.get(SECONDS)), _number(cells.get(of_value or ""))
+        runs.append(EarlierRun(settings, settings, seconds, value))
+    return Earlier(str(path), runs)
+
+
+def _from_optuna(place: str, study: StudySpec, space: Space) -> Earlier:
+    """Return the complete trials of an Optuna study.
+
+    Args:
+        place: Journal file, SQLite file or database URL; with `#NAME` if it has several studies.
+        study: The new study.
+        space: Its search space.
+
+    Raises:
+        UserError: The storage cannot be read, or its values are not comparable.
+    """
+    storage, _, name = place.partition("#")
+    try:
+        found = _storage(storage)
+        names = sorted(one.study_name for one in found.get_all_studies())
+        if not name and len(names) == 1:
+            name = names[0]
+        if not names:
+            raise ValueError("holds no Optuna study")
+        if name not in names:
+            raise UserError(
+                f"--seed-from {place}: which Optuna study? Add its name, {storage}#NAME; there are "
+                f"{', '.join(names)}.",
+                ErrorCode.UNKNOWN_NAME,
+            )
+        theirs = optuna.load_study(study_name=name, storage=found)
+        trials = theirs.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        directions = [one.name for one in theirs.directions]
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 (any fault of a foreign file, by several libraries)
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(
+            f"--seed-from {place}: cannot be read as an Optuna storage ({reason}); name a results "
+            "folder, a CSV or an Optuna storage.",
+            ErrorCode.INVALID_FILE,
+        ) from None
+    objective = study.objective
+    metric = objective.judged_by
+    is_value = directions[0] == ("MAXIMIZE" if metric.direction == "max" else "MINIMIZE")
+    if len(directions) > 1 or not (is_value or objective.kind != BUDGET):
+        raise UserError(
+            f"--seed-from {place}: its values are not this study's {metric.words} (its directions: "
+            f"{', '.join(directions).lower()}); leave it out.",
+            ErrorCode.CONFLICT,
+        )
+    runs = []
+    for trial in trials:
+        own = {**trial.params, **trial.user_attrs}
+        settings = {key: own[one] for one in own if (key := _key_of(one, space)) is not None}
+        value = float(trial.values[0])
+        seconds = _seconds(own.get(SECONDS) if is_value else value)
+        runs.append(EarlierRun(settings, settings, seconds, value if is_value else None))
+    words = f"its values taken for {metric.words if is_value else 'seconds to the target'}"
+    return Earlier(place, runs, words)
+
+
+def _storage(place: str) -> optuna.storages.BaseStorage:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if "://" in place:
+        return optuna.storages.RDBStorage(place)
+    with Path(place).open("rb") as file:
+        is_sqlite = file.read(len(SQLITE)) == SQLITE
+    if is_sqlite:
+        return optuna.storages.RDBStorage(f"sqlite:///{place}")
+    return optuna.storages.JournalStorage(JournalFileBackend(place))
+
+
+_NO_SETTINGS = {key for key in NOT_SEARCHED if key not in OPEN}
+
+
+def _key_of(name: str, space: Space) -> str | None:
+    """Return the run spec key of a column or parameter name; None if there is none."""
+    name = OTHER_KEYS.get(name, name)
+    if name in space or (is_key(name) and name.partition(".")[0] not in _NO_SETTINGS):
+        return name
+    own = [key for key in space if shown_key(key) == name or key.rpartition(".")[2] == name]
+    return own[0] if len(own) == 1 else None
+
+
+def _as_in(key: str, value: Any, possible: Sequence[Any]) -> Any:
+    """Return a table's value with the type it has in the space (`1` for 1.0)."""
+    if not is_open(key) or is_one_of(key, value, possible):
+        return value
+    return next((one for one in possible if one == value or str(one) == str(value)), value)
+
+
+def _cell(text: str) -> Any:
+    """Return the value of a cell parsed as YAML, or its text if that fails."""
+    try:
+        return parse_yaml(text.strip().removeprefix("'") if text[:2] == "'=" else text.strip(), "")
+    except UserError:
+        return text
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def _seconds(value: Any) -> float | None:
+    """Return seconds to the target; None for values of at most 0, which mark a miss."""
+    seconds = _number(value)
+    return seconds if seconds is not None and seconds > 0 else None
