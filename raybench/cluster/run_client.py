@@ -23,10 +23,7 @@ from raybench.stats.clock import OTHER, PHASES, merge_ranks
 from raybench.stats.record import (
     MACHINE_FAULTS,
     Evaluation,
-    Role,
     RunOutcome,
-    RunRecord,
-    StopReason,
 )
 
 
@@ -468,89 +465,3 @@ def _get(reference: Any) -> Any:
         if isinstance(error.cause, RunFailed):
             raise error.cause from None
         raise
-
-
-def run_once(
-    pool: Any,
-    spec: RunSpec,
-    name: str,
-    *,
-    role: Role,
-    source: str | None = None,
-    on_evaluation: Callable[[str, Evaluation], None],
-    stopped_by: Callable[[], StopReason | None],
-    on_error: Callable[[str, str, str], str] = lambda name, message, traceback: message,
-    on_saved: Callable[[str], None] = lambda name: None,
-    on_refused: Callable[[str, str], None] = lambda name, why: None,
-    on_restart: Callable[[str, str], None] = lambda name, why: None,
-    on_note: Callable[[str, str], None] = lambda name, note: None,
-    save: bool = False,
-    test: bool = False,
-    keep: bool = True,
-    limit_s: float | None = None,
-) -> tuple[RunRecord, Path | None]:
-    """Train a run to its end. All callbacks take the run's name first.
-
-    Args:
-        pool: handle of the `WorkerPool`.
-        spec: the run.
-        name: name of the run, unique in the pool.
-        role: role of the run in its study.
-        source: trial or cell that the run repeats.
-        on_evaluation: takes every evaluation.
-        stopped_by: called after every evaluation; a reason ends the run.
-        on_error: takes message and traceback of a failure, returns the message to record.
-        on_saved: called when the pool has a new checkpoint of the run.
-        on_refused: takes a sentence when the workers refuse the checkpoint that there was.
-        on_restart: takes the reason when lost workers have been replaced.
-        on_note: takes a remark on how the run went.
-        save: keep the weights.
-        test: measure the metric on the test split.
-        keep: False starts new workers, which end with the run.
-        limit_s: wall-clock seconds with workers after which the run fails.
-
-    Returns:
-        The record, also of a failed run, and the file in the pool of the weights, if saved.
-    """
-    client = RunClient(
-        pool, name, spec, keep=keep, goes_on=lambda: stopped_by() is None, limit_s=limit_s
-    )
-    saved: int | None = None
-    refused: str | None = None
-    restarts = 0
-    reason: StopReason | None = None
-    last: Evaluation | None = None
-    try:
-        while reason is None:
-            outcome = client.step()
-            if outcome.refused is not None and refused is None:
-                refused = outcome.refused
-                on_refused(name, refused)
-            elif outcome.restarts > restarts and outcome.failure is None:
-                on_restart(name, outcome.restart_reason or "")
-            restarts = outcome.restarts
-            if outcome.evaluation is None or outcome.evaluation is last:
-                break  # it failed, or was ended from outside, before it reached the next one
-            before, last = last, outcome.evaluation
-            # A training loop of the user's own may end after an evaluation that is known.
-            if before is None or (before.index, before.train_s) != (last.index, last.train_s):
-                on_evaluation(name, last)
-            if outcome.saved != saved:
-                saved = outcome.saved
-                on_saved(name)
-            reason = stopped_by()
-            if outcome.is_over:
-                break
-    except BaseException:
-        release(pool, name, keep=keep)
-        raise
-    outcome = client.finish(save=save, test=test)
-    if outcome.note is not None:
-        on_note(name, outcome.note)
-    if outcome.message is not None and outcome.failure != "nan":
-        message = on_error(name, outcome.message, outcome.traceback)
-        outcome = replace(outcome, message=message)
-    record = outcome.record(
-        name, spec, role=role, source=source, stopped_by=reason or stopped_by() or "interrupted"
-    )
-    return record, client.weights

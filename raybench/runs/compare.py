@@ -328,7 +328,9 @@ def _run(
             SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved,
         ):
             progress.begin("compare", number_of_runs)
-            single_run = SingleRun(session, store, deadline, progress, saved)
+            single_run = SingleRun(
+                session=session, store=store, deadline=deadline, progress=progress, saved=saved
+            )
             for number in range(options.runs):
                 if pairs.is_decided or deadline.over:
                     break

@@ -3,9 +3,8 @@
 import math
 import time
 
-from raybench.cluster.protocol import fault_of
 from raybench.cluster.signals import Interrupt
-from raybench.stats.record import RunRecord, StopReason
+from raybench.stats.record import StopReason
 
 CLOSING_S = 6.0
 """Seconds of a time budget kept for ending Ray, tables and pictures (measured: 3 to 5 s)."""
@@ -73,9 +72,7 @@ class Deadline:
         """End the study with an error; the first one is raised."""
         self.fault = self.fault or fault
 
-    def raise_fault(self, *, of: RunRecord | None = None) -> None:
-        """Raise the error that ended the study, or that of its last run, if there is one."""
-        if of is not None and (fault := fault_of(of.message)) is not None:
-            self.ends_with(fault)
+    def raise_fault(self) -> None:
+        """Raise the error that ended the study, if there is one."""
         if self.fault is not None:
             raise self.fault

@@ -11,7 +11,6 @@ import pandas as pd
 from rich.console import Console
 
 from raybench.cluster.capacity import local_capacity
-from raybench.cluster.run_client import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
@@ -22,10 +21,12 @@ from raybench.report.export import export
 from raybench.report.tables import print_frame
 from raybench.results.place import shown
 from raybench.results.storage import open_storage
-from raybench.results.store import DIAGNOSIS, Store, keep_error
+from raybench.results.store import DIAGNOSIS, Store
 from raybench.results.study import load
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import DiagnoseOptions
+from raybench.runs.saved_runs import SavedRuns
+from raybench.runs.single_run import SingleRun
 from raybench.runs.train import (
     check_connected,
     check_run,
@@ -33,7 +34,7 @@ from raybench.runs.train import (
     refuse_other,
     write_study,
 )
-from raybench.runs.wait_watch import WaitLines, WaitWatch, live_session
+from raybench.runs.wait_watch import RunLines, WaitWatch, live_session
 from raybench.scaling.bottleneck import BottleneckVerdict, judge, milliseconds
 from raybench.scaling.shares import (
     FEWEST_ROUNDS,
@@ -64,8 +65,8 @@ from raybench.training.check_model import check_models
 class ProbeTrainer:
     """Trains probes one at a time, on worker groups that stay alive."""
 
-    def __init__(self, pool: object, store: Store, lines: WaitLines, deadline: Deadline) -> None:
-        self._pool, self._store, self._lines, self.deadline = pool, store, lines, deadline
+    def __init__(self, single_run: SingleRun) -> None:
+        self._single_run, self.deadline = single_run, single_run.deadline
 
     def train(
         self, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
@@ -73,30 +74,14 @@ class ProbeTrainer:
         """Train a probe to its end; return its curve and its record.
 
         Args:
-            spec: the probe.
-            name: name of the run.
-            source: name of the probe or way, for the record.
+            spec: The probe.
+            name: Name of the run.
+            source: Name of the probe or way, for the record.
             may_fail: False raises StudyError for a failed probe.
         """
         curve: list[Evaluation] = []
-
-        def on_evaluation(name: str, evaluation: Evaluation) -> None:
-            self._lines.is_starting = False
-            curve.append(evaluation)
-            self._store.append(evaluation.line(name))
-
-        record, _ = run_once(
-            self._pool,
-            spec,
-            name,
-            role="scaling",
-            source=source,
-            on_evaluation=on_evaluation,
-            stopped_by=self.deadline.reason,
-            on_error=lambda *error: keep_error(self._store, *error),
-        )
-        self._store.append(record.line())
-        self.deadline.raise_fault(of=record)
+        record = self._single_run.train(spec, name, "scaling", source=source, judge=curve.append)
+        self.deadline.raise_fault()
         if record.failure is not None and not may_fail:
             raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")
         return curve, record
@@ -538,9 +523,16 @@ def _measure(
         store.clear()
         content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}
         write_study(store, content)
-        deadline, lines = Deadline(None, interrupt=interrupt), WaitLines(console)
-        with WaitWatch(session, deadline, lines, wait_s=options.wait):
-            trainer = ProbeTrainer(session.pool, store, lines, deadline)
+        deadline, lines = Deadline(None, interrupt=interrupt), RunLines(console)
+        with (
+            WaitWatch(session, deadline, lines, wait_s=options.wait),
+            SavedRuns(session.pool, store, say=lines.say, on_fault=deadline.ends_with) as saved,
+        ):
+            trainer = ProbeTrainer(
+                SingleRun(
+                    session=session, store=store, deadline=deadline, progress=lines, saved=saved
+                )
+            )
             runs: ProbeRuns | SpeedRuns = ProbeRuns(trainer, spec, dataset)
             if leeway is not None:
                 leeway = replace(leeway, fits=session.capacity.fits)

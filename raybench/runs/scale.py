@@ -97,7 +97,9 @@ def run_study(
     ]
     progress.begin("scaling", len(left))
     with SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved:
-        single_run = SingleRun(session, store, deadline, progress, saved)
+        single_run = SingleRun(
+            session=session, store=store, deadline=deadline, progress=progress, saved=saved
+        )
         for cell, number in left:
             if deadline.over:
                 break

@@ -1,38 +1,28 @@
 """Runs of a study outside Ray Tune: before the search, after it, and in other commands."""
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from pathlib import Path
 
-from raybench.cluster.protocol import fault_of
-from raybench.cluster.run_client import run_once
+from raybench.cluster.run_client import RunClient, release
 from raybench.cluster.session import Session
-from raybench.report.live.progress import ProgressDisplay
-from raybench.results.store import Store, keep_error
 from raybench.runs.deadline import Deadline
-from raybench.runs.saved_runs import Disturbed, SavedRuns
+from raybench.runs.lifecycle import RunLifecycle, RunRecorder
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
 
 
-@dataclass(frozen=True)
-class SingleRun:
+@dataclass(frozen=True, kw_only=True)
+class SingleRun(RunRecorder):
     """Trains runs one by one, records and shows them; several threads may use it."""
 
     session: Session
-    store: Store
-    deadline: Deadline
-    progress: ProgressDisplay
-    saved: SavedRuns
     keep_groups: bool = True
     """False gives every run new worker processes."""
-    disturbed: Disturbed = field(default_factory=Disturbed)
     limit_s: float | None = None
     """Wall-clock seconds with workers after which a run fails."""
-    _writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    """Held while records are written and shown."""
 
     def train(
         self,
@@ -44,65 +34,58 @@ class SingleRun:
         test: bool = False,
         judge: Callable[[Evaluation], StopReason | None] = lambda evaluation: None,
         cap_s: float = math.inf,
+        save: Callable[[Path], None] | None = None,
     ) -> RunRecord:
         """Train a run to its end, or until `deadline` ends it; continue it from its checkpoint.
 
         Args:
-            spec: the run.
-            name: its name in the study.
-            role: its role in the study.
-            source: trial or cell that it repeats.
-            test: measure the metric on the test split.
-            judge: takes every evaluation; a reason ends the run.
-            cap_s: seconds of training after which a run that the time budget ends counts as one
+            spec: The run.
+            name: Its name in the study.
+            role: Its role in the study.
+            source: Trial, cell or side that it repeats.
+            test: Measure the metric on the test split.
+            judge: Takes every evaluation; a reason ends the run.
+            cap_s: Seconds of training after which a run that the time budget ends counts as one
                 that missed the target (`cap`).
+            save: Takes the file in the pool of the final weights, before the record is written.
 
         Returns:
             The record, which is written.
         """
-        reasons: list[StopReason | None] = [None]
+        run = RunLifecycle(self, name, spec, role, source=source)
+        reason: StopReason | None = None
+        for evaluation in run.resume():  # shown before: the run still waits for its workers
+            self.progress.evaluated(name, evaluation)
+            reason = judge(evaluation)
+        self.progress.started(name, spec)
 
-        def evaluated(name: str, evaluation: Evaluation) -> None:
-            with self._writing:
-                self.store.append(evaluation.line(name, role=role, spec=spec))
-                self.progress.evaluated(name, evaluation)
-            self.saved.look(name)
-            reasons.append(judge(evaluation))
+        def stopped_by() -> StopReason | None:
+            return reason or self.deadline.reason()
 
-        def say(sentence: str) -> None:
-            with self._writing:
-                self.progress.say(sentence)
-
-        with self._writing:
-            self.progress.started(name, spec)
-        for evaluation in self.saved.resume(name, spec):
-            evaluated(name, evaluation)
-        record, _ = run_once(
+        client = RunClient(
             self.session.pool,
-            spec,
             name,
-            role=role,
-            source=source,
-            on_evaluation=evaluated,
-            stopped_by=lambda: reasons[-1] or self.deadline.reason(),
-            on_error=lambda *error: keep_error(self.store, *error, log=self.saved.log(name)),
-            on_saved=self.saved.save,
-            on_refused=self.saved.refused,
-            on_restart=lambda name, why: say(f"trial {name} goes on in new workers: {why}"),
-            on_note=lambda name, note: say(f"trial {name}: {note}"),
-            test=test,
+            spec,
             keep=self.keep_groups,
+            goes_on=lambda: stopped_by() is None,
             limit_s=self.limit_s,
         )
-        if (fault := fault_of(record.message)) is not None:
-            self.deadline.ends_with(fault)
-        if record.stop == "time_budget" and record.ledger["train"] > cap_s:
-            record = replace(record, stop="cap")
-        with self._writing:
-            record = self.disturbed.judged(record)
-            self.store.append(record.line())
-            self.saved.over(record)
-            self.progress.finished(record)
+        try:
+            while True:
+                outcome = client.step()
+                if run.take(outcome) and outcome.evaluation is not None:
+                    reason = judge(outcome.evaluation)
+                if outcome.is_over or stopped_by() is not None:
+                    break
+        except BaseException:
+            release(self.session.pool, name, keep=self.keep_groups)
+            raise
+        why = stopped_by()
+        run.outcome = client.finish(save=save is not None, test=test)
+        if save is not None and client.weights is not None:
+            save(client.weights)
+        record = run.end(stopped_by=why or stopped_by() or "interrupted", cap_s=cap_s)
+        self.progress.finished(record)
         return record
 
 

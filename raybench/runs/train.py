@@ -12,7 +12,6 @@ from rich.console import Console
 
 from raybench.cluster import states
 from raybench.cluster.capacity import local_capacity
-from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
@@ -32,7 +31,6 @@ from raybench.results.store import (
     STUDY_FILE,
     Store,
     command,
-    keep_error,
     machine,
     versions,
 )
@@ -48,7 +46,8 @@ from raybench.runs.preflight import (
     spec_on_gpus,
 )
 from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.wait_watch import WaitLines, WaitWatch, live_session
+from raybench.runs.single_run import SingleRun
+from raybench.runs.wait_watch import RunLines, WaitWatch, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, UserError
@@ -178,54 +177,52 @@ def _run(
         write_study(store, {"objective": spec.objective.model_dump(mode="json"), "run": True})
         loggers.start()
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
-        screen = TrainingScreen(console, spec)
-        events: ProgressDisplay | None = None
-        if (stream := lines_for(options.progress)) is not None:
-            events = ProgressDisplay(console, num_trials=1, lines=stream)
-            events.begin("train", 1)
-            events.started(TRIAL, spec)
-
-        def record_evaluation(name: str, evaluation: Evaluation) -> None:
-            store.append(evaluation.line(name, role="trial", spec=spec))
-            screen.evaluated(evaluation)
-            if events is not None:
-                events.evaluated(name, evaluation)
-
-        def on_evaluation(name: str, evaluation: Evaluation) -> None:
-            lines.is_starting = False
-            record_evaluation(name, evaluation)
-            saved.look(name)
-
-        deadline, lines = Deadline(None, interrupt=interrupt), WaitLines(console)
+        deadline, screen = Deadline(None, interrupt=interrupt), _Screen(options, console, spec)
         with (
-            WaitWatch(session, deadline, lines, wait_s=options.wait),
-            screen,
-            SavedRuns(session.pool, store, say=lines.say) as saved,
+            WaitWatch(session, deadline, screen, wait_s=options.wait),
+            screen.curve,
+            SavedRuns(session.pool, store, say=screen.say, on_fault=deadline.ends_with) as saved,
         ):
-            for evaluation in saved.resume(TRIAL, spec):
-                record_evaluation(TRIAL, evaluation)
-            record, weights = run_once(
-                session.pool,
+            single_run = SingleRun(
+                session=session, store=store, deadline=deadline, progress=screen, saved=saved
+            )
+            record = single_run.train(
                 spec,
                 TRIAL,
-                role="trial",
-                on_evaluation=on_evaluation,
-                stopped_by=deadline.reason,
-                on_error=lambda *error: keep_error(store, *error, log=saved.log(TRIAL)),
-                on_saved=saved.save,
-                on_refused=saved.refused,
-                on_note=lambda name, note: lines.say(note),
-                save=True,
+                "trial",
                 test=True,
+                save=lambda file: _save_model(store, spec, states.parts(session.pool, file)),
             )
-            deadline.raise_fault(of=record)
-            if weights is not None:
-                _save_model(store, spec, states.parts(session.pool, weights))
-            store.append(record.line())
-            saved.over(record)
-            if events is not None:
-                events.finished(record)
+        deadline.raise_fault()
     return record
+
+
+class _Screen(RunLines):
+    """Shows the evaluations of the run, and its events as JSON if asked for."""
+
+    def __init__(self, options: TrainOptions, console: Console, spec: RunSpec) -> None:
+        super().__init__(console)
+        self.curve = TrainingScreen(console, spec)
+        self._events: ProgressDisplay | None = None
+        if (stream := lines_for(options.progress)) is not None:
+            self._events = ProgressDisplay(console, num_trials=1, lines=stream)
+            self._events.begin("train", 1)
+
+    def started(self, name: str, spec: RunSpec) -> None:
+        super().started(name, spec)
+        if self._events is not None:
+            self._events.started(name, spec)
+
+    def evaluated(self, name: str, evaluation: Evaluation) -> None:
+        super().evaluated(name, evaluation)
+        self.curve.evaluated(evaluation)
+        if self._events is not None:
+            self._events.evaluated(name, evaluation)
+
+    def finished(self, record: RunRecord) -> None:
+        super().finished(record)
+        if self._events is not None:
+            self._events.finished(record)
 
 
 def _save_model(store: Store, spec: RunSpec, weights: Iterator[bytes]) -> None:

@@ -20,7 +20,9 @@ from raybench.cluster.signals import Interrupt
 from raybench.report.console import say
 from raybench.runs.deadline import Deadline
 from raybench.spec.errors import StudyError
+from raybench.spec.run import RunSpec
 from raybench.spec.text import redact_text
+from raybench.stats.record import Evaluation, RunRecord
 from raybench.training.machine import nvml_sees, used_gpus
 
 RAY_LOG = "ray.log"
@@ -85,15 +87,24 @@ class WaitScreen(Protocol):
         """Print a sentence."""
 
 
-class WaitLines:
-    """Prints what the runs of a command wait for that has one at a time.
-
-    Set `is_starting` to False at the first evaluation: no run waits then.
-    """
+class RunLines:
+    """Screen of a command that has one run at a time: prints what it waits for, and notes."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._shown = console, ""
+        self.is_starting = False
+
+    def started(self, name: str, spec: RunSpec) -> None:
+        """Note that a run waits for its workers."""
         self.is_starting = True
+
+    def evaluated(self, name: str, evaluation: Evaluation) -> None:
+        """Note that a run has its workers."""
+        self.is_starting = False
+
+    def finished(self, record: RunRecord) -> None:
+        """Note that a run has ended."""
+        self.is_starting = False
 
     def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
         """Print it once, and again when it changes."""

@@ -5,22 +5,17 @@ processed once.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from raybench.cluster.protocol import fault_of
-from raybench.report.live.progress import ProgressDisplay
 from raybench.report.tables import BATCH_STATISTICS
-from raybench.results.store import Store, keep_error
-from raybench.runs.deadline import Deadline
-from raybench.runs.saved_runs import Disturbed, SavedRuns
+from raybench.runs.lifecycle import RunLifecycle, RunRecorder
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.search import Search
 from raybench.spec.errors import ErrorCode, StudyError, UserError
 from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Evaluation, RunOutcome, StopReason
+from raybench.stats.record import RunOutcome, StopReason
 
 LOST = "the trial's own process was lost"
 HOPELESS = 5
@@ -31,8 +26,7 @@ HOPELESS = 5
 class _Running:
     """A trial that runs or waits for its workers."""
 
-    spec: RunSpec
-    last: RunOutcome = field(default_factory=RunOutcome)
+    run: RunLifecycle
     reason: StopReason | None = None
     """First reason to stop the trial."""
     num_judged: int = 0
@@ -43,14 +37,10 @@ class LiveTrials:
 
     Args:
         search: Scheduler of the trials.
-        store: Records of the study.
-        progress: Screen.
-        deadline: Time budget and interruption.
+        recorder: Where the trials are recorded and shown.
         confirm_budget: Learns the cost of the confirmation from the records.
-        saved: Checkpoints of the trials.
         release: Gives back the workers of a trial that is ended from outside; returns the largest
             number of trials that ran beside it.
-        disturbed: Marks trials slowed down by other processes.
         on_begun: Called before each trial starts.
         has_trained: Whether a trial of an earlier session has trained.
     """
@@ -58,25 +48,18 @@ class LiveTrials:
     def __init__(
         self,
         search: Search,
+        recorder: RunRecorder,
         *,
-        store: Store,
-        progress: ProgressDisplay,
-        deadline: Deadline,
         confirm_budget: ConfirmBudget,
-        saved: SavedRuns,
         release: Callable[[str], int],
-        disturbed: Disturbed | None = None,
         on_begun: Callable[[], None] = lambda: None,
         has_trained: bool = False,
     ) -> None:
-        self._search, self._store, self._progress = search, store, progress
-        self._deadline, self._confirm_budget, self._release = deadline, confirm_budget, release
-        self._saved, self._disturbed = saved, disturbed or Disturbed()
-        self._on_begun = on_begun
+        self._search, self._recorder = search, recorder
+        self._deadline, self._progress = recorder.deadline, recorder.progress
+        self._confirm_budget, self._release, self._on_begun = confirm_budget, release, on_begun
         self._running: dict[str, _Running] = {}
         self._may_warn = search.placer is not None
-        self._noted: set[str] = set()
-        """Notes on trials printed so far."""
         self._has_trained = has_trained
         """Whether a trial of this study has trained."""
         self._causes: list[str] = []
@@ -96,37 +79,24 @@ class LiveTrials:
         if asked is not None:
             self._on_begun()
             name, spec = asked
-            run = self._running[name] = _Running(spec)
-            for point in self._saved.resume(name, spec):
-                run.last = RunOutcome(evaluation=point, ledger=dict(point.ledger))
-                self._evaluated(name, run, point)
+            run = RunLifecycle(self._recorder, name, spec, "trial")
+            run.resume()
+            self._running[name] = _Running(run)
         return asked
 
     def started(self, name: str) -> None:
         """Show a trial that waits for its workers."""
-        self._progress.started(name, self._running[name].spec)
+        self._progress.started(name, self._running[name].run.spec)
 
     def seen(self, name: str, outcome: RunOutcome) -> None:
         """Record the newest evaluation of a trial, and save its checkpoint."""
-        run = self._running.get(name)
-        if run is None or _moment(outcome) < _moment(run.last):
-            return  # the trial has ended, or a newer outcome is known
-        before, run.last = run.last, outcome
+        running = self._running.get(name)
+        if running is None:
+            return  # the trial has ended
         if self._may_warn and outcome.batch_statistics:
             self._may_warn = False
             self._progress.say(BATCH_STATISTICS)
-        if outcome.refused is not None and before.refused is None:
-            self._saved.refused(name, outcome.refused)
-        elif outcome.restarts > before.restarts and not outcome.is_over:
-            reason = outcome.restart_reason
-            self._progress.say(f"trial {name} goes on in new workers: {reason}")
-        point = outcome.evaluation
-        if point is not None and _is_new(outcome, before):
-            self._evaluated(name, run, point)
-            self._progress.evaluated(name, point)
-        self._saved.look(name)
-        if outcome.saved is not None and outcome.saved != before.saved:
-            self._saved.save(name)
+        running.run.take(outcome)
 
     def must_stop(self, name: str, outcome: RunOutcome) -> bool:
         """Return whether a trial must stop after its newest evaluation."""
@@ -150,10 +120,11 @@ class LiveTrials:
             is_lost: Whether its Tune actor died.
             error: Traceback of an exception in its Tune actor.
         """
-        run = self._running.pop(name, None)
-        if run is None:
+        running = self._running.pop(name, None)
+        if running is None:
             return
-        outcome = run.last
+        run = running.run
+        outcome = run.outcome
         if is_lost:
             outcome = replace(outcome, failure="worker_lost", message=LOST)
         elif error:
@@ -161,23 +132,10 @@ class LiveTrials:
             outcome = replace(outcome, failure="error", message=message, traceback=error)
         if is_lost or error or not outcome.is_over:
             outcome = replace(outcome, concurrent=self._release(name))
-        if (fault := fault_of(outcome.message) or self._hopeless(outcome)) is not None:
+        run.outcome = outcome
+        if (fault := self._hopeless(outcome)) is not None:
             self._deadline.ends_with(fault)
-        if outcome.failure not in (None, "nan"):
-            with self._writing():
-                log = self._saved.log(name)
-                told = outcome.message or "", outcome.traceback
-                kept = keep_error(self._store, name, *told, log=log)
-                outcome = replace(outcome, message=kept)
-        if outcome.note is not None and outcome.note not in self._noted:
-            self._noted.add(outcome.note)
-            self._progress.say(f"trial {name}: {outcome.note}")
-        stopped_by = run.reason or self._deadline.reason() or "scheduler"
-        record = outcome.record(name, run.spec, role="trial", source=None, stopped_by=stopped_by)
-        record = self._disturbed.judged(record)
-        if not self._append(record.line()):
-            record = replace(record, stop="interrupted")  # without a record it runs again
-        self._saved.over(record)
+        record = run.end(stopped_by=running.reason or self._deadline.reason() or "scheduler")
         if record.failure is None:
             self._search.on_complete(record)
         else:
@@ -204,35 +162,3 @@ class LiveTrials:
             f"the first {HOPELESS} trials have all failed before they trained ({why}); mend it, "
             "then the same command goes on."
         )
-
-    def _evaluated(self, name: str, run: _Running, point: Evaluation) -> None:
-        self._append(point.line(name, role="trial", spec=run.spec))
-
-    def _append(self, line: dict[str, object]) -> bool:
-        """Write a record; return whether it was written."""
-        with self._writing():
-            self._store.append(line)
-            return True
-        return False
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """End the study if writing fails."""
-        try:
-            yield
-        except (OSError, StudyError) as error:
-            self._deadline.ends_with(error)
-
-
-def _moment(outcome: RunOutcome) -> tuple[bool, int, int]:
-    """Return a sort key that grows with the outcomes of a run."""
-    index = -1 if outcome.evaluation is None else outcome.evaluation.index
-    return outcome.is_over, outcome.restarts, index
-
-
-def _is_new(outcome: RunOutcome, before: RunOutcome) -> bool:
-    """Return whether an outcome has a new evaluation; after a restart all are new."""
-    point, last = outcome.evaluation, before.evaluation
-    if point is None or last is None or point == last:
-        return point is not None and last is None
-    return point.index > last.index or outcome.restarts > before.restarts

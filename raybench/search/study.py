@@ -253,13 +253,9 @@ class StudyPipeline:
         pool, keep = self.session.pool, self.keep_groups
         trials = LiveTrials(
             search,
-            store=self.store,
-            progress=progress,
-            deadline=self.deadline,
+            self._single_run(progress),
             confirm_budget=confirm_budget,
-            saved=self._saved,
             release=lambda name: run_client.release(pool, name, keep=keep),
-            disturbed=self.disturbed,
             on_begun=self._trial_begun,
             has_trained=any(run.samples for run in self._trials),
         )
@@ -373,14 +369,14 @@ class StudyPipeline:
 
     def _single_run(self, progress: ProgressDisplay) -> SingleRun:
         return SingleRun(
-            self.session,
-            self.store,
-            self.deadline,
-            progress,
-            self._saved,
-            self.keep_groups,
-            self.disturbed,
-            self.study.search.trial_seconds,
+            session=self.session,
+            store=self.store,
+            deadline=self.deadline,
+            progress=progress,
+            saved=self._saved,
+            keep_groups=self.keep_groups,
+            disturbed=self.disturbed,
+            limit_s=self.study.search.trial_seconds,
         )
 
     def _write_study(self) -> None:

@@ -2,7 +2,6 @@
 loses its workers."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from raybench.cluster.protocol import (
     RunFailed,
     Start,
 )
-from raybench.cluster.run_client import RESTARTS, RunClient, run_once
+from raybench.cluster.run_client import RESTARTS, RunClient
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import PHASES
@@ -119,82 +118,6 @@ def test_a_run_that_is_no_number_any_more_is_not_tested_or_saved() -> None:
     assert outcome.message == "the training loss is not finite"
     assert client.finish(save=True, test=True).failure == "nan"
     assert pool.heard[-2] == Finish()
-
-
-def once(pool: FakePool, seen: list[Any], **given: Any) -> tuple[Any, bytes | None]:
-    usual: dict[str, Any] = {
-        "on_evaluation": lambda name, evaluation: seen.append((name, evaluation.index)),
-        "stopped_by": lambda: None,
-        "on_error": lambda name, message, traceback: f"{name}: {message} [{traceback}]",
-    }
-    usual |= {"role": "confirm", "source": "0001", "save": True, "test": True}
-    return run_once(pool, SPEC, "a", **usual | given)
-
-
-def test_run_once_trains_to_the_end_and_returns_record_and_weights() -> None:
-    seen: list[Any] = []
-    record, weights = once(FakePool(last=2), seen)
-    assert seen == [("a", 0), ("a", 1), ("a", 2)]
-    assert weights == Path("weights")
-    assert (record.trial, record.role, record.source) == ("a", "confirm", "0001")
-    assert (record.state, record.stop, record.failure) == ("complete", "epochs", None)
-    assert (record.test_value, record.concurrent, record.hosts) == (0.5, 3, ["here"])
-    assert record.spec == SPEC
-    assert record.num_parameters == 1, "as the built model has, in every record"
-
-
-def test_run_once_ends_when_asked_to_with_the_reason() -> None:
-    reasons = iter([None, "time_budget"])
-    record, weights = once(FakePool(), [], stopped_by=lambda: next(reasons))
-    assert (record.state, record.stop, record.samples) == ("stopped", "time_budget", 1)
-    assert (record.test_value, weights) == (0.5, Path("weights")), "it did not fail"
-
-
-@pytest.mark.parametrize("at", [0, 2])
-def test_run_once_records_a_failure_and_keeps_its_error(at: int) -> None:
-    seen: list[Any] = []
-    record, weights = once(FakePool(faults={at: BROKEN}), seen)
-    assert len(seen) == at, "the last evaluation is not told twice"
-    assert (record.state, record.failure, record.stop) == ("failed", "error", None)
-    assert record.message == "a: ValueError: no [Traceback ...]"
-    assert weights is None
-
-
-def test_run_once_of_a_run_that_was_stopped_while_it_waited() -> None:
-    record, _ = once(FakePool(faults={Allocation: RunFailed(STOPPED, "the run was stopped")}), [])
-    assert (record.state, record.stop, record.message) == ("stopped", "interrupted", None)
-
-
-def test_run_once_gives_the_workers_back_whatever_happens() -> None:
-    def full_disk(name: str, evaluation: Any) -> None:
-        raise OSError("no space left")
-
-    pool = FakePool()
-    with pytest.raises(OSError, match="no space"):
-        once(pool, [], on_evaluation=full_disk)
-    assert pool.heard[-1] == ("a", {"keep": True, "for_good": True})
-
-
-def test_run_once_tells_of_a_refused_checkpoint_once_and_begins_anew() -> None:
-    seen: list[Any] = []
-    record, _ = once(refusing_pool(last=1), seen, on_refused=lambda *told: seen.append(told))
-    assert seen == [("a", REFUSAL.message), ("a", 0), ("a", 1)]
-    assert (record.state, record.stop, record.restarts) == ("complete", "epochs", 1)
-
-
-def test_run_once_tells_what_there_is_to_say_of_how_a_run_ended() -> None:
-    told: list[Any] = []
-    pool = FakePool(last=1, faults={Finish: LOST})
-    once(pool, [], save=False, test=False, on_note=lambda *given: told.append(given))
-    assert told == [("a", LOST.message)], "no failure: nothing is wanted of the workers any more"
-
-
-def test_run_once_tells_of_lost_workers_where_the_run_goes_on() -> None:
-    told: list[Any] = []
-    pools = [FakePool(last=2, faults={1: [LOST]}), FakePool(faults={Allocation: [LOST] * 9})]
-    records = [once(one, [], on_restart=lambda *given: told.append(given))[0] for one in pools]
-    assert told == [("a", LOST.message)], "the other one was lost for good"
-    assert [one.failure for one in records] == [None, "worker_lost"]
 
 
 HUNG = RunFailed("timeout", "the workers did not answer within 600 s")

@@ -19,7 +19,7 @@ import ray
 from rich.console import Console
 
 import raybench
-from raybench.cluster.run_client import RunClient, run_once
+from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.report.live.progress import ProgressDisplay
 from raybench.report.scaling_report import ScalingReport
@@ -331,16 +331,11 @@ def test_a_picture_that_cannot_be_read_is_the_failure(session: Session) -> None:
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_loop_of_torch_trains_over_workers(session: Session, num_workers: int) -> None:
     spec = TRAIN.model_copy(update={"num_workers": num_workers})
-    record, weights = run_once(
-        session.pool,
-        spec,
-        f"torch{num_workers}",
-        role="trial",
-        on_evaluation=lambda name, evaluation: None,
-        stopped_by=lambda: None,
-        save=True,
-        test=True,
-    )
+    client = RunClient(session.pool, f"torch{num_workers}", spec)
+    while not client.step().is_over:
+        pass
+    outcome, weights = client.finish(save=True, test=True), client.weights
+    record = outcome.record("torch", spec, role="trial", source=None, stopped_by="interrupted")
     assert (record.state, record.stop, record.failure) == ("complete", "target", None), (
         record.message
     )

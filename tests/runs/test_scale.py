@@ -3,7 +3,7 @@ the order of the runs."""
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
@@ -25,7 +25,6 @@ from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs import scale as body
 from raybench.runs import scale as study_runner
-from raybench.runs import single_run
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import ScaleOptions
 from raybench.runs.scale import run_order, run_study
@@ -34,9 +33,11 @@ from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, study_cells
+from raybench.stats.record import RunOutcome
 from raybench.training.check_model import Probed
+from tests.factories import outcome, record
+from tests.fake_client import use_clients
 from tests.runs.made_up import point, run_of, study_of, write
-from tests.search.made_up import record
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
 
@@ -388,19 +389,18 @@ class Machine:
     """Stands where Ray would: notes what runs, interrupts after so many runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, stops_after: int | None = None) -> None:
-        self.ran: list[tuple[str, RunSpec, str | None]] = []
+        self.ran: list[tuple[str, RunSpec]] = []
         self.interrupt, self.stops_after = Interrupt(), stops_after
-        monkeypatch.setattr(single_run, "run_once", self.run_once)
+        self.clients = use_clients(monkeypatch, self.train)
         saved = nullcontext(Mock(resume=lambda *given: ()))
         monkeypatch.setattr(study_runner, "SavedRuns", lambda *given, **options: saved)
 
-    def run_once(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
-        assert options["keep"], "warm groups are used again"
-        self.ran.append((name, spec, options["source"]))
+    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
+        self.ran.append((name, spec))
         if len(self.ran) == self.stops_after:
             self.interrupt.is_set = True
-            return record(name, spec, stop=None, stopped_by="interrupted", role="scaling"), None
-        return record(name, spec, role=options["role"], source=options["source"]), None
+            yield outcome()
+        yield outcome(stop="target", time_to_target_s=1.0)
 
     def run(self, folder: Path, study: ScalingStudy) -> list[int]:
         """Run what is left; return what the screen was told of how much that is."""
@@ -425,13 +425,13 @@ def test_a_study_runs_every_repeat_and_goes_on_where_it_was_interrupted(
     again = Machine(monkeypatch)
     assert again.run(tmp_path, STUDY) == [len(CELLS) * 2 - 4]
     assert machine.ran[:4] + again.ran == [
-        (cell.repeat(number)[0], cell.spec.model_copy(update={"seed": number}), cell.name)
+        (cell.repeat(number)[0], cell.spec.model_copy(update={"seed": number}))
         for cell, number in run_order(CELLS, 2, seed=STUDY.seed)
     ]
     assert Machine(monkeypatch).run(tmp_path, STUDY) == [0]
     more = Machine(monkeypatch)
     assert more.run(tmp_path, STUDY.model_copy(update={"repeats": 3})) == [len(CELLS)]
-    assert {name[-1] for name, _, _ in more.ran} == {"2"}, "more repeats: the new ones alone"
+    assert {name[-1] for name, _ in more.ran} == {"2"}, "more repeats: the new ones alone"
 
 
 def test_what_the_machine_lost_runs_again_and_what_failed_does_not(monkeypatch, tmp_path) -> None:
@@ -446,4 +446,4 @@ def test_what_the_machine_lost_runs_again_and_what_failed_does_not(monkeypatch, 
     write(tmp_path, study, runs, {name: [] for name in runs})  # type: ignore[arg-type]
     machine = Machine(monkeypatch)
     machine.run(tmp_path, study)
-    assert [name for name, _, _ in machine.ran] == ["0000-r0", "0000-r2"]
+    assert [name for name, _ in machine.ran] == ["0000-r0", "0000-r2"]

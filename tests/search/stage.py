@@ -13,6 +13,7 @@ from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
 from raybench.runs.deadline import Deadline
+from raybench.runs.lifecycle import RunRecorder
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.live_trials import LiveTrials
 from raybench.search.scheduler import Decision
@@ -103,11 +104,13 @@ class Stage:
         self.saved = FakeSavedRuns()
         self.trials = LiveTrials(
             self.search,
-            store=self.store,
-            progress=ProgressDisplay(Console(file=self.screen), num_trials=3),
-            deadline=self.deadline,
+            RunRecorder(
+                store=self.store,
+                progress=ProgressDisplay(Console(file=self.screen), num_trials=3),
+                deadline=self.deadline,
+                saved=self.saved,  # type: ignore[arg-type]
+            ),
             confirm_budget=ConfirmBudget(study),
-            saved=self.saved,  # type: ignore[arg-type]
             release=self._release,
         )
 

@@ -3,7 +3,8 @@
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +20,10 @@ from raybench.runs import diagnose as body
 from raybench.runs import train
 from raybench.spec.documents import read_mapping
 from raybench.spec.run import RunSpec
-from raybench.stats.record import Failure, RunOutcome, RunRecord
+from raybench.stats.record import Failure, RunOutcome
 from tests.factories import evaluation
+from tests.fake_client import use_clients
+from tests.search.stage import FakeSavedRuns
 
 SPEC = "num_workers: 2\nbatch_size_per_worker: 32\ndataset: {name: digits, image_size: 28}\n"
 SPEC += "objective: {target: 0.95}\n"
@@ -43,33 +46,26 @@ class Workers:
         reads = self.reading if spec.dataset.name != "synthetic" else 0.0
         return (worked + exchange + reads) * noise
 
-    def run_once(
-        self, pool: Any, spec: RunSpec, name: str, **options: Any
-    ) -> tuple[RunRecord, None]:
+    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
         self.seen.append((name, spec))
         self.on_run(name)
         step, eval_interval = self.step_s(spec), spec.eval_every_samples
         assert eval_interval is not None
-        outcome = RunOutcome(is_over=True, num_parameters=1000, workers_per_node=(1, 1))
-        is_lost = self.failure is not None and self.fails(spec)
+        outcome = RunOutcome(num_parameters=1000, workers_per_node=(1, 1))
+        if self.failure is not None and self.fails(spec):
+            yield replace(outcome, is_over=True, failure=self.failure, message="no room")
         intervals = round(spec.epochs * self.epoch(spec) / eval_interval)
-        for index in range(0 if is_lost else intervals):
+        for index in range(intervals):
             samples = (index + 1) * eval_interval
+            is_last = index == intervals - 1
             point = evaluation(
                 step * (samples / spec.global_batch_size + 5.0),  # the slow first must not count
                 index=index,
                 epoch=samples / self.epoch(spec),
                 samples=samples,
-                stop="epochs" if index == intervals - 1 else None,
+                stop="epochs" if is_last else None,
             )
-            outcome = replace(outcome, evaluation=point)
-            options["on_evaluation"](name, point)
-            if options["stopped_by"]() is not None:
-                break
-        if is_lost:
-            outcome = replace(outcome, failure=self.failure, message="no room")
-        role, source = options["role"], options["source"]
-        return outcome.record(name, spec, role=role, source=source, stopped_by="interrupted"), None
+            yield replace(outcome, evaluation=point, is_over=is_last)
 
     @staticmethod
     def epoch(spec: RunSpec) -> int:
@@ -90,7 +86,9 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
 
     monkeypatch.setattr(body, "live_session", session)
     monkeypatch.setattr(train, "local_capacity", lambda: Capacity((Node(4, 0),), 0.0))
-    monkeypatch.setattr(body, "run_once", found.run_once)
+    saved = nullcontext(FakeSavedRuns())
+    monkeypatch.setattr(body, "SavedRuns", lambda *given, **options: saved)
+    use_clients(monkeypatch, found.train)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.yaml").write_text(SPEC)
     return found
@@ -254,7 +252,7 @@ class Faster(Workers):
 @pytest.fixture
 def faster(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Faster:
     found = Faster()
-    monkeypatch.setattr(body, "run_once", found.run_once)
+    use_clients(monkeypatch, found.train)
     return found
 
 

@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,6 @@ from raybench.report.live.progress import ProgressDisplay
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
-from raybench.runs import single_run as module
 from raybench.runs.deadline import Deadline
 from raybench.runs.single_run import SingleRun
 from raybench.search.confirm_budget import ConfirmBudget
@@ -29,8 +28,9 @@ from raybench.spec.errors import StudyError, UserError
 from raybench.spec.objective import BUDGET
 from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec, build_study
-from raybench.stats.record import RunRecord
-from tests.search.made_up import evaluation, record
+from raybench.stats.record import RunOutcome, RunRecord
+from tests.fake_client import use_clients
+from tests.search.made_up import outcome, record
 from tests.search.stage import FakeSavedRuns
 
 TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 20.0}
@@ -64,13 +64,12 @@ class World:
         self.running: set[str] = set()
         self.beside: dict[str, int] = {}
         self.specs: dict[str, RunSpec] = {}
-        self.tests: set[str] = set()
         self._lock = threading.Lock()
         (folder / STUDY_FILE).write_text(to_yaml({"study": self.study.document()}))
         with Store(folder) as store:
             for name, seconds in SEARCH.items():
                 store.append(record(name, self.spec(name), seconds).line())
-        monkeypatch.setattr(module, "run_once", self.train)
+        self.clients = use_clients(monkeypatch, self.train)
 
     def spec(self, trial: str) -> RunSpec:
         """Each has a rate of its own."""
@@ -81,7 +80,9 @@ class World:
         progress = ProgressDisplay(Console(file=self.screen), num_trials=1)
         session: Any = SimpleNamespace(pool=None)
         saved: Any = FakeSavedRuns()
-        single_run = SingleRun(session, store, self.deadline, progress, saved)
+        single_run = SingleRun(
+            session=session, store=store, deadline=self.deadline, progress=progress, saved=saved
+        )
         return Confirmation(
             self.study,
             single_run,
@@ -101,41 +102,37 @@ class World:
         runs = read_records(self.folder).runs
         return {name: run for name, run in runs.items() if name not in before}
 
-    def train(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
-        role, source = options["role"], options["source"]
-        common: dict[str, Any] = {"role": role, "source": source}
+    def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
+        source = name[:4]
         with self._lock:
             self.specs[name] = spec
             self.running.add(name)
-        if options["test"]:
-            self.tests.add(name)
         time.sleep(0.01)
         with self._lock:
             self.beside[name] = len(self.running) - 1
         seconds = self.seconds(source, spec.seed)
         if len(self.beside) > self.ends_after:
             self.deadline.ends_with(StudyError("the disk is full"))
-        reason = None
-        for index in range(0 if name.startswith(self.ends_at) else round(seconds / 0.5)):
-            point = evaluation(0.5 * (index + 1), index=index, value=self.value)
-            options["on_evaluation"](name, point)
-            reason = options["stopped_by"]()
-            if reason is not None:
-                break
-        with self._lock:
-            self.running.remove(name)
-        self.on_run(name)
-        if name.startswith(self.ends_at):
-            value = self.values.get(source, 0.5)
-            return record(
-                name, spec, self.limit_s, stop="max_train_seconds", value=value, **common
-            ), None
-        if self.breaks[name]:
-            self.breaks[name] -= 1
-            return record(name, spec, 0.1, failure="worker_lost", **common), None
-        if reason is not None:
-            return record(name, spec, point.train_s, stop=None, stopped_by=reason, **common), None
-        return record(name, spec, seconds, **common), None
+        try:
+            if name.startswith(self.ends_at):
+                value = self.values.get(source, 0.5)
+                yield outcome(self.limit_s, stop="max_train_seconds", value=value)
+                return
+            for index in range(round(seconds / 0.5)):
+                yield outcome(0.5 * (index + 1), index=index, value=self.value)
+            if self.breaks[name]:
+                self.breaks[name] -= 1
+                yield outcome(0.1, failure="worker_lost")
+            yield outcome(seconds, stop="target", time_to_target_s=seconds)
+        finally:
+            with self._lock:
+                self.running.remove(name)
+            self.on_run(name)
+
+    @property
+    def tests(self) -> set[str]:
+        """Return the names of the runs whose test split was measured."""
+        return {one.name for one in self.clients if one.is_tested}
 
     def by_budget(self, trials: list[dict[str, Any]]) -> None:
         """Let the metric at the end of 5 s be what counts; `trials` ended at them so."""

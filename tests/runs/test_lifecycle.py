@@ -1,0 +1,242 @@
+"""Runs outside Ray Tune, from the request for workers to the record: continued, recorded once, with
+seeds of their own. `test_live_trials` has the life of a trial."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raybench.cluster.protocol import (
+    STOPPED,
+    Allocation,
+    Finish,
+    RunFailed,
+)
+from raybench.results.records import read_records
+from raybench.results.store import Store
+from raybench.runs.deadline import Deadline
+from raybench.runs.saved_runs import Disturbed
+from raybench.runs.single_run import SingleRun
+from raybench.search.race_stage import RACE_SEEDS, run_alone
+from raybench.search.reference import SEEDS_FROM
+from raybench.spec.run import RunSpec
+from raybench.stats.checkpoint import RunState
+from raybench.stats.record import Evaluation, RunRecord, StopReason
+from tests.cluster.conftest import no_ray as no_ray
+from tests.cluster.fake_pool import BROKEN, LOST, REFUSAL, SPEC, FakePool
+from tests.factories import evaluation, read_lines, record
+from tests.search.stage import FakeSavedRuns
+
+pytestmark = pytest.mark.usefixtures("no_ray")
+
+
+class Desk:
+    """Trains runs on a made-up pool in a folder; keeps what is shown."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.deadline = folder, Deadline(None)
+        self.saved: Any = FakeSavedRuns()
+        self.said: list[str] = []
+        self.shown: list[Any] = []
+
+    def single_run(self, pool: FakePool, **options: Any) -> SingleRun:
+        progress: Any = SimpleNamespace(
+            started=lambda name, spec: self.shown.append(name),
+            evaluated=lambda name, point: self.shown.append(point.index),
+            finished=self.shown.append,
+            say=self.said.append,
+        )
+        return SingleRun(
+            session=SimpleNamespace(pool=pool),  # type: ignore[arg-type]
+            store=Store(self.folder),
+            deadline=self.deadline,
+            progress=progress,
+            saved=self.saved,
+            **options,
+        )
+
+    def train(self, pool: FakePool, name: str = "a", **options: Any) -> RunRecord:
+        with self.single_run(pool).store:
+            found = self.single_run(pool).train(SPEC, name, "confirm", source="0001", **options)
+        assert self.shown[-1] is found
+        if self.deadline.fault is None:
+            assert read_records(self.folder).runs[name] == found
+        return found
+
+    def indices(self) -> list[int | None]:
+        """Return the indices of the recorded evaluations, and None for a run's record."""
+        return [line.get("index") for line in read_lines(self.folder / "records.jsonl")]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def ended_at(index: int, reason: StopReason) -> Callable[[Evaluation], StopReason | None]:
+    return lambda point: reason if point.index >= index else None
+
+
+def test_a_run_is_trained_to_its_end_tested_saved_and_recorded(desk: Desk) -> None:
+    weights: list[Path] = []
+    found = desk.train(FakePool(last=2), test=True, save=weights.append)
+    assert desk.shown == ["a", 0, 1, 2, found]
+    assert desk.indices() == [0, 1, 2, None]
+    assert (found.trial, found.role, found.phase, found.source) == (
+        "a",
+        "confirm",
+        "confirm",
+        "0001",
+    )
+    assert (found.state, found.stop, found.failure) == ("complete", "epochs", None)
+    assert (found.test_value, found.concurrent, found.hosts) == (0.5, 3, ["here"])
+    assert (found.spec, found.num_parameters) == (SPEC, 1)
+    assert weights == [Path("weights")]
+    assert desk.saved.over_with == ["a"]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_run_gives_its_workers_back_for_others_or_for_good(desk: Desk, keep: bool) -> None:
+    pool = FakePool(last=0)
+    desk.single_run(pool, keep_groups=keep).train(SPEC, "a", "confirm")
+    assert pool.heard[-1] == ("a", {"keep": keep})
+
+
+@pytest.mark.parametrize(("reached", "continued"), [(2, 0), (3, 2)])
+def test_whoever_judges_a_run_sees_all_its_evaluations_and_may_end_it(
+    desk: Desk, reached: int, continued: int
+) -> None:
+    desk.saved.curve = [evaluation(index=index) for index in range(continued)]
+    pool = FakePool()
+    pool.resume = RunState.after(SPEC, desk.saved.curve) if continued else None
+    found = desk.train(pool, judge=ended_at(reached, "cap"))
+    assert (found.state, found.stop) == ("stopped", "cap")
+    assert desk.indices() == [*range(reached + 1), None], "a continued run has its whole curve"
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_failure_is_recorded_with_its_error_and_tells_no_evaluation_twice(
+    desk: Desk, at: int
+) -> None:
+    found = desk.train(FakePool(faults={at: BROKEN}), save=pytest.fail)
+    assert desk.indices() == [*range(at), None]
+    assert (found.state, found.failure, found.stop) == ("failed", "error", None)
+    assert found.message == "ValueError: no (traceback: errors/a.txt)"
+
+
+def test_a_run_that_was_stopped_while_it_waited(desk: Desk) -> None:
+    stopped = RunFailed(STOPPED, "the run was stopped")
+    found = desk.train(FakePool(faults={Allocation: stopped}))
+    assert (found.state, found.stop, found.message) == ("stopped", "interrupted", None)
+
+
+def test_workers_are_given_back_whatever_happens(desk: Desk) -> None:
+    def broken(point: Evaluation) -> StopReason:
+        raise ZeroDivisionError
+
+    pool = FakePool()
+    with pytest.raises(ZeroDivisionError):
+        desk.single_run(pool).train(SPEC, "a", "confirm", judge=broken)
+    assert pool.heard[-1] == ("a", {"keep": True, "for_good": True})
+
+
+def test_a_folder_that_is_gone_ends_the_study_and_the_run_is_repeated(desk: Desk) -> None:
+    single_run = desk.single_run(FakePool())
+    (desk.folder / "records.jsonl").unlink()
+    found = single_run.train(SPEC, "a", "confirm")
+    assert (found.stop, found.samples, desk.deadline.interrupted) == ("interrupted", 1, True)
+
+
+def test_a_checkpoint_that_the_workers_refuse_is_put_aside_and_the_run_begins_anew(
+    desk: Desk,
+) -> None:
+    desk.saved.curve = [evaluation(), evaluation(index=1)]
+    pool = FakePool(last=1, faults={2: REFUSAL})
+    pool.resume = RunState.after(SPEC, desk.saved.curve)
+    found = desk.train(pool)
+    assert desk.saved.put_aside == [("a", REFUSAL.message)]
+    assert desk.indices() == [0, 1, 0, 1, None]
+    assert (found.state, found.stop, found.restarts) == ("complete", "epochs", 1)
+
+
+def test_lost_workers_are_said_while_the_run_goes_on(desk: Desk) -> None:
+    assert desk.train(FakePool(last=2, faults={1: [LOST]})).failure is None
+    assert len(desk.said) == 1
+    assert LOST.message in desk.said[0]
+    assert desk.train(FakePool(faults={Allocation: [LOST] * 9}), "b").failure == "worker_lost"
+    assert len(desk.said) == 1
+
+
+def test_workers_that_are_lost_at_the_end_are_a_note(desk: Desk) -> None:
+    for name in ("a", "b"):
+        assert desk.train(FakePool(last=1, faults={Finish: LOST}), name).failure is None
+    assert len(desk.said) == 2
+    assert all(LOST.message in sentence for sentence in desk.said)
+
+
+def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it() -> None:
+    disturbed = Disturbed()
+
+    def judged(cpu_s: float, seconds: float, **changes: Any) -> RunRecord:
+        spec = SPEC.model_copy(update=changes)
+        found = record("a", spec, seconds, role="race", samples=1000)
+        found = replace(found, ledger=found.ledger | {"train_cpu": cpu_s, "disturbed": 0.0})
+        return disturbed.judged(found)
+
+    assert not judged(4.0, 4.0, batch_size_per_worker=8).is_disturbed, "nothing is like it"
+    others = [judged(cpu_s, 1.0, seed=number) for number, cpu_s in enumerate((0.9, 1.0, 1.1))]
+    assert not any(one.is_disturbed for one in others)
+    assert not judged(1.3, 1.3, seed=7, learning_rate=0.5).is_disturbed
+    throttled = judged(2.0, 2.2, seed=8)
+    assert throttled.is_disturbed
+    assert throttled.disturbed_s == pytest.approx(2.2 * (1 - 1.05 / 2.0))
+
+
+@pytest.mark.parametrize("seed", [1000, 2**32 - 1])
+def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race_s(
+    desk: Desk, seed: int
+) -> None:
+    spec, pool = SPEC.model_copy(update={"seed": seed}), FakePool(last=0)
+    run_alone(
+        {"0001": spec, "0002": spec},
+        caps_s={},
+        times=3,
+        search_seed=seed,
+        already={"0001-confirm1"},
+        single_run=desk.single_run(pool),
+    )
+    ends = list(read_records(desk.folder).runs.values())
+    seeds = [one.spec.seed for one in ends]
+    runs = [(one.trial, one.role, one.source) for one in ends]
+    order = ["0001-confirm0", "0002-confirm0", "0002-confirm1", "0001-confirm2", "0002-confirm2"]
+    assert runs == [(name, "confirm", name[:4]) for name in order]
+    assert len(set(seeds)) == 3
+    others = {(seed + first + n) % 2**32 for first in (SEEDS_FROM, RACE_SEEDS) for n in range(200)}
+    assert not set(seeds) & ({seed} | others)
+
+
+@pytest.mark.parametrize(("cap_s", "reason"), [(3.5, "cap"), (4.0, "time_budget")])
+def test_a_run_alone_that_the_budget_ends_has_missed_if_it_took_too_long_by_then(
+    desk: Desk, cap_s: float, reason: str
+) -> None:
+    """By all it has trained: it is cut off between two evaluations, the last at 3 s."""
+    desk.deadline = Deadline(1000.0)
+
+    def resume(name: str, spec: RunSpec) -> tuple[()]:
+        desk.deadline.reserve_s = 2000.0  # from the first evaluation on the budget is over
+        return ()
+
+    desk.saved.resume = resume
+    run_alone(
+        {"0001": SPEC},
+        caps_s={"0001": cap_s},
+        times=1,
+        search_seed=0,
+        already=set(),
+        single_run=desk.single_run(FakePool(busy_s=2.0)),
+    )
+    (found,) = read_records(desk.folder).runs.values()
+    assert found.stop == reason
