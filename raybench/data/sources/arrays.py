@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from raybench.data.dataset import Array, Dataset, Split, named_arrays
@@ -29,7 +28,7 @@ from raybench.data.inputs import each
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import held_out_line, mixed_order, stored_and_cut
 from raybench.data.sources.files import SPLIT_NAMES
-from raybench.data.sources.images import ImageForm, ImageHead, fit, form_of
+from raybench.data.sources.images import ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import Table
 from raybench.data.store import Source, Writer, file_at, print_note
@@ -37,7 +36,6 @@ from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 CHANNELS = (1, 3)
-BYTES_AT_ONCE = 2**26  # bytes copied at a time
 OPTIONS = ("task", "image_size", "resize", "channels", "split_seed", "columns", "label", "weight")
 INPUTS, LABELS = "x", "y"  # default names of arrays
 LABEL = "label"
@@ -107,23 +105,10 @@ def as_inputs(array: Array, place: str) -> Array:
     )
 
 
-def _write_inputs(
-    writer: Writer, name: str, inputs: Array, order: npt.NDArray[np.int64], spec: DatasetSpec
-) -> None:
-    """Write the samples in `order`, in chunks; images in the size of the spec."""
-    form = _form(inputs, spec)
-    shape = inputs.shape[1:] if form is None else form.shape
-    target = writer.array(name, (len(inputs), *shape), inputs.dtype)
-    rows = max(1, BYTES_AT_ONCE // max(1, target[:1].nbytes))
-    for start in range(0, len(order), rows):
-        chunk = inputs[order[start : start + rows]]
-        target[start : start + rows] = chunk if form is None else [fit(one, form) for one in chunk]
-
-
-def _form(inputs: Array, spec: DatasetSpec) -> ImageForm | None:
-    """Return the form of images; None where inputs stay as they are."""
+def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
+    """Return images in the size and channels of the spec, and other inputs as they are."""
     if spec.image_size is None and spec.channels is None:
-        return None
+        return inputs
     if inputs.dtype != np.uint8 or inputs.ndim != 4 or inputs.shape[-1] not in CHANNELS:
         key = "image_size" if spec.image_size is not None else "channels"
         raise UserError(
@@ -132,9 +117,8 @@ def _form(inputs: Array, spec: DatasetSpec) -> ImageForm | None:
             ErrorCode.UNSUPPORTED,
         )
     height, width, channels = inputs.shape[1:]
-    head = ImageHead(name="", width=width, height=height, is_grey=channels == 1)
-    form = form_of(spec, [head])
-    return None if form.shape == inputs.shape[1:] else form
+    form = form_of(spec, [ImageHead(name="", width=width, height=height, is_grey=channels == 1)])
+    return np.stack([fit(image, form) for image in inputs])
 
 
 def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int | None]:
@@ -152,17 +136,11 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
     if task == "language_modelling":
         return Labels(task, found), 1 + max(int(one.max()) for one in found.values())
     for split, one in found.items():
-        if task == "classification" and one.ndim != 1:
+        if one.shape[1:] != train.shape[1:] or (task == "classification" and one.ndim != 1):
             raise UserError(
-                f"{places[split]}: labels of shape {one.shape} are not one class for each sample; "
-                "of rows with a 1 for the class save y.argmax(axis=1), or set dataset.task: "
-                "regression.",
-                ErrorCode.INVALID_DATA,
-            )
-        if one.shape[1:] != train.shape[1:]:
-            raise UserError(
-                f"{places[split]}: labels of shape {one.shape}, and {train.shape} to train on; "
-                "make them alike.",
+                f"{places[split]}: labels of shape {one.shape}, and {train.shape} to train on, are "
+                f"not of a {task}; give all splits one class for each sample (of rows with a 1 for "
+                "the class: y.argmax(axis=1)), or set dataset.task: regression.",
                 ErrorCode.INVALID_DATA,
             )
     tables = {
@@ -197,29 +175,26 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
     Missing splits are cut from the training samples, see `cut.cut`.
     """
     return stored_and_cut(
-        source, lambda writer: _build(writer, read(), spec, str(source.path)), spec
+        source, lambda writer: _store(writer, read(), spec, str(source.path)), spec
     )
 
 
-def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
+def _store(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
+    """Write the samples of each split in a mixed order; return their description."""
     found, num_classes = labels_of(raw, spec.task, where)
-    total = sum(len(one.labels) for one in raw.splits.values())
     if line := held_out_line(len(raw.splits["train"].labels), spec, raw.splits):
         print_note(f"{where}: {line}")
-    with writer.progress(f"storing {total:,} samples", total) as advance:
-        for part, one in raw.splits.items():
-            inputs: Any = each(one.inputs, partial(as_inputs, place=f"{where}, {part} split"))
-            labels = found.values[part]
-            classes = labels if found.task == "classification" else None
-            labels = labels.astype(np.float32) if found.task == "regression" else labels
-            order = mixed_order(classes, len(labels), seed=spec.split_seed)
-            for name, array in named_arrays(Split(inputs, labels, one.weights), part).items():
-                assert isinstance(array, np.ndarray)
-                if name.startswith(f"{part}-input"):
-                    _write_inputs(writer, name, array, order, spec)
-                else:
-                    writer.save(name, array[order])
-            advance(len(labels))
+    for part, one in raw.splits.items():
+        inputs = each(one.inputs, partial(as_inputs, place=f"{where}, {part} split"))
+        labels = found.values[part]
+        order = mixed_order(
+            labels if found.task == "classification" else None, len(labels), seed=spec.split_seed
+        )
+        labels = labels.astype(np.float32 if found.task == "regression" else np.int64)
+        split = Split(each(inputs, partial(_scaled, spec=spec)), labels, one.weights)
+        for name, array in named_arrays(split, part).items():
+            assert isinstance(array, np.ndarray)
+            writer.save(name, array[order])
     return {"task": found.task, "num_classes": num_classes, "class_names": list(found.class_names)}
 
 
@@ -319,7 +294,6 @@ def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
 FOLDERS = ("data", "datasets", "~/data", "~/datasets")
 """Folders in which sets of torchvision are sought, since its `root` has no default."""
 FETCH = "fetch it again"
-Read = Callable[[Sequence[Path], DatasetSpec], RawSet]
 
 
 @dataclass(frozen=True)
@@ -329,7 +303,7 @@ class LibrarySet:
     places: Sequence[Sequence[str]]
     """Lists of files below the library's folder; the first list of which all files exist is read.
     A name that ends in * may also end in .gz."""
-    read: Read
+    read: Callable[[Sequence[Path]], RawSet]
 
 
 def load_torchvision(spec: DatasetSpec) -> Dataset:
@@ -369,7 +343,7 @@ def _load(
                 files=[file_at(file, name=str(file.relative_to(folder))) for file in files],
                 options=spec.model_dump(mode="json", include={*OPTIONS, "set"}),
             )
-            return load_arrays(source, partial(known.read, files, spec), spec)
+            return load_arrays(source, partial(known.read, files), spec)
     raise UserError(
         f"dataset.set: {spec.set} of {spec.name} is not on this machine (looked in "
         f"{', '.join(map(str, looked))}); fetch it with {fetch}, or say by dataset.path which "
@@ -385,7 +359,7 @@ def _of_four(arrays: Sequence[Array], **known: Any) -> RawSet:
 
 def _idx(folder: str) -> LibrarySet:
     places = [[f"{folder}/{name}*" for name in IDX_FILES]]
-    return LibrarySet(places, lambda files, _: _of_four(read_idx_files(files)))
+    return LibrarySet(places, lambda files: _of_four(read_idx_files(files)))
 
 
 ARRAYS_ONLY = {
@@ -406,7 +380,7 @@ class ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _read_cifar(files: Sequence[Path], _: DatasetSpec, *, fine: bool) -> RawSet:
+def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
     """Read the files of CIFAR-100 (`fine`) or CIFAR-10: batches, the test split, and names."""
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
@@ -437,7 +411,7 @@ def _cifar(folders: Sequence[str], *, fine: bool) -> LibrarySet:
     return LibrarySet(places, partial(_read_cifar, fine=fine))
 
 
-def _read_svhn(files: Sequence[Path], _: DatasetSpec) -> RawSet:
+def _read_svhn(files: Sequence[Path]) -> RawSet:
     from scipy.io import loadmat  # takes a quarter of a second
 
     arrays = []
@@ -450,10 +424,6 @@ def _read_svhn(files: Sequence[Path], _: DatasetSpec) -> RawSet:
     return _of_four(arrays)
 
 
-def _read_mnist(files: Sequence[Path], _: DatasetSpec) -> RawSet:
-    return _of_four(read_mnist_npz(files[0], FETCH))
-
-
 C10, C100 = "cifar-10-batches-py", "cifar-100-python"
 TORCHVISION_SETS = {
     "MNIST": _idx("MNIST/raw"),
@@ -464,7 +434,7 @@ TORCHVISION_SETS = {
     "SVHN": LibrarySet([["train_32x32.mat", "test_32x32.mat"]], _read_svhn),
 }
 KERAS_SETS = {
-    "mnist": LibrarySet([["mnist.npz"]], _read_mnist),
+    "mnist": LibrarySet([["mnist.npz"]], lambda files: _of_four(read_mnist_npz(files[0], FETCH))),
     "fashion_mnist": _idx("fashion-mnist"),
     # Unpacked in a folder of the archive's name.
     "cifar10": _cifar([f"{C10}-target/{C10}", f"{C10}_extracted/{C10}", C10], fine=False),
