@@ -142,16 +142,6 @@ def test_what_stands_beside_a_text_or_images_is_said(tmp_path, capsys):
     assert "price" in capsys.readouterr().out
 
 
-def test_images_that_are_all_the_same_are_said(tmp_path, capsys):
-    for number in range(20):
-        (tmp_path / "p" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
-        image = Image.new("RGBA", (6, 6), (255, 255, 255, 0))  # white ink, over white
-        image.putpixel((number % 6, 2), (255, 255, 255, 255))
-        image.save(tmp_path / "p" / "ab"[number % 2] / f"{number}.png")
-    made("p")
-    assert "same image" in capsys.readouterr().out
-
-
 def test_running_text(tmp_path):
     (tmp_path / "book.txt").write_text("Call me Ishmael. " * 500)
     study = made("book.txt")

@@ -1,41 +1,28 @@
-"""Warnings on duplicates between splits, and on columns and classes that mislead.
+"""Warnings on samples that stand in two splits, and on classes that a split lacks.
 
-`init` and every search print them. They look at MAX_ROWS samples of a split, and at a part of large
-samples, so large data take seconds.
+Every search prints them. Samples are compared by hashes of a part, so large data take seconds.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from raybench.data.dataset import SPLITS, Array, Dataset, Split
+from raybench.data.dataset import SPLITS, Dataset, Split
 from raybench.data.inputs import parts
-from raybench.data.sources.encode import encoder_of
 
-MAX_ROWS = 20_000  # samples by which a column is judged
+MAX_ROWS = 20_000  # samples that are compared as a whole
 MAX_ROWS_HASHED = 1_000_000  # samples of a split that are compared with other splits
 KEY_BYTES = 512  # bytes from the middle of a large sample that are compared first
-BINS = 256
-MAX_FEATURES = 2_000
-LEAK_SHARE = 0.998
-"""Share of the validation labels, or of their variance, that one column must predict to be reported
-as a leak."""
 REPEATED = 50
 """Training samples per different one from which on equal rows are no duplicates: values are few."""
 Codes = npt.NDArray[np.int64]
 
 
 def leak_lines(dataset: Dataset) -> list[str]:
-    """Return one warning for each leak, useless column or lone class."""
-    lines = [*_all_equal(dataset.train), *_duplicates(dataset), *_lone_classes(dataset)]
-    shape = dataset.input_shape
-    is_table = isinstance(shape, tuple) and len(shape) == 1 and not dataset.train.is_on_demand
-    if is_table and dataset.task != "language_modelling" and dataset.train.dtype == np.float32:
-        lines += _of_columns(dataset)
-    return lines
+    """Return one warning for each pair of splits with equal samples, and each lone class."""
+    return [*_all_equal(dataset.train), *_duplicates(dataset), *_lone_classes(dataset)]
 
 
 def _all_equal(train: Split) -> Iterator[str]:
@@ -119,63 +106,3 @@ def _some(names: Sequence[str], chosen: Codes) -> str:
     """Return the names of some classes, for a sentence."""
     shown = ", ".join(f"'{names[number]}'" for number in chosen[:5])
     return shown + (f" and {len(chosen) - 5:,} more" if len(chosen) > 5 else "")
-
-
-def _of_columns(dataset: Dataset) -> Iterator[str]:
-    rng = np.random.default_rng(0)
-    train, other = (
-        split.take(np.sort(rng.permutation(len(split))[:MAX_ROWS]))
-        for split in (dataset.train, dataset.validation)
-    )
-    width = min(train.array.shape[1], MAX_FEATURES)
-    for name, place, document in _columns(dataset.encoding, width):
-        values, judged = train.array[:, place], other.array[:, place]
-        is_number = document.get("kind") != "name"
-        if is_number:  # a bin of each sample
-            edges = np.unique(np.quantile(values[:, 0], np.linspace(0, 1, BINS + 1)[1:-1]))
-            codes = [np.searchsorted(edges, one[:, 0], side="right") for one in (values, judged)]
-        else:
-            numbers = np.arange(1, values.shape[1] + 1)
-            codes = [((one == 1) * numbers).max(axis=1) for one in (values, judged)]
-        share = _explained(codes[0], codes[1], train.labels, other.labels, dataset.task)
-        if share >= LEAK_SHARE:
-            is_class = dataset.task == "classification"
-            what = "of the labels" if is_class else "of the label's variance"
-            yield (
-                f"column '{name}' alone tells {100 * share:.4g} % {what} in validation: if it is "
-                "known only after them, or made of them, leave it out (dataset.columns)."
-            )
-
-
-def _columns(
-    encoding: Mapping[str, Any] | None, width: int
-) -> Iterator[tuple[str, slice, Mapping[str, Any]]]:
-    """Yield the name of each column, its features, and its encoder as plain data."""
-    if not encoding or "columns" not in encoding:
-        yield from ((f"feature {number}", slice(number, number + 1), {}) for number in range(width))
-        return
-    begin = 0
-    for document in encoding["columns"]:
-        end = begin + len(encoder_of(document).features)
-        if end <= width:
-            yield document["name"], slice(begin, end), document
-        begin = end
-
-
-def _explained(codes: Codes, judged: Codes, labels: Array, wanted: Array, task: str) -> float:
-    """Return the share of labels, or of their variance, that the training bins predict."""
-    bins = int(max(codes.max(), judged.max())) + 1
-    if labels.ndim > 1 or len(wanted) < 20:
-        return 0.0
-    if task == "regression":
-        count = np.maximum(np.bincount(codes, minlength=bins), 1)
-        means = np.bincount(codes, labels, minlength=bins) / count
-        spread = float(np.var(wanted))
-        return 1.0 - float(np.mean((wanted - means[judged]) ** 2)) / spread if spread else 0.0
-    classes = int(max(labels.max(), wanted.max())) + 1
-    majority = np.bincount(labels, minlength=classes).max() / len(labels)
-    if majority > 1 - 2 * (1 - LEAK_SHARE) or bins * classes > 10 * MAX_ROWS * BINS:
-        return 0.0
-    table = np.zeros((bins, classes), np.int64)
-    np.add.at(table, (codes, labels), 1)
-    return float(np.mean(table.argmax(axis=1)[judged] == wanted))

@@ -1,6 +1,5 @@
 """Summary of a file or folder for `raybench init`: kind, task, columns, classes and oddities."""
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import pyarrow.compute as pc
 
 from raybench.data.check import check_something_to_learn
 from raybench.data.dataset import Array, Dataset
-from raybench.data.leaks import leak_lines
 from raybench.data.load import build_dataset
 from raybench.data.sources import folders, images, texts
 from raybench.data.sources.encode import NameEncoder
@@ -29,7 +27,7 @@ from raybench.data.sources.table import (
     require_columns,
     some_of,
 )
-from raybench.data.sources.table_set import Member, prepare, split_members, table_dataset, time_line
+from raybench.data.sources.table_set import Member, prepare, split_members, time_line
 from raybench.data.sources.tables import (
     first_pictures,
     is_of_classes,
@@ -142,7 +140,7 @@ def summarize_dataset(dataset: Dataset, content: dict[str, Any]) -> DataSummary:
         dataset=content,
         task=dataset.task,
         num_train=len(train),
-        lines=[*lines, *leak_lines(dataset)],
+        lines=lines,
         input_shape=None if isinstance(shape, dict) else shape,
     )
 
@@ -160,8 +158,6 @@ def _one_or_all(labels: list[str]) -> str | list[str] | None:
 
 
 MAX_SEQUENCE_LENGTH = 512  # largest sequence_length that is written for a column of texts
-MAX_NUMBERS_READ = 2**27
-"""Numbers of a table that `init` reads whole; of larger ones `tune` reports leaks."""
 
 
 def _summarize_tables(
@@ -227,8 +223,6 @@ def _summarize_tables(
             )
         for one in [one for one in _long_texts(tables["train"]) if one not in labels][:1]:
             notes["label"] = f"text: {one} in place of the columns learns from these texts"
-        if tables["train"].num_rows * inputs.shape[0] <= MAX_NUMBERS_READ:
-            said += leak_lines(table_dataset(spec, tables, lambda sentence: None))
     return DataSummary(
         kind="texts" if isinstance(inputs, texts.Tokens) else "table",
         dataset=content,
@@ -471,12 +465,6 @@ def _image_sizes(
     ]
     if form.white is not None:
         lines.append(images.white_line(form.white).capitalize())
-    decoded = set()
-    for picture in pictures:
-        with contextlib.suppress(images.ImageError), images.huge_images_refused():
-            decoded.add(images.decode(picture.content, form).tobytes())
-    if len(decoded) == 1 < len(pictures):
-        lines.append(f"All {len(pictures):,} that were looked at are the same image once decoded.")
     return form.shape, lines
 
 

@@ -164,7 +164,6 @@ TWO = {"cat": 2, "dog": 2}
 BROKEN = {
     "not there": ([], "NOT_FOUND", []),
     "no images": (["x.txt"], "NOT_FOUND", [1]),
-    "inner folder": ([("images/train", TWO)], "CONFLICT", ["cat, dog", "pictures/images/train"]),
     "no train": ([("test", {"cat": 1})], "MISSING", ["test", "train"]),
     "class typo": (
         [("train", TWO), ("test", {"catt": 1})],

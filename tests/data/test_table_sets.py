@@ -263,3 +263,13 @@ def test_parts_of_a_table_may_differ_where_values_fit_both(tmp_path):
     pa.parquet.write_table(third, tmp_path / "c.parquet")
     with refused(ErrorCode.INVALID_FILE, tmp_path, "y", "double"):
         load(tmp_path, "parquet", label="kind")
+
+
+@pytest.mark.parametrize("value", ["1e308", "-inf"])
+def test_numbers_beyond_numbers_count_as_missing(tmp_path, value):
+    rows = [f"{row / 7},{'ab'[row % 2]}" for row in range(59)]
+    found = load(write(tmp_path / "x.csv", ["x,y", *rows, f"{value},a"]), label="y", test_size=20)
+    assert max(np.abs(split.array).max() for split in found.splits.values()) < 10
+    rows = [f"{row % 3},{row / 7}" for row in range(59)]
+    with refused(ErrorCode.INVALID_DATA, "61", "'y'"):
+        load(write(tmp_path / "y.csv", ["x,y", *rows, f"1,{value}"]), label="y")

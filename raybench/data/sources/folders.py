@@ -89,7 +89,6 @@ def _by_split(place: Path, names: Sequence[str]) -> Names:
                 "name another folder.",
                 ErrorCode.MISSING,
             )
-        _require_no_inner(place, names)
         # Beside other folders they are classes of that name ("test" and "no_test").
         return {"train": ("", list(names))}
     outside = [name for name in names if name.partition("/")[0] not in found.values()]
@@ -103,24 +102,6 @@ def _by_split(place: Path, names: Sequence[str]) -> Names:
         for split in SPLIT_NAMES
         if split in found
     }
-
-
-def _require_no_inner(place: Path, names: Sequence[str]) -> None:
-    """Raise UserError if all files lie in one folder that holds the splits or classes."""
-    inner = ""
-    while True:
-        below = [name.removeprefix(inner).partition("/") for name in names]
-        folders = list(dict.fromkeys(first for first, separator, _ in below if separator))
-        if len(folders) != 1 or not all(separator for _, separator, _ in below):
-            break
-        inner += f"{folders[0]}/"
-    if inner and len(folders) > 1:
-        inner = inner.rstrip("/")
-        raise UserError(
-            f"{place} holds the folder {inner} alone, and in it {', '.join(folders[:5])}; name "
-            f"{place}/{inner}.",
-            ErrorCode.CONFLICT,
-        )
 
 
 def _by_class(place: Path, by_split: Names, read: Callable[[Path], str] | None = None) -> Tables:

@@ -328,13 +328,14 @@ def decode_images(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
     array = writer.array(name, (number, *form.shape), "uint8")
-    problems: dict[int, tuple[str, ImageError]] = {}
+    problems: list[tuple[str, ImageError]] = []
 
-    def write(picture: Picture) -> None:
+    def write(picture: Picture) -> tuple[str, ImageError] | None:
         try:
             array[picture.row] = decode(picture.content, form)
         except ImageError as error:
-            problems[picture.row] = picture.name, error
+            return picture.name, error
+        return None
 
     remaining = iter(pictures)
     with (
@@ -346,15 +347,12 @@ def decode_images(
             chunk = list(itertools.islice(remaining, IMAGES_AT_ONCE * cores))
             if not chunk:
                 break
-            list(threads.map(write, chunk))
+            problems += filter(None, threads.map(write, chunk))
             advance(len(chunk))
     if problems:
-        first, error = problems[min(problems)]
-        more = ""
-        if len(problems) > 1:
-            least = " or more" if len(problems) >= MAX_PROBLEMS else ""
-            more = f" ({min(len(problems), MAX_PROBLEMS)}{least} such images)"
-        raise error.about(first, more)
+        (first, error), found = problems[0], len(problems)
+        least = "at least " if found >= MAX_PROBLEMS else ""
+        raise error.about(first, f" ({least}{found} such images)" if found > 1 else "")
 
 
 def files_as_inputs(

@@ -299,21 +299,13 @@ def _write_inputs(
     make: MakeArray,
     advance: Callable[[int], None],
 ) -> dict[str, Array]:
-    arrays = {
-        member.split: make(f"{member.split}-inputs", (len(member.rows), *maker.shape), maker.dtype)
-        for member in members
-    }
-    for table in {id(member.table): member.table for member in members}.values():
-        own = [member for member in members if member.table is table]
-        places = np.full((len(own), table.num_rows), -1)
-        for place, member in zip(places, own, strict=True):
-            place[member.rows] = np.arange(len(member.rows))
-        start = 0
-        for batch in table.batches(maker.columns):
-            inputs = maker.write(batch)
-            for place, member in zip(places[:, start : start + batch.num_rows], own, strict=True):
-                chosen = np.flatnonzero(place >= 0)
-                arrays[member.split][place[chosen]] = inputs[chosen]
+    arrays = {}
+    for member in members:
+        shape = (len(member.rows), *maker.shape)
+        arrays[member.split] = array = make(f"{member.split}-inputs", shape, maker.dtype)
+        places, start = np.argsort(member.rows), 0  # of rows in the order of the table
+        for batch in member.batches(maker.columns):
+            array[places[start : start + batch.num_rows]] = maker.write(batch)
             start += batch.num_rows
             advance(batch.num_rows)
     return arrays
