@@ -149,10 +149,9 @@ def winners_of(results: Study, verdict: Verdict) -> tuple[Winner, Winner]:
 
 def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
     fastest, cheapest = winners_of(results, verdict)
-    billed = " as billed" if _has_price(results) else ""
     what, like = ("fastest", "fast") if results.is_timed else ("best", "good")
     if results.is_timed and verdict.is_one:
-        what = f"fastest and the cheapest{billed}"
+        what = "fastest and the cheapest"
     head = "Train with"
     if not fastest.hits:
         head = "Nothing is confirmed yet. Best so far, perhaps by luck:"
@@ -166,14 +165,9 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
         near = _as_good((*others, *verdict.cheapest_once), "cheap")
         near += "; it may be as fast" if cheapest.trial in verdict.others() else ""
         near = f"{_saved(results, fastest, cheapest)}{near}"
-        second = f"The cheapest{billed} is {named(results, cheapest.trial)}{near}."
+        second = f"The cheapest is {named(results, cheapest.trial)}{near}."
         found.append((second, f"It {reaches(results, cheapest)}."))
     return [*found, *((line,) for line in optimism_lines(results, verdict))]
-
-
-def _has_price(results: Study) -> bool:
-    """Return whether the study names a price, so that costs are bills."""
-    return results.study["study"].get("price") is not None
 
 
 def _beside_first(results: Study, winner: str) -> list[str]:
@@ -354,14 +348,14 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
     if once := len({*verdict.once, *verdict.cheapest_once}):
         lines.append(f"{counted(once, 'other trial')} ran once and cannot be excluded.")
     is_turned = fast.printed_s > cheap.printed_s
-    if not _has_price(results):
+    if results.study["study"].get("price") is None:
         costs = [one.spec.num_workers * one.printed_s for one in (fast, cheap)]
         is_turned = is_turned or costs[0] < costs[1]
     are_alone = fast.hits and cheap.hits and fast.is_alone and cheap.is_alone
     if results.is_timed and are_alone and is_turned:
         lines.append(
-            "Fastest and cheapest were chosen by the race; that their runs alone, which chose "
-            "nothing, came out the other way round is chance."
+            "Fastest and cheapest were chosen by runs in parallel; that their runs alone, which "
+            "chose nothing, came out the other way round is chance."
         )
     if not results.baselines and metric.name not in METRICS:
         lines.append(f"Not compared with guessing: nobody knows what it reaches of {metric.words}.")

@@ -111,7 +111,7 @@ def _more(results: Study, verdict: Verdict) -> MoreRuns:
         runs = RUNS_EACH * (1 + len(verdict.undecided))
         told = f"More runs ({MORE} {runs}, say) go on until a difference shows, or is shown to be "
         told += f"below {100 * SMALLEST:g} %."
-        return MoreRuns(runs, told, f"narrow down {counted(len(verdict.undecided), 'tie')}")
+        return MoreRuns(runs, told, f"resolve {counted(len(verdict.undecided), 'tie')}")
     if ties:
         return MoreRuns(None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.")
     if once:
@@ -147,7 +147,7 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
         for what, file in files.items():
             steps.append(SuggestedStep(what, results.command("train", results.folder / file)))
     if (results.folder / PAGE_FILE).is_file():
-        steps.append(SuggestedStep("pictures, every trial", str(results.folder / PAGE_FILE)))
+        steps.append(SuggestedStep("figures, every trial", str(results.folder / PAGE_FILE)))
     if verdict is not None:
         steps += _surer(results, verdict)
     left = _go_on(results)
@@ -166,7 +166,7 @@ def _surer(results: Study, verdict: Verdict) -> list[SuggestedStep]:
         is_unasked = isinstance(asked, dict) and asked.get("race") == 0
         more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
         own = _own_command(results, *more, without="--no-confirm")
-        return [SuggestedStep("confirm it by new runs", own)]
+        return [SuggestedStep("confirm it with new seeds", own)]
     more_runs = _more(results, verdict)
     if more_runs.number is None:
         return []

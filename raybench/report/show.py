@@ -38,8 +38,8 @@ MOST_CAUSES = 8
 """Causes of failures that are printed; `trials.csv` has all of them."""
 MOST_RUNS, MOST_RACED = {True: 4, False: 10}, {True: 5, False: 12}
 """Rows of the tables of single runs and of the race, by whether the screen is brief."""
-LABEL = "configuration: framework, workers x samples a step each, optimizer, rate"
-CONFIRMED = "Confirmed: new seeds, one run at a time (the time to plan with)"
+LABEL = "configuration: framework, workers x batch per worker, optimizer, learning rate"
+CONFIRMED = "Confirmed: new seeds, one run at a time"
 PREDICTED = (
     "~ predicted from the trial's learning curve and measured step times. What was predicted "
     "fastest of all was run, under names like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
@@ -98,7 +98,7 @@ def _show_summary(console: Console, results: Study, *, verbose: bool) -> None:
         *([] if verbose else [ledger_line(results), *failed_line(results)]),
         *found.caveats,
         *(sensitivity_lines(results) if verbose else []),
-        *([f"How sure: {found.confidence}"] if found.confidence else []),
+        *([f"Confidence: {found.confidence}"] if found.confidence else []),
     ):
         say_wrapped(console, paragraph)
     for paragraph in found.lines:
@@ -120,7 +120,7 @@ def _show_tables(console: Console, results: Study, *, is_brief: bool) -> None:
     if not is_brief:
         printed += _prediction_table(results)
         ledger = texts(ledger_totals(results.trials), LEDGER)
-        printed.append((ledger, "Where the seconds went (all runs)", ""))
+        printed.append((ledger, "Seconds by phase (all runs)", ""))
     printed += _race_table(results, is_brief=is_brief)
     printed += _confirmed_table(results, is_brief=is_brief)
     for cells, title, below in printed:
@@ -155,7 +155,7 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
     rows = best.assign(cost=best["num_workers"] * best["crossed_s"], mark=_marks(best))
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
-    title = f"Search: {which}{aim}, one run each (luck is in it)"
+    title = f"Search: {which}{aim}, single runs, selection-biased"
     return [(texts(_named(rows, results), forms), title, LABEL)]
 
 
@@ -199,7 +199,7 @@ def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
         mark=_marks(rows),
     )
     more = len(table) - len(rows)
-    title = f"Race: {_number_of(table, rows)}, the search's run and new seeds"
+    title = f"Confirmation: {_number_of(table, rows)}, search run and new seeds"
     if is_brief:
         title += "; then the winner alone" if rows["is_alone"].any() else ""
         last, below = {"alone s": "{alone_s:.2f}{mark}"}, ""
@@ -228,7 +228,7 @@ def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
     rows, title = table[table["is_alone"].astype(bool)].head(MOST_RACED[is_brief]), CONFIRMED
     if rows.empty and not results.is_timed:
         rows = table.head(MOST_RACED[is_brief])
-        title = f"Race: {_number_of(table, rows)}, new seeds, side by side"
+        title = f"Confirmation: {_number_of(table, rows)}, new seeds, in parallel"
     if rows.empty:
         return []
     reached = "reached" if results.is_timed else "finished"

@@ -16,9 +16,9 @@ MOST_NAMED = 5
 ROLES = {
     "reference": "reference: default settings, first",
     "trial": "search",
-    "placement_check": "placement check: was predicted",
-    "race": "race: new seed, beside others",
-    "confirm": "confirm: new seed, alone",
+    "placement_check": "speed check: was predicted",
+    "race": "confirmation: new seed, in parallel",
+    "confirm": "confirmation: new seed, alone",
     "scaling": "repeat of a cell",
     "pair": "run of a pair",
 }
@@ -95,8 +95,8 @@ def refuted_words(results: Study, trial: str) -> str:
 
 
 def price_of(results: Study, worker_seconds: float, trial: str | None = None) -> str:
-    """Return ` or 0.11 as billed at 4 per worker-hour (0.02 of training alone)`; "" if the study
-    names no price. The bill also covers start-up, set-up, compilation and evaluation.
+    """Return `, cost 0.11 at 4 per worker-hour (0.02 for training alone)`; "" if the study names
+    no price. The bill also covers start-up, set-up, compilation and evaluation.
 
     Args:
         results: the study.
@@ -113,7 +113,7 @@ def price_of(results: Study, worker_seconds: float, trial: str | None = None) ->
         names = [trial] if one is None else list(one.printed_runs)
     money = worker_seconds / 3600 * price
     bill = money * held_per_trained(results.runs[name] for name in names)
-    return f" or {bill:.3g} as billed at {price:g} per worker-hour ({money:.3g} of training alone)"
+    return f", cost {bill:.3g} at {price:g} per worker-hour ({money:.3g} for training alone)"
 
 
 def target_words(metric: Metric, target: float) -> str:

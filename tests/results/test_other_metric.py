@@ -120,9 +120,18 @@ def test_a_metric_is_shown_as_it_is_called(
     assert "<b>$y$" not in page
 
 
-def test_names_that_no_table_can_have_are_refused() -> None:
-    for name in ("", " acc", "a\nb", "samples", "x" * 81):
-        objective = Objective(metric=name, direction="max", target=0.9)
-        spec = RunSpec(workload="$ true", objective=objective)
-        with refused(ErrorCode.INVALID_VALUE, "objective.metric"):
-            check_task(spec, ["python"])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("", ErrorCode.UNKNOWN_NAME),
+        (" acc", ErrorCode.INVALID_VALUE),
+        ("a\nb", ErrorCode.INVALID_VALUE),
+        ("samples", ErrorCode.CONFLICT),
+        ("x" * 81, ErrorCode.INVALID_VALUE),
+    ],
+)
+def test_names_that_no_table_can_have_are_refused(name: str, code: ErrorCode) -> None:
+    objective = Objective(metric=name, direction="max", target=0.9)
+    spec = RunSpec(workload="$ true", objective=objective)
+    with refused(code, "objective.metric"):
+        check_task(spec, ["python"])

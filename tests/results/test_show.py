@@ -51,9 +51,9 @@ def test_however_much_there_is_it_is_about_a_screen(tmp_path):
     assert max(map(len, texts)) <= width
     order = (
         "Search: best",
-        "Race: first",
+        "Confirmation: first",
         "Failed: 8 runs, most often (1 run) error: one",
-        "How sure: ",
+        "Confidence: ",
         "Answer: ",
         "results: ",
     )
@@ -75,7 +75,7 @@ def test_a_study_that_was_moved_goes_on_where_it_is(tmp_path):
     results = results_folder(tmp_path / "results" / "my", [run_line("0001", 2.0)])
     own = tmp_path / "results" / "my"  # begun from Python, where the space was no file
     command = f"python -m raybench.tune {own}/study.yaml --out {own}"
-    assert steps(results)["confirm it by new runs"] == command
+    assert steps(results)["confirm it with new seeds"] == command
     (tmp_path / "results" / "my").rename(tmp_path / "moved")
     results = load(tmp_path / "moved")
     results.study["study"]["search"] = {"trials": 10}
@@ -91,14 +91,14 @@ def test_the_steps_are_the_studys_own_commands(tmp_path):
     found = steps(results)
     assert found == {
         "train it, keep the model": f"python -m raybench.train {tmp_path}/best.yaml",
-        "narrow down 1 tie": f"python -m raybench.tune my.yaml --out {tmp_path} --more 8",
+        "resolve 1 tie": f"python -m raybench.tune my.yaml --out {tmp_path} --more 8",
     }
     (tmp_path / "report.html").write_text("")
     results.study["study"]["search"] = {"trials": 10}
     found = steps(results)
     assert list(found)[1:] == [
-        "pictures, every trial",
-        "narrow down 1 tie",
+        "figures, every trial",
+        "resolve 1 tie",
         "run the 7 trials left",
     ]
     assert found["run the 7 trials left"] == f"python -m raybench.tune my.yaml --out {tmp_path}"
@@ -116,7 +116,7 @@ def test_a_study_without_a_race_is_confirmed_not_told_to_run_more_which_would_be
     results.study["command"] = "python -m raybench.tune my.yaml --no-confirm --out x"
     results.study["study"]["confirm"] = {"race": 0, "fresh": 3}
     command = "python -m raybench.tune my.yaml --out x --confirm race=24"
-    assert steps(results)["confirm it by new runs"] == command
+    assert steps(results)["confirm it with new seeds"] == command
 
 
 @pytest.mark.parametrize("program", ["raybench tune", "/opt/my env/bin/raybench tune"])

@@ -140,7 +140,7 @@ def test_no_head_and_no_number_is_cut_at_any_width(tmp_path, width, is_terminal)
     show(console, results, verbose=True)
     text = Text.from_ansi(console.file.getvalue()).plain
     assert "\u2026" not in text
-    tables = text[: text.index("How sure: ")]
+    tables = text[: text.index("Confidence: ")]
     if width >= 80:
         lines = [line for line in tables.splitlines() if not line.startswith("configuration:")]
         assert max(cell_len(line) for line in lines) <= width

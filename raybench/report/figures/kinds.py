@@ -18,7 +18,7 @@ FIGURES: dict[str, FigureKind] = {
         lambda results: bool((results.trials["phase"] == "search").any()),
     ),
     "race": FigureKind(
-        "The candidates, trained again",
+        "Confirmation runs",
         "A mark is a run, a bar the 90 % interval of its configuration. Where it says 'tied', a "
         "lucky seed may be all that is between it and the first.",
         curves.race_figure,
@@ -33,7 +33,7 @@ FIGURES: dict[str, FigureKind] = {
         lambda results: not reached_target(results).empty,
     ),
     "importance": FigureKind(
-        "What mattered",
+        "Hyperparameter importance",
         "How much of the result hangs on each searched key, among the runs that were made. A thin "
         "line that reaches 0 says that the key may not matter.",
         outcomes.importance_figure,
@@ -67,7 +67,7 @@ FIGURES: dict[str, FigureKind] = {
         lambda results: len(timeline.spans(results).runs) > 1,
     ),
     "ledger": FigureKind(
-        "Where the seconds went",
+        "Seconds by phase",
         "Only train counts for the target; everything else is what a study costs beside it.",
         timeline.ledger_figure,
         timeline.ledger_table,

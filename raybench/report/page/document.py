@@ -60,7 +60,7 @@ class PageAnswer:
     lead: Sequence[Markup]
     """The other conclusions."""
     facts: Sequence[tuple[str, Markup]]
-    """Names and texts: how sure, target, cost."""
+    """Names and texts: confidence, target, cost."""
     caveats: Sequence[Markup]
     """Limits of the conclusions, and whether the study is still running."""
     steps: Sequence[SuggestedStep]
@@ -77,12 +77,12 @@ def answer_of(results: Study, study: str) -> PageAnswer:
         facts = _facts_of_run(results)
     elif not results.is_scaling:
         sure = found.confidence[:1].upper() + found.confidence[1:]
-        facts = [("How sure", sure), ("Target", target_sentence(results))]
+        facts = [("Confidence", sure), ("Target", target_sentence(results))]
         facts.append(("Another target", " ".join(sensitivity_lines(results))))
         steps = [
             one for one in next_steps(results, judge(results)) if not one.do.endswith(PAGE_FILE)
         ]
-    facts.append(("What the study took", effort_words(results)))
+    facts.append(("Cost of the study", effort_words(results)))
 
     def linked(text: str) -> Markup:
         """Return a sentence in which names of trials are links."""
@@ -134,7 +134,7 @@ def _facts_of_run(results: Study) -> list[tuple[str, str]]:
     return [
         ("Configuration", f"{configuration_words(results, run.spec)}, seed {run.spec.seed}"),
         ("Target", target_sentence(results)),
-        ("What it took", f"{trained} of training, {costs}; {duration(run.wall_s)} in all."),
+        ("Cost", f"{trained} of training, {costs}; {duration(run.wall_s)} in all."),
         ("Ended as", f"{ENDINGS.get(run.stop, run.stop)}." if run.stop is not None else ""),
     ]
 
@@ -213,7 +213,7 @@ def _parts(
     is_scaling, trials = results.is_scaling, results.trials
     pictures, missing = _pictures(results, study, on_fault)
     if pictures or missing:
-        yield "figures", PagePart("Pictures", missing, pictures=pictures)
+        yield "figures", PagePart("Figures", missing, pictures=pictures)
     for scaling, title in TITLES.items() if is_scaling else ():
         rows = scaling_cells(results)[scaling_cells(results)["scaling"] == scaling]
         if len(rows):
