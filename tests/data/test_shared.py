@@ -36,26 +36,14 @@ def never():
     raise AssertionError("was there already")
 
 
-def in_new_process(code, folder):
-    """Start a process that runs `code`, with `folder`, and all that it needs, at hand."""
-    head = f"""
-        import os, sys, time
-        import numpy as np
-        from pathlib import Path
-        from raybench.data.dataset import Dataset, Split
-        from raybench.data.shared import open_shared
-        folder = Path({str(folder)!r})
-        def dataset(count):
-            split = Split(np.ones((count, 28, 28, 1), np.uint8), np.zeros(count, np.int64))
-            return Dataset("own", 10, train=split, validation=split, test=split)
-        """
-    return start_python(head, code)
-
-
 def test_what_is_shared_is_what_was_built(tmp_path):
     wanted = dataset()
-    assert_equal(open_shared(tmp_path / "a", dataset), wanted)
-    assert_equal(open_shared(tmp_path / "a", never), wanted)
+    mirrored = Split(np.asfortranarray(wanted.train.inputs)[::-1], wanted.train.labels[::-1])
+    wanted = replace(wanted, train=mirrored, test=wanted.test.take(slice(0)))
+    assert_equal(open_shared(tmp_path / "a", lambda: wanted), wanted)
+    found = open_shared(tmp_path / "a", never)
+    assert_equal(found, wanted)
+    assert found.train.array.flags.c_contiguous
     share(wanted, tmp_path / "b")
     share(dataset(3), tmp_path / "b")  # is there already
     found = open_shared(tmp_path / "b", never)
@@ -63,19 +51,13 @@ def test_what_is_shared_is_what_was_built(tmp_path):
     assert is_mapped(found.train.array), "processes have the pages in common"
 
 
-def test_arrays_of_any_layout_come_back_in_rows(tmp_path):
-    base = np.asfortranarray(np.arange(2 * 6 * 4, dtype=np.float32).reshape(6, 8))
-    odd = Split(base[::2, ::-1], np.arange(6, dtype=np.int64)[::2])
-    empty = Split(np.empty((0, 8), np.float32), np.empty(0, np.int64))
-    found = open_shared(tmp_path / "x", lambda: Dataset("n", 9, odd, odd, empty))
-    np.testing.assert_array_equal(found.train.inputs, base[::2, ::-1])
-    assert found.train.inputs.flags.c_contiguous
-    assert found.test.inputs.shape == (0, 8)
-    assert type(found.train.inputs) is np.ndarray
-
-
 def test_processes_that_ask_at_once_build_once(tmp_path):
-    code = """
+    code = f"""
+        import sys, time
+        from pathlib import Path
+        from raybench.data.shared import open_shared
+        from tests.data.test_shared import dataset
+        folder = Path({str(tmp_path / "data")!r})
         def build():
             with (folder.parent / "built").open("a") as file:
                 file.write("x")
@@ -84,7 +66,7 @@ def test_processes_that_ask_at_once_build_once(tmp_path):
         sys.stdin.readline()
         print(len(open_shared(folder, build).train))
         """
-    processes = [in_new_process(code, tmp_path / "data") for _ in range(3)]
+    processes = [start_python(code) for _ in range(3)]
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.flush()
@@ -117,13 +99,12 @@ class Read:
         return found
 
 
-def test_of_a_split_on_demand_the_labels_are_shared(tmp_path):
-    wanted = dataset()
+def test_of_a_split_on_demand_the_labels_are_shared_and_must_agree(tmp_path):
+    wanted, built = dataset(), []
     (tmp_path / "raw").write_bytes(wanted.train.inputs.tobytes())
-    built = []
 
-    def build():
-        built.append(Split(Read(tmp_path / "raw"), wanted.train.labels))
+    def build(labels=wanted.train.labels):
+        built.append(Split(Read(tmp_path / "raw"), labels))
         return replace(wanted, train=built[-1])
 
     first = open_shared(tmp_path / "x", build)
@@ -136,31 +117,17 @@ def test_of_a_split_on_demand_the_labels_are_shared(tmp_path):
         np.testing.assert_array_equal(found.train.read(rows), wanted.train.inputs[rows])
         assert isinstance(found.train.labels.base, np.memmap)
         assert isinstance(found.test.inputs.base, np.memmap)
-        assert (found.name, found.num_classes, found.repeat) == ("own", 10, 3)
     assert not (tmp_path / "x" / "train-inputs.npy").exists()
     share(replace(wanted, train=built[0]), tmp_path / "y")
     assert open_shared(tmp_path / "y", build).train.inputs is built[2].inputs
-
-
-def test_a_split_on_demand_that_is_another_in_every_process_is_refused(tmp_path):
-    wanted = dataset()
-    (tmp_path / "raw").write_bytes(wanted.train.inputs.tobytes())
-    changed = wanted.train.labels.copy()
-    changed[7] += 1
-
-    def opened(labels):
-        train = Split(Read(tmp_path / "raw"), labels)
-        return open_shared(tmp_path / "x", lambda: replace(wanted, train=train))
-
-    opened(wanted.train.labels)
+    others = (wanted.train.labels + (np.arange(64) == 7)).astype(np.int64)
     with refused(ErrorCode.USER_CODE, "own", "train", "spec.split_seed"):
-        opened(changed)
+        open_shared(tmp_path / "x", lambda: build(others))
 
 
 def test_the_key_is_of_the_data_alone():
-    digits = DatasetSpec(name="digits", limit=100)
+    digits, own = DatasetSpec(name="digits", limit=100), DatasetSpec(name="workload")
     assert shared_key("cnn7", digits) == shared_key("mnist_small", digits)
-    own = DatasetSpec(name="workload")
     keys = {
         shared_key("a:Net", own),
         shared_key("b:Net", own),
