@@ -87,8 +87,7 @@ def test_mixup_mixes_with_samples_that_are_changed_alike():
     split = split_of()
     rows, rounds = np.arange(50), np.full(50, 3)
     alone = augmented(split, rows, rounds, names=["flip"])
-    assert alone.other_rows is None
-    assert alone.shares is None
+    assert (alone.other_rows, alone.shares) == (None, None)
     mixed = augmented(split, rows, rounds, names=["flip", {"mixup": {"alpha": 1.0}}])
     shares = mixed.shares[:, None, None, None]
     expected = shares * alone.inputs + (1 - shares) * alone.inputs[mixed.other_rows]

@@ -63,11 +63,6 @@ def test_weights_that_are_none_are_named(tmp_path):
     np.savez(tmp_path / "w.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, w=weights)
     with refused(ErrorCode.INVALID_DATA, "sample 5", "'w'", "nan"):
         load(tmp_path / "w.npz", "npz", weight="w")
-    lines = [f"{row % 7},{'ab'[row % 2]},{int(row == 3)}" for row in range(20)]
-    (tmp_path / "w.csv").write_text("\n".join(["x,kind,w", *lines]))
-    sizes = {"validation_size": 0.4, "test_size": 0.4}
-    with refused(ErrorCode.INVALID_DATA, "dataset.weight", "csv", 4):
-        load(tmp_path / "w.csv", "csv", label="kind", weight="w", **sizes)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.data.load import build_dataset
 from raybench.data.memory import is_mapped
 from raybench.data.store import store_folder
 from raybench.models.find import load_workload_dataset
@@ -15,10 +14,11 @@ from raybench.models.model_data import ModelData
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
 from tests.data import making
-from tests.data.making import grey, sizes
+from tests.data.making import content, grey, sizes
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("own_store")
+load = partial(making.load, name="image_folder")
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def folder(tmp_path):
 def picture(path, value=0, size=(6, 4)):
     """Write a grey image, which its value tells apart."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    grey(value, size).save(path)
+    path.write_bytes(content(grey(value, size)))
 
 
 def classes(folder, counts, first=0):
@@ -39,11 +39,12 @@ def classes(folder, counts, first=0):
             first += 1
 
 
-load = partial(making.load, name="image_folder")
-
-
 def values(split):
     return split.array[:, 0, 0, 0].tolist()
+
+
+def pairs(split):
+    return sorted(zip(values(split), split.labels.tolist(), strict=True))
 
 
 def test_a_folder_with_all_splits(folder):
@@ -53,14 +54,10 @@ def test_a_folder_with_all_splits(folder):
     found = load(folder)
     assert (found.name, found.num_classes, found.class_names) == ("image_folder", 2, ("cat", "dog"))
     assert found.input_shape == (4, 6, 1)
-    pairs = sorted(zip(values(found.train), found.train.labels.tolist(), strict=True))
-    assert pairs == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 1)]
-    assert sorted(values(found.validation)) == [50, 51]
-    assert found.validation.labels.tolist() == [1, 1]
-    pairs = sorted(zip(values(found.test), found.test.labels.tolist(), strict=True))
-    assert pairs == [(60, 0), (61, 1)]
-    # Mapped, not copied: all splits are views of one file.
-    assert not found.train.array.flags.owndata
+    assert pairs(found.train) == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 1)]
+    assert pairs(found.validation) == [(50, 1), (51, 1)]
+    assert pairs(found.test) == [(60, 0), (61, 1)]
+    assert not found.train.array.flags.owndata, "mapped, not copied"
     with refused(ErrorCode.CONFLICT, "validation_size 2", folder):
         load(folder, validation_size=2)
 
@@ -87,20 +84,17 @@ def test_one_folder_is_cut_by_seed_with_every_class_by_its_share(folder):
     assert np.bincount(few.train.labels)[:3].tolist() == pytest.approx([10, 5, 5], abs=1)
 
 
-def test_workers_map_the_store_and_nothing_is_copied_into_the_session(folder, tmp_path):
+def test_workers_map_the_store_and_nothing_is_copied_into_the_session(
+    folder, tmp_path, monkeypatch
+):
     classes(folder, {"a": 20, "b": 20})
-    keys = {"image_size": 8, "class_weights": "balanced"}
-    spec = DatasetSpec(name="image_folder", path=str(folder), **keys)
+    monkeypatch.chdir(tmp_path)
+    keys = {"path": folder.name, "image_size": 8, "class_weights": "balanced"}
+    spec = DatasetSpec(name="image_folder", **keys)
     _, found = load_workload_dataset("mnist_small", spec, shared=tmp_path / "session")
     assert is_mapped(found.train.array)
     kept = list((tmp_path / "session").iterdir())
     assert [file.suffix for file in kept] == [".pin"], "the name of what is mapped, no more"
-
-
-def test_a_path_from_here_is_read(folder, monkeypatch):
-    classes(folder, {"a": 10, "b": 10})
-    monkeypatch.chdir(folder.parent)
-    assert len(load(folder.name).train) == 16
 
 
 def test_a_study_of_images_of_16_bits_keeps_what_is_white(folder):
@@ -108,12 +102,11 @@ def test_a_study_of_images_of_16_bits_keeps_what_is_white(folder):
         (folder / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
         image = Image.fromarray(np.full((4, 6), 4000 - number, np.uint16))
         image.save(folder / "ab"[number % 2] / f"{number}.png")
-    spec = DatasetSpec(name="image_folder", path=str(folder))
-    found = build_dataset(spec)
+    found = load(folder)
     assert (found.encoding, found.train.array.min()) == ({"white": 4095}, 248)
-    data = ModelData.of(found, spec)
+    data = ModelData.of(found, DatasetSpec(name="image_folder", path=str(folder)))
     assert data.inputs([str(folder / "a" / "0.png")]).max() == 249
-    assert build_dataset(spec.model_copy(update={"white": 65535})).train.array.max() == 16
+    assert load(folder, white=65535).train.array.max() == 16
 
 
 def test_nested_folders_and_other_files(folder, capsys):
@@ -121,8 +114,7 @@ def test_nested_folders_and_other_files(folder, capsys):
     classes(folder, {"dog": 3}, 10)
     (folder / "cat" / "notes.txt").write_text("no image")
     (folder / ".DS_Store").write_text("hidden")
-    found = load(folder, validation_size=1, test_size=1)
-    assert sum(sizes(found)) == 6
+    assert sum(sizes(load(folder, validation_size=1, test_size=1))) == 6
     said = capsys.readouterr().err
     assert "1 files" in said
     assert "6 images" in said
@@ -137,15 +129,13 @@ def test_metadata_tells_labels_and_targets(folder):
     (folder / "metadata.csv").write_text("file_name, label ,weight\n" + "\n".join(rows))
     with refused(ErrorCode.CONFLICT, "metadata.csv", "file_name"):
         load(folder)
-
     load_csv = partial(making.load, folder, image="file_name")
     found = load_csv(label="label")
     assert found.class_names == ("0", "1")
-    for split in found.splits.values():
-        assert [value % 2 for value in values(split)] == split.labels.tolist()
+    assert all(value % 2 == label for value, label in pairs(found.train))
     scaled = load_csv(label="weight")
     assert (scaled.task, scaled.num_classes) == ("regression", None)
-    own = scaled.train.labels * scaled.label_scale + scaled.label_offset
+    own = scaled.original_labels(scaled.train.labels)
     np.testing.assert_allclose(own, np.array(values(scaled.train)) / 4, atol=1e-5)
     assert abs(scaled.train.labels.mean()) < 1e-6
     assert load_csv(label=["label", "weight"]).num_outputs == 2
@@ -160,32 +150,21 @@ def test_sizes_and_channels_that_are_asked_for(folder):
     assert load(folder, image_size=8, channels=3).input_shape == (8, 8, 3)
 
 
-TWO = {"cat": 2, "dog": 2}
-BROKEN = {
-    "not there": ([], "NOT_FOUND", []),
-    "no images": (["x.txt"], "NOT_FOUND", [1]),
-    "no train": ([("test", {"cat": 1})], "MISSING", ["test", "train"]),
-    "class typo": (
-        [("train", TWO), ("test", {"catt": 1})],
-        "INVALID_DATA",
-        ["test/catt/000.png", "'catt'", "'cat'?"],
-    ),
-}
-
-
-def make(folder, content):
-    """Make pictures by class, and empty files."""
-    for one in content:
-        if isinstance(one, tuple):
-            classes(folder / one[0], one[1])
-        else:
-            (folder / one).parent.mkdir(parents=True, exist_ok=True)
-            (folder / one).touch()
-
-
-@pytest.mark.parametrize("what", BROKEN)
-def test_what_is_wrong_is_named(folder, what):
-    content, code, names = BROKEN[what]
-    make(folder, content)
+@pytest.mark.parametrize(
+    ("files", "code", "names"),
+    [
+        ([], "NOT_FOUND", []),
+        (["cat/1.txt"], "NOT_FOUND", [1]),
+        (["test/cat/1.png"], "MISSING", ["test", "train"]),
+        (
+            ["train/cat/1.png", "train/dog/1.png", "test/catt/1.png"],
+            "INVALID_DATA",
+            ["test/catt/1.png", "'catt'", "'cat'?"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(folder, files, code, names):
+    for name in files:
+        picture(folder / name)
     with refused(ErrorCode[code], folder, *names):
         load(folder)

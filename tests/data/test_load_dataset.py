@@ -57,11 +57,9 @@ def test_limit_keeps_the_first_and_repeat_copies_nothing():
 def test_synthetic_has_the_shape_and_sizes_asked_for():
     keys = {"shape": [6, 5, 3], "num_classes": 4, "num_samples": 40}
     dataset = load_dataset(DatasetSpec(name="synthetic", **keys))
-    assert dataset.input_shape == (6, 5, 3)
-    assert sizes(dataset) == [40, 10, 10]
+    assert (dataset.input_shape, sizes(dataset)) == ((6, 5, 3), [40, 10, 10])
     assert dataset.train.inputs.dtype == np.uint8
-    assert set(dataset.train.labels) == set(range(4))
-    assert dataset.num_classes == 4
+    assert set(dataset.train.labels) == set(range(dataset.num_classes)) == set(range(4))
 
 
 @pytest.mark.parametrize(

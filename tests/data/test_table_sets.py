@@ -125,19 +125,20 @@ def test_a_named_column_that_says_nothing_is_an_error(csv):
         load(csv, label="price", columns=["price"])
 
 
-def test_what_a_missing_test_file_takes_from_training_is_said(csv):
-    tables, said = open_tables("csv", str(csv)), []
-    spec = DatasetSpec(name="csv", path=str(csv), label="town")
-    with_validation = {"train": tables["train"], "validation": tables["train"]}
-    prepare(spec, with_validation, said.append)
-    assert any("40 of the 400" in one for one in said)
-    said.clear()
-    prepare(spec, tables, said.append)
-    assert not any("dataset.test_size" in one for one in said)
-    none = spec.model_copy(update={"test_size": "none"})
-    _, members, _ = prepare(none, with_validation, said.append)
-    assert [len(one.rows) for one in members] == [400, 400, 0]
-    assert not any("dataset.test_size" in one for one in said)
+@pytest.mark.parametrize(
+    ("splits", "test_size", "rows"),
+    [
+        (["train", "validation"], None, [360, 400, 40]),
+        (["train"], None, [320, 40, 40]),
+        (["train", "validation"], "none", [400, 400, 0]),
+    ],
+)
+def test_what_a_missing_test_file_takes_from_training_is_said(csv, splits, test_size, rows):
+    tables, said = dict.fromkeys(splits, open_tables("csv", str(csv))["train"]), []
+    spec = DatasetSpec(name="csv", path=str(csv), label="town", test_size=test_size)
+    _, members, _ = prepare(spec, tables, said.append)
+    assert [len(one.rows) for one in members] == rows
+    assert any("40 of the 400" in one for one in said) == (rows == [360, 400, 40])
 
 
 def test_without_a_test_split_nothing_is_held_out_for_it(csv):
@@ -202,11 +203,8 @@ def test_columns_are_read_in_parts_where_memory_is_short(csv, monkeypatch):
     passes, read = [], Table.batches
     monkeypatch.setattr(Table, "batches", lambda *given: passes.append(given[1]) or read(*given))
     monkeypatch.setattr(table_set, "MAX_BYTES_READ", 3 * 8 * ROWS)
-    tables, spec = (
-        open_tables("csv", str(csv)),
-        DatasetSpec(name="csv", path=str(csv), label="price"),
-    )
-    in_parts = prepare(spec, tables, print)[2]
+    spec = DatasetSpec(name="csv", path=str(csv), label="price")
+    in_parts = prepare(spec, open_tables("csv", str(csv)), print)[2]
     assert [len(one) for one in passes if one not in (["price"], ["sold"])] == [3, 3, 1]
     assert in_parts.encoding == together.encoding
 
@@ -242,14 +240,6 @@ def test_saved_row_numbers_are_no_input(tmp_path, capsys):
         assert "left out" in capsys.readouterr().err
     asked = load(tmp_path / "mixed.csv", label="kind", columns=["Unnamed: 0", "x"])
     assert asked.input_shape == (2,)
-
-
-def test_numbers_written_as_texts_can_be_learnt(tmp_path):
-    values = np.linspace(0, 1, 60)
-    table = pa.table({"x": np.arange(60) % 7, "y": [str(value) for value in values]})
-    pa.parquet.write_table(table, tmp_path / "texts.parquet")
-    found = load(tmp_path / "texts.parquet", "parquet", label="y")
-    assert found.train.labels.std() == pytest.approx(1, rel=1e-3)
 
 
 def test_parts_of_a_table_may_differ_where_values_fit_both(tmp_path):
