@@ -12,7 +12,7 @@ from raybench.cluster.signals import Interrupt
 from raybench.runs import scale as body
 from raybench.runs.options import OPTIONS, TuneOptions
 from raybench.runs.train import names_target, read_spec
-from raybench.search.tune import study_content
+from raybench.search.resolve import study_content
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec

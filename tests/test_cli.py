@@ -14,7 +14,7 @@ from raybench.commands import cli
 from raybench.data.load import load_dataset
 from raybench.report.console import make_console
 from raybench.search.factorisation import factorise
-from raybench.search.tune import print_plan
+from raybench.search.study_plan import StudyPlan
 from raybench.spec.errors import Ended, UserError
 from raybench.spec.study import build_study
 from tests.search.made_up import STUDY
@@ -82,7 +82,7 @@ def test_the_plan_counts_every_phase_on_what_there_is(tmp_path, settings, capaci
     factors = factorise(study, space, equal_frameworks=True)
     console = make_console(file=io.StringIO())
     dataset = load_dataset(study.dataset)
-    print_plan(console, study, space, dataset, "out", factors, capacity)
+    StudyPlan(study, space, factors).show(console, dataset, "out", capacity)
     assert words in console.file.getvalue()
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TextIO
 
@@ -11,13 +11,12 @@ from rich.console import Console
 from raybench.cluster import run_client
 from raybench.cluster.session import Session
 from raybench.data.baseline import baselines
-from raybench.data.dataset import Dataset
 from raybench.data.shared import shared_key
 from raybench.report.console import say
 from raybench.report.export import export
 from raybench.report.how_sure import NOTHING_LEFT
 from raybench.report.live.progress import ProgressDisplay
-from raybench.results.records import read_records
+from raybench.results.records import Records, read_records
 from raybench.results.store import CODE, STUDY_FILE, Store, with_session
 from raybench.results.study import NUM_TRIALS, load
 from raybench.runs.deadline import Deadline
@@ -33,34 +32,67 @@ from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import RAY_LOG, WaitWatch
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.factorisation import Factors, study_factors
+from raybench.search.factorisation import Factors
 from raybench.search.live_trials import LiveTrials
 from raybench.search.race_stage import KEY, OVER, Confirmation, more_until, num_raced
 from raybench.search.ray_tune import run_trials
 from raybench.search.reference import FEW_S, set_by_reference, uncount
-from raybench.search.sampling.default_rates import num_trials
-from raybench.search.sampling.earlier import Earlier
-from raybench.search.sampling.first import num_outside
+from raybench.search.resolve import ResolvedStudy
 from raybench.search.search import Search
+from raybench.search.study_plan import StudyPlan
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, baseline_value_of
 from raybench.spec.run import RunSpec, label_keys
-from raybench.spec.space import Space
 from raybench.spec.study import StudySpec
+
+
+@dataclass(frozen=True)
+class StudyState:
+    """What a running study changes in `study.yaml`."""
+
+    study: StudySpec
+    num_trials: int
+    """Number of trials of the search."""
+    set_by: tuple[str, ...] = ()
+    """Settings made by earlier results and by reference runs, in sentences."""
+    notes: tuple[str, ...] = ()
+    """Notes on the study, in sentences."""
+    more: dict[str, int] | None = None
+    """An unfinished `--more`: runs asked for, and race results at which it is done."""
+    is_over: bool | None = None
+    """Whether the confirmation has ended and no trial has started since; None: unknown."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the state as plain data."""
+        target = "the user"
+        if "target" in self.study.auto:
+            said = (one for one in self.set_by if one.startswith(("target", "no target")))
+            target = next(said, "not set yet")
+        return {
+            "study": self.study.document(),
+            "target_set_by": target,
+            "set_by_reference": list(self.set_by),
+            "notes": list(self.notes),
+            **({KEY: self.more} if self.more else {}),
+            **({} if self.is_over is None else {OVER: self.is_over}),
+            NUM_TRIALS: self.num_trials,
+        }
 
 
 @dataclass
 class StudyPipeline:
-    """Phases of a study and their shared state; `run` runs the phases that are left."""
+    """Runs the phases of a study that are left.
 
-    study: StudySpec
-    space: Space
+    Phases share the records, the screen and the deadline. What they change of the study itself is
+    in one `StudyState`, which is written whenever it changes (`_update`).
+    """
+
+    resolved: ResolvedStudy
     session: Session
     store: Store
     console: Console
     deadline: Deadline
-    dataset: Dataset
     concurrency: int
     keep_groups: bool
     """Whether worker processes are reused by later trials."""
@@ -70,52 +102,46 @@ class StudyPipeline:
     """Stream for JSON lines, one per event, instead of a screen."""
     num_more: int = 0
     """Number of runs of `--more`; then only the confirmation of a finished study runs."""
-    notes: list[str] = field(default_factory=list)
-    """Notes on the study, in sentences."""
-    earlier: dict[str, Any] = field(default_factory=dict)
-    """Content of `study.yaml` before this session."""
-    set_by: list[str] = field(default_factory=list)
-    """Settings made by reference runs, in sentences."""
-    disturbed: Disturbed = field(default_factory=Disturbed)
-    more: dict[str, int] | None = None
-    """An unfinished `--more`: runs asked for, and race results at which it is done."""
 
-    num_trials: int = 0
-    """Number of trials of the search."""
-    only: set[Kind] | None = None
-    """Kinds of worker group that the time budget allows to start; None: all."""
+    def __post_init__(self) -> None:
+        file = self.store.folder / STUDY_FILE
+        self._earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
+        """Content of `study.yaml` before this session."""
+        self.space, self._plan = self.resolved.space, self.resolved.plan
+        self._disturbed = Disturbed()
+        before, num_trials, notes = self._earlier, self._plan.num_trials, self.session.notes
+        if self.num_more:  # the search is that of earlier sessions
+            num_trials = before.get(NUM_TRIALS, num_trials)
+            notes = [*notes, *map(str, before.get("notes") or [])]
+        self.state = StudyState(
+            self.resolved.study,
+            num_trials,
+            set_by=(*self.resolved.taken, *map(str, before.get("set_by_reference") or [])),
+            notes=tuple(notes),
+            more=before.get(KEY),
+            is_over=before.get(OVER),
+        )
 
-    is_over: bool | None = None
-    """Whether the confirmation has ended and no trial has started since; None: unknown."""
+    @property
+    def study(self) -> StudySpec:
+        """The study, with what reference runs have set."""
+        return self.state.study
 
-    def run(self, earlier: Earlier | None) -> None:
-        """Run the rest of the study until the deadline; `earlier`: results of `--seed-from`."""
-        folder = self.store.folder
+    def run(self) -> None:
+        """Run the rest of the study until the deadline."""
         if not self.deadline.over:
             spec = self.study.run_spec(first_values(self.study, self.space))
             key = shared_key(spec.workload, spec.dataset, spec.data)
-            self.session.share({key: self.dataset})
-        if (folder / STUDY_FILE).is_file():
-            self.earlier = read_mapping(folder / STUDY_FILE)
-            self.set_by += map(str, self.earlier.get("set_by_reference") or [])
-            self.more = self.earlier.get(KEY)
-            self.is_over = self.earlier.get(OVER)
-        outside = num_outside(self.study, self.space)
-        asked = num_trials(
-            self.study, self.space, outside=outside
-        )  # refined once the search is open
-        self.num_trials = self.earlier.get(NUM_TRIALS, asked) if self.num_more else asked
-        if self.num_more:
-            self.notes += map(str, self.earlier.get("notes") or [])  # notes on the search stay
-        self._write_study()
+            self.session.share({key: self.resolved.dataset})
+        self._update()
         tell = partial(say, self.console)
         self._saved = SavedRuns(
             self.session.pool, self.store, say=tell, on_fault=self.deadline.ends_with
         )
         with self._saved:
-            self._run_phases(earlier)
+            self._run_phases()
 
-    def _run_phases(self, earlier: Earlier | None) -> None:
+    def _run_phases(self) -> None:
         if self.deadline.reason() == "time_budget":
             started = time.perf_counter() - self.deadline.began
             self._note(
@@ -126,38 +152,49 @@ class StudyPipeline:
         if self.num_more:
             self._run_more()
             return
-        if self.study.needs_reference and not self._set_by_reference():
-            if self.deadline.reason() == "time_budget":
-                note = (
-                    f"{self._budget()} ended before the reference runs did; with a longer one "
-                    "the same command searches, and confirms what it finds"
-                )
-                runs = list(read_records(self.store.folder).runs.values())
-                if not any(run.role == "trial" for run in runs):  # else there is an answer
-                    begun = time.perf_counter() - self.deadline.began
-                    trained = max((run.ledger["train"] for run in runs), default=0.0)
-                    note += f"; {self._first_answer(begun - trained)}"
-                self._note(f"{note.removesuffix('.')}.")
-            return
-        search, confirm_budget = self._open_search(earlier)
-        self.num_trials = search.num_trials
-        self._write_study()
+        only: set[Kind] | None = None
+        if self.study.needs_reference:
+            if not self._set_by_reference():
+                self._note_unset()
+                return
+            only = self._kinds_in_time()
+        uncount(self.study, self.store)
+        records = read_records(self.store.folder)
+        if records.left_out is not None:
+            say(self.console, records.left_out)
+        trials = [run for run in records.runs.values() if run.role == "trial"]
+        search, confirm_budget = self._open_search(records, only)
         progress = self._progress(search.num_trials, search.num_finished)
         progress.state.best = min(
-            (run for run in self._trials if run.failure is None and run.samples),
+            (run for run in trials if run.failure is None and run.samples),
             key=lambda run: run.score,
             default=None,
         )
         with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
-            self._search(search, progress, confirm_budget)
+            has_trained = any(run.samples for run in trials)
+            self._search(search, progress, confirm_budget, only, has_trained=has_trained)
             self.deadline.reserve_s = 0.0
-            if self.only is None:
+            if only is None:
                 verify(search.placer, self._single_run(progress), confirm_budget)
             self._keep_best()
             if not self.deadline.interrupted:
                 self._confirmation(progress).run()
-                self.is_over = not self.deadline.interrupted
-                self._write_study()
+                self._update(is_over=not self.deadline.interrupted)
+
+    def _note_unset(self) -> None:
+        """Note what to do if the time budget ended before the reference runs had set the study."""
+        if self.deadline.reason() != "time_budget":
+            return
+        note = (
+            f"{self._budget()} ended before the reference runs did; with a longer one "
+            "the same command searches, and confirms what it finds"
+        )
+        runs = list(read_records(self.store.folder).runs.values())
+        if not any(run.role == "trial" for run in runs):  # else there is an answer
+            begun = time.perf_counter() - self.deadline.began
+            trained = max((run.ledger["train"] for run in runs), default=0.0)
+            note += f"; {self._first_answer(begun - trained)}"
+        self._note(f"{note.removesuffix('.')}.")
 
     def _first_answer(self, start_s: float) -> str:
         """Return a sentence on the time budget that a first answer needs."""
@@ -170,19 +207,17 @@ class StudyPipeline:
     def _run_more(self) -> None:
         """Run the rest of `--more`; the same command resumes an interrupted one."""
         raced = num_raced(read_records(self.store.folder))
-        until = more_until(self.num_more, self.earlier, raced)
+        until = more_until(self.num_more, self._earlier, raced)
         left = max(until - raced, 0)
         if left < self.num_more:
             done = self.num_more - left
             say(self.console, f"continuing --more {self.num_more}: {done} of its runs are done")
-        self.more = {"asked": self.num_more, "until": until}
-        self._write_study()
+        self._update(more={"asked": self.num_more, "until": until})
         progress = self._progress(self.num_more)
         with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             is_over = self._confirmation(progress).more(left)
         if is_over:
-            self.more = None
-            self._write_study()
+            self._update(more=None)
 
     def _keep_best(self) -> None:
         """Write best.yaml and the tables, in case the driver is killed later."""
@@ -190,7 +225,7 @@ class StudyPipeline:
 
     def _set_by_reference(self) -> bool:
         """Run the reference for `auto` keys; return False if they could not be set."""
-        progress = self._progress(self.num_trials)
+        progress = self._progress(self.state.num_trials)
         with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             found = set_by_reference(
                 self.study,
@@ -199,29 +234,25 @@ class StudyPipeline:
                 at_once=self._at_once(self._slots()),
                 baseline_value=self._baseline_value(),
                 baselines=self._baselines,
-                num_train_samples=self.dataset.num_train_samples,
+                num_train_samples=self.resolved.dataset.num_train_samples,
                 has_room=self._has_room,
             )
         if found is None:
             return False
-        self.study, words = found
-        self._leave_out_of_time()
-        self.set_by += words
-        self._write_study()
+        study, words = found
+        self._plan = StudyPlan.of(study, self.space)
+        set_by = (*self.state.set_by, *words)
+        self._update(study=study, set_by=set_by, num_trials=self._plan.num_trials)
         self._keep_best()
         for sentence in words:
             say(self.console, sentence)
         return self.study.is_set
 
-    def _open_search(self, earlier: Earlier | None) -> tuple[Search, ConfirmBudget]:
+    def _open_search(
+        self, records: Records, only: set[Kind] | None
+    ) -> tuple[Search, ConfirmBudget]:
         """Return the search with the records of earlier sessions, and the confirmation budget."""
-        folder = self.store.folder
-        uncount(self.study, self.store)
-        records = read_records(folder)
-        self._trials = [run for run in records.runs.values() if run.role == "trial"]
-        if records.left_out is not None:
-            say(self.console, records.left_out)
-        found = study_factors(self.study, self.space)
+        folder, found = self.store.folder, self._plan.factors
         factors = found if isinstance(found, Factors) else None
         slots, capacity = None, self.session.capacity
         if factors is not None and not capacity.grows:
@@ -235,11 +266,12 @@ class StudyPipeline:
             runs=records.runs,
             curves=records.curves,
             has_room=self._has_room,
-            is_in_time=self._is_in_time,
+            is_in_time=lambda spec: only is None or (spec.framework, spec.num_workers) in only,
         )
+        earlier = self.resolved.earlier
         if earlier is not None and (learnt := search.learn_from(earlier)) is not None:
             say(self.console, learnt)
-        if self.earlier and (records.runs or records.curves):
+        if self._earlier and (records.runs or records.curves):
             say(self.console, f"continuing {folder}: {search.num_finished} trials are done")
         at_once = self._at_once(self.concurrency)
         confirm_budget = ConfirmBudget(self.study, at_once=at_once, left_s=self.deadline.left_s)
@@ -247,7 +279,13 @@ class StudyPipeline:
         return search, confirm_budget
 
     def _search(
-        self, search: Search, progress: ProgressDisplay, confirm_budget: ConfirmBudget
+        self,
+        search: Search,
+        progress: ProgressDisplay,
+        confirm_budget: ConfirmBudget,
+        only: set[Kind] | None,
+        *,
+        has_trained: bool,
     ) -> None:
         """Run the trials of the search, and note why it ended early."""
         pool, keep = self.session.pool, self.keep_groups
@@ -257,7 +295,7 @@ class StudyPipeline:
             confirm_budget=confirm_budget,
             release=lambda name: run_client.release(pool, name, keep=keep),
             on_begun=self._trial_begun,
-            has_trained=any(run.samples for run in self._trials),
+            has_trained=has_trained,
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
         ahead = 0  # with a placer, most trials share few kinds of worker group
@@ -285,14 +323,13 @@ class StudyPipeline:
         if search.num_finished < search.num_trials and ended_by == "time_budget":
             self._note(f"{self._budget()} ended the search after {done}.")
         elif search.num_finished < search.num_trials and ended_by is None:
-            left = NOTHING_LEFT if self.only is None else "these workers have tried all they can."
+            left = NOTHING_LEFT if only is None else "these workers have tried all they can."
             self._note(f"The search ended after {done}: {left}")
 
     def _trial_begun(self) -> None:
         """Record that the confirmation of an earlier session is out of date."""
-        if self.is_over is not False:
-            self.is_over = False
-            self._write_study()
+        if self.state.is_over is not False:
+            self._update(is_over=False)
 
     def _confirmation(self, progress: ProgressDisplay) -> Confirmation:
         slots = self._slots()
@@ -318,39 +355,37 @@ class StudyPipeline:
     @cached_property
     def _baselines(self) -> dict[str, Baseline | None]:
         """Metric of a constant prediction, by split."""
-        return baselines(self.study.objective, self.dataset)
+        return baselines(self.study.objective, self.resolved.dataset)
 
     def _baseline_value(self) -> float | None:
-        return baseline_value_of(self.study.objective, self.dataset.num_classes)
+        return baseline_value_of(self.study.objective, self.resolved.dataset.num_classes)
 
     def _has_room(self, spec: RunSpec) -> bool:
         return self.session.capacity.may_hold(spec.placement.group)
 
-    def _is_in_time(self, spec: RunSpec) -> bool:
-        return self.only is None or (spec.framework, spec.num_workers) in self.only
-
-    def _leave_out_of_time(self) -> None:
-        """Restrict the search to worker groups that are started already, if time is short."""
+    def _kinds_in_time(self) -> set[Kind] | None:
+        """Return the kinds of worker group that reference runs have started, if time is too short
+        to start others; None if it is not."""
         runs = read_records(self.store.folder).runs.items()
         references = [run for name, run in runs if name.startswith("reference") and run.samples]
         if not references or self.deadline.time_budget_s is None:
-            return
-        self.only = kinds_in_time(
+            return None
+        only = kinds_in_time(
             {(group.framework, group.num_workers) for group in groups(self.study, self.space)},
             {(run.spec.framework, run.spec.num_workers) for run in references},
             start_s=max(run.ledger["start"] for run in references),
             left_s=self.deadline.left_s,
         )
-        if self.only is not None:
-            there = " and ".join(f"{name} with {n} worker{'s' * (n > 1)}" for name, n in self.only)
+        if only is not None:
+            there = " and ".join(f"{name} with {n} worker{'s' * (n > 1)}" for name, n in only)
             self._note(
                 f"{self._budget()} had no room to start other workers than the reference's, "
                 f"{there}: no others were tried; a longer one tries all."
             )
+        return only
 
     def _note(self, sentence: str) -> None:
-        self.notes = list(dict.fromkeys([*self.notes, sentence]))
-        self._write_study()
+        self._update(notes=tuple(dict.fromkeys([*self.state.notes, sentence])))
 
     def _budget(self) -> str:
         return f"The time budget of {self.deadline.time_budget_s:g} s"
@@ -375,26 +410,18 @@ class StudyPipeline:
             progress=progress,
             saved=self._saved,
             keep_groups=self.keep_groups,
-            disturbed=self.disturbed,
+            disturbed=self._disturbed,
             limit_s=self.study.search.trial_seconds,
         )
 
-    def _write_study(self) -> None:
-        target = "the user"
-        if "target" in self.study.auto:
-            said = (one for one in self.set_by if one.startswith(("target", "no target")))
-            target = next(said, "not set yet")
+    def _update(self, **changes: Any) -> None:
+        """Change the state and write `study.yaml`."""
+        self.state = replace(self.state, **changes)
         cluster = self.session.capacity.document()
         content = {
-            "study": self.study.document(),
-            "target_set_by": target,
-            "set_by_reference": self.set_by,
-            "notes": self.notes,
+            **self.state.document(),
             "baseline": {name: one and one.document() for name, one in self._baselines.items()},
-            **({KEY: self.more} if self.more else {}),
-            **({} if self.is_over is None else {OVER: self.is_over}),
-            NUM_TRIALS: self.num_trials,
             **({CODE: self.store.versions} if self.store.versions else {}),
-            **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
+            **with_session(self._earlier, cluster=cluster, concurrency=self.concurrency),
         }
         self.store.write_yaml(STUDY_FILE, content)

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from raybench.results.place import check_place, refuse_other_study
 from raybench.results.storage import study_file
 from raybench.results.store import STUDY_FILE
-from raybench.search.tune import study_content
+from raybench.search.resolve import study_content
 from raybench.spec.documents import to_yaml
 from raybench.spec.study import build_study
 from tests.factories import options_given

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raybench.search.tune import _describe
+from raybench.search.study_plan import _describe
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec

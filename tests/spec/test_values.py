@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from raybench.api import asked
+from raybench.search.resolve import study_content
 from raybench.search.sampling.optuna_space import distributions, encode
-from raybench.search.tune import study_content
 from raybench.spec.documents import parse_yaml
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec, describe

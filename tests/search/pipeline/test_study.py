@@ -19,20 +19,24 @@ from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.deadline import Deadline
 from raybench.search import study as module
 from raybench.search.race_stage import OVER
+from raybench.search.reference import uncount
+from raybench.search.resolve import ResolvedStudy
 from raybench.search.study import StudyPipeline
 from raybench.search.tune import check_finished, refuse_spent
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import BUDGET
+from tests.refusals import refused
 from tests.search.made_up import STUDY, evaluation, parts_of, record
 from tests.search.stage import FakeSavedRuns
 
 
 def pipeline_in(store: Store) -> StudyPipeline:
     study, space, _ = parts_of(STUDY)
-    session: Any = SimpleNamespace(capacity=Capacity((Node(4, 0),), 0.0), pool=None)
-    data: Any = None
+    session: Any = SimpleNamespace(capacity=Capacity((Node(4, 0),), 0.0), pool=None, notes=[])
+    data: Any = SimpleNamespace(num_train_samples=1000)
     console, deadline = Console(file=io.StringIO()), Deadline(None)
-    made = StudyPipeline(study, space, session, store, console, deadline, data, 2, True)
+    resolved = ResolvedStudy(study, space, data, "out", ())
+    made = StudyPipeline(resolved, session, store, console, deadline, 2, True)
     made.__dict__["_baselines"], made._saved = {}, FakeSavedRuns()  # type: ignore[assignment]
     return made
 
@@ -46,7 +50,8 @@ def test_a_reference_that_was_the_answer_is_no_trial_of_the_study_s_target(tmp_p
         for name, one in (("reference0", cut), ("reference1", spec)):
             store.append(evaluation().line(name, role="trial", spec=one))
             store.append(record(name, one).line())
-        search, _ = pipeline._open_search(None)
+        uncount(pipeline.study, store)
+        search, _ = pipeline._open_search(read_records(tmp_path), None)
         roles = {one.trial: one.role for one in read_records(tmp_path).runs.values()}
     assert roles == {"reference0": "reference", "reference1": "trial"}
     assert search.num_finished == 1
@@ -59,17 +64,15 @@ def test_where_time_is_short_no_other_workers_are_started(
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
         search = pipeline.study.search.model_copy(update={"time_budget_s": 100.0})
-        pipeline.study = pipeline.study.model_copy(update={"search": search})
-        one, two = (pipeline.study.run_spec({"num_workers": n}) for n in (1, 2))
-        pipeline._leave_out_of_time()
-        assert pipeline.only is None, "no reference ran"
+        study = pipeline.study.model_copy(update={"search": search})
+        pipeline.state = replace(pipeline.state, study=study)
+        one = pipeline.study.run_spec({"num_workers": 1})
+        assert pipeline._kinds_in_time() is None, "no reference ran"
         ran = record("reference0", one, role="reference")
         store.append(replace(ran, ledger=ran.ledger | {"start": 20.0}).line())
         pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 94.0 + left_s)
-        pipeline._leave_out_of_time()
-        assert [pipeline._is_in_time(spec) for spec in (one, two)] == [True, not is_short]
-        assert bool(pipeline.notes) == is_short
-        assert not is_short or "with 1 worker: no others were tried" in pipeline.notes[0]
+        assert pipeline._kinds_in_time() == ({(one.framework, 1)} if is_short else None)
+        assert bool(pipeline.state.notes) == is_short
 
 
 @pytest.mark.parametrize(("begun_s", "needed"), [(99.0, "210"), (120.0, "250")])
@@ -81,10 +84,10 @@ def test_a_session_that_starts_after_the_budget_begins_nothing_and_says_what_wou
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
         pipeline.deadline = Deadline(100.0, began=time.perf_counter() - begun_s)
-        pipeline._run_phases(None)
-    (note,) = pipeline.notes
-    assert f"went to starting, which took {begun_s:.0f} s; a first answer needs about" in note
-    assert note.endswith(f"about {needed} s here.")
+        pipeline._run_phases()
+    (note,) = pipeline.state.notes
+    assert f" {begun_s:.0f} s" in note
+    assert f" {needed} s" in note
 
 
 def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
@@ -95,11 +98,9 @@ def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
         done = pipeline.study.model_copy(update={"is_set": True})
         monkeypatch.setattr(module, "WaitWatch", lambda *given, **options: nullcontext())
         monkeypatch.setattr(module, "set_by_reference", lambda *given, **options: (done, []))
-        monkeypatch.setattr(StudyPipeline, "_leave_out_of_time", lambda self: None)
         monkeypatch.setattr(StudyPipeline, "_slots", lambda self: 1)
         store.append(record("reference0", role="reference").line())
         pipeline.__dict__["_baseline_value"] = lambda: 0.1
-        pipeline.dataset = SimpleNamespace(num_train_samples=1000)  # type: ignore[assignment]
         assert pipeline._set_by_reference()
     assert (tmp_path / "best.yaml").is_file()
 
@@ -107,7 +108,7 @@ def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(
 def test_what_reading_the_data_leaves_nothing_of_starts_no_session() -> None:
     refuse_spent(Deadline(None))
     refuse_spent(Deadline(100.0))
-    with pytest.raises(UserError, match=r"took 9 s and used up the 5 s time budget"):
+    with refused(ErrorCode.NO_TIME, "9 s", "5 s", "--time-budget"):
         refuse_spent(Deadline(5.0, began=time.perf_counter() - 9.0))
 
 
@@ -122,8 +123,9 @@ def test_a_study_with_new_trials_is_over_after_its_next_race(
         check_finished(4, "there", tmp_path)
         monkeypatch.setattr(module, "run_trials", lambda trials, **options: trials.next())
         pipeline = pipeline_in(store)
-        pipeline.is_over = True
-        search, budget = pipeline._open_search(None)
-        pipeline._search(search, ProgressDisplay(pipeline.console, num_trials=3), budget)
-        with pytest.raises(UserError, match="run the same command without --more"):
+        pipeline.state = replace(pipeline.state, is_over=True)
+        search, budget = pipeline._open_search(read_records(tmp_path), None)
+        progress = ProgressDisplay(pipeline.console, num_trials=3)
+        pipeline._search(search, progress, budget, None, has_trained=True)
+        with refused(ErrorCode.NO_RESULT, "--more 4", "there"):
             check_finished(4, "there", tmp_path)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from raybench.data.load import load_dataset
 from raybench.report.console import make_console
 from raybench.runs.preflight import first_values
-from raybench.search.factorisation import Factors, factorise, study_factors
+from raybench.search.factorisation import Factors, factorise
 from raybench.search.reference import reference_spec
 from raybench.search.sampling.optuna_space import distributions, encode, params_of
 from raybench.search.search import Search
-from raybench.search.tune import print_plan
+from raybench.search.study_plan import StudyPlan
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 from tests.search.made_up import RATES, SHARE, STUDY, run_all
@@ -132,10 +132,9 @@ def test_every_valid_space_is_planned_and_proposed_from(content: dict[str, Any])
     study, space = build_study(content, "generated")
     study.run_spec(first_values(study, space))
     reference_spec(study, space)
-    factors = study_factors(study, space)
-    dataset = load_dataset(study.dataset)
-    print_plan(make_console(file=io.StringIO()), study, space, dataset, Path("out"), factors, None)
-    apart = factors if isinstance(factors, Factors) else None
+    plan = StudyPlan.of(study, space)
+    plan.show(make_console(file=io.StringIO()), load_dataset(study.dataset), "out", None)
+    apart = plan.factors if isinstance(plan.factors, Factors) else None
     with TemporaryDirectory() as folder:
         search = Search(study, space, Path(folder), factors=apart)
         ended = run_all(search, trained, most=10)  # fewer where the space is exhausted

@@ -1,0 +1,162 @@
+"""From the options of `tune` to the study as it will run: read, then resolve.
+
+Reading applies options to a file, without looking at the machine. Resolving fills in defaults,
+drops what has no room here, checks the task, and takes over the settings of an earlier session.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from raybench.cluster.capacity import Capacity
+from raybench.data.dataset import Dataset
+from raybench.results.place import (
+    check_place,
+    is_url,
+    refuse_other_study,
+    shipped_space,
+    unused_folder,
+)
+from raybench.results.storage import unused_url
+from raybench.results.store import STUDY_FILE
+from raybench.runs import preflight
+from raybench.runs.options import TuneOptions
+from raybench.search.reference import earlier_settings
+from raybench.search.sampling.default_rates import check_grid
+from raybench.search.sampling.earlier import Earlier, load_earlier, settings_of
+from raybench.search.sampling.first import first_specs
+from raybench.search.study_plan import StudyPlan
+from raybench.spec.dataset_spec import with_whole_paths
+from raybench.spec.documents import content_of, read_mapping
+from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.space import Space
+from raybench.spec.study import COMMON, EVAL_INTERVAL, StudySpec, build_study, load_content
+
+Content = dict[str, Any]
+
+
+def study_content(options: TuneOptions) -> tuple[Content, str, str]:
+    """Return the content of the study with all options applied, its source, and its name."""
+    if options.more is not None and options.more < 1:
+        raise UserError(
+            f"--more {options.more}: name a number of runs, 1 or more.", ErrorCode.INVALID_VALUE
+        )
+    space = options.space
+    if isinstance(space, str):
+        space = shipped_space(space) or Path(space)
+    source = str(space) if isinstance(space, Path) else "space"
+    content = with_whole_paths(load_content(space, options.study_settings()))
+    content = _with_firsts(content, options.first)
+    path = Path(source)
+    return content, source, path.parent.name if path.name == STUDY_FILE else path.stem
+
+
+OF_THE_STUDY = (*COMMON, "seed", EVAL_INTERVAL)
+"""Keys of a run spec that are the same for all runs of a study; `--first` ignores them."""
+
+
+def _with_firsts(
+    content: Content, given: Sequence[str | Path | dict[str, Any] | RunSpec]
+) -> dict[str, Any]:
+    """Return the content of a study with the configurations of `--first` in `search.first`."""
+    firsts = []
+    for one in given:
+        spec = content_of(one, "first")[0]
+        if not isinstance(one, dict):  # a file or run spec has all keys
+            spec = {key: value for key, value in spec.items() if key not in OF_THE_STUDY}
+        if not spec:
+            raise UserError(
+                "--first: names no key of a configuration; name learning_rate, say.",
+                ErrorCode.MISSING,
+            )
+        firsts.append(spec)
+    if not firsts:
+        return content
+    search = content.get("search") or {}
+    return content | {"search": search | {"first": [*(search.get("first") or []), *firsts]}}
+
+
+@dataclass(frozen=True)
+class ResolvedStudy:
+    """A study as it will run."""
+
+    study: StudySpec
+    space: Space
+    dataset: Dataset
+    place: str
+    """Results folder or URL."""
+    words: tuple[str, ...]
+    """What was decided for the user, and warnings, in sentences."""
+    earlier: Earlier | None = None
+    """Results of `--seed-from`."""
+    taken: tuple[str, ...] = ()
+    """Settings that come from these results, in sentences."""
+
+    @property
+    def plan(self) -> StudyPlan:
+        """How the study is searched."""
+        return StudyPlan.of(self.study, self.space)
+
+    def continued(self, file: Path | None) -> Self:
+        """Return the study with the settings of an earlier session, and those of `--seed-from`.
+
+        Args:
+            file: `study.yaml` of the earlier session; None if there was none.
+
+        Raises:
+            UserError: The file holds another study.
+        """
+        study = self.study
+        if file is not None:
+            study = earlier_settings(study, read_mapping(file))
+            refuse_other_study(self.place, file, study)
+        taken: list[str] = []
+        if self.earlier is not None:
+            study, taken = settings_of(self.earlier, study)
+        return replace(self, study=study, taken=tuple(taken))
+
+
+def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedStudy:
+    """Return the study of a command's options, before any earlier session is looked at.
+
+    Args:
+        options: The options.
+        capacity: Resources of this machine; None if the study runs on a cluster.
+
+    Raises:
+        UserError: The study is invalid, or no worker group has room here.
+    """
+    content, source, name = study_content(options)
+    preflight.check_address(options.address)
+    place = check_place(options.out or f"results/{name}")
+    words: list[str] = []
+    if isinstance(options.space, str) and shipped_space(options.space):
+        content, words = preflight.without_missing(content)
+    study, space = build_study(content, source)
+    if capacity is not None:
+        # A file may be shared between machines; the command line is meant for this one.
+        is_named = options.workers is not None or any(
+            "num_workers" in key for key in options.settings
+        )
+        fitted: list[Callable[..., tuple[Content, list[str]]]] = [
+            partial(preflight.with_gpus, all_workers=is_named)
+        ]
+        fitted += [] if is_named else [preflight.without_too_wide]
+        for fit in fitted:
+            now, said = fit(content, study, space, capacity)
+            words += said
+            if now is not content:
+                content = now
+                study, space = build_study(content, source)
+        words += preflight.check_room(study, space, capacity, first_specs(study, space).values())
+        preflight.check_gpus(preflight.groups(study, space))
+    study, dataset, warnings = preflight.check_study(study, space)
+    preflight.check_evaluations(study, space, dataset)
+    check_grid(study, space)
+    if options.fresh:
+        place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
+    earlier = load_earlier(options.seed_from, study, space) if options.seed_from else None
+    return ResolvedStudy(study, space, dataset, place, (*words, *warnings), earlier)

@@ -1,0 +1,243 @@
+"""The plan of a search, as the dry run prints it and the study runs it."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from rich.console import Console
+from rich.table import Table
+
+from raybench.cluster.capacity import Capacity
+from raybench.data.dataset import NO_DATA, Dataset
+from raybench.report.words import target_words
+from raybench.runs import preflight
+from raybench.search.curve_search import BEYOND, widens
+from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, study_factors
+from raybench.search.race_stage import TURNS
+from raybench.search.reference import RUNS
+from raybench.search.sampling.default_rates import num_trials
+from raybench.search.sampling.first import first_specs, num_outside
+from raybench.search.verify import num_placement_checks
+from raybench.spec.objective import TIME
+from raybench.spec.run import describe, label_keys
+from raybench.spec.space import Cases, Dimension, Range, Simple, Space, possible_values, values_of
+from raybench.spec.study import ConfirmSpec, StudySpec
+from raybench.spec.text import counted
+from raybench.spec.values import short
+from raybench.stats.standing import stages
+
+GROUP_START_S = 15.0
+"""Seconds to start a worker group; measured: torch 9-13, TensorFlow 17-30 on two cores."""
+
+
+WIDENS = (
+    f"learning rates up to a factor of {BEYOND:g} beyond their range are tried where the model "
+    "expects an improvement (search.widen)"
+)
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """How a study is searched: sampled keys and number of trials.
+
+    Reference runs change the study, and so its plan.
+    """
+
+    study: StudySpec
+    space: Space
+    factors: Factors | str
+    """The factorized space, or the reason why it is sampled as a whole."""
+
+    @classmethod
+    def of(cls, study: StudySpec, space: Space) -> Self:
+        """Return the plan of a study over a space."""
+        return cls(study, space, study_factors(study, space))
+
+    @cached_property
+    def num_trials(self) -> int:
+        """Number of trials."""
+        apart = None if isinstance(self.factors, str) else self.factors
+        outside = num_outside(self.study, self.space)
+        return num_trials(self.study, self.space, apart, outside=outside)
+
+    def most_s(self, capacity: Capacity | None) -> float:
+        """Return an upper bound of the study's seconds without evaluation; infinite if unknown.
+
+        Args:
+            capacity: Resources of this machine; None for a cluster.
+        """
+        study, space = self.study, self.space
+        budget, seconds = study.search.time_budget_s, study.objective.max_train_seconds
+        bound = math.inf if budget is None else budget
+        is_set_later = "max_train_seconds" in study.auto and not study.is_set
+        if capacity is None or is_set_later:
+            return bound
+        every, runs = preflight.groups(study, space), self.num_trials
+        slots = study.search.concurrency or capacity.cpus
+        slots = min(capacity.most_groups(group, slots) for group in every)
+        confirm, is_timed = study.confirm, study.objective.kind == TIME
+        # The races for the fastest and the cheapest may have no run in common.
+        kinds = 2 if is_timed and len(every) > 1 else 1
+        references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
+        beside = math.ceil(references / slots) + math.ceil(runs / slots)
+        beside += math.ceil(kinds * confirm.race / slots)
+        # Runs alone may overrule the race, and then others run alone.
+        alone = num_placement_checks(self.factors)
+        alone += TURNS * kinds * confirm.fresh if confirm.race else 0
+        return min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
+
+    def document(self, place: str, capacity: Capacity | None) -> dict[str, Any]:
+        """Return the plan as plain data.
+
+        Args:
+            place: Results folder or URL.
+            capacity: Resources of this machine; None for a cluster.
+        """
+        most_s = self.most_s(capacity)
+        return self.study.document() | {
+            "results": place,
+            "num_trials": self.num_trials,
+            "at_most_s": most_s if math.isfinite(most_s) else None,
+        }
+
+    def show(
+        self, console: Console, dataset: Dataset, place: str, capacity: Capacity | None
+    ) -> None:
+        """Print the search space, the data, the worker groups and an upper bound of the time.
+
+        Args:
+            console: Where to print.
+            dataset: Data of the study.
+            place: Results folder or URL.
+            capacity: Resources of this machine; None for a cluster, which is not contacted.
+        """
+        study, space = self.study, self.space
+        table = Table(title="Search space", title_justify="left", box=None, pad_edge=False)
+        table.add_column("key")
+        table.add_column("values")
+        for key, dimension in space.items():
+            for line in _describe(dimension):
+                table.add_row(key, line)
+        for key, value in study.fixed.items():
+            table.add_row(key, f"{short(value)} (fixed)")
+        console.print(table, "")
+        every = preflight.groups(study, space)
+        widest = max(group.cpus for group in every)
+        objective = study.objective
+        runs = self.num_trials
+        is_auto = "max_train_seconds" in study.auto and not study.is_set
+        most = f"of at most {objective.max_train_seconds:g} s training"
+        if is_auto:
+            most = "(a reference run sets how long each may train)"
+        for line in (
+            _objective(study),
+            f"workload {study.workload}, {_data(study, dataset)}",
+            f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
+            f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
+            f"and {max(group.gpus for group in every)} GPUs",
+            f"{counted(runs, 'trial')} {most}, {_confirming(study.confirm, runs)}",
+            _length(study, self.most_s(capacity), capacity),
+            _sampling(self.factors),
+            *([WIDENS] if widens(study, space) else []),
+            *_reference(study),
+            *_firsts(study, space),
+            f"results: {place}",
+        ):
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+def _length(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
+    """Return the sentence on the upper bound of the time."""
+    where = "on the cluster"
+    if capacity is not None:
+        has = f"{capacity.cpus} cores" + (f" and {capacity.gpus} GPUs" if capacity.gpus else "")
+        where = f"on this machine's {has}"
+    if math.isinf(bound):
+        return f"how long it takes {where} is not known beforehand; --time-budget ends it in time"
+    length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
+    apart = "" if bound == study.search.time_budget_s else ", evaluation apart"
+    return (
+        f"at most about {length} {where}{apart}; runs that reach the target or fall behind end "
+        "sooner"
+    )
+
+
+def _objective(study: StudySpec) -> str:
+    """Return the sentence on the objective: kind, metric, target and training limit."""
+    objective = study.objective
+    metric = objective.judged_by
+    seconds = f"{objective.max_train_seconds:g} s of training"
+    if "max_train_seconds" in study.auto and not study.is_set:
+        seconds = "the seconds of training that a reference run sets"
+    if objective.kind != TIME:
+        return f"objective {objective.kind}: best validation {metric.words} within {seconds}"
+    if study.needs_target:
+        target = f"{metric.words}, as reference runs set it"
+    else:
+        assert objective.target is not None  # the kind needs one
+        target = target_words(metric, objective.target)
+        target += "" if metric.words in target else f" {metric.words}"
+    held = f", held for {objective.hold} evaluations" if objective.hold > 1 else ""
+    return f"objective {objective.kind}: validation {target}{held}, within {seconds}"
+
+
+def _data(study: StudySpec, dataset: Dataset) -> str:
+    """Return the name, source and sizes of the dataset."""
+    if dataset is NO_DATA:
+        return "with data of its own"
+    places = [place for place in (study.dataset.set, study.dataset.path) if place]
+    return (
+        " ".join([f"dataset {dataset.name}", *places])
+        + f": {dataset.num_train_samples:,} training, {len(dataset.validation):,} validation, "
+        f"{len(dataset.test):,} test samples"
+    )
+
+
+def _confirming(confirm: ConfirmSpec, trials: int) -> str:
+    if not confirm.race:
+        return "not confirmed"
+    candidates, fresh = min(stages(confirm.race)[0][0], trials), confirm.fresh
+    alone = f"{fresh} run{'s' if fresh > 1 else ''} of each winner alone"
+    return f"then a race of {confirm.race} runs over the best {candidates}, {alone}"
+
+
+def _reference(study: StudySpec) -> list[str]:
+    if not study.needs_reference:
+        return []
+    runs = f"{RUNS} reference runs set" if study.needs_target else "a reference run sets"
+    return [f"before: {runs} {', '.join(study.auto)}"]
+
+
+def _firsts(study: StudySpec, space: Space) -> list[str]:
+    keys = label_keys(study.space)
+    return [f"first: {describe(spec, keys)}" for spec in first_specs(study, space).values()]
+
+
+def _sampling(factors: Factors | str) -> str:
+    if isinstance(factors, str):
+        return f"every key is sampled ({factors})"
+    every = [speed_values(one) for one in factors.all_placements]
+    predicted = [
+        key
+        for key in SPEED_KEYS
+        if key not in factors.sampled and len({one[key] for one in every}) > 1
+    ]
+    return (
+        f"sampled: {', '.join(factors.sampled)}; {', '.join(predicted)} only change speed: timed "
+        "in the first trials, then predicted; predicted winners are run"
+    )
+
+
+def _describe(dimension: Dimension) -> list[str]:
+    if isinstance(dimension, Cases):
+        return [f"{_describe_simple(c.dimension)} where {c.label()}" for c in dimension.cases]
+    return [_describe_simple(dimension)]
+
+
+def _describe_simple(dimension: Simple) -> str:
+    if not isinstance(dimension, Range):
+        return ", ".join(map(short, possible_values(dimension)))
+    kind = "whole numbers" if dimension.is_integer else "fractions"
+    scale = ", log scale" if dimension.log else ""
+    return f"{kind} {dimension.low:g} to {dimension.high:g}{scale}"
