@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from raybench.data.dataset import IGNORED, Array, Dataset, Split
 from raybench.data.inputs import One
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError
 
+Bools = npt.NDArray[np.bool_]
 SAMPLES_TRIED = 8
 """Samples of a split on demand that are read here, from its end to its start; all others are
 checked when they are read for training."""
@@ -76,10 +78,9 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
             ErrorCode.INVALID_DATA,
         )
     for name, one in own.items():
-        if 0 in one.shape[1:] or not (one.shape[1:] or name):
-            raise UserError(  # one number of a sample is an input by name, not the only one
-                f"{where}{name} has inputs of shape {one.shape}; give (N, height, width, channels) "
-                "or (N, features), none of them 0.",
+        if 0 in one.shape[1:] or not (one.shape[1:] or name):  # (N,) is an input by name alone
+            raise UserError(
+                f"{where}{name} has inputs of shape {one.shape}; give (N, features) or images.",
                 ErrorCode.INVALID_DATA,
             )
         _require_same(f"{where}{name} has samples", one, others[name])
@@ -97,17 +98,22 @@ def _require_same(what: str, found: One, wanted: One) -> None:
         )
 
 
-def _check_weights(split: Split, where: str) -> None:
-    if split.weights is None:
-        return
-    wrong = ~(np.isfinite(split.weights) & (split.weights >= 0))
+def _require_none(wrong: Bools, what: str, advice: str) -> None:
+    """Raise UserError if any sample is wrong; `wrong` is (N, ...), `what` begins the sentence."""
     if wrong.any():
-        first = int(np.argmax(wrong))
+        samples = wrong.reshape(len(wrong), -1).any(axis=1)
         raise UserError(
-            f"{where} has the weight {split.weights[first]} at sample {first} "
-            f"({int(wrong.sum()):,} such weights); weights are numbers from 0.",
+            f"{what}, first in sample {int(np.argmax(samples))} ({int(samples.sum()):,} such "
+            f"samples); {advice}.",
             ErrorCode.INVALID_DATA,
         )
+
+
+def _check_weights(split: Split, where: str) -> None:
+    if split.weights is not None:
+        wrong = ~(np.isfinite(split.weights) & (split.weights >= 0))
+        what = f"{where} has the weight {split.weights[np.argmax(wrong)]}"
+        _require_none(wrong, what, "weights are numbers from 0")
 
 
 def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
@@ -123,17 +129,12 @@ def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
             continue
         first = int(np.argmax(wrong))
         sample = start + int(np.unravel_index(first, wrong.shape)[0])
-        if is_float:
-            raise UserError(
-                f"{where} has NaN or infinite inputs, first in sample {sample}; remove or replace "
-                "them.",
-                ErrorCode.INVALID_DATA,
-            )
-        range_ = "0" if num_tokens is None else f"0 to {num_tokens - 1}"
+        what, advice = "NaN or infinite inputs", "remove or replace them"
+        if not is_float:
+            what = f"the token or code {chunk.flat[first]}"
+            advice = f"they go from 0{'' if num_tokens is None else f' to {num_tokens - 1}'}"
         raise UserError(
-            f"{where} has the token or code {chunk.flat[first]} in sample {sample}; they go from "
-            f"{range_}.",
-            ErrorCode.INVALID_DATA,
+            f"{where} has {what}, first in sample {sample}; {advice}.", ErrorCode.INVALID_DATA
         )
 
 
@@ -156,34 +157,22 @@ def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
             ErrorCode.INVALID_DATA,
         )
     if task == "regression":
-        wrong = ~np.isfinite(labels).reshape(len(labels), -1).all(axis=1)
-        if wrong.any():
-            raise UserError(
-                f"{where} has NaN or infinite labels, first at sample {int(np.argmax(wrong))} "
-                f"({int(wrong.sum()):,} such samples); remove or replace them.",
-                ErrorCode.INVALID_DATA,
-            )
+        wrong = ~np.isfinite(labels)
+        _require_none(wrong, f"{where} has NaN or infinite labels", "remove or replace them")
         return
     assert dataset.num_classes is not None
     wrong = (labels < 0) | (labels >= dataset.num_classes)
     if task == "language_modelling":
         wrong &= labels != IGNORED
-    if wrong.any():
-        first = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-        raise UserError(
-            f"{where} has the label {labels[first]} at sample {first[0]} ({int(wrong.sum()):,} "
-            f"such labels); with num_classes {dataset.num_classes} they go from 0 to "
-            f"{dataset.num_classes - 1}.",
-            ErrorCode.INVALID_DATA,
-        )
+    _require_none(
+        wrong,
+        f"{where} has the label {labels.flat[np.argmax(wrong)]}",
+        f"with num_classes {dataset.num_classes} they go from 0 to {dataset.num_classes - 1}",
+    )
+    # They would count as samples without a mistake.
     is_uncounted = (labels == IGNORED).reshape(len(labels), -1).all(axis=1)
-    if is_uncounted.any():  # they would count as samples without a mistake
-        raise UserError(
-            f"{where} has no token that counts in sample {int(np.argmax(is_uncounted))} "
-            f"({int(is_uncounted.sum()):,} such samples), all its labels are {IGNORED}; leave them "
-            "out.",
-            ErrorCode.INVALID_DATA,
-        )
+    what = f"{where} has labels that are all {IGNORED}, so that no token counts"
+    _require_none(is_uncounted, what, "leave these samples out")
 
 
 def check_something_to_learn(
@@ -195,14 +184,11 @@ def check_something_to_learn(
         return
     first = counted[0]
     if task == "regression":
-        raise UserError(
-            f"{source}: all {len(labels):,} training labels are {first}; there is nothing to "
-            "learn.",
-            ErrorCode.INVALID_DATA,
-        )
-    shown = f"'{class_names[first]}'" if class_names else f"{first}"
-    what = "tokens" if task == "language_modelling" else "samples"
+        what = f"labels are {first}"
+    else:
+        shown = f"'{class_names[first]}'" if class_names else f"{first}"
+        what = f"{'tokens' if task == 'language_modelling' else 'samples'} are of class {shown}"
     raise UserError(
-        f"{source}: all training {what} are of one class, {shown}; there is nothing to tell apart.",
+        f"{source}: all {len(labels):,} training {what}; there is nothing to learn.",
         ErrorCode.INVALID_DATA,
     )
