@@ -150,9 +150,9 @@ def test_ctrl_c_is_raised_once_what_was_measured_is_written(
 ) -> None:
     run = body.run_study
 
-    def interrupted(study: Any, **options: Any) -> None:
-        run(study, **options)
-        options["deadline"]._interrupt.is_set = True
+    def interrupted(study: Any, single_run: Any, progress: Any) -> None:
+        run(study, single_run, progress)
+        single_run.deadline._interrupt.is_set = True
 
     monkeypatch.setattr(body, "run_study", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -40,10 +40,9 @@ from raybench.runs.preflight import (
     check_time_budget,
     first_values,
 )
-from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.single_run import SingleRun
+from raybench.runs.single_run import single_runs
 from raybench.runs.train import check_connected, for_this_machine
-from raybench.runs.wait_watch import WaitWatch, live_session
+from raybench.runs.wait_watch import live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
 from raybench.spec.errors import DONE, INTERRUPTED, Ended, ErrorCode, StudyError, UserError
@@ -324,13 +323,9 @@ def _run(
         pairs = so_far()
         with (
             progress,
-            WaitWatch(session, deadline, progress, wait_s=options.wait),
-            SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved,
+            single_runs(session, store, deadline, progress, wait_s=options.wait) as single_run,
         ):
             progress.begin("compare", number_of_runs)
-            single_run = SingleRun(
-                session=session, store=store, deadline=deadline, progress=progress, saved=saved
-            )
             for number in range(options.runs):
                 if pairs.is_decided or deadline.over:
                     break

@@ -25,8 +25,7 @@ from raybench.results.store import DIAGNOSIS, Store
 from raybench.results.study import load
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import DiagnoseOptions
-from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.single_run import SingleRun
+from raybench.runs.single_run import SingleRun, single_runs
 from raybench.runs.train import (
     check_connected,
     check_run,
@@ -34,7 +33,7 @@ from raybench.runs.train import (
     refuse_other,
     write_study,
 )
-from raybench.runs.wait_watch import RunLines, WaitWatch, live_session
+from raybench.runs.wait_watch import RunLines, live_session
 from raybench.scaling.bottleneck import BottleneckVerdict, judge, milliseconds
 from raybench.scaling.shares import (
     FEWEST_ROUNDS,
@@ -524,15 +523,8 @@ def _measure(
         content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}
         write_study(store, content)
         deadline, lines = Deadline(None, interrupt=interrupt), RunLines(console)
-        with (
-            WaitWatch(session, deadline, lines, wait_s=options.wait),
-            SavedRuns(session.pool, store, say=lines.say, on_fault=deadline.ends_with) as saved,
-        ):
-            trainer = ProbeTrainer(
-                SingleRun(
-                    session=session, store=store, deadline=deadline, progress=lines, saved=saved
-                )
-            )
+        with single_runs(session, store, deadline, lines, wait_s=options.wait) as single_run:
+            trainer = ProbeTrainer(single_run)
             runs: ProbeRuns | SpeedRuns = ProbeRuns(trainer, spec, dataset)
             if leeway is not None:
                 leeway = replace(leeway, fits=session.capacity.fits)

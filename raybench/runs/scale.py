@@ -20,7 +20,7 @@ from rich.console import Console
 
 from raybench.cluster.capacity import Capacity, local_capacity
 from raybench.cluster.layout import num_nodes
-from raybench.cluster.session import Session, chosen_address
+from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.data.shared import shared_key
@@ -46,9 +46,8 @@ from raybench.runs.preflight import (
     check_time_budget,
     spec_on_gpus,
 )
-from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.single_run import SingleRun
-from raybench.runs.wait_watch import WaitWatch, live_session
+from raybench.runs.single_run import SingleRun, single_runs
+from raybench.runs.wait_watch import live_session
 from raybench.scaling.averaged import StepPrediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of
 from raybench.scaling.fit_command import FittedSeries, check_predict, place_of
@@ -75,20 +74,13 @@ from raybench.stats.record import RunRecord, StopReason
 from raybench.training.check_model import check_models
 
 
-def run_study(
-    study: ScalingStudy,
-    *,
-    session: Session,
-    store: Store,
-    progress: ProgressDisplay,
-    deadline: Deadline,
-) -> None:
-    """Run the rest of a study in the store's folder, one run at a time, or until `deadline`.
+def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisplay) -> None:
+    """Run the rest of a study, one run at a time, or until its deadline.
 
     A run that was cut off in an earlier session continues from its checkpoint; one that the machine
     lost is repeated.
     """
-    runs = read_records(store.folder).runs
+    runs, deadline = read_records(single_run.store.folder).runs, single_run.deadline
     done = {name for name, run in runs.items() if run.counts_for("measurement")}
     left = [
         (cell, number)
@@ -96,15 +88,11 @@ def run_study(
         if cell.repeat(number)[0] not in done
     ]
     progress.begin("scaling", len(left))
-    with SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved:
-        single_run = SingleRun(
-            session=session, store=store, deadline=deadline, progress=progress, saved=saved
-        )
-        for cell, number in left:
-            if deadline.over:
-                break
-            name, spec = cell.repeat(number)
-            single_run.train(spec, name, "scaling", source=cell.name)
+    for cell, number in left:
+        if deadline.over:
+            break
+        name, spec = cell.repeat(number)
+        single_run.train(spec, name, "scaling", source=cell.name)
     deadline.raise_fault()
 
 
@@ -471,9 +459,11 @@ def _run(
             num_workers=lambda spec: session.capacity.most_workers(spec.placement),
         )
         interrupt.can_continue = True
-        with progress, WaitWatch(session, deadline, progress, wait_s=options.wait):
-            run = partial(run_study, session=session, store=store, progress=progress)
-            run(study, deadline=deadline)
+        with (
+            progress,
+            single_runs(session, store, deadline, progress, wait_s=options.wait) as single_run,
+        ):
+            run_study(study, single_run, progress)
             seeking = Until(until or 0.0, session.capacity)
             while until is not None:
                 fitted = fit_study(load(store.folder), predict=options.predict)
@@ -484,7 +474,7 @@ def _run(
                     break
                 study = found
                 write(study)
-                run(study, deadline=deadline)
+                run_study(study, single_run, progress)
         write(study)  # with the notes
     return interrupt.is_set
 

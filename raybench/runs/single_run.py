@@ -1,17 +1,26 @@
 """Runs of a study outside Ray Tune: before the search, after it, and in other commands."""
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from raybench.cluster.run_client import RunClient, release
 from raybench.cluster.session import Session
+from raybench.results.store import Store
 from raybench.runs.deadline import Deadline
-from raybench.runs.lifecycle import RunLifecycle, RunRecorder
+from raybench.runs.lifecycle import RunLifecycle, RunRecorder, RunScreen
+from raybench.runs.saved_runs import SavedRuns
+from raybench.runs.wait_watch import WaitScreen, WaitWatch
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
+
+
+class StudyScreen(RunScreen, WaitScreen, Protocol):
+    """Shows runs and what they wait for; a `ProgressDisplay` does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +96,33 @@ class SingleRun(RunRecorder):
         record = run.end(stopped_by=why or stopped_by() or "interrupted", cap_s=cap_s)
         self.progress.finished(record)
         return record
+
+
+@contextlib.contextmanager
+def single_runs(
+    session: Session,
+    store: Store,
+    deadline: Deadline,
+    screen: StudyScreen,
+    *,
+    wait_s: float | None,
+) -> Iterator[SingleRun]:
+    """Watch the runs of a session while they train, and keep their checkpoints and output.
+
+    Args:
+        session: The session.
+        store: The study's folder.
+        deadline: End of the study.
+        screen: Shows the runs and what they wait for.
+        wait_s: Seconds that a run may wait for machines in all; None: unlimited.
+    """
+    with (
+        WaitWatch(session, deadline, screen, wait_s=wait_s),
+        SavedRuns(session.pool, store, say=screen.say, on_fault=deadline.ends_with) as saved,
+    ):
+        yield SingleRun(
+            session=session, store=store, deadline=deadline, progress=screen, saved=saved
+        )
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: Deadline) -> None:

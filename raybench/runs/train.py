@@ -45,9 +45,8 @@ from raybench.runs.preflight import (
     check_task,
     spec_on_gpus,
 )
-from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.single_run import SingleRun
-from raybench.runs.wait_watch import RunLines, WaitWatch, live_session
+from raybench.runs.single_run import single_runs
+from raybench.runs.wait_watch import RunLines, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, UserError
@@ -179,13 +178,9 @@ def _run(
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         deadline, screen = Deadline(None, interrupt=interrupt), _Screen(options, console, spec)
         with (
-            WaitWatch(session, deadline, screen, wait_s=options.wait),
             screen.curve,
-            SavedRuns(session.pool, store, say=screen.say, on_fault=deadline.ends_with) as saved,
+            single_runs(session, store, deadline, screen, wait_s=options.wait) as single_run,
         ):
-            single_run = SingleRun(
-                session=session, store=store, deadline=deadline, progress=screen, saved=saved
-            )
             record = single_run.train(
                 spec,
                 TRIAL,

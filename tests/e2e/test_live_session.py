@@ -26,6 +26,7 @@ from raybench.report.scaling_report import ScalingReport
 from raybench.results.store import Store, StudyFiles
 from raybench.runs.deadline import Deadline
 from raybench.runs.scale import run_study
+from raybench.runs.single_run import single_runs
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, Placement, RunSpec
 from raybench.spec.scaling_study import build_scaling_study
@@ -263,14 +264,10 @@ def test_a_scaling_study_measures_what_more_workers_bring(session: Session, tmp_
                 "scaling_study": study.document(),
             },
         )
-        for _ in range(2):  # the second time there is nothing left
-            run_study(
-                study,
-                session=session,
-                store=store,
-                progress=ProgressDisplay(console, num_trials=6),
-                deadline=Deadline(None),
-            )
+        progress = ProgressDisplay(console, num_trials=6)
+        with single_runs(session, store, Deadline(None), progress, wait_s=None) as single_run:
+            for _ in range(2):  # the second time there is nothing left
+                run_study(study, single_run, progress)
     results = raybench.load(tmp_path / "tiny")
     assert len(results.runs) == 6
     assert set(results.trials["concurrent"]) == {0}, "one run at a time"

@@ -4,7 +4,6 @@ the order of the runs."""
 import contextlib
 import json
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -24,10 +23,11 @@ from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs import scale as body
-from raybench.runs import scale as study_runner
+from raybench.runs import single_run
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import ScaleOptions
 from raybench.runs.scale import run_order, run_study
+from raybench.runs.single_run import SingleRun
 from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.errors import ErrorCode, UserError
@@ -38,6 +38,7 @@ from raybench.training.check_model import Probed
 from tests.factories import outcome, record
 from tests.fake_client import use_clients
 from tests.runs.made_up import point, run_of, study_of, write
+from tests.search.stage import FakeSavedRuns
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
 
@@ -60,14 +61,16 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
         yield SimpleNamespace(
             is_local=True,
             capacity=body.local_capacity(),
+            pool=None,
             notes=[],
             share=lambda datasets: None,
             waiting=dict,
             stop_waiting=None,
         )
 
-    def run(study: ScalingStudy, *, store: Store, **options: Any) -> None:
+    def run(study: ScalingStudy, single_run: Any, progress: Any) -> None:
         ran.append(study)
+        store = single_run.store
         done = read_records(store.folder).runs
         runs, curves = run_of(study)
         for name in runs.keys() - done.keys():
@@ -78,6 +81,8 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
             store.append(ended.line())
 
     monkeypatch.setattr(body, "live_session", session)
+    saved = contextlib.nullcontext(FakeSavedRuns())
+    monkeypatch.setattr(single_run, "SavedRuns", lambda *given, **options: saved)
     monkeypatch.setattr(body, "run_study", run)
     monkeypatch.setattr(body, "check_models", lambda *given, **options: Probed([]))
     return ran
@@ -275,9 +280,9 @@ def test_an_interrupted_study_shows_what_there_is_and_says_how_to_go_on(
 ) -> None:
     run = body.run_study
 
-    def interrupted(study: ScalingStudy, **options: Any) -> None:
-        run(study, **options)
-        options["deadline"]._interrupt.is_set = True
+    def interrupted(study: ScalingStudy, single_run: Any, progress: Any) -> None:
+        run(study, single_run, progress)
+        single_run.deadline._interrupt.is_set = True
 
     monkeypatch.setattr(body, "run_study", interrupted)
     assert cli.main(["scale", study_file()]) == cli.INTERRUPTED
@@ -289,10 +294,10 @@ def test_an_interrupted_study_shows_what_there_is_and_says_how_to_go_on(
 def test_a_study_of_which_every_run_failed_is_a_failure(
     capsys, monkeypatch, made_up_runs, no_pictures
 ) -> None:
-    def fail(study: ScalingStudy, *, store: Store, **options: Any) -> None:
+    def fail(study: ScalingStudy, single_run: Any, progress: Any) -> None:
         runs, _ = run_of(study, state="failed", failure="oom", stop=None, message="too large")
         for ended in runs.values():
-            store.append(ended.line())
+            single_run.store.append(ended.line())
 
     monkeypatch.setattr(body, "run_study", fail)
     assert cli.main(["scale", study_file()]) == cli.FAILED
@@ -392,8 +397,6 @@ class Machine:
         self.ran: list[tuple[str, RunSpec]] = []
         self.interrupt, self.stops_after = Interrupt(), stops_after
         self.clients = use_clients(monkeypatch, self.train)
-        saved = nullcontext(Mock(resume=lambda *given: ()))
-        monkeypatch.setattr(study_runner, "SavedRuns", lambda *given, **options: saved)
 
     def train(self, name: str, spec: RunSpec) -> Generator[RunOutcome, None, None]:
         self.ran.append((name, spec))
@@ -406,13 +409,14 @@ class Machine:
         """Run what is left; return what the screen was told of how much that is."""
         progress = Mock()
         with Store(folder) as store:
-            run_study(
-                study,
+            runs = SingleRun(
                 session=Mock(),
                 store=store,
-                progress=progress,
                 deadline=Deadline(None, interrupt=self.interrupt),
+                progress=progress,
+                saved=FakeSavedRuns(),  # type: ignore[arg-type]
             )
+            run_study(study, runs, progress)
         return [begun.args[1] for begun in progress.begin.call_args_list]
 
 
