@@ -10,7 +10,6 @@ import pytest
 
 from raybench.commands import cli
 from raybench.spec.objective import Objective
-from raybench.training.check_model import Probed
 from tests.fitted_once import fitted_once as fitted_once
 from tests.fitted_once import without_pollux as without_pollux
 from tests.made_results import results_folder, run_line
@@ -102,9 +101,9 @@ def test_a_plan_is_what_would_run(
 def test_a_plan_has_the_warnings(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path
 ) -> None:
-    probed = Probed(["A sentence of warning."])
     for module in ("compare", "preflight", "scale", "train"):
-        monkeypatch.setattr(f"raybench.runs.{module}.check_models", lambda *_, **__: probed)
+        name = f"raybench.runs.{module}.check_starts"
+        monkeypatch.setattr(name, lambda *specs: ["A sentence of warning."])
     words: list[object] = []
     if command == "compare":
         content = "{dataset: digits, objective: {target: 0.5}}"

@@ -145,9 +145,8 @@ def compare(name: str, folder: Path, rounds: int, batch: int | None) -> bool:
     taken = RunSpec.model_validate(answer["spec"]).in_short()
     _, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     grid = Grid([spec])
-    measure(
-        grid, dataset, folder / "grid", rounds, answer["steps"], leeway_of(None, spec, dataset)[0]
-    )
+    leeway = leeway_of(None, spec, dataset)
+    measure(grid, dataset, folder / "grid", rounds, answer["steps"], leeway)
     best = min(grid.specs, key=grid.median)
     share = answer["seconds"] / grid.spent_s
     print(f"\n{name}: {len(grid.specs)} ways, {grid.spent_s:.0f} s; --fastest {share:.1%} of that")

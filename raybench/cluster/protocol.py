@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from raybench.cluster.connectivity import MISNAMED
-from raybench.spec.errors import ErrorCode, StudyError, UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from raybench.stats.record import Evaluation, Failure
-from raybench.training.probe import DIFFERENT
+from raybench.training.model_check import DIFFERENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +110,8 @@ class Finished(WorkerAnswer):
     """File in which the pool holds the weights that were sent (`states.parts`)."""
     test_value: float | None = None
     """Metric on the test split."""
-    note: str | None = None
-    """Remark for the user on how the run ended, in a sentence."""
+    notes: tuple[str, ...] = ()
+    """Remarks for the user on the model and on how the run ended, in sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +123,9 @@ class Crashed:
     message: str
     """One line: the exception's type and text; for `REFUSED` a sentence."""
     traceback: str
+    mistake: ErrorCode | None = None
+    """Kind of mistake in the model or its settings with which a run could not start
+    (`START_MISTAKES`); None for any other failure."""
     printed: bytes = b""
 
 
@@ -140,6 +143,19 @@ class MeasuredSums(WorkerAnswer):
 
 Reply = Ready | WorkerAnswer | Crashed
 
+
+START_MISTAKES = (
+    ErrorCode.INVALID_MODEL,
+    ErrorCode.INVALID_WEIGHTS,
+    ErrorCode.INVALID_VALUE,
+    ErrorCode.MISSING,
+    ErrorCode.NOT_FOUND,
+    ErrorCode.UNKNOWN_KEY,
+    ErrorCode.UNKNOWN_NAME,
+    ErrorCode.UNSUPPORTED,
+)
+"""Mistakes in the model, its weights or its optimizer, which most other runs share: they end a
+study in which no run has trained yet."""
 
 STOPPED: Final = "stopped"
 """`RunFailed.failure` of a run that was ended from outside, which is no failure."""
@@ -161,9 +177,11 @@ class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
         failure: Failure | Literal["stopped", "refused"],
         message: str,
         traceback: str = "",
+        mistake: ErrorCode | None = None,
     ) -> None:
-        super().__init__(failure, message, traceback)
+        super().__init__(failure, message, traceback, mistake)
         self.failure, self.message, self.traceback = failure, message, traceback
+        self.mistake = mistake
 
 
 class HostLeaves(RunFailed):
@@ -194,7 +212,7 @@ class Allocation:
     """Seconds of the longest `Start` of any run so far; None before the first."""
 
 
-def fault_of(message: str | None) -> Exception | None:
+def fault_of(message: str | None) -> UserError | None:
     """Return the error that ends the whole study, if a run's failure `message` is of that kind.
 
     These fail every run alike: a wrong network interface, or workers that build different models.
@@ -204,4 +222,4 @@ def fault_of(message: str | None) -> Exception | None:
     if message.startswith(MISNAMED):
         return UserError(message, ErrorCode.UNREACHABLE)
     _, found, rest = message.partition(DIFFERENT)
-    return StudyError(found + rest) if found else None
+    return UserError(found + rest, ErrorCode.INVALID_MODEL) if found else None

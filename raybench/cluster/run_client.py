@@ -365,7 +365,7 @@ class RunClient:
                 break
             except RunFailed as failure:
                 if not command.save and not command.test:
-                    self._outcome = replace(self._outcome, note=failure.message)
+                    self._outcome = replace(self._outcome, notes=(failure.message,))
                     return
                 self._restart_or_raise(failure)
                 while not self._is_held or not self._is_back_at(reached):
@@ -376,7 +376,7 @@ class RunClient:
             self._outcome,
             evaluation=reached,
             test_value=finished[0].test_value,
-            note=finished[0].note,
+            notes=finished[0].notes,
         )
         self.weights = finished[0].weights
 
@@ -431,9 +431,13 @@ class RunClient:
     def _fail(self, failed: RunFailed) -> None:
         self._outcome = replace(self._outcome, is_over=True)
         if failed.failure != STOPPED and failed.failure != REFUSED:
-            failure, message, traceback = failed.args
+            failure, message, traceback, mistake = failed.args
             self._outcome = replace(
-                self._outcome, failure=failure, message=message, traceback=traceback
+                self._outcome,
+                failure=failure,
+                message=message,
+                traceback=traceback,
+                mistake=mistake,
             )
 
     def _accounted(self) -> RunOutcome:

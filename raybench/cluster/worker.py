@@ -11,13 +11,11 @@ import io
 import itertools
 import math
 import os
-import queue
 import re
 import shutil
 import socket
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -43,11 +41,13 @@ from raybench.training.base import BaseTrainer, DistributedContext, find_backend
 from raybench.training.command import run_command
 from raybench.training.machine import cores_near
 from raybench.training.memory import give_back
+from raybench.training.model_check import check_start
 from raybench.training.own import OwnTrainer, PlainWorld
 from raybench.training.ranks import Position
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import Checkpoints, RefusedStateError
 from raybench.training.settings import signal_handlers_ignored
+from raybench.training.timeout import call_within
 
 PREFIX = "raybench-"
 DATA = "data"
@@ -176,7 +176,10 @@ def _serve(config: dict[str, Any]) -> None:
                 gc.freeze()
                 is_settled = True
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it is reported)
-            reply = replace(_report(error), printed=output.take())
+            crashed = replace(_report(error), printed=output.take())
+            if isinstance(command, Start) and isinstance(error, UserError):
+                crashed = replace(crashed, mistake=_mistake(error, crashed))
+            reply = crashed
             output.end()
             running = None
             gc.collect()
@@ -204,6 +207,10 @@ def _compare(pool: Any, group: int, position: Position) -> str | None:
     return sentence
 
 
+_noted: set[str] = set()
+"""Remarks that this process has sent to the driver."""
+
+
 class _Run:
     """One run on this worker, from its first command to its last."""
 
@@ -218,6 +225,7 @@ class _Run:
         workload, self._dataset = load_workload_dataset(
             spec.workload, spec.dataset, spec.model, spec.data, shared=data
         )
+        self._warnings = check_start(spec, workload, self._dataset, world)
         self._trainer: BaseTrainer | OwnTrainer
         if isinstance(workload, OwnLoop):
             loop = workload.function or run_command
@@ -263,9 +271,9 @@ class _Run:
         return states.send(self._pool, sender_of(self._group), io.BytesIO(state))
 
     def _finish(self, command: Finish) -> protocol.Finished:
-        test_value = note = sent_bytes = None
+        test_value = sent_bytes = None
         if isinstance(self._trainer, OwnTrainer):
-            test_value, note = self._trainer.finish(), self._trainer.note()
+            test_value = self._trainer.finish()
         elif command.test and len(self._dataset.test):
             self._ledger.enter("eval")
             test_value = evaluate_split(self._dataset, self._trainer, self._world, "test")
@@ -276,6 +284,8 @@ class _Run:
             self._world.gather([0.0])
         self._ledger.enter("setup")
         input_s = self._trainer.input_seconds()
+        notes = [one for one in (*self._warnings, *self._trainer.notes) if one not in _noted]
+        _noted.update(notes)
         self._trainer.close()
         del self._trainer, self._evaluations
         gc.collect()
@@ -286,7 +296,7 @@ class _Run:
             ledger=ledger,
             sent_bytes=sent_bytes,
             test_value=test_value,
-            note=note,
+            notes=tuple(notes),
         )
 
 
@@ -327,19 +337,10 @@ def try_exchange(world: DistributedContext) -> None:
     """
     if world.num_workers == 1:
         return
-    done: queue.Queue[Exception | None] = queue.Queue()
-
-    def exchange() -> None:
-        try:
-            world.gather([0.0] * EXCHANGE_VALUES)
-            done.put(None)
-        except Exception as error:  # noqa: BLE001 (raised below, whatever it is)
-            done.put(error)
-
-    threading.Thread(target=exchange, name="first-exchange", daemon=True).start()
+    exchange = partial(world.gather, [0.0] * EXCHANGE_VALUES)
     try:
-        error = done.get(timeout=EXCHANGE_TIMEOUT_S)
-    except queue.Empty:
+        call_within(EXCHANGE_TIMEOUT_S, exchange, name="first-exchange")
+    except TimeoutError:
         raise UserError(
             f"{UNREACHED}the first exchange of {world.num_workers} workers, 4 KB through "
             f"{world.through}, has not ended after {EXCHANGE_TIMEOUT_S:.0f} s on rank {world.rank} "
@@ -347,8 +348,6 @@ def try_exchange(world: DistributedContext) -> None:
             "network, the GPUs' links and /dev/shm of the hosts (NCCL_DEBUG=INFO says more).",
             ErrorCode.UNREACHABLE,
         ) from None
-    if error is not None:
-        raise error
 
 
 ALL_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
@@ -388,6 +387,12 @@ def _introduce(world: DistributedContext) -> protocol.Ready:
         cores=tuple(sorted(_own_cores(world))),
         actor=context.current_actor,
     )
+
+
+def _mistake(error: UserError, crashed: Crashed) -> ErrorCode | None:
+    """Return the kind of mistake with which a run could not start; None for other failures."""
+    is_start = crashed.failure == "error" and error.code in protocol.START_MISTAKES
+    return error.code if is_start else None
 
 
 def _report(error: Exception) -> Crashed:

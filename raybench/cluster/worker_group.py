@@ -226,7 +226,7 @@ class WorkerGroup:
         if not self._answered.done():
             if isinstance(reply, protocol.Crashed):
                 self._answered.set_exception(
-                    RunFailed(reply.failure, reply.message, reply.traceback)
+                    RunFailed(reply.failure, reply.message, reply.traceback, reply.mistake)
                 )
             elif len(self._replies) == self.placement.num_workers:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])

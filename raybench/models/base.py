@@ -1,6 +1,6 @@
 """The class that a user writes to train a model of their own, and the shape of its data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -212,4 +212,21 @@ def no_label_smoothing(smoothing: float, workload: Workload, *, has_loss: bool =
         f"label_smoothing: {smoothing:g}: workload {workload.name} {why}; leave it "
         f"out{', or smooth the labels there' if has_loss else ''}.",
         ErrorCode.CONFLICT,
+    )
+
+
+def head_error(workload: Workload, names: Sequence[str], what: str) -> UserError:
+    """Return the error for a `head` that does not select some of a model's parts.
+
+    Args:
+        workload: Workload with the head.
+        names: Names of the parts; empty before the model is built.
+        what: Kind of the parts: parameters, layers.
+    """
+    shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
+    return UserError(
+        f"frozen_epochs: workload {workload.name}: its attribute head ({workload.head}) must be "
+        f"what the names of some of its {what} begin with, and not of all"
+        f"{f' ({shown})' if shown else ''}.",
+        ErrorCode.INVALID_MODEL,
     )

@@ -36,6 +36,7 @@ from raybench.runs.deadline import Deadline
 from raybench.runs.options import CompareOptions
 from raybench.runs.preflight import (
     check_address,
+    check_starts,
     check_task,
     check_time_budget,
     first_values,
@@ -51,7 +52,6 @@ from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
 from raybench.spec.study import build_study
 from raybench.stats.sequential import ERRORS
-from raybench.training.check_model import check_models
 
 RUN_NAME = "{side}-{number:03d}"
 
@@ -132,7 +132,7 @@ def check_sides(options: CompareOptions) -> Compared:
         if chosen_address(options.address) is None:
             spec, found = for_this_machine(spec)
         objective, dataset = check_task(spec, [spec.framework])
-        found += check_models(spec, [spec.framework]).warnings
+        found += check_starts(spec)
         warnings += [one for one in found if one not in warnings]
         specs[name] = spec.model_copy(update={"objective": objective})
         datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset

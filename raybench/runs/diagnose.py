@@ -58,7 +58,6 @@ from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.training.check_model import check_models
 
 
 class ProbeTrainer:
@@ -274,7 +273,7 @@ class SpeedRuns:
         self.left_out: dict[str, str] = {}
         """Reason why an axis, or a way, was not measured."""
         self._trainer, self._dataset, self._leeway = trainer, dataset, leeway
-        self._num_ways, self._steps, self._repeats = len(every_way(spec, leeway)), PILOT_STEPS, 1
+        self._num_ways, self._steps, self._repeats = 0, PILOT_STEPS, 1
         self._wall_s: list[float] = []
         self._rng = np.random.default_rng(spec.seed)
 
@@ -285,6 +284,9 @@ class SpeedRuns:
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
         """Train the ways of all axes in turns, or until Ctrl-C."""
+        step_s, record = self._probe(self.spec, "pilot", "pilot")
+        self._leeway = replace(self._leeway, batch_statistics=bool(record.batch_statistics))
+        self._num_ways = len(every_way(self.spec, self._leeway))
         if self._num_ways == 1:
             raise UserError(
                 "--fastest: this run has no other way that leaves its curve alone.",
@@ -292,7 +294,6 @@ class SpeedRuns:
             )
         say(console, f"{describe(self.spec)}: {self._num_ways} ways to run it, axis by axis")
         self._repeats = options.repeats
-        step_s, _ = self._probe(self.spec, "pilot", "pilot")
         if step_s is not None:
             self._steps = max(MIN_STEPS, steps_for(options.seconds, step_s))
         for axis in AXES:
@@ -399,8 +400,7 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
     _check_data(options, spec, dataset)
     leeway = None
     if options.fastest:
-        leeway, warnings = leeway_of(options.address, spec, dataset)
-        words += warnings
+        leeway = leeway_of(options.address, spec, dataset)
     for sentence in words:
         say(console, sentence)
     if options.dry_run:
@@ -494,18 +494,17 @@ def _print_plan(console: Console, spec: RunSpec, dataset: Dataset, leeway: Leewa
         say(console, f"{name}: {exchange}, dataset {data}, {batch}")
 
 
-def leeway_of(address: str | None, spec: RunSpec, dataset: Dataset) -> tuple[Leeway, list[str]]:
-    """Return the changes of a run that leave its curve alone, and warnings in sentences."""
+def leeway_of(address: str | None, spec: RunSpec, dataset: Dataset) -> Leeway:
+    """Return the changes of a run that leave its curve alone, as far as known before it is built:
+    the first probe says whether the model has batch statistics."""
     workload, _ = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
-    probed = check_models(spec, [spec.framework])
     is_here = chosen_address(address) is None
-    found = Leeway(
+    return Leeway(
         equal_frameworks=isinstance(workload, LayerWorkload),
-        batch_statistics=probed.batch_statistics,
+        batch_statistics=False,
         reads=bool(spec.augment) or dataset.train.is_on_demand,
         fits=local_capacity().fits if is_here else spec.placement.group.__eq__,
     )
-    return found, probed.warnings
 
 
 def _measure(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from raybench.cluster.protocol import fault_of
+from raybench.results.records import read_records
 from raybench.results.store import Store, keep_error
 from raybench.runs.deadline import Deadline
 from raybench.runs.saved_runs import Disturbed, SavedRuns
@@ -142,7 +143,9 @@ class RunLifecycle:
     def end(self, *, stopped_by: StopReason, cap_s: float = math.inf) -> RunRecord:
         """Write the record of the run's newest state.
 
-        An error that every other run would meet, too, ends the study.
+        An error that every other run would meet, too, ends the study. So does a mistake in the
+        model while no run of the study has been evaluated, and the run has no record; later it
+        fails its run alone.
 
         Args:
             stopped_by: Why the run was stopped, unless it ended by itself.
@@ -150,27 +153,33 @@ class RunLifecycle:
                 that missed the target (`cap`).
 
         Returns:
-            The record. `interrupted` if it could not be written: the run is then repeated.
+            The record. `interrupted` if it was not written: the run is then repeated.
         """
         recorder, outcome = self._recorder, self.outcome
         if (fault := fault_of(outcome.message)) is not None:
             recorder.deadline.ends_with(fault)
+        mistake = outcome.user_error
+        if mistake is not None and read_records(recorder.store.folder).curves:
+            mistake = None
+        if mistake is not None:
+            recorder.deadline.ends_with(mistake)
         if outcome.failure not in (None, "nan"):
             with recorder.ending_study():
                 log = recorder.saved.log(self.name)
                 error = outcome.message or "", outcome.traceback
                 message = keep_error(recorder.store, self.name, *error, log=log)
                 outcome = replace(outcome, message=message)
-        if outcome.note is not None and outcome.note not in recorder.said:
-            recorder.said.add(outcome.note)
-            recorder.progress.say(f"trial {self.name}: {outcome.note}")
+        for note in outcome.notes:
+            if note not in recorder.said:
+                recorder.said.add(note)
+                recorder.progress.say(f"trial {self.name}: {note}")
         record = outcome.record(
             self.name, self.spec, role=self._role, source=self._source, stopped_by=stopped_by
         )
         if record.stop == "time_budget" and record.ledger["train"] > cap_s:
             record = replace(record, stop="cap")
         record = recorder.disturbed.judged(record)
-        if not recorder.append(record.line()):
+        if mistake is not None or not recorder.append(record.line()):
             record = replace(record, stop="interrupted")
         recorder.saved.over(record)
         return record

@@ -1,7 +1,6 @@
 """Checks before anything starts: workload, data, frameworks, room on the cluster."""
 
 import importlib.util
-import itertools
 import math
 import re
 import sys
@@ -24,9 +23,10 @@ from raybench.data.baseline import label_baseline
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
 from raybench.data.leaks import leak_lines
-from raybench.models.base import OwnLoop, refuse_label_smoothing
+from raybench.models.base import OwnLoop, head_error, refuse_label_smoothing
 from raybench.models.find import load_workload_dataset, require_framework
 from raybench.models.hidden import refuse_hiding_files
+from raybench.models.named import NamedWorkload, cached_network, size_warnings, weights_file
 from raybench.models.user_code import user_code_errors
 from raybench.report.console import say
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
@@ -43,9 +43,8 @@ from raybench.spec.metric import (
     named_metric,
 )
 from raybench.spec.objective import BUDGET, Objective, resolved
-from raybench.spec.optimizer import is_librarys
 from raybench.spec.own_loop import is_command, is_launched, is_own_loop, keys_of, words_of
-from raybench.spec.run import OPEN, RESOURCES, Placement, RunSpec, is_open, nested, value_of
+from raybench.spec.run import OPEN, RESOURCES, Placement, RunSpec, is_open, nested
 from raybench.spec.space import (
     Choices,
     Powers,
@@ -60,7 +59,6 @@ from raybench.spec.space import (
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
 from raybench.spec.text import clean
 from raybench.spec.values import identity, short
-from raybench.training.check_model import check_models
 from raybench.training.command import values_of as values_of_command
 from raybench.training.machine import LACKING, GpusSeen, framework_sees, require_gpus
 
@@ -69,11 +67,6 @@ HOOKS_OF = {
     "loss": ("torch_loss", "keras_loss"),
 }
 """Hooks of a workload that change what a metric averages, so that labels alone do not tell it."""
-SAMPLED_WHOLE = (
-    "The model has batch normalisation over each worker's own samples, so workers are searched "
-    "like all else and not predicted (search.factorise: false); on GPUs sync_batch_norm: true "
-    "takes the samples of all workers."
-)
 GPUS = "gpus_per_worker"
 GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
 """Run-spec keys that determine the worker group."""
@@ -210,14 +203,43 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
     spec = spec.model_copy(update={"objective": objective})
     if is_own_loop(study.workload):
         return study, dataset, _without_effect(study, space)
-    others = other_starts(study, space, spec)
-    warnings, has_batch_statistics = check_models(spec, frameworks, others=others)
+    warnings = check_starts(spec, *other_starts(study, space, spec))
     warnings += leak_lines(dataset)
     check_data(study, space, spec, dataset)
-    if has_batch_statistics and _takes_apart(study, space):
-        search = study.search.model_copy(update={"factorise": False})
-        return study.model_copy(update={"search": search}), dataset, [*warnings, SAMPLED_WHOLE]
     return study, dataset, warnings
+
+
+def check_starts(*specs: RunSpec) -> list[str]:
+    """Check how models start, as far as it is known without building them.
+
+    What else is wrong with a model, the first run says on its worker
+    (`training.model_check.check_start`).
+
+    Returns:
+        Warnings about small images and about a frozen backbone of random weights.
+
+    Raises:
+        UserError: A class refuses its settings, weights are not on this machine, or a model with
+            `frozen_epochs` has no head.
+    """
+    warnings: dict[str, None] = {}
+    for spec in specs:
+        workload, _ = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
+        if isinstance(workload, OwnLoop):
+            continue
+        if isinstance(workload, NamedWorkload):
+            warnings |= dict.fromkeys(size_warnings(workload))
+            if spec.frozen_epochs and spec.weights == "none":
+                warnings[
+                    f"Workload {workload.name}: frozen_epochs freezes weights that are random; set "
+                    "weights to a file or to cached."
+                ] = None
+        elif spec.frozen_epochs and workload.head is None:
+            raise head_error(workload, [], "parameters or layers")
+        is_elsewhere = isinstance(workload, NamedWorkload) and workload.library != "both"
+        if spec.weights != "cached" or not is_elsewhere:  # else its library knows the place
+            weights_file(workload, spec.weights, {"both": cached_network})
+    return list(warnings)
 
 
 def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) -> None:
@@ -270,12 +292,6 @@ WHOLE_SETTINGS = re.compile(r"\.model\b(?!\s*[\[.])")
 """A use of all settings of the model, not of one by its name."""
 SUMS = {"batch_size_per_worker": "global_batch_size"}
 """Sum over the workers that a loop may read in place of a key."""
-
-
-def _takes_apart(study: StudySpec, space: Space) -> bool:
-    """Whether the search would predict worker counts by default, and not because it is asked to."""
-    several = len(possible_values(space["num_workers"])) > 1 if "num_workers" in space else False
-    return several and "factorise" not in study.search.model_fields_set and study.search.factorise
 
 
 LARGE_BATCH = 2**20
@@ -606,7 +622,7 @@ def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
     return ASKED_AHEAD if is_idle_held and len(every) > 1 and not study.search.concurrency else 0
 
 
-START_KEYS = ("weights", "frozen_epochs", "sync_batch_norm")
+START_KEYS = ("weights", "frozen_epochs")
 """Keys of the model's initial state, whose values not every model takes."""
 
 
@@ -625,26 +641,13 @@ def first_values(
 
 def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]:
     """Return variants of `spec` in which every searched value of the model's settings and initial
-    state occurs once."""
-    starts = [key for key in START_KEYS if key in space]
-    settings = [key for key in space if is_open(key, "model")]
-    if any(map(is_librarys, values_of("optimizer", space, study.fixed))):
-        starts += [key for key in ("framework", "optimizer") if key in space]
-        settings += [key for key in space if is_open(key, "optimizer_options")]
-    every = {key: values_of(key, space, study.fixed) for key in (*starts, *settings)}
-    wanted: list[dict[str, object]] = [
-        dict(zip(starts, combination, strict=True))
-        for combination in itertools.product(*(every[key] for key in starts))
-    ]
-    wanted += [before | {key: one} for key in settings for one in every[key] for before in wanted]
-    seen = {(key, identity(value_of(spec, key))) for key in every}
+    state occurs."""
+    keys = [key for key in space if key in START_KEYS or is_open(key, "model")]
     before = {key: getattr(spec, key) for key in OPEN}
-    found = []
-    for given in wanted:
-        values = first_values(study, space, given)
-        own = {key: values[key] for key in every}
-        pairs = {(key, identity(value)) for key, value in own.items()}
-        if not pairs <= seen:
-            seen |= pairs
-            found.append(spec.model_copy(update=nested(before | own)))
-    return found
+    found: dict[str, RunSpec] = {}
+    for key in keys:
+        for value in values_of(key, space, study.fixed):
+            values = first_values(study, space, {key: value})
+            own = {one: values[one] for one in keys}
+            found[identity(own)] = spec.model_copy(update=nested(before | own))
+    return list(found.values())

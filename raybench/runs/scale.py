@@ -42,6 +42,7 @@ from raybench.runs.preflight import (
     check_address,
     check_cluster,
     check_gpus,
+    check_starts,
     check_task,
     check_time_budget,
     spec_on_gpus,
@@ -71,7 +72,6 @@ from raybench.spec.scaling_study import (
 )
 from raybench.spec.text import clean, counted
 from raybench.stats.record import RunRecord, StopReason
-from raybench.training.check_model import check_models
 
 
 def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisplay) -> None:
@@ -236,7 +236,7 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
         objective, dataset = check_task(spec, frameworks)
         metrics[objective.judged_by.name] = objective.judged_by
         datasets[shared_key(spec.workload, spec.dataset, spec.data)] = dataset
-        found = check_models(spec, frameworks).warnings
+        found = check_starts(spec)
         warnings += [one for one in found if one not in warnings]
     names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
     named = [name for name in names if name is not None]

@@ -42,6 +42,7 @@ from raybench.runs.preflight import (
     check_address,
     check_cluster,
     check_gpus,
+    check_starts,
     check_task,
     spec_on_gpus,
 )
@@ -55,7 +56,6 @@ from raybench.spec.run import RunSpec, describe
 from raybench.stats.checkpoint import spec_digest
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.training.check_model import check_models
 from raybench.training.own import STATE_FILES, state_of
 from raybench.training.saved import DATA_FILE, MODEL_FILES
 
@@ -67,7 +67,7 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
     check_loggers(options.log)
     console = make_console(file=sys.stdout)
     place, spec, dataset, words = check_run(options, read_spec(options), "train")
-    words += check_models(spec, [spec.framework]).warnings
+    words += check_starts(spec)
     for sentence in words:
         say(console, sentence)
     if options.dry_run:

@@ -161,10 +161,29 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
     return Factors(sampled, placements, may_add_passes=not normalises_a_step)
 
 
-def study_factors(study: StudySpec, space: Space) -> Factors | str:
-    """Return the factorized space of a study, or the reason why it is sampled as a whole."""
+SAMPLED_WHOLE = (
+    "The model has batch normalization over each worker's own samples, so worker counts are "
+    "sampled like every other key and not predicted (search.factorise: false); on GPUs, "
+    "sync_batch_norm: true normalizes over the samples of all workers."
+)
+
+
+def study_factors(
+    study: StudySpec, space: Space, *, batch_statistics: bool = False
+) -> Factors | str:
+    """Return the factorized space of a study, or the reason why it is sampled as a whole.
+
+    Args:
+        study: The study.
+        space: Its search space.
+        batch_statistics: Whether the model is known to normalize over the batch of one worker; then
+            several worker counts are predicted only if `search.factorise` is set.
+    """
     if not study.search.factorise:
         return "search.factorise is false"
+    has_several = "num_workers" in space and len(possible_values(space["num_workers"])) > 1
+    if batch_statistics and has_several and "factorise" not in study.search.model_fields_set:
+        return SAMPLED_WHOLE
     if is_own_loop(study.workload):
         return "what a training loop of your own does with workers and batch is not known"
     if any(is_open(key, "model", "data") for key in space):

@@ -146,11 +146,11 @@ class LiveTrials:
         self._progress.finished(record)
 
     def _hopeless(self, outcome: RunOutcome) -> StudyError | UserError | None:
-        """Return the error that ends the search: the first HOPELESS trials all failed with the same
-        message before training, or a failure that no other configuration can avoid."""
+        """Return the error that ends the search before any trial has trained: a failure that no
+        other configuration can avoid, or the same failure of the first HOPELESS trials."""
         if outcome.evaluation is not None:
             self._has_trained = True
-        if self._has_trained or outcome.failure not in ("error", "timeout"):
+        if self._has_trained or outcome.failure not in ("error", "timeout", "worker_lost"):
             return None
         if (message := outcome.message or "").startswith(UNREPORTED) and OTHER_KEYS in message:
             return UserError(outcome.message or "", ErrorCode.COMMAND)

@@ -32,7 +32,7 @@ from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import RAY_LOG, WaitWatch
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.factorisation import Factors
+from raybench.search.factorisation import SAMPLED_WHOLE, Factors, study_factors
 from raybench.search.live_trials import LiveTrials
 from raybench.search.race_stage import KEY, OVER, Confirmation, more_until, num_raced
 from raybench.search.ray_tune import run_trials
@@ -253,6 +253,11 @@ class StudyPipeline:
     ) -> tuple[Search, ConfirmBudget]:
         """Return the search with the records of earlier sessions, and the confirmation budget."""
         folder, found = self.store.folder, self._plan.factors
+        references = [run for name, run in records.runs.items() if name.startswith("reference")]
+        if any(run.batch_statistics for run in references):
+            found = study_factors(self.study, self.space, batch_statistics=True)
+        if found == SAMPLED_WHOLE:
+            self._note(SAMPLED_WHOLE)
         factors = found if isinstance(found, Factors) else None
         slots, capacity = None, self.session.capacity
         if factors is not None and not capacity.grows:

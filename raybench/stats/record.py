@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Strict
 
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import Objective, search_score, worst_score
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES
@@ -291,8 +292,10 @@ class RunOutcome:
     """Index of the evaluation that follows its newest checkpoint; None without a checkpoint."""
     refused: str | None = None
     """Reason why it started over instead of resuming from its checkpoint."""
-    note: str | None = None
-    """Sentence for the user on how it ended; not a failure."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the user on the model and on how it ended; not a failure."""
+    mistake: ErrorCode | None = None
+    """Kind of mistake in the model or its settings with which it could not start."""
     # The following fields are in the record under the same names.
     failure: Failure | None = None
     message: str | None = None
@@ -314,6 +317,13 @@ class RunOutcome:
     def stop(self) -> StopReason | None:
         """Reason why the run ended by itself; None if it has not."""
         return self.evaluation.stop if self.evaluation else None
+
+    @property
+    def user_error(self) -> UserError | None:
+        """The user's mistake with which the run could not start; None for any other end."""
+        if self.mistake is None:
+            return None
+        return UserError(self.message, self.mistake, self.traceback)
 
     def score(self, objective: Objective) -> float:
         """Return the score that the search minimizes; the worst one without an evaluation."""

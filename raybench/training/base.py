@@ -127,6 +127,8 @@ class BaseTrainer(Protocol):
     num_parameters: int
     batch_statistics: bool
     """Whether a layer normalizes over the batch of one worker."""
+    notes: list[str]
+    """Remarks for the user on the model as it starts, in sentences."""
 
     def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation on throw-away data in the shape of each step, then restore

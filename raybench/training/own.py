@@ -432,6 +432,8 @@ class OwnTrainer:
         self._left: str | None = None
         """How the function ended without an error; None before."""
         self.run = Run(spec, world, ledger, resume=resume)
+        self.notes: list[str] = []
+        """Remarks on the run for the user, in sentences."""
         self._exchanges: tuple[int | None, float] = None, time.monotonic()
         """Collectives that the loop has begun, and when that number last changed."""
         self._thread = threading.Thread(target=self._call, name=self._name, daemon=True)
@@ -478,11 +480,9 @@ class OwnTrainer:
         while not self.run._reports.empty():
             if isinstance(reported := self.run._reports.get(), BaseException):
                 raise reported
+        if (note := self.run.note or signals_note()) is not None:
+            self.notes.append(note)
         return self.run._test
-
-    def note(self) -> str | None:
-        """Return a remark on the run for the user, or None."""
-        return self.run.note or signals_note()
 
     def state(self) -> bytes | None:
         """Return the state that belongs to the last report, or None; b"" on ranks other than 0."""

@@ -104,7 +104,7 @@ def test_what_happens_to_a_run_ends_it_and_its_last_evaluation_stays(fault: RunF
     first, second = client.step(), client.step()
     assert second.is_over
     assert second.evaluation == first.evaluation is not None
-    told = second.failure, second.message, second.traceback, second.restarts
+    told = second.failure, second.message, second.traceback, second.mistake, second.restarts
     assert told == (*fault.args, 0), "not tried again: it is the run's own fault"
     assert client.finish(save=True, test=True).failure == fault.failure
     assert pool.heard[-2:] == [Advance(), ("a", {"keep": True})], "the pool has dropped its group"

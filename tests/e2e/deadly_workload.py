@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 def die_once(phase: str) -> None:
-    """Kill this process, unless another has died in `phase` before or none shall.
-
-    Workers of Ray only: before a search the model is tried in a process of its own.
-    """
-    if "RAY_RAYLET_PID" not in os.environ:
-        return
+    """Kill this process, unless another has died in `phase` before or none shall."""
     if phase not in os.environ["DEATHS"].split(","):
         return
     try:
@@ -51,7 +46,7 @@ class Deadly(Workload):
 
             def forward(self, images: torch.Tensor) -> torch.Tensor:
                 self.evaluated += not self.training
-                if self.evaluated > 1:  # the warm-up evaluates once
+                if self.evaluated > 2:  # the check of the model evaluates twice
                     die_once("eval")
                 return self.dense(images.flatten(1))
 

@@ -27,6 +27,7 @@ from raybench.results.store import Store, StudyFiles
 from raybench.runs.deadline import Deadline
 from raybench.runs.scale import run_study
 from raybench.runs.single_run import single_runs
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, Placement, RunSpec
 from raybench.spec.scaling_study import build_scaling_study
@@ -222,7 +223,8 @@ def test_an_exception_in_user_code_is_the_run_s_failure(session: Session) -> Non
     spec = SPEC.model_copy(update={"workload": "tests.e2e.broken_workload:Broken"})
     outcome = to_the_end(RunClient(session.pool, "broken", spec))
     assert outcome.failure == "error"
-    assert outcome.message == "RuntimeError: this model cannot be built"
+    assert outcome.mistake is ErrorCode.INVALID_MODEL
+    assert "RuntimeError: this model cannot be built" in (outcome.message or "")
     assert "build_torch" in outcome.traceback
 
 

@@ -1,10 +1,12 @@
 """The README's class of a user's own model, and a training loop of one's own, searched for real."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 import raybench
+from raybench.spec.errors import WRONG_INPUT
 from tests.test_readme import block
 
 from .commands import raybench as run
@@ -46,6 +48,34 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     assert (trials["start_s"] > 0).all(), "new workers for each"
     assert set(trials["num_parameters"]) == {784 * 128 + 128 + 128 * 10 + 10}
     assert set(trials["workload"]) == {"my_model:MyModel"}
+
+
+NARROW = """
+from raybench import Workload
+
+class Narrow(Workload):
+    name, input_shape, num_classes = "narrow", (8, 8, 1), 10
+
+    def build_torch(self):
+        from torch import nn
+
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 7))
+"""
+
+
+def test_a_model_that_cannot_train_ends_a_search_with_its_first_run(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "narrow.py").write_text(NARROW)
+    printed = run(
+        *("tune", "--workload", "narrow:Narrow", "--set", "space.framework=[torch]"),
+        *("--set", "dataset=digits", "--set", "num_workers=1", "--trials", "20", "--json"),
+        cwd=tmp_path,
+        code=WRONG_INPUT,
+    )
+    answer = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
+    assert answer["error"]["code"] == "invalid_model"
+    assert "(8, 7)" in answer["error"]["message"]
+    assert len(raybench.load(tmp_path / "results" / "digits").trials) <= 1
 
 
 def test_a_whole_search_of_a_loop(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, study_cells
 from raybench.stats.record import RunOutcome
-from raybench.training.check_model import Probed
 from tests.factories import outcome, record
 from tests.fake_client import use_clients
 from tests.runs.made_up import point, run_of, study_of, write
@@ -84,7 +83,6 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
     saved = contextlib.nullcontext(FakeSavedRuns())
     monkeypatch.setattr(single_run, "SavedRuns", lambda *given, **options: saved)
     monkeypatch.setattr(body, "run_study", run)
-    monkeypatch.setattr(body, "check_models", lambda *given, **options: Probed([]))
     return ran
 
 

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from raybench.search.factorisation import GLOBAL_BATCH, Factors, factorise, placed
+from raybench.search.factorisation import (
+    GLOBAL_BATCH,
+    SAMPLED_WHOLE,
+    Factors,
+    factorise,
+    placed,
+    study_factors,
+)
 from raybench.search.placement import Placer
 from raybench.spec.run import RunSpec
 from raybench.spec.space import Choices, Powers
@@ -165,3 +172,18 @@ def test_what_cannot_be_taken_apart_says_why(
     found = take_apart(changes, **fixed)
     assert isinstance(found, str)
     assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("workers", "search", "is_whole"),
+    [([1, 2], {}, True), ([1], {}, False), ([1, 2], {"factorise": True}, False)],
+)
+def test_worker_counts_of_a_model_with_batch_statistics_are_not_predicted_by_default(
+    workers: list[int], search: dict[str, Any], is_whole: bool
+) -> None:
+    space = SPACE | {"num_workers": workers}
+    content = {"objective": OBJECTIVE, "space": space, "search": search}
+    study, parsed = build_study(content, "test")
+    found = study_factors(study, parsed, batch_statistics=True)
+    assert (found == SAMPLED_WHOLE) == is_whole
+    assert isinstance(study_factors(study, parsed), Factors)

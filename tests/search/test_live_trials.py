@@ -261,6 +261,7 @@ def test_a_disturbed_trial_is_marked_and_not_run_again(stage: Stage) -> None:
     [
         ([broken("no file, pid 1"), broken("no file, pid 2")], True),
         ([replace(broken("no file, pid 2"), failure="timeout")] * 2, True),
+        ([replace(broken("no file, pid 2"), failure="worker_lost")] * 2, True),
         ([broken("no file"), broken("no memory for 3")], False),
         ([broken("no file"), REACHED], False),
         ([replace(SECOND, is_over=True, failure="error", message="x"), broken("x")], False),
@@ -278,6 +279,22 @@ def test_a_search_ends_where_no_trial_can_train(
             stage.deadline.raise_fault()
     assert len(read_records(stage.store.folder).runs) == 2, "nothing is lost"
     assert stage.deadline.over == is_hopeless
+
+
+def test_a_mistake_in_the_model_ends_a_search_in_which_nothing_has_trained(stage: Stage) -> None:
+    mistaken = replace(broken("shape (8, 7)"), mistake=ErrorCode.INVALID_MODEL, traceback="line 3")
+    run(stage, mistaken)
+    with refused(ErrorCode.INVALID_MODEL, "(8, 7)") as caught:
+        stage.deadline.raise_fault()
+    assert caught.value.details == "line 3"
+    assert not read_records(stage.store.folder).runs, "it runs again once the model is corrected"
+
+
+def test_a_mistake_in_the_model_of_one_trial_fails_it_alone(stage: Stage) -> None:
+    run(stage, REACHED)
+    name = run(stage, replace(broken("shape (8, 7)"), mistake=ErrorCode.INVALID_MODEL))
+    assert stage.record(name).failure == "error"
+    assert not stage.deadline.over
 
 
 def test_a_search_ends_with_the_first_command_that_prints_no_metric(stage: Stage) -> None:

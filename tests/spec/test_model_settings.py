@@ -78,12 +78,12 @@ def test_command_lines_set_and_search_them():
     assert only["space"] == {}
 
 
-def test_each_value_is_tried_before_anything_starts():
+def test_each_value_is_checked_before_anything_starts():
     study, space = built()
     first = study.run_spec(first_values(study, space))
     found = [one.model for one in other_starts(study, space, first)]
-    assert {one["hidden_units"] for one in found} | {first.model["hidden_units"]} == {64, 128}
-    assert {one["dropout"] for one in found} | {first.model["dropout"]} == {0.0, 0.5}
+    assert {one["hidden_units"] for one in found} == {64, 128}
+    assert {one["dropout"] for one in found} == {0.0, 0.5}
     assert all(one["norm"] == "layer" for one in found)
 
 
@@ -118,12 +118,6 @@ def test_an_optimizer_of_a_library_is_searched_with_its_options():
     assert none.optimizer_options == {}
     assert value_of(none, "optimizer_options.momentum") is None
     assert end_of(space["learning_rate"], "learning_rate", spec) == "upper"
-    first = study.run_spec(first_values(study, space))
-    tried = {(one.framework, one.optimizer) for one in other_starts(study, space, first)}
-    assert {("tensorflow", "keras:Nadam"), ("torch", "adam")} <= tried
-    assert any(
-        one.optimizer_options == {"momentum": 0.99} for one in other_starts(study, space, spec)
-    )
 
 
 def test_a_library_s_optimizer_has_no_default_rate_and_the_reference_none_but_the_middle():

@@ -102,9 +102,11 @@ class Compiled(Workload):
         return model
 
 
-def probed(workload: Workload, **settings: Any) -> list[str]:
-    trial = find_part("tensorflow", "probe").Trial(workload, ACCURACY, gpu=False, **settings)
-    found: list[str] = trial.run(PIXELS[:8], CLASSES[:8]).warnings
+def checked(workload: Workload, **settings: Any) -> list[str]:
+    made = find_part("tensorflow", "model_check").ModelCheck(
+        workload, ACCURACY, gpu=None, **settings
+    )
+    found: list[str] = made.run(PIXELS[:8], CLASSES[:8])
     return found
 
 
@@ -151,7 +153,7 @@ def of(**changes: Any) -> Workload:
 def test_a_compiled_loss_is_trained(changes: dict[str, Any], loss: Callable[[], Any]) -> None:
     workload = of(**changes)
     check_equal(trained(workload), fitted(workload, loss()))
-    (warning,) = probed(workload)
+    (warning,) = checked(workload)
     assert "optimizer" in warning
 
 
@@ -170,12 +172,12 @@ def test_a_compiled_loss_that_is_no_mean_over_samples_is_refused(
     changes: dict[str, Any], word: str
 ) -> None:
     with pytest.raises(UserError, match=word):
-        probed(of(**changes))
+        checked(of(**changes))
 
 
 def test_no_label_smoothing_of_a_compiled_loss() -> None:
     with pytest.raises(UserError, match="label_smoothing"):
-        probed(Compiled(), smoothing=0.1)
+        checked(Compiled(), smoothing=0.1)
     with pytest.raises(UserError, match="label_smoothing"):
         trained(Compiled(), label_smoothing=0.1)
 
@@ -200,18 +202,18 @@ def of_class(**methods: Any) -> Workload:
 def test_a_training_step_of_its_own_is_refused(name: str) -> None:
     workload = of_class(**{name: lambda self, *given, **more: {"loss": 0.0}})
     with pytest.raises(UserError, match=f"{name} of its own") as caught:
-        probed(workload)
+        checked(workload)
     assert "keras_loss" in str(caught.value)
     assert "raybench.integrations.Keras" in str(caught.value)
     workload.keras_loss = hook
-    (warning,) = probed(workload)
+    (warning,) = checked(workload)
     assert name in warning
 
 
 def test_a_metric_of_its_own_is_a_warning() -> None:
-    (warning,) = probed(of(more={"metrics": ["accuracy"]}))
+    (warning,) = checked(of(more={"metrics": ["accuracy"]}))
     assert "compiled metrics" in warning
-    (warning,) = probed(of_class(test_step=lambda self, data: {}))
+    (warning,) = checked(of_class(test_step=lambda self, data: {}))
     assert "test_step" in warning
 
 

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from local import small_spec
 
-from raybench.models.shipped import shipped_workload
 from raybench.spec.errors import UserError
 from raybench.training.base import find_part
-from raybench.training.probe import check_start
 
 LIBRARYS = {"torch": "torch", "tensorflow": "keras"}
 PLAIN = """
@@ -29,7 +27,7 @@ class Plain(torch.optim.Optimizer):
 
 def check(framework: str, name: str, **changes: Any) -> None:
     spec = small_spec(framework, optimizer=f"{LIBRARYS[framework]}:{name}", **changes)
-    check_start(framework, shipped_workload("mlp", None), spec)
+    find_part(framework, "optim").check_optimizer(spec)
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])

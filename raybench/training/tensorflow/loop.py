@@ -21,8 +21,8 @@ from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
+from raybench.training.model_check import builds_user_models, check_workers
 from raybench.training.optimizers import settings_of
-from raybench.training.probe import builds_user_models, check_workers
 from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.batches import (
     batches_of,
@@ -40,6 +40,7 @@ from raybench.training.tensorflow.model import (
     added_loss,
     compiled_loss,
     prepare_inputs,
+    statistics_warnings,
 )
 from raybench.training.tensorflow.named import start_from
 from raybench.training.tensorflow.optim import build_optimizer
@@ -178,7 +179,8 @@ class Trainer(BaseTrainer):
         with world.strategy.scope():
             self._model = keras_model.build_model(workload, spec.seed)
             set_arithmetic(spec.precision)  # the user's code may have changed it
-            start_from(self._model, workload, spec.weights)
+            self.notes = start_from(self._model, workload, spec.weights)
+            self.notes += statistics_warnings(self._model, workload, spec.weights)
             self.num_parameters = keras_model.num_parameters(self._model)
             self.batch_statistics = (
                 keras_model.batch_statistics(self._model) and not spec.sync_batch_norm

@@ -62,6 +62,30 @@ def batch_statistics(model: keras.Model) -> bool:
     return any(isinstance(layer, kinds) and not layer.synchronized for layer in all_layers(model))
 
 
+SLOW_MOMENTUM = 0.99
+"""Default batch normalization momentum of Keras, which affects short trainings; torch's corresponds
+to 0.9."""
+TIME_CONSTANTS = 5.0
+"""Time constants until the initial statistics count for less than 1 %; each of dozens of layers
+scales its outputs by their remainder."""
+
+
+def statistics_warnings(model: keras.Model, workload: Workload, weights: str) -> list[str]:
+    """Return a warning if evaluations of a library's model, begun without `weights`, lag far behind
+    training."""
+    kinds = keras.layers.BatchNormalization
+    slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
+    is_known = isinstance(workload, NamedWorkload)
+    if not is_known or slowest < SLOW_MOMENTUM or weights != "none":
+        return []
+    steps = round(TIME_CONSTANTS / (1 - slowest))
+    return [
+        f"Workload {workload.name}: its batch normalization has momentum {slowest:g}, so without "
+        f"weights it is evaluated near chance for the first {steps:,} steps or so; start from "
+        "trained weights, or choose another network."
+    ]
+
+
 def prepare_inputs(inputs: Inputs) -> Inputs:
     """Scale uint8 to float32 in 0..1, convert integers to int64, also in dicts of inputs."""
     return each(inputs, _prepared)

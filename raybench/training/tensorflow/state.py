@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from raybench.models.base import Workload
+from raybench.models.base import Workload, head_error
 from raybench.spec.run import RunSpec
-from raybench.training.probe import head_error
 from raybench.training.saved import check_same_model, foreign_state_error
 from raybench.training.tensorflow.internals import all_layers, seed_states
 from raybench.training.tensorflow.named import NamedModel

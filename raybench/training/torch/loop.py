@@ -20,8 +20,8 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
+from raybench.training.model_check import builds_user_models, check_workers
 from raybench.training.optimizers import settings_of
-from raybench.training.probe import builds_user_models, check_workers
 from raybench.training.torch import model as torch_model
 from raybench.training.torch.batches import (
     Moment,
@@ -143,7 +143,7 @@ class Trainer(BaseTrainer):
         set_arithmetic(spec.precision)  # the user's code may have changed it
         if builds_user_models(spec, workload):
             check_workers(workload, torch_model.parameter_shapes(self._model), world)
-        start_from(self._model, workload, spec.weights)
+        self.notes = start_from(self._model, workload, spec.weights)
         self.batch_statistics = (
             torch_model.batch_statistics(self._model) and not spec.sync_batch_norm
         )

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raybench.models.base import Workload
+from raybench.models.base import Workload, head_error
 from raybench.spec.run import RunSpec
-from raybench.training.probe import head_error
 from raybench.training.saved import check_same_model, foreign_state_error
 from raybench.training.torch.internals import foreach
 from raybench.training.torch.model import set_random_seed

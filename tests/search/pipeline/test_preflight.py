@@ -15,7 +15,6 @@ from raybench.runs import preflight
 from raybench.runs.preflight import (
     ASKED_AHEAD,
     GPUS,
-    SAMPLED_WHOLE,
     check_address,
     check_evaluations,
     check_gpus,
@@ -33,11 +32,12 @@ from raybench.runs.preflight import (
 )
 from raybench.search.reference import reference_spec
 from raybench.search.search import Search
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.study import build_study
 from raybench.training.machine import GpusSeen
+from tests.refusals import refused
 from tests.search.made_up import by_name, run_all
 
 STUDY: dict[str, Any] = {
@@ -60,9 +60,9 @@ def test_the_metric_and_its_chance_level_are_named_before_anything_runs() -> Non
     }
     loss = checked(metric="loss", target=0.5)
     assert (loss.direction, loss.baseline_value) == ("min", pytest.approx(2.31, abs=0.01))
-    with pytest.raises(UserError, match=r"3 is not better than the baseline, whose loss is 2\.3"):
+    with refused(ErrorCode.INVALID_VALUE, "2.3", "3"):
         checked(metric="loss", target=3.0)
-    with pytest.raises(UserError, match="rmse is not of classification"):
+    with refused(ErrorCode.CONFLICT, "rmse", "classification"):
         checked(metric="rmse", target=3.0)
 
 
@@ -112,7 +112,7 @@ class Taken(Own):
     found, _ = check_task(spec.model_copy(update={"objective": top5}), ["torch"])
     assert (found.metric, found.baseline_value) == ("top5_accuracy", 0.5)
     taken = spec.model_copy(update={"workload": "own_metrics_a:Taken"})
-    with pytest.raises(UserError, match="samples is the name of a column"):
+    with refused(ErrorCode.CONFLICT, "objective.metric", "samples"):
         check_task(taken, ["torch"])
 
 
@@ -120,9 +120,9 @@ def test_worker_counts_that_this_machine_has_no_room_for_are_left_out_and_said()
     study, space = build_study(STUDY, "test")
     content, words = without_too_wide(STUDY, study, space, ONE_CORE)
     assert content["space"]["num_workers"] == [1]
-    assert words == [
-        "num_workers 2: left out, this machine has 1 CPU and 0 GPUs; --address searches a cluster."
-    ]
+    (said,) = words
+    assert "num_workers 2" in said
+    assert "--address" in said
     check_room(*build_study(content, "test"), ONE_CORE)
     assert without_too_wide(STUDY, study, space, Capacity((Node(2, 0),), 0.0)) == (STUDY, [])
 
@@ -131,7 +131,7 @@ def test_where_no_count_fits_the_study_is_refused() -> None:
     content = STUDY | {"space": {"num_workers": [2, 64]}}
     study, space = build_study(content, "test")
     assert without_too_wide(content, study, space, ONE_CORE) == (content, [])
-    with pytest.raises(UserError, match=r"2 workers of 1 CPU each do not fit, there is room for 1"):
+    with refused(ErrorCode.NO_ROOM, "2 workers"):
         check_room(study, space, ONE_CORE)
 
 
@@ -192,11 +192,11 @@ def test_replicas_of_one_process_ask_for_one_node() -> None:
     three = Capacity((Node(3, 0), Node(3, 0)), 0.0)
     kept, left = without_too_wide(content, study, space, three)
     assert kept["space"] == {"num_workers": [1, 2]}
-    assert left[0].startswith("num_workers 4: left out")
-    assert check_room(study, space, three)[0].startswith("workers 4 of 4 CPU: left out, there is")
+    assert left[0].startswith("num_workers 4:")
+    assert check_room(study, space, three)[0].startswith("workers 4 of 4 CPU:")
     one = Capacity((Node(1, 0), Node(1, 0)), 0.0)
     study, space = build_study(content | {"space": {"num_workers": [2, 4]}}, "test")
-    with pytest.raises(UserError, match="the one process of 2 replicas needs 2 CPU of one node"):
+    with refused(ErrorCode.NO_ROOM, "2 replicas", "2 CPU"):
         check_room(study, space, one)
 
 
@@ -240,7 +240,7 @@ def test_what_one_session_has_no_time_for_a_later_one_tries(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "ray://host:0", "host:port", ":6379"])
 def test_an_address_that_cannot_be_one(address: str) -> None:
-    with pytest.raises(UserError, match="is no address; write auto"):
+    with refused(ErrorCode.INVALID_VALUE, "--address", address):
         check_address(address)
     for fine in (None, "auto", "local", "host:6379", "ray://host:10001"):
         check_address(fine)
@@ -262,42 +262,32 @@ def test_a_target_that_cannot_be_held(fixed: dict[str, Any], is_refused: bool) -
     if not is_refused:
         check_evaluations(study, space, dataset)
         return
-    with pytest.raises(UserError, match="2 evaluations in a row cannot come"):
+    with refused(ErrorCode.CONFLICT, "objective.hold", 2):
         check_evaluations(study, space, dataset)
 
 
 def test_what_no_run_can_do_is_refused_by_the_plan() -> None:
     fixed = {"batch_size_per_worker": 10**10}
     study, space = build_study(STUDY | {"objective": {"target": 0.9}, "fixed": fixed}, "test")
-    with pytest.raises(UserError, match=r"10,000,000,000 is more than the .* samples that a run"):
+    with refused(ErrorCode.INVALID_VALUE, "batch_size_per_worker", "10,000,000,000"):
         check_evaluations(study, space, load_dataset(study.dataset))
-    with pytest.raises(UserError, match=r"objective\.hold"):
+    with refused(ErrorCode.INVALID_VALUE, "objective.hold"):
         build_study(STUDY | {"objective": {"target": 0.9, "hold": 100_000}}, "test")
 
 
-def test_workers_of_a_network_with_batch_normalisation_are_not_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_normed.py").write_text(
-        """
+OWN_MODEL = """
 from raybench import Workload
 
 class Net(Workload):
-    name, input_shape, num_classes = "normed", (8, 8, 1), 10
+    name, input_shape, num_classes = "own", (8, 8, 1), 10
+
+    def __init__(self, units=10):
+        if units > 64:
+            raise ValueError("too wide")
 
     def build_torch(self):
-        from torch import nn
-
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+        raise AssertionError("built before anything runs")
 """
-    )
-    content = STUDY | {"workload": "own_normed:Net", "dataset": "digits"}
-    content |= {"space": {"num_workers": [1, 2]}, "fixed": {"framework": "torch"}}
-    content |= {"objective": {"target": 0.5}}
-    study, _, warnings = check_study(*build_study(content, "test"))
-    assert not study.search.factorise
-    assert SAMPLED_WHOLE in warnings
 
 
 def test_the_plan_says_which_samples_stand_in_two_splits(tmp_path: Path) -> None:
@@ -311,15 +301,28 @@ def test_the_plan_says_which_samples_stand_in_two_splits(tmp_path: Path) -> None
     assert any("training sample" in one for one in warnings)
 
 
-@pytest.mark.all
-def test_a_value_that_is_not_the_first_is_refused_before_anything_runs() -> None:
-    content = {
-        "objective": {"target": 0.5},
-        "space": {"frozen_epochs": [0.0, 1.0], "framework": ["torch"]},
-    }
-    with pytest.raises(
-        UserError, match=r"frozen_epochs: workload mnist_small: its attribute head .None. must be"
-    ):
+@pytest.mark.parametrize(
+    ("space", "code", "names"),
+    [
+        ({"frozen_epochs": [0.0, 1.0]}, ErrorCode.INVALID_MODEL, ["frozen_epochs", "own"]),
+        ({"weights": ["none", "none.pth"]}, ErrorCode.NOT_FOUND, ["none.pth"]),
+        ({"weights": ["none", "cached"]}, ErrorCode.CONFLICT, ["cached", "own"]),
+        ({"model": {"units": [10, 65]}}, ErrorCode.USER_CODE, ["too wide"]),
+        ({"model": {"unit": [10, 20]}}, ErrorCode.UNKNOWN_KEY, ["model.unit", "units"]),
+    ],
+)
+def test_what_a_model_cannot_start_from_is_refused_without_building_it(
+    space: dict[str, Any],
+    code: ErrorCode,
+    names: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "own_starts.py").write_text(OWN_MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    content = {"objective": {"target": 0.5}, "workload": "own_starts:Net", "dataset": "digits"}
+    content |= {"space": {"learning_rate": [0.1, 0.2], **space}, "fixed": {"framework": "torch"}}
+    with refused(code, *names):
         check_study(*build_study(content, "test"))
 
 
@@ -336,11 +339,11 @@ TWO_GPUS = Capacity((Node(16, 2),), 0.0)
 @pytest.mark.parametrize(
     ("changes", "given", "all_workers", "fixed", "says"),
     [
-        ({}, {}, False, {"gpus_per_worker": 1}, "has 2 GPUs: each worker trains on one"),
-        ({"framework": ["torch", "tensorflow"]}, {}, False, {}, "tensorflow sees none of them: ru"),
-        ({"num_workers": [4, 8]}, {}, False, {}, "2 GPUs, fewer than 4 workers"),
-        ({"num_workers": [1, 4]}, {}, False, {"gpus_per_worker": 1}, "on one"),
-        ({"num_workers": [1, 4]}, {}, True, {}, "2 GPUs, fewer than 4 workers: runs train on its"),
+        ({}, {}, False, {"gpus_per_worker": 1}, "2 GPUs"),
+        ({"framework": ["torch", "tensorflow"]}, {}, False, {}, "tensorflow"),
+        ({"num_workers": [4, 8]}, {}, False, {}, "4 workers"),
+        ({"num_workers": [1, 4]}, {}, False, {"gpus_per_worker": 1}, "2 GPUs"),
+        ({"num_workers": [1, 4]}, {}, True, {}, "4 workers"),
         *(({}, {GPUS: gpus}, False, {GPUS: gpus}, None) for gpus in (0, 1)),
     ],
 )
@@ -365,9 +368,9 @@ def test_gpus_that_are_there_are_used_where_nobody_says_otherwise(
 @pytest.mark.parametrize(
     ("content", "gpus", "says"),
     [
-        ({}, 1, "2 GPUs: each worker trains on one; --set gpus_per_worker=0 takes cores alone"),
-        ({"framework": "tensorflow"}, 0, "on its cores, because tensorflow sees none of them"),
-        ({"num_workers": 3}, 0, "fewer than 3 workers"),
+        ({}, 1, "--set gpus_per_worker=0"),
+        ({"framework": "tensorflow"}, 0, "tensorflow"),
+        ({"num_workers": 3}, 0, "3 workers"),
         ({"gpus_per_worker": 0}, 0, None),
         ({"gpus_per_worker": 0.5}, 0.5, None),
         (RunSpec().document(), 0, None),
@@ -389,14 +392,13 @@ def test_gpus_that_cannot_be_counted_are_said() -> None:
     _, (said,) = with_gpus(STUDY, *build_study(STUDY, "test"), unknown, all_workers=False)
     _, (of_one,) = spec_on_gpus(RunSpec(), unknown)
     for sentence, asking in ((said, "--gpus-per-worker 1"), (of_one, "--set gpus_per_worker=1")):
-        assert sentence.startswith("This machine seems to have GPUs, but no NVIDIA driver answers")
-        assert sentence.endswith(f"{asking} trains on a GPU all the same.")
+        assert asking in sentence
 
 
 def test_a_framework_that_sees_no_gpus_is_refused_before_anything_starts(torch_alone: None) -> None:
     check_gpus([Placement("torch", 2, gpus_per_worker=1), Placement("tensorflow", 1)])
     of_gpus = Placement("tensorflow", 1, gpus_per_worker=0.5)
-    with pytest.raises(UserError, match="tensorflow sees none; run: pip install"):
+    with refused(ErrorCode.UNSUPPORTED, "tensorflow", "pip install"):
         check_gpus([of_gpus])
 
 
@@ -407,8 +409,8 @@ def test_a_framework_that_does_not_answer_is_not_said_to_see_no_gpus(
     monkeypatch.setattr(preflight, "framework_sees", lambda framework: GpusSeen(problem=late))
     content = {**STUDY, "space": {"framework": ["tensorflow"]}}
     _, (said,) = with_gpus(content, *build_study(content, "test"), TWO_GPUS, all_workers=False)
-    with pytest.raises(UserError) as error:
+    with refused(ErrorCode.UNSUPPORTED) as error:
         check_gpus([Placement("tensorflow", 1, gpus_per_worker=1)])
     for sentence in (said, str(error.value)):
-        assert f"it is not known whether tensorflow sees them: {late}" in sentence
+        assert f"tensorflow sees them: {late}" in sentence
         assert "install" not in sentence

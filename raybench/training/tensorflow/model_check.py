@@ -1,16 +1,12 @@
-"""Trial of a Keras model on a few samples, and checks of its start, before any worker starts.
-Mirrors torch/probe.py."""
+"""Check of a Keras model on a few samples. Mirrors torch/model_check.py."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from raybench.data.inputs import Batch, each, shown
-from raybench.models.base import Workload
-from raybench.spec.run import RunSpec
-from raybench.training.probe import Array, BaseTrial
+from raybench.training.model_check import Array, BaseModelCheck
 from raybench.training.tensorflow import model as keras_model
-from raybench.training.tensorflow.internals import all_layers
 from raybench.training.tensorflow.model import Inputs, prepare_inputs
 
 NOT_CALLED = ("train_step", "compute_loss", "make_train_function", "fit")
@@ -22,15 +18,12 @@ MAX_DIFFERENCE = 1e-3
 """Relative difference allowed between the loss of a batch and the mean over its samples."""
 
 
-class Trial(BaseTrial):
-    """Trial of a model in Keras."""
+class ModelCheck(BaseModelCheck):
+    """Check of a model in Keras."""
 
     framework, model_words = "TensorFlow", "Keras"
     module, builder = keras_model, "build_keras"
     model_type, type_words = keras.Model, "keras.Model"
-
-    def _has_gpu(self) -> bool:
-        return bool(tf.config.list_physical_devices("GPU"))
 
     def _check_model(self, model: keras.Model) -> None:
         if self.losses.hook("loss") is None:
@@ -132,25 +125,3 @@ def _is_own(model: keras.Model, name: str) -> bool:
 
 def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-
-
-SLOW_MOMENTUM = 0.99
-"""Default batch normalization momentum of Keras, which affects short trainings; torch's corresponds
-to 0.9."""
-TIME_CONSTANTS = 5.0
-"""Time constants until the initial statistics count for less than 1 %; each of dozens of layers
-scales its outputs by their remainder."""
-
-
-def check_built(model: keras.Model, workload: Workload, spec: RunSpec) -> list[str]:
-    """Return a warning if evaluations lag far behind training."""
-    kinds = keras.layers.BatchNormalization
-    slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
-    if slowest < SLOW_MOMENTUM or spec.weights != "none":
-        return []
-    steps = round(TIME_CONSTANTS / (1 - slowest))
-    return [
-        f"Workload {workload.name}: its batch normalisation has momentum {slowest:g}, so without "
-        f"weights it is evaluated near chance for the first {steps:,} steps or so; begin with "
-        "weights, or take another network."
-    ]

@@ -1,47 +1,92 @@
-"""Trial of a user's model on a few samples, for both frameworks, and the check that all workers
-build the same model."""
+"""Check of a model on a few samples before its first run in a worker, for both frameworks.
+
+Also the check that all workers build the same model.
+"""
 
 import json
-import re
 import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from raybench.data.dataset import Dataset
 from raybench.data.inputs import Batch, each, shown
-from raybench.data.memory import available_bytes
-from raybench.models.base import LayerWorkload, Workload
-from raybench.models.named import NamedWorkload, size_warnings
+from raybench.models.base import LayerWorkload, OwnLoop, Workload
+from raybench.models.named import NamedWorkload
 from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.metric import Metric
-from raybench.spec.optimizer import framework_of, is_librarys
+from raybench.spec.metric import Metric, find_metric
+from raybench.spec.optimizer import is_librarys
 from raybench.spec.run import RunSpec
+from raybench.spec.values import identity
 from raybench.training.base import DistributedContext, find_part
+from raybench.training.timeout import call_within
 
 Array = npt.NDArray[Any]
 BATCH_TOLERANCE = 1e-2
 """Relative difference of outputs that rounding may cause between a large and a small batch."""
-
-NEEDS_GPU = re.compile(r"(?i)cuda|nvidia|cudnn|nccl|triton|active drivers|\b[cg]pus?\b")
-"""Words in the errors of a model that needs a GPU."""
-TRIAL_BYTES = 16
-"""Bytes per parameter that a trial on CPUs takes: weights, gradients, and as much again."""
-
-
-class Probed(NamedTuple):
-    """Result of a trial."""
-
-    warnings: list[str]
-    batch_statistics: bool = False
-    """Whether a layer normalizes over the batch of one worker; False if the model was not tried."""
+NUM_SAMPLES = 8
+"""Training samples of a check, or the batch per worker if that is smaller, but at least 2: enough
+for batch normalization, and no more memory than training takes."""
+TIMEOUT_S = 300.0
+"""Timeout of a check in seconds."""
+_checked: set[str] = set()
+"""Models that this process has checked."""
 
 
-class BaseTrial:
-    """Base class of the trial of a user's model; each backend has a subclass `Trial`."""
+def check_start(
+    spec: RunSpec, workload: Workload, dataset: Dataset, world: DistributedContext
+) -> list[str]:
+    """Check on a worker that a run can train its model.
+
+    Builds a model beside that of the run and takes a few samples of the real data through model,
+    loss, metric and backward pass; once in a process for each model. Shipped workloads, and those
+    given by layers, are known to work. Rank 0 checks for all.
+
+    Returns:
+        Warnings, in sentences.
+
+    Raises:
+        UserError: The model or the library's optimizer cannot train; `details` holds the traceback.
+    """
+    if isinstance(workload, OwnLoop) or world.rank:
+        return []
+    if is_librarys(spec.optimizer):
+        find_part(spec.framework, "optim").check_optimizer(spec)
+    key = identity([spec.workload, spec.model, spec.framework, spec.label_smoothing])
+    if isinstance(workload, LayerWorkload) or key in _checked:
+        return []
+    metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
+    check = find_part(spec.framework, "model_check").ModelCheck(
+        workload,
+        metric,
+        gpu=world.gpus[0] if world.gpus else None,
+        smoothing=spec.label_smoothing,
+    )
+    number = min(NUM_SAMPLES, max(2, spec.batch_size_per_worker), len(dataset.train))
+    rows = np.arange(number)
+
+    def run() -> list[str]:
+        warnings: list[str] = check.run(dataset.train.read(rows), dataset.train.labels[rows])
+        return warnings
+
+    try:
+        warnings = call_within(TIMEOUT_S, run, name="model-check")
+    except TimeoutError:
+        raise UserError(
+            f"Workload {workload.name}: building its model and training it on {number} samples "
+            f"took longer than {TIMEOUT_S:g} s; make it smaller or faster.",
+            ErrorCode.INVALID_MODEL,
+        ) from None
+    _checked.add(key)
+    return warnings
+
+
+class BaseModelCheck:
+    """Base class of the check of a model; each backend has a subclass `ModelCheck`."""
 
     framework: ClassVar[str]
     model_words: ClassVar[str]
@@ -53,7 +98,6 @@ class BaseTrial:
     model_type: ClassVar[Any]
     type_words: ClassVar[str]
 
-    _has_gpu: Any
     _check_model: Any
     """Raises UserError for a model that cannot be trained; uses the loss that the model brings."""
     _tensors: Any
@@ -65,33 +109,30 @@ class BaseTrial:
     _array: Any
 
     def __init__(
-        self, workload: Workload, metric: Metric, *, gpu: bool, smoothing: float = 0.0
+        self, workload: Workload, metric: Metric, *, gpu: int | None, smoothing: float = 0.0
     ) -> None:
-        """Prepare a trial.
+        """Prepare a check.
 
         Args:
             workload: Workload that builds the model.
             metric: Metric of the run.
-            gpu: Whether to use a GPU; without one on this machine the trial runs on the CPU.
+            gpu: GPU to use, as an index into those visible to the process; None for the CPU.
             smoothing: Label smoothing of the run.
         """
         self.workload, self._metric, self._gpu = workload, metric, gpu
         self.losses = self.module.Losses(workload, metric, smoothing=smoothing)
-        self._lacks_gpu, self._model = False, None
 
-    def run(self, inputs: Batch, labels: Array) -> Probed:
+    def run(self, inputs: Batch, labels: Array) -> list[str]:
         """Build the model and take a batch through it, the loss, the metric and the backward pass.
+
+        Returns:
+            Warnings, in sentences.
 
         Raises:
             UserError: The model cannot be trained.
         """
-        self._lacks_gpu = self._gpu and not self._has_gpu()
-        self._gpu = self._gpu and not self._lacks_gpu
         judge, array, framework = self.losses, self._array, self.framework
-        self._model = model = self._build()
-        if self._lacks_gpu and self._is_large(model):
-            return self.untried("has no GPU and little memory")
-        model, batch, answers = self._tensors(model, inputs, labels)
+        model, batch, answers = self._tensors(self._build(), inputs, labels)
         self._num_samples = len(labels)
         half = each(batch, lambda one: one[: len(one) // 2])
         whole, alone = (self._outputs(model, one, training=False) for one in (batch, half))
@@ -112,31 +153,11 @@ class BaseTrial:
         warnings += self._check_independence(array(alone), array(whole))
         if judge.hook("loss") is None:
             warnings += self._softmax_warning(array(outputs))
-        return Probed(warnings, self.module.batch_statistics(model))
+        return warnings
 
-    def needs_gpu(self, error: UserError) -> bool:
-        """Return whether a trial failed because the model needs a GPU that this machine lacks."""
-        cause = error.__cause__
-        named = cause is not None and NEEDS_GPU.search(f"{type(cause).__name__}: {cause}")
-        return self._lacks_gpu and bool(named)
-
-    def untried(self, why: str) -> Probed:
-        """Return the result for a model that this machine cannot try; `why` completes "this machine
-        ..."."""
-        sentence = (
-            f"Workload {self.workload.name}: its {self.model_words} model was not tried, as this "
-            f"machine {why}; the first runs say whether it trains."
-        )
-        is_built = self._model is not None
-        return Probed([sentence], is_built and self.module.batch_statistics(self._model))
-
-    def _is_large(self, model: Any) -> bool:
-        """Return whether the trial may need more memory than is available."""
-        num_parameters: int = self.module.num_parameters(model)
-        return TRIAL_BYTES * num_parameters > available_bytes()
-
-    def _users_code(self, what: str) -> AbstractContextManager[None]:
-        return user_code_errors(f"Workload {self.workload.name}: {what}")
+    def _users_code(self, what: str, advice: str = "") -> AbstractContextManager[None]:
+        sentence = f"Workload {self.workload.name}: {what}"
+        return user_code_errors(sentence, advice, ErrorCode.INVALID_MODEL)
 
     def _error(self, what: str) -> UserError:
         return UserError(f"Workload {self.workload.name}: {what}", ErrorCode.INVALID_MODEL)
@@ -162,7 +183,10 @@ class BaseTrial:
 
     def _outputs(self, model: Any, batch: Any, *, training: bool) -> Any:
         shapes = shown(each(batch, lambda one: tuple(one.shape)))
-        with self._users_code(f"its {self.model_words} model failed on inputs {shapes}"):
+        what, advice = f"its {self.model_words} model failed on inputs {shapes}", ""
+        if isinstance(self.workload, NamedWorkload) and len(self.workload.input_shape) == 3:
+            advice = "; set a larger dataset.image_size if its images are too small for it"
+        with self._users_code(what, advice):
             outputs = self._forward(model, batch, training)
         if (kind := self._refused_kind(outputs)) is not None:
             raise self._error(
@@ -291,63 +315,3 @@ def check_workers(workload: Workload, own: Shapes, world: DistributedContext) ->
             "let them depend on nothing that differs between processes (rank, environment, time).",
             ErrorCode.INVALID_MODEL,
         )
-
-
-def needs_check(spec: RunSpec) -> bool:
-    """Return whether the framework must check that a run can start."""
-    return _begins_otherwise(spec) or is_librarys(spec.optimizer)
-
-
-def _begins_otherwise(spec: RunSpec) -> bool:
-    return spec.weights != "none" or spec.frozen_epochs != 0 or spec.sync_batch_norm
-
-
-def check_start(framework: str, workload: Workload, spec: RunSpec) -> list[str]:
-    """Check in the framework that a run can start.
-
-    Returns:
-        Warnings about reinitialized weights and the start of the model.
-
-    Raises:
-        UserError: Weights, head, image size, batch normalization or optimizer do not fit the model.
-    """
-    if framework_of(spec.optimizer) == framework:
-        find_part(framework, "optim").check_optimizer(spec)
-    is_own = not isinstance(workload, LayerWorkload | NamedWorkload)
-    asks_model = is_own and (spec.optimizer == "muon" or spec.precision == "fp16")
-    if not (isinstance(workload, NamedWorkload) or _begins_otherwise(spec) or asks_model):
-        return []
-    model = find_part(framework, "model").build_model(workload, spec.seed)
-    warnings: list[str] = find_part(framework, "named").start_from(model, workload, spec.weights)
-    if spec.frozen_epochs:
-        find_part(framework, "state").Freezing(model, workload)
-    own: list[str] = find_part(framework, "probe").check_built(model, workload, spec)
-    return warnings + own
-
-
-def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:
-    """Return warnings about small images for a model by name, and a frozen backbone of random
-    weights."""
-    if not isinstance(workload, NamedWorkload):
-        return []
-    warnings = size_warnings(workload)
-    if not spec.frozen_epochs or spec.weights != "none":
-        return warnings
-    return [
-        *warnings,
-        f"Workload {workload.name}: frozen_epochs freezes weights that are random; set "
-        "weights to a file or to cached.",
-    ]
-
-
-def head_error(workload: Workload, names: list[str], what: str) -> UserError:
-    """Return the error for a `head` that does not select some of a model's parts.
-
-    `what` names the parts (parameters, layers), `names` are theirs.
-    """
-    shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
-    return UserError(
-        f"frozen_epochs: workload {workload.name}: its attribute head ({workload.head}) must be "
-        f"what the names of some of its {what} begin with, and not of all ({shown}).",
-        ErrorCode.INVALID_MODEL,
-    )
