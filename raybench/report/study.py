@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,11 @@ import pandas as pd
 
 from raybench.report.answer import html_of, lines_of, summary_of
 from raybench.report.console import Sentences
-from raybench.report.pairs import Pairs, comparison_of
-from raybench.results import analyses, ranking, verdict
-from raybench.results.ranking import Repeated
+from raybench.report.pairs import comparison_of
+from raybench.results import analyses, ranking
 from raybench.results.store import WINNERS
 from raybench.results.study import Study
-from raybench.results.verdict import Verdict, judge, judge_each
+from raybench.results.verdict import judge, judge_each, winners
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
@@ -103,45 +103,21 @@ def arguments_of(spec: RunSpec) -> list[str]:
 
 
 class StudyResults(Study):
-    """Content of a results folder, and the results computed from it."""
+    """Content of a results folder, and the results computed from it.
 
-    @property
-    def repeated(self) -> dict[str, Repeated]:
-        """The configurations that were trained again: see `results.ranking`."""
-        return ranking.repeated(self)
+    The first of them are functions of a study, where their columns are documented.
+    """
 
-    @property
-    def confirmed(self) -> pd.DataFrame:
-        """One row per confirmed configuration, best first: see `results.ranking.confirmed`."""
-        return ranking.confirmed(self)
-
-    @property
-    def configurations(self) -> pd.DataFrame:
-        """One row per configuration, confirmed ones first.
-
-        See `raybench.results.ranking.configurations` for the columns.
-        """
-        return ranking.configurations(self)
-
-    @property
-    def verdicts(self) -> dict[str, Verdict]:
-        """The winners on each model of GPU: see `results.verdict.judge_each`."""
-        return judge_each(self)
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The winners, and the trials tied with them; None if no run reached the target."""
-        return judge(self)
-
-    @property
-    def comparison(self) -> Pairs | None:
-        """Result of `raybench.compare`: `.comparisons["B"].outcome`; None for other studies."""
-        return comparison_of(self)
-
-    @property
-    def winners(self) -> pd.DataFrame:
-        """The winner and the configurations tied with it: see `results.verdict.winners`."""
-        return verdict.winners(self)
+    repeated = cached_property(ranking.repeated)
+    confirmed = cached_property(ranking.confirmed)
+    configurations = cached_property(ranking.configurations)
+    verdicts = cached_property(judge_each)
+    verdict = cached_property(judge)
+    comparison = cached_property(comparison_of)
+    winners = cached_property(winners)
+    importance = cached_property(analyses.importance_of)
+    scaling = cached_property(scaling_cells)
+    scaling_runs = cached_property(scaling_runs)
 
     @property
     def best(self) -> Chosen:
@@ -182,16 +158,6 @@ class StudyResults(Study):
         return Sentences(summary_of(self).caveats)
 
     @property
-    def scaling(self) -> pd.DataFrame:
-        """One row per cell of a scaling study: see `raybench.scaling.cells`."""
-        return scaling_cells(self)
-
-    @property
-    def scaling_runs(self) -> pd.DataFrame:
-        """One row per run of a scaling study: see `raybench.scaling.cells`."""
-        return scaling_runs(self)
-
-    @property
     def critical_batches(self) -> Sentences:
         """Critical batch size of each series, from the noise of its gradients."""
         from raybench.scaling.fits import noise_lines  # late: scipy takes half a second
@@ -226,11 +192,6 @@ class StudyResults(Study):
     def plot(self) -> "StudyPlots":
         """The figures by name: `plot.curves()`; `dir(study.plot)` lists them."""
         return StudyPlots(self)
-
-    @property
-    def importance(self) -> pd.DataFrame:
-        """Hyperparameter importance, highest first: see `results.analyses`."""
-        return analyses.importance_of(self)
 
     def best_at_every_budget(self) -> pd.DataFrame:
         """Return the best value of the search at every budget of training seconds.
