@@ -13,8 +13,8 @@ from raybench.spec.text import HIDDEN, KEY, clean, redact_text
 from raybench.stats.record import Evaluation, Role, RunRecord
 
 if TYPE_CHECKING:  # pandas takes a second to import: not before all is trained
+    from raybench.results.ranking import ConfigurationResult
     from raybench.results.study import Study
-    from raybench.results.verdict import Winner
 
 Value = str | int | float | bool
 Figures = Mapping[str, float]
@@ -147,7 +147,8 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
 def winners_of(results: "Study") -> list[LoggedWinner]:
     """Return the fastest and the cheapest configuration on each model of GPU; [] unless the study
     is a search."""
-    from raybench.results.verdict import judge_each, winner_of
+    from raybench.results.ranking import result_of
+    from raybench.results.verdict import judge_each
 
     if results.is_scaling or results.study["study"].get("run"):
         return []
@@ -155,31 +156,33 @@ def winners_of(results: "Study") -> list[LoggedWinner]:
     for kind, verdict in judge_each(results).items():
         both = {"fastest": verdict.fastest, "cheapest": verdict.cheapest}
         for title, trial in (both if results.is_timed else {"best": verdict.fastest}).items():
-            one = winner_of(results, trial, is_confirmed=verdict.is_confirmed)
+            one = result_of(results, trial, is_confirmed=verdict.is_confirmed)
             winner = LoggedWinner(
                 title=f"{title} on {kind}" if kind else title,
                 trial=one.trial,
-                config=shown(one.label),
+                config=shown(one.config),
                 is_confirmed=verdict.is_confirmed,
                 figures=_figures(results, one, is_confirmed=verdict.is_confirmed),
-                spec=one.spec,
+                spec=results.specs[one.trial],
             )
             found.append(winner)
     return found
 
 
-def _figures(results: "Study", one: "Winner", *, is_confirmed: bool) -> dict[str, float]:
+def _figures(
+    results: "Study", one: "ConfigurationResult", *, is_confirmed: bool
+) -> dict[str, float]:
     metric = results.metric
     seconds = one.printed_s if is_confirmed else one.search_s
     found: dict[str, float | None] = {
-        "runs": one.runs if is_confirmed else 1,
-        "hits": one.hits if is_confirmed else int(math.isfinite(seconds)),
+        "runs": one.new_runs if is_confirmed else 1,
+        "hits": one.new_hits if is_confirmed else int(math.isfinite(seconds)),
         metric.name: one.value,
-        metric.test_column: one.test_value,
+        metric.test_column: one.test,
     }
     if results.is_timed:
         found["time_to_target_s"] = seconds
-        found["worker_seconds_to_target"] = one.spec.num_workers * seconds
-        found["interval_low_s"], found["interval_high_s"] = one.ends_s
+        found["worker_seconds_to_target"] = one.num_workers * seconds
+        found["interval_low_s"], found["interval_high_s"] = one.interval_low_s, one.interval_high_s
         found["search_s"] = one.search_s
     return _finite(found)

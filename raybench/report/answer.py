@@ -34,18 +34,25 @@ from raybench.report.words import (
     within_budget,
 )
 from raybench.results.place import shown
-from raybench.results.ranking import configurations, cost_of, kinds, nearest, repeated, rows_error
+from raybench.results.ranking import (
+    ConfigurationResult,
+    configurations,
+    cost_of,
+    kinds,
+    nearest,
+    repeated,
+    result_of,
+    rows_error,
+)
 from raybench.results.study import Study
 from raybench.results.verdict import (
     Verdict,
-    Winner,
     best_of,
     is_better_than_baseline,
     judge,
     judge_each,
     judged_on,
     new_value,
-    winner_of,
 )
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.metric import METRICS, Metric
@@ -140,11 +147,11 @@ def summary_of(results: Study) -> Summary:
     return Summary(answer, how_sure(results, verdict), [*mind, *target_warning(results), *notes])
 
 
-def winners_of(results: Study, verdict: Verdict) -> tuple[Winner, Winner]:
+def winners_of(results: Study, verdict: Verdict) -> tuple[ConfigurationResult, ConfigurationResult]:
     """Return the numbers of the fastest and of the cheapest configuration."""
     is_confirmed = verdict.is_confirmed
-    fastest = winner_of(results, verdict.fastest, is_confirmed=is_confirmed)
-    return fastest, winner_of(results, verdict.cheapest, is_confirmed=is_confirmed)
+    fastest = result_of(results, verdict.fastest, is_confirmed=is_confirmed)
+    return fastest, result_of(results, verdict.cheapest, is_confirmed=is_confirmed)
 
 
 def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
@@ -153,7 +160,7 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
     if results.is_timed and verdict.is_one:
         what = "fastest and the cheapest"
     head = "Train with"
-    if not fastest.hits:
+    if not fastest.new_hits:
         head = "Nothing is confirmed yet. Best so far, perhaps by luck:"
     near = _as_good((*verdict.others(), *verdict.once), like)
     standing = f"the {what} of {tried_words(results)}{near}"
@@ -217,7 +224,7 @@ def _fastest_model(results: Study, verdicts: Mapping[str, Verdict]) -> tuple[str
     fastest = {kind: winners_of(results, one)[0] for kind, one in verdicts.items()}
     soonest = min(fastest, key=lambda kind: fastest[kind].seconds)
     said = f"Of these the soonest is {soonest}, {duration(fastest[soonest].seconds)} of training"
-    if not all(one.hits for one in fastest.values()):
+    if not all(one.new_hits for one in fastest.values()):
         said += " (not confirmed on all of them)"
     return f"{said}.", f"best.yaml and cheapest.yaml are of {next(iter(fastest))}."
 
@@ -244,16 +251,16 @@ def _as_good(others: Sequence[str], like: str) -> str:
     return f"; {counted(len(others), 'other')} may be as {like}" if others else ""
 
 
-def _cost(results: Study, one: Winner) -> float:
+def _cost(results: Study, one: ConfigurationResult) -> float:
     """Return the cost of training to the target, in the unit that decides the cheapest."""
     again = repeated(results).get(one.trial)
-    rate = again.cost if again else cost_of(results, one.spec.num_workers, [one.trial])
+    rate = again.cost if again else cost_of(results, one.num_workers, [one.trial])
     return one.seconds * rate
 
 
-def _saved(results: Study, fastest: Winner, cheapest: Winner) -> str:
+def _saved(results: Study, fastest: ConfigurationResult, cheapest: ConfigurationResult) -> str:
     """Return what the cheapest saves over the fastest; "" if next to nothing."""
-    if fastest.runs and not (fastest.hits and cheapest.hits):
+    if fastest.new_runs and not (fastest.new_hits and cheapest.new_hits):
         return ""  # one of the two times is of the search
     share = _cost(results, cheapest) / _cost(results, fastest)
     longer = cheapest.seconds / fastest.seconds
@@ -262,54 +269,55 @@ def _saved(results: Study, fastest: Winner, cheapest: Winner) -> str:
     return f": {100 * share:.0f} % of the fastest's cost, for {longer:.3g} times its time"
 
 
-def _seeds(one: Winner) -> str:
+def _seeds(one: ConfigurationResult) -> str:
     """Return `3 new seeds, run alone`."""
-    return f"{counted(one.runs, 'new seed')}, {_how_run(one)}"
+    return f"{counted(one.new_runs, 'new seed')}, {_how_run(one)}"
 
 
-def _how_run(one: Winner) -> str:
+def _how_run(one: ConfigurationResult) -> str:
     return "run alone" if one.is_alone else "run beside others"
 
 
-def reaches(results: Study, one: Winner) -> str:
+def reaches(results: Study, one: ConfigurationResult) -> str:
     """Return the value, time and cost that a winner reaches, and the runs behind them."""
     if not results.is_timed:
         return _reaches_value(results, one)
     aim, rate, price = target_in_words(results), "", price_of(results, one.cost, one.trial)
     cost = f"{digits(one.cost)} worker-seconds{price}"
-    if not one.runs:
+    if not one.new_runs:
         mark = " (interpolated)" if one.is_interpolated else ""
         after = f"{duration(one.search_s)}{mark} of training"
         return f"reaches {aim} after {after}, {cost}; unconfirmed: one run of the search"
-    if not one.hits:
+    if not one.new_hits:
         after = f"{duration(one.search_s)} of training in the search"
         return f"reached {aim} after {after}, but with none of {_seeds(one)}"
     if one.every_hit < one.every_run:
         rate = f" in {one.every_hit} of {one.every_run} runs"
-        rate += ", misses counted," if one.hits < one.runs else ", and of its runs alone"
+        rate += ", misses counted," if one.new_hits < one.new_runs else ", and of its runs alone"
     mark = ", interpolated" if one.is_interpolated else ""
-    ends = f"90 % interval: {' to '.join(map(digits, one.ends_s))} s{mark}"
+    ends = f"90 % interval: {digits(one.interval_low_s)} to {digits(one.interval_high_s)} s{mark}"
     within = "; ".join(filter(None, [ends, by_the_wall(results, one.trial, one.seconds)]))
     return (
         f"reaches {aim}{rate} after {duration(one.seconds)} of training ({within}), {cost}; "
-        f"confirmed by {one.hits} of {_seeds(one)}{_tested(results, one)}"
+        f"confirmed by {one.new_hits} of {_seeds(one)}{_tested(results, one)}"
     )
 
 
-def _reaches_value(results: Study, one: Winner) -> str:
+def _reaches_value(results: Study, one: ConfigurationResult) -> str:
     """Return the value that the best configuration reaches within a budget."""
     metric = results.metric
     seconds = results.study["study"]["objective"].get("max_train_seconds")
     budget = None if seconds is None else float(seconds)
     reached = f"reaches {metric.words} {metric.shown(one.value)} {within_budget(budget)}"
-    if not one.runs:
+    if not one.new_runs:
         return f"{reached}; unconfirmed: one run of the search"
-    notes = [f"median of {counted(one.runs, 'new seed')}"]
-    if one.ends is not None:
+    notes = [f"median of {counted(one.new_runs, 'new seed')}"]
+    ends = one.interval_low, one.interval_high
+    if all(map(math.isfinite, ends)):
         names = repeated(results)[one.trial].printed_runs
         is_known = metric.is_share or rows_error(results, "validation", one.value, names)
         over = "" if is_known else " over seeds"
-        notes.append(f"90 % interval{over}: {between(metric, one.ends)}")
+        notes.append(f"90 % interval{over}: {between(metric, ends)}")
     if budget is not None:
         notes.append(by_the_wall(results, one.trial, budget))
     within = "; ".join(filter(None, notes))
@@ -322,13 +330,14 @@ def between(metric: Metric, ends: tuple[float, float]) -> str:
     return f"{low.removesuffix(' %')} to {high}"
 
 
-def _tested(results: Study, one: Winner) -> str:
+def _tested(results: Study, one: ConfigurationResult) -> str:
     """Return the value on the test split, if it was measured."""
     metric = results.metric
-    if math.isnan(one.test_value):
+    if math.isnan(one.test):
         return "" if results.has_test else "; not tested: there is no test split"
-    ends = "" if one.test_ends is None else f" (90 % interval: {between(metric, one.test_ends)})"
-    return f"; test {metric.words} {metric.shown(one.test_value)}{ends}"
+    both = one.test_low, one.test_high
+    ends = "" if math.isnan(sum(both)) else f" (90 % interval: {between(metric, both)})"
+    return f"; test {metric.words} {metric.shown(one.test)}{ends}"
 
 
 def _doubts(results: Study, verdict: Verdict) -> list[str]:
@@ -349,9 +358,9 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
         lines.append(f"{counted(once, 'other trial')} ran once and cannot be excluded.")
     is_turned = fast.printed_s > cheap.printed_s
     if results.study["study"].get("price") is None:
-        costs = [one.spec.num_workers * one.printed_s for one in (fast, cheap)]
+        costs = [one.num_workers * one.printed_s for one in (fast, cheap)]
         is_turned = is_turned or costs[0] < costs[1]
-    are_alone = fast.hits and cheap.hits and fast.is_alone and cheap.is_alone
+    are_alone = fast.new_hits and cheap.new_hits and fast.is_alone and cheap.is_alone
     if results.is_timed and are_alone and is_turned:
         lines.append(
             "Fastest and cheapest were chosen by runs in parallel; that their runs alone, which "
@@ -367,7 +376,7 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str)
     run, metric = results.runs[trial], results.metric
     name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
     if verdict is not None:
-        one = winner_of(results, trial, is_confirmed=verdict.is_confirmed)
+        one = result_of(results, trial, is_confirmed=verdict.is_confirmed)
         proof = reaches(results, one)
     elif refuted := refuted_words(results, trial):
         proof = f"refuted: {refuted}"

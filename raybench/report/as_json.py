@@ -14,8 +14,9 @@ from raybench.report.how_sure import next_steps
 from raybench.report.pairs import comparison_of, documents
 from raybench.report.study import StudyResults
 from raybench.results.place import is_url
+from raybench.results.ranking import result_of
 from raybench.results.store import DIAGNOSIS, WINNERS
-from raybench.results.verdict import Verdict, judge, judge_each, winner_of
+from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import Ended, ErrorCode
@@ -143,16 +144,15 @@ def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, 
     named += [("tied", trial) for trial in verdict.others()]
     rows = []
     for role, trial in named:
-        one = winner_of(results, trial, is_confirmed=verdict.is_confirmed)
+        one = result_of(results, trial, is_confirmed=verdict.is_confirmed)
         row: dict[str, Any] = {"role": role, "gpu": gpu or None, "trial": trial}
-        row["configuration"] = one.label
-        row |= {"spec": one.spec.complete(), "runs": one.runs, "hits": one.hits}
-        row |= {"is_confirmed": verdict.is_confirmed and one.hits > 0}
-        times = (one.seconds, *one.ends_s, one.cost) if results.is_timed else [None] * 4
-        row |= dict(zip(("seconds", "low_s", "high_s", "worker_seconds"), times, strict=True))
-        low, high = one.ends or (None, None)
-        row |= {"value": one.value, "value_low": low, "value_high": high}
-        rows.append(row | {"test_value": one.test_value})
+        row["configuration"] = one.config
+        row |= {"spec": results.specs[trial].complete(), "runs": one.new_runs}
+        row |= {"hits": one.new_hits, "is_confirmed": one.new_hits > 0}
+        row |= {"seconds": one.seconds, "worker_seconds": one.cost}
+        row |= {"low_s": one.interval_low_s, "high_s": one.interval_high_s}
+        row |= {"value": one.value, "value_low": one.interval_low, "value_high": one.interval_high}
+        rows.append(row | {"test_value": one.test})
     return rows
 
 

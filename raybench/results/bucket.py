@@ -24,11 +24,11 @@ REFUSED = (
     *("INVALIDACCESSKEYID", "INVALIDCLIENTTOKENID", "INVALIDTOKEN", "SIGNATUREDOESNOTMATCH"),
     *("UNRECOGNIZEDCLIENT", "MISSINGAUTHENTICATIONTOKEN", "UNAUTHENTICATED"),
 )
-"""Words of stores, without case and `_`, when credentials are not good (enough)."""
+"""Words with which stores refuse credentials, in upper case and without `_`."""
 
 
 class BucketError(Exception):
-    """The store did not do what it was asked for; one sentence, to be tried again."""
+    """A request to the store failed and may be tried again; the message is one sentence."""
 
 
 class Bucket:
@@ -53,7 +53,7 @@ class Bucket:
             shutil.copyfileobj(file, stream, CHUNK)
 
     def get(self, key: str) -> bytes | None:
-        """Return an object's content, None where there is none."""
+        """Return an object's content; None if there is none."""
         with self._asked() as system:
             try:
                 with system.open_input_stream(self._path(key)) as stream:
@@ -62,9 +62,9 @@ class Bucket:
                 return None
 
     def get_file(self, key: str, path: Path) -> None:
-        """Write an object's content to a file, whole or not at all; an object that is gone to none.
+        """Write an object's content to a file, piece by piece, whole or not at all.
 
-        Piece by piece: weights may be large.
+        Nothing is written if there is no such object.
         """
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         with self._asked() as system, suppress(FileNotFoundError):
@@ -82,7 +82,7 @@ class Bucket:
         return [path.removeprefix(self._path("")) for path in files]
 
     def delete(self, key: str) -> None:
-        """Delete an object; that there is none is no trouble."""
+        """Delete an object, if there is one."""
         with self._asked() as system, suppress(FileNotFoundError):
             system.delete_file(self._path(key))
 
@@ -95,7 +95,7 @@ class Bucket:
         try:
             yield self._connected()
         except OSError as error:
-            self._system = None  # the next one reads the credentials anew
+            self._system = None  # the next request reads the credentials again
             place = urlsplit(self.url)._replace(query="").geturl()
             raise BucketError(in_words(place, error)) from None
 
@@ -113,7 +113,7 @@ def check_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise UserError(
-            f"--out {parts.scheme}://: is no store that is known; write a folder, file://, "
+            f"--out {parts.scheme}://: is not a known store; write a folder, file://, "
             f"{', '.join(f'{scheme}://' for scheme in SCHEMES)}.",
             ErrorCode.UNKNOWN_NAME,
         )
@@ -133,7 +133,7 @@ def check_url(url: str) -> str:
     # Ray and Hive read `key=value` in a path as a partition (ray#29845).
     if "=" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise UserError(
-            f"--out {url}: '=', '//' and '..' make no good keys; name another folder.",
+            f"--out {url}: '=', '//' and '..' are not allowed; name another folder.",
             ErrorCode.INVALID_VALUE,
         )
     return f"{host}/{path}"
@@ -172,7 +172,7 @@ def in_words(url: str, error: OSError) -> str:
         return f"{url}: the credentials have expired ({shorten(said, 200)}); renew them."
     if any(word in code for word in REFUSED) or isinstance(error, PermissionError):
         return (
-            f"{url}: the credentials are refused ({shorten(said, 200)}); set those of somebody who "
+            f"{url}: the credentials are refused ({shorten(said, 200)}); set credentials that "
             "may read and write there, as for the store's own tools."
         )
     if "NOSUCHBUCKET" in code or "BUCKETNOTFOUND" in code:

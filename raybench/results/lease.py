@@ -1,9 +1,9 @@
-"""One driver at a time below a URL: an object says who writes, and is written again and again.
+"""Lease of a URL: one driver at a time, named in an object that it keeps rewriting.
 
-A store has no lock, and the hosts' clocks differ. So whoever finds the lease of another driver
-waits: if it is written again, its owner lives; if it stays the same for `STALE_S`, its owner has
-died, or has lost the store and stops. Without conditional writes of the store one case stays open:
-an owner that is stopped (SIGSTOP, a machine asleep) in the middle of a copy.
+Object stores have no locks, and the clocks of hosts differ. So a driver that finds the lease of
+another one waits: if the lease is rewritten, its owner is running; if it stays the same for
+`STALE_S`, its owner has died, or has lost the store and stops. Not covered is an owner that is
+suspended (SIGSTOP, a sleeping machine) in the middle of a copy.
 """
 
 import json
@@ -20,23 +20,23 @@ from raybench.spec.errors import ErrorCode, UserError
 
 LEASE_KEY = "study.lease"
 BEAT_S = 15.0
-"""Seconds after which a living owner writes its lease again, at its next write at the latest."""
+"""Seconds between two writes of the lease by its owner."""
 STALE_S = 120.0
-"""Seconds without a new lease after which the owner counts as dead."""
+"""Seconds without a rewritten lease after which the owner counts as dead."""
 SETTLE_S = 1.0
-"""Seconds after which two drivers that take a lease at once both see which is the later."""
+"""Seconds after which two drivers that take a lease at once both see the later one."""
 LOOK_S = 1.0
 
 
 class LeaseLostError(Exception):
-    """Another driver has taken the study over; one sentence."""
+    """Another driver has taken the study over; the message is one sentence."""
 
 
 class Owner(NamedTuple):
     """Content of a lease."""
 
     lease: str
-    """Name of the lease of one driver, from its start to its end."""
+    """Unique name of the lease."""
     machine: str
     """The driver's folder on its machine; the lock of that folder lets one driver in."""
     who: str
@@ -50,7 +50,7 @@ class Lease:
     def __init__(
         self, bucket: Bucket, machine: str, say: Callable[[str], None] = lambda sentence: None
     ) -> None:
-        """`say` gets a sentence if there is something to wait for."""
+        """Prepare the lease; `say` is called with a sentence before waiting for another driver."""
         self.bucket, self._say = bucket, say
         since = datetime.now(UTC).isoformat(timespec="seconds")
         who = f"{platform.node()} since {since} ({command()})"
@@ -64,10 +64,10 @@ class Lease:
             Whether the owner before was a driver of the same folder on the same machine.
 
         Raises:
-            UserError: The other owner lives.
+            UserError: Another driver is running.
         """
         before = self._read()
-        # Of the same machine's folder: its lock is ours, so that driver is gone.
+        # With the same folder: this process has its lock, so that driver has ended.
         if before and not before.is_released and before.machine != self._own.machine:
             self._wait(before)
         self._write(self._own)
@@ -78,10 +78,10 @@ class Lease:
         return before is not None and before.machine == self._own.machine
 
     def beat(self) -> None:
-        """Say that we live.
+        """Rewrite the lease.
 
         Raises:
-            LeaseLostError: The lease is another's, or gone.
+            LeaseLostError: The lease is another driver's, or gone.
         """
         now = self._read()
         if now is None or now.lease != self._own.lease:
@@ -93,21 +93,21 @@ class Lease:
         self._write(self._own._replace(beat=self._own.beat + 1))
 
     def check(self) -> None:
-        """Say so if that is due; to be called before each write."""
+        """Call `beat` if it is due; called before each write."""
         if time.monotonic() - self._beaten >= BEAT_S:
             self.beat()
 
     def release(self) -> None:
-        """Give the lease back if it is ours."""
+        """Release the lease if this driver has it."""
         now = self._read()
         if now is not None and now.lease == self._own.lease:
             self._write(self._own._replace(is_released=True))
 
     def _wait(self, before: Owner) -> None:
-        """Wait until an owner counts as dead, or gives the lease back."""
+        """Wait until an owner counts as dead, or releases the lease."""
         self._say(
-            f"{self.bucket.url}: {before.who} did not give it back; waiting for a sign of it, "
-            f"{STALE_S:.0f} s at most."
+            f"{self.bucket.url}: {before.who} did not release it; waiting at most "
+            f"{STALE_S:.0f} s for a sign of that driver."
         )
         ends = time.monotonic() + STALE_S
         while time.monotonic() < ends:
@@ -131,7 +131,7 @@ class Lease:
             return None
         try:
             return Owner(**json.loads(content))
-        except (ValueError, TypeError):  # it ages like a dead owner's
+        except (ValueError, TypeError):  # becomes stale like that of a dead owner
             return Owner("", "", "a driver whose lease cannot be read", 0)
 
     def _write(self, owner: Owner) -> None:

@@ -1,4 +1,4 @@
-"""One command at a time in a results folder (`lease.py`: below a URL)."""
+"""Lock of a results folder: one command at a time (`lease.py`: below a URL)."""
 
 import errno
 import json
@@ -19,20 +19,20 @@ from raybench.spec.text import clean
 LOCK_FILE = "study.lock"
 OWNER_FILE = f"{LOCK_FILE}.owner"
 SOFT_LOCK_FILE = f"{LOCK_FILE}.soft"
-"""The lock where the file system knows none: its existence."""
+"""Lock by the existence of a file, on file systems without locks."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTSUP)
-"""Error codes of a file system that knows no locks."""
+"""Error codes of a file system without locks."""
 PATIENCE_S = 0.2
-"""A killed process's file is taken over within it, and a new owner has said who it is."""
+"""Seconds within which the file of a killed process is taken over, and a new owner has written
+its name."""
 
 
 class StudyLock:
-    """Holds a results folder, from `with` to its end; who does stands in a file beside the lock.
+    """Holds a results folder while its context is open; a file beside the lock names the owner.
 
-    The system gives the lock back when its process ends, however it ends (a file server does when
-    the host ends), so what a killed one left is taken over at once. Where the file system knows no
-    locks, a file is the lock: it is taken over when its process is gone from this host; one that
-    another host left is the user's to delete.
+    The system releases the lock when its process ends, however it ends. On a file system without
+    locks, a file is the lock: it is taken over if its process on this host has ended; one that
+    another host left has to be deleted by the user.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +41,7 @@ class StudyLock:
         self._owner = ""
 
     def __enter__(self) -> Self:
-        """Take the lock; a UserError names who holds it."""
+        """Take the lock; UserError names the process that holds it."""
         try:
             self._acquire()
             self._owner = _owner()
@@ -57,11 +57,11 @@ class StudyLock:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Give the lock back; a deleted folder is no trouble, nor one that another made anew."""
+        """Release the lock; the folder may have been deleted, or created again by another."""
         with suppress(OSError):
             if (self.folder / OWNER_FILE).read_text() == self._owner:
                 (self.folder / OWNER_FILE).unlink()
-                (self.folder / LOCK_FILE).unlink()  # whoever waits for this one opens another
+                (self.folder / LOCK_FILE).unlink()  # processes that wait for it open a new one
         self._lock.release()
 
     def _acquire(self) -> None:
@@ -84,13 +84,12 @@ class StudyLock:
 
 
 Driver = Literal["lives", "died", "unknown"]
-"""`died`: it is gone and did not give the place back; `unknown`: it is on a host whose processes
-are not seen from here."""
+"""State of the process that owns a folder. `died`: it ended without releasing the folder;
+`unknown`: it is on another host."""
 
 
 def owner_of(folder: Path) -> dict[str, Any] | None:
-    """Return what who writes the study in a folder says of itself; None where nobody does, nothing
-    where it is torn."""
+    """Return the owner of a folder as its file names it; None without one, {} if it is torn."""
     try:
         found = json.loads((folder / OWNER_FILE).read_bytes())
     except FileNotFoundError:
@@ -101,20 +100,20 @@ def owner_of(folder: Path) -> dict[str, Any] | None:
 
 
 def driver_of(owner: Mapping[str, Any]) -> Driver:
-    """Say whether the process of an owner is there: a killed one leaves its name behind."""
+    """Return the state of an owner's process; a killed one leaves its file behind."""
     if owner.get("host") != platform.node() or not isinstance(owner.get("pid"), int):
         return "unknown"
     try:
         os.kill(owner["pid"], 0)
     except ProcessLookupError:
         return "died"
-    except (PermissionError, OverflowError):  # another user's; no number of a process
+    except (PermissionError, OverflowError):  # of another user; not a process id
         return "unknown"
     return "lives"
 
 
 def owner_in(folder: Path) -> str | None:
-    """Return who works in a folder, in words; None where nobody does, as far as a reader knows."""
+    """Return the owner of a folder in words; None without one, or if its process died."""
     owner = owner_of(folder)
     return clean(_in_words(owner)) if owner and driver_of(owner) != "died" else None
 

@@ -10,7 +10,8 @@ of the second kind.
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -166,19 +167,87 @@ def _round_of(name: str) -> int:
     return int(name[len(name.rstrip("0123456789")) :])
 
 
-CONFIRMED_COLUMNS = (
-    *("trial", "config", "num_workers", "runs", "hits"),
-    *("expected_s", "expected_low_s", "expected_high_s"),
-    *("new_runs", "new_hits", "is_alone", "median_s", "low_s", "high_s"),
-    *("interval_low_s", "interval_high_s", "printed_s", "worker_seconds_to_target"),
-    *("search_s", "is_interpolated"),
-)
-"""Columns of `confirmed` before those of the metric."""
-OF_METRIC = (
-    *("median", "low", "high", "interval_low", "interval_high"),
-    *("search", "test", "test_low", "test_high"),
-)
-"""The others: `median_accuracy`, ..., `test_accuracy`."""
+@dataclass(frozen=True, kw_only=True)
+class ConfigurationResult:
+    """Numbers of a configuration: of its runs with new seeds, or of its single run of the search.
+
+    Seconds are those of training to the target; NaN where they are not known. Intervals are 90 %
+    intervals. Those in the unit of the metric follow `is_interpolated`.
+    """
+
+    trial: str
+    config: str
+    """The configuration in one line."""
+    num_workers: int
+    runs: int = 1
+    """Runs that it is chosen by, with the search's own."""
+    hits: int = 0
+    """Those that reached the target; with best_at_budget, those that did not fail."""
+    expected_s: float = math.nan
+    """Expected running time: seconds of all `runs`, misses included, over `hits`."""
+    expected_low_s: float = math.nan
+    """Interval of a run's typical seconds, by the new ones of `runs`, corrected for choosing the
+    best of several."""
+    expected_high_s: float = math.nan
+    new_runs: int = 0
+    """Runs with new seeds behind the printed numbers; 0 for a single run of the search."""
+    new_hits: int = 0
+    is_alone: bool = False
+    """Whether these ran alone after it was chosen; otherwise they are those of the race."""
+    median_s: float = math.nan
+    """Median of the new runs; a miss counts as infinite."""
+    low_s: float = math.nan
+    """The fastest of them."""
+    high_s: float = math.nan
+    interval_low_s: float = math.nan
+    """Interval of a run's typical seconds, by the new runs."""
+    interval_high_s: float = math.nan
+    printed_s: float = math.nan
+    """`median_s`; with misses the expected running time of the new runs."""
+    worker_seconds_to_target: float = math.nan
+    """`num_workers` x `printed_s`."""
+    search_s: float = math.nan
+    """Seconds of the search's own run."""
+    is_interpolated: bool | None = None
+    """Whether one of these times is interpolated (`stats.standing`)."""
+    median: float = math.nan
+    """Median over the new runs; a failed run counts as the worst: accuracy 0, error rate 1,
+    infinity for metrics that are not shares."""
+    low: float = math.nan
+    high: float = math.nan
+    interval_low: float = math.nan
+    """Interval with best_at_budget (`with_rows`)."""
+    interval_high: float = math.nan
+    search: float = math.nan
+    """Best value of the search's own run."""
+    test: float = math.nan
+    """Mean on the test split."""
+    test_low: float = math.nan
+    test_high: float = math.nan
+    every_run: int = 1
+    """Number of runs that it was chosen by or that are printed; no column."""
+    every_hit: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Printed seconds: of the new runs, or of the search's run if none of them hit."""
+        return self.printed_s if self.new_hits else self.search_s
+
+    @property
+    def value(self) -> float:
+        """Printed value: of the new runs, or of the search's run."""
+        return self.median if self.new_runs else self.search
+
+    @property
+    def cost(self) -> float:
+        """Worker-seconds of training to the target."""
+        return self.num_workers * self.seconds
+
+
+FIELDS = [one.name for one in fields(ConfigurationResult)]
+COLUMNS = FIELDS[: FIELDS.index("every_run")]
+OF_METRIC = COLUMNS[COLUMNS.index("median") :]
+"""Columns of `confirmed` to which the name of the metric is appended."""
 
 
 SECONDS = {name: name for name in ("expected_s", "expected_low_s", "expected_high_s")}
@@ -232,66 +301,94 @@ def kind_of(trials: pd.DataFrame) -> pd.Series:
 def confirmed(results: Study) -> pd.DataFrame:
     """Return one row per configuration that was trained again, best first.
 
-    | column | holds |
-    |---|---|
-    | trial, config, num_workers | the configuration |
-    | runs, hits | runs that it is chosen by, with the search's own; those that reached the target |
-    | expected_s | expected running time: seconds of all `runs`, misses included, over `hits` |
-    | expected_low_s, expected_high_s | 90 % interval of a run's typical seconds, by the new |
-    |  | ones of these `runs`, corrected for choosing the best of several |
-    | new_runs, new_hits | runs with new seeds behind the printed time; those that hit |
-    | is_alone | whether these ran alone after it was chosen; else they are those of the race |
-    | median_s, low_s, high_s | their median (a miss counts as infinite), fastest and slowest |
-    | interval_low_s, interval_high_s | 90 % interval of a run's typical seconds |
-    | printed_s | median_s; with misses the expected running time |
-    | worker_seconds_to_target | num_workers x printed_s |
-    | search_s | seconds of the search's own run |
-    | is_interpolated | whether one of these times is interpolated (`stats.standing`) |
-    | median_accuracy, low_, high_ | of the new runs; named after the metric |
-    | interval_low_accuracy, interval_high_ | 90 % interval with best_at_budget (`with_rows`) |
-    | search_accuracy, test_accuracy | best on validation in the search; mean on the test split |
-    | test_low_accuracy, test_high_ | 90 % interval of the latter |
-
-    A failed run counts as the worst: accuracy 0, error rate 1, infinity for metrics that are not
-    shares. Studies without a race choose and print by the same runs. With best_at_budget `hits` are
-    the runs that did not fail, and there are no seconds.
+    Columns: the fields of `ConfigurationResult`; those of the metric have its name appended,
+    `median_accuracy`, `search_accuracy`, `test_accuracy`, ... Studies without a race choose and
+    print by the same runs. With best_at_budget there are no seconds.
 
     Order: the upper end of expected_s, so that one lucky run is no better than five good ones
     (`stats.replicates`); with best_at_budget the mean value.
     """
-    found, metric = repeated(results), results.metric
-    trials, tested = results.trials.set_index("trial"), _tested(results)
+    names = {one: f"{one}_{results.metric.name}" for one in OF_METRIC}
+    rows = [asdict(one) for one in confirmed_results(results).values()]
+    return pd.DataFrame(rows, columns=COLUMNS).rename(columns=names)
+
+
+@once
+def confirmed_results(results: Study) -> dict[str, ConfigurationResult]:
+    """Return the configurations that were trained again by trial, best first."""
+    found = repeated(results)
     new_and_alone = [runs for one in found.values() for runs in (one.new, one.group.alone)]
     noise = pooled(new_and_alone, is_timed=results.is_timed)
-    chosen_ends = intervals_of_chosen({trial: one.new for trial, one in found.items()}, noise)
-    rows = []
-    for trial, one in found.items():
-        chosen = printed = chosen_ends[trial]
-        if one.is_alone and one.group.alone:
-            printed = interval(one.printed, noise)
-        runs, origin = trials.loc[list(one.printed_runs)], trials.loc[trial]
-        row = {"trial": trial, "config": origin["config"], "num_workers": one.num_workers}
-        row |= {"runs": len(one.chosen), "hits": one.hits, "is_alone": one.is_alone}
-        row |= {"new_runs": len(one.printed), "new_hits": sum(run.is_hit for run in one.printed)}
-        row |= _values(results, one, runs, printed)
-        row[metric.test_column] = runs[metric.test_column].mean()
-        row |= {f"test_{end}_{metric.name}": value for end, value in tested[trial].items()}
-        row[f"search_{metric.name}"] = origin[metric.best_column]
-        if results.is_timed:
-            row |= _seconds(one, chosen, printed) | {"search_s": origin["crossed_s"]}
-            both = trials.loc[[*one.chosen_runs, *one.printed_runs]]
-            row["is_interpolated"] = bool(both["is_interpolated"].eq(True).any())
-        rows.append(row)
-    columns = [*CONFIRMED_COLUMNS, *(f"{one}_{metric.name}" for one in OF_METRIC)]
-    return pd.DataFrame(rows, columns=columns)
+    ends = intervals_of_chosen({trial: one.new for trial, one in found.items()}, noise)
+    tested = _tested(results)
+    return {
+        trial: _result_of(results, one, noise, ends[trial], tested[trial])
+        for trial, one in found.items()
+    }
+
+
+def result_of(results: Study, trial: str, *, is_confirmed: bool) -> ConfigurationResult:
+    """Return the numbers of a configuration; unless `is_confirmed` those of its search run only."""
+    if is_confirmed:
+        return confirmed_results(results)[trial]
+    row = results.trials[results.trials["trial"] == trial].iloc[0]
+    return ConfigurationResult(
+        trial=trial,
+        config=row["config"],
+        num_workers=int(row["num_workers"]),
+        search_s=float(row["crossed_s"]),
+        is_interpolated=not pd.isna(row["is_interpolated"]) and bool(row["is_interpolated"]),
+        search=float(row[results.metric.best_column]),
+    )
 
 
 Ends = tuple[float, float]
 """Low and high end of a 90 % interval."""
 
 
+def _result_of(
+    results: Study, one: Repeated, noise: Noise, chosen_ends: Ends, tested: Ends
+) -> ConfigurationResult:
+    """Return the numbers of a configuration that was trained again.
+
+    Args:
+        results: The study.
+        one: Its runs.
+        noise: Pooled over all configurations.
+        chosen_ends: Interval of the runs that it is chosen by.
+        tested: Interval of its value on the test split.
+    """
+    metric, trials = results.metric, results.trials.set_index("trial")
+    printed_ends = chosen_ends
+    if one.is_alone and one.group.alone:
+        printed_ends = interval(one.printed, noise)
+    runs, own = trials.loc[list(one.printed_runs)], trials.loc[[one.trial]].iloc[0]
+    every = {*one.chosen_runs, *one.printed_runs}
+    found: dict[str, Any] = _values(results, one, runs, printed_ends)
+    if results.is_timed:
+        found |= _seconds(one, chosen_ends, printed_ends) | {"search_s": own["crossed_s"]}
+        found["is_interpolated"] = bool(trials.loc[list(every), "is_interpolated"].eq(True).any())
+    return ConfigurationResult(
+        trial=one.trial,
+        config=own["config"],
+        num_workers=one.num_workers,
+        runs=len(one.chosen),
+        hits=one.hits,
+        new_runs=len(one.printed),
+        new_hits=sum(run.is_hit for run in one.printed),
+        is_alone=one.is_alone,
+        search=float(own[metric.best_column]),
+        test=float(runs[metric.test_column].mean()),
+        test_low=tested[0],
+        test_high=tested[1],
+        every_run=len(every),
+        every_hit=sum(repeat(results, name).is_hit for name in every),
+        **found,
+    )
+
+
 def _seconds(one: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
-    """Return the columns of seconds, with the intervals of the chosen and the printed runs."""
+    """Return the seconds, with the intervals of the chosen and the printed runs."""
     times = [repeat.seconds if repeat.is_hit else math.inf for repeat in one.printed]
     middle = statistics.median(times)
     printed = middle if max(times) < math.inf else expected_running_time(one.printed)
@@ -312,22 +409,21 @@ def _seconds(one: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, 
 
 
 def _values(results: Study, one: Repeated, runs: pd.DataFrame, ends: Ends) -> dict[str, float]:
-    """Return the columns of the metric over the new runs."""
-    metric = results.metric
-    worst = worst_value(metric)
-    values = runs[metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
-    found = {"median": values.median(), "low": values.min(), "high": values.max()}
+    """Return the values of the metric over the new runs."""
+    worst = worst_value(results.metric)
+    values = runs[results.metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
+    middle = float(values.median())
+    found = {"median": middle, "low": float(values.min()), "high": float(values.max())}
     if not results.is_timed:
         low, high = with_rows(results, "validation", ends, one.printed_runs)
-        found |= {"interval_low": min(low, found["median"])}
-        found |= {"interval_high": max(high, found["median"])}
-    return {f"{which}_{metric.name}": float(value) for which, value in found.items()}
+        found |= {"interval_low": min(low, middle), "interval_high": max(high, middle)}
+    return found
 
 
-def _tested(results: Study) -> dict[str, dict[str, float]]:
+def _tested(results: Study) -> dict[str, Ends]:
     """Return the ends of the 90 % interval of each configuration's value on the test split.
 
-    {} where the sampling error of the rows or the scatter over seeds is not known.
+    NaN where the sampling error of the rows or the scatter over seeds is not known.
     """
     worth = -results.metric.sign
     groups = {
@@ -346,7 +442,7 @@ def _tested(results: Study) -> dict[str, dict[str, float]]:
         ends = with_rows(results, "test", interval(own, noise), names)
         error = rows_error(results, "test", sum(ends) / 2, names)
         is_known = bool(own) and is_counted and error is not None
-        found[trial] = dict(zip(("low", "high"), ends, strict=True)) if is_known else {}
+        found[trial] = ends if is_known else (math.nan, math.nan)
     return found
 
 

@@ -19,7 +19,7 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import METRIC_NAME
 from raybench.spec.objective import Objective
 from raybench.spec.run import BASE_KEYS, RunSpec
-from raybench.spec.text import clean, counted
+from raybench.spec.text import clean
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, Prediction, Role, RunRecord
 
@@ -48,13 +48,14 @@ def texts_of(path: Path) -> list[str]:
 
 
 def left_out(bad: list[tuple[int, str]]) -> str | None:
-    """Return a sentence on the lines that are not records, with number and reason; None of none."""
+    """Return a sentence on the lines that are not records, with number and reason; None without
+    any."""
     if not bad:
         return None
     named = ", ".join(f"line {number} ({wrong})" for number, wrong in bad[:MOST_NAMED])
     more = f" and {len(bad) - MOST_NAMED:,} more" if len(bad) > MOST_NAMED else ""
     return (
-        f"records.jsonl: {named}{more} could not be read and count for nothing here; restore the "
+        f"records.jsonl: {named}{more} could not be read and do not count; restore the "
         "file to have them."
     )
 
@@ -151,7 +152,6 @@ def read_records(folder: Path) -> Records:
     predictions: dict[tuple[Any, ...], Prediction] = {}
     texts = texts_of(path)
     bad: list[tuple[int, str]] = []
-    impossible = 0
     for number, text in enumerate(texts, start=1):
         try:
             line = decoded(text, is_last=number == len(texts))
@@ -161,7 +161,9 @@ def read_records(folder: Path) -> Records:
             if isinstance(found, Evaluation):
                 add_point(pending.setdefault(name, []), found)
             elif isinstance(found, RunRecord):
-                impossible += _end(records, pending, found)
+                records.runs.pop(name, None)  # the later record stands at its own place
+                records.runs[name] = found
+                records.curves[name] = pending.pop(name, [])
             else:
                 split = {**vars(found), "time_to_target_s": None}
                 predictions[tuple(split.values())] = found
@@ -173,13 +175,7 @@ def read_records(folder: Path) -> Records:
             f"{path}, line {number}: is no record ({problem}); restore the file.",
             ErrorCode.INVALID_FILE,
         )
-    sentences = [left_out(bad) or ""]
-    if impossible:
-        sentences.append(
-            f"{RECORDS_FILE}: {counted(impossible, 'evaluation')} of a share outside 0 to 1 "
-            "counted for nothing here; restore the file to have what was measured."
-        )
-    records.left_out = " ".join(filter(None, sentences)) or None
+    records.left_out = left_out(bad)
     records.predictions = list(predictions.values())
     return records
 
@@ -211,9 +207,6 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
             if key not in line[part]:
                 raise ValueError(f"the key '{part}.{key}' is missing")
     run = _built(RUN, line | {"spec": _without_gone(line.get("spec"))})
-    metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
-    if metric.is_share and any(one is not None and not 0 <= one <= 1 for one in values):
-        raise ValueError(f"{metric.words} lies between 0 and 1")
     if run.ledger["train"] < 0:
         raise ValueError("training took less than 0 s")
     return name, run
@@ -242,17 +235,6 @@ def _without_gone(spec: Any) -> Any:
     if not isinstance(spec, dict):
         return spec
     return {key: value for key, value in spec.items() if value or key not in GONE}
-
-
-def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> int:
-    """Add a finished run with its curve; return the number of impossible evaluations left out."""
-    records.runs.pop(run.trial, None)  # the later record stands at its own place
-    records.runs[run.trial] = run
-    curve = pending.pop(run.trial, [])
-    is_share = run.spec.objective.judged_by.is_share  # NaN diverged
-    kept = [one for one in curve if not is_share or not (one.value < 0 or one.value > 1)]
-    records.curves[run.trial] = kept
-    return len(curve) - len(kept)
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:
@@ -303,7 +285,7 @@ def read_study(path: Path) -> dict[str, Any]:
         _built(STUDY, content)
     except ValueError as wrong:
         raise UserError(
-            f"{path}: is no study of ours ({wrong}); restore the file.", ErrorCode.INVALID_FILE
+            f"{path}: is not a study ({wrong}); restore the file.", ErrorCode.INVALID_FILE
         ) from None
     return content
 

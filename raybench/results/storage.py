@@ -1,11 +1,10 @@
-"""Storage of a study: a folder, or a URL with a folder of this machine in front of it.
+"""Storage of a study: a folder, or a URL with a local folder in front of it.
 
-All writing and reading is done in `StudyStorage.folder`. Of a local path or `file://` (a shared
-folder, too: it can append) that is the place itself. Of an object store it is a folder in the
-user's cache, which is copied below the URL every `COPY_S` and at the end (`mirror.py`), and copied
-back where another machine goes on.
+All reading and writing is done in `StudyStorage.folder`. For a local path or `file://` that is the
+place itself. For an object store it is a folder in the user's cache, which is copied below the URL
+every `COPY_S` and at the end (`mirror.py`), and copied back when another machine resumes the study.
 
-Readers of a URL have a copy of their own in the user's cache.
+Readers of a URL use a separate copy in the user's cache.
 """
 
 import hashlib
@@ -15,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -30,7 +29,7 @@ from raybench.spec.errors import ErrorCode, StudyError, UserError
 
 
 def study_file(place: str) -> Path | None:
-    """Return the `study.yaml` of a place, or a copy of it, to read; None where there is none."""
+    """Return the path of a place's `study.yaml`, or of a copy of it; None if there is none."""
     if not is_url(place):
         file = local_path(place) / STUDY_FILE
         return file if file.is_file() else None
@@ -47,17 +46,21 @@ def study_file(place: str) -> Path | None:
 
 
 def fetch(url: str, files: Sequence[str] = ()) -> Path:
-    """Return a folder with the study and its records as they are below a URL now; writes nothing.
+    """Copy a study from a URL into a folder that only readers use; return the folder.
 
-    With those of `files` that are there. The folder is of readers alone, so a driver on this
-    machine is not disturbed. UserError if the URL holds no study, or cannot be read.
+    Args:
+        url: URL of the study.
+        files: Files to copy besides the study and its records, where they exist.
+
+    Raises:
+        UserError: The URL holds no study, or cannot be read.
     """
     check_url(url)
     bucket, folder = Bucket(url), cache_folder("read", url)
     try:
         wanted = (STUDY_FILE, RECORDS_FILE, *files)
         for name in wanted:
-            (folder / name).unlink(missing_ok=True)  # of an earlier time
+            (folder / name).unlink(missing_ok=True)
         for name in wanted:
             bucket.get_file(name, folder / name)
         if not all((folder / name).is_file() for name in (STUDY_FILE, RECORDS_FILE)):
@@ -68,7 +71,7 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
 
 
 def cache_folder(kind: str, url: str) -> Path:
-    """Return this machine's folder for a URL; the same one every time."""
+    """Return the folder for a URL in the user's cache."""
     import pooch  # slow: not for local folders
 
     words = re.sub(r"[^\w.-]+", "-", check_url(url), flags=re.ASCII).strip("-.")[-60:]
@@ -85,7 +88,7 @@ def cache_folder(kind: str, url: str) -> Path:
 
 
 def unused_url(url: str) -> str:
-    """Return the URL, or one beside it with a number, that nothing is below."""
+    """Return a URL without objects below it: the given one, or with a number appended."""
     path, mark, query = url.partition("?")
     path, number, found = path.rstrip("/"), 2, url
     try:
@@ -100,120 +103,36 @@ def unused_url(url: str) -> str:
 COPY_S = 30.0
 """Seconds between two copies below the URL."""
 CLOSE_S = 30.0
-"""Seconds for which a store that does not answer is asked at the end."""
+"""Seconds for which the last upload is tried if the store does not answer."""
 RETRY_S = 5.0
-
-
-class Copying:
-    """A thread that copies a folder below a URL until it is closed."""
-
-    def __init__(self, url: str, mirror: Mirror, lease: Lease, warn: Callable[[str], None]) -> None:
-        self.mirror, self._url, self._lease, self._warn = mirror, url, lease, warn
-        self._end = threading.Event()
-        self._trouble = ""
-        """What the last copy met with; said once."""
-        self._fault: BaseException | None = None
-        """Error that ended the thread before its time."""
-        self._thread = threading.Thread(target=self._until_end, daemon=True)
-        self._thread.start()
-
-    def check(self) -> None:
-        """Raise StudyError if the study was taken over; what else ended the copying is raised."""
-        if isinstance(self._fault, LeaseLostError):
-            kept = f"what this driver measured and did not upload is in {self.mirror.folder}"
-            raise StudyError(f"{self._fault}; {kept}.")
-        if self._fault is not None:
-            raise self._fault
-
-    def close(self) -> None:
-        """Copy what is left, trying for CLOSE_S, and give the lease back."""
-        self._end.set()
-        self._thread.join()
-        self.check()
-        ends, is_last = time.monotonic() + CLOSE_S, False
-        while not is_last:
-            is_last = time.monotonic() > ends
-            try:
-                self._copy()
-                self._lease.release()
-                return
-            except LeaseLostError as lost:
-                self._fault = lost
-                self.check()
-            except BucketError as error:
-                if is_last:
-                    raise StudyError(
-                        f"{error} Nothing is lost: what is not uploaded is in "
-                        f"{self.mirror.folder}, and the same command on this machine uploads it."
-                    ) from None
-                self._say(error, f"uploading what is left is tried for {CLOSE_S:g} s")
-                time.sleep(min(RETRY_S, CLOSE_S / 3))
-
-    def _copy(self) -> None:
-        self._lease.beat()
-        self.mirror.run()
-
-    def _until_end(self) -> None:
-        try:
-            due = time.monotonic() + COPY_S
-            while not self._end.wait(min(BEAT_S, COPY_S)):
-                try:
-                    self._lease.beat()
-                    if self._trouble or time.monotonic() >= due:
-                        self.mirror.run()
-                        due = time.monotonic() + COPY_S
-                except BucketError as error:
-                    self._say(error, f"it is tried again, results are kept in {self.mirror.folder}")
-                else:
-                    if self._trouble:
-                        self._warn(f"{self._url}: takes results again.")
-                    self._trouble = ""
-        except BaseException as error:  # noqa: BLE001 (a thread's: `check` raises it)
-            self._fault = error
-            is_said = isinstance(error, LeaseLostError | StudyError)
-            reason = str(error).rstrip(".") if is_said else f"{error!r} ended the upload"
-            self._warn(f"{reason}; results are kept in {self.mirror.folder} alone.")
-
-    def _say(self, error: BucketError, what: str) -> None:
-        """Say a trouble once, not of each attempt: an id in it may differ."""
-        begin = str(error).rstrip(".")
-        if (kind := begin.partition("(")[0] + what) != self._trouble:
-            self._trouble = kind
-            self._warn(f"{begin}; {what}.")
 
 
 Warn = Callable[[str], None]
 
 
 class StudyStorage:
-    """A study's place, held by this process; `with` it, so that all is uploaded in the end."""
+    """The folder of a study, held by this process; a context manager."""
 
-    def __init__(
-        self, place: str, folder: Path, lock: StudyLock, copying: Copying | None = None
-    ) -> None:
+    def __init__(self, place: str, folder: Path, lock: StudyLock) -> None:
         self.place = place
         """Folder or URL that the user named."""
         self.folder = folder
-        """Folder in which everything is written and read."""
-        self._lock, self._copying = lock, copying
+        """Folder in which everything is read and written."""
+        self._lock = lock
 
     def check(self) -> None:
-        """Raise StudyError if another driver has taken the place over."""
-        if self._copying is not None:
-            self._copying.check()
+        """Raise StudyError if another driver has taken the study over."""
 
     def forget(self) -> None:
-        """Let the records below a URL become fewer: the folder's are about to be cleared."""
-        if self._copying is not None:
-            self._copying.mirror.forget()
+        """Allow the records to become fewer: they are about to be cleared."""
 
     def close(self) -> None:
-        """Upload what is left; StudyError names the folder that keeps what could not be."""
-        try:
-            if self._copying is not None:
-                self._copying.close()
-        finally:
-            self._lock.__exit__()
+        """Release the folder; below a URL upload what is left first.
+
+        Raises:
+            StudyError: Something could not be uploaded; the sentence names the folder that has it.
+        """
+        self._lock.__exit__()
 
     def __enter__(self) -> Self:
         return self
@@ -228,16 +147,109 @@ class StudyStorage:
                 warn_on_screen(str(problem))  # the command prints the first error alone
 
 
+class CopiedStorage(StudyStorage):
+    """The folder of a study that a thread copies below a URL until it is closed."""
+
+    def __init__(
+        self, url: str, folder: Path, lock: StudyLock, *, mirror: Mirror, lease: Lease, warn: Warn
+    ) -> None:
+        super().__init__(url, folder, lock)
+        self._mirror, self._lease, self._warn = mirror, lease, warn
+        self._end = threading.Event()
+        self._problem = ""
+        """Problem of the last copy, which has been reported."""
+        self._fault: BaseException | None = None
+        """Error that ended the thread."""
+        self._thread = threading.Thread(target=self._copy_until_end, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise StudyError if the study was taken over, and any other error of the thread."""
+        if isinstance(self._fault, LeaseLostError):
+            kept = f"what this driver measured and did not upload is in {self.folder}"
+            raise StudyError(f"{self._fault}; {kept}.")
+        if self._fault is not None:
+            raise self._fault
+
+    def forget(self) -> None:
+        """Allow the records below the URL to become fewer."""
+        self._mirror.forget()
+
+    def close(self) -> None:
+        """Upload what is left and release the URL and the folder."""
+        self._end.set()
+        self._thread.join()
+        try:
+            self.check()
+            self._upload_rest()
+        finally:
+            super().close()
+
+    def _upload_rest(self) -> None:
+        """Copy what is left, trying for CLOSE_S, and release the lease."""
+        ends = time.monotonic() + CLOSE_S
+        while True:
+            is_last = time.monotonic() > ends
+            try:
+                self._lease.beat()
+                self._mirror.run()
+                self._lease.release()
+                return
+            except LeaseLostError as lost:
+                self._fault = lost
+                self.check()
+            except BucketError as error:
+                if is_last:
+                    raise StudyError(
+                        f"{error} Nothing is lost: what is not uploaded is in {self.folder}, and "
+                        "the same command on this machine uploads it."
+                    ) from None
+                self._report(error, f"uploading what is left is tried for {CLOSE_S:g} s")
+                time.sleep(min(RETRY_S, CLOSE_S / 3))
+
+    def _copy_until_end(self) -> None:
+        try:
+            due = time.monotonic() + COPY_S
+            while not self._end.wait(min(BEAT_S, COPY_S)):
+                try:
+                    self._lease.beat()
+                    if self._problem or time.monotonic() >= due:
+                        self._mirror.run()
+                        due = time.monotonic() + COPY_S
+                except BucketError as error:
+                    self._report(error, f"it is tried again, results are kept in {self.folder}")
+                else:
+                    if self._problem:
+                        self._warn(f"{self.place}: takes results again.")
+                    self._problem = ""
+        except BaseException as error:  # noqa: BLE001 (of a thread: `check` raises it)
+            self._fault = error
+            is_sentence = isinstance(error, LeaseLostError | StudyError)
+            reason = str(error).rstrip(".") if is_sentence else f"{error!r} ended the upload"
+            self._warn(f"{reason}; results are kept in {self.folder} alone.")
+
+    def _report(self, error: BucketError, what: str) -> None:
+        """Warn once per kind of error; the text in parentheses may have an id of the request."""
+        begin = str(error).rstrip(".")
+        if (kind := begin.partition("(")[0] + what) != self._problem:
+            self._problem = kind
+            self._warn(f"{begin}; {what}.")
+
+
 def warn_on_screen(sentence: str) -> None:
     """Print a sentence on standard error."""
     print(f"raybench: {sentence}", file=sys.stderr, flush=True)
 
 
 def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStorage:
-    """Take a place for writing, with what an earlier driver left there, on whatever machine.
+    """Take a place for writing, with what an earlier driver on any machine left there.
 
-    `warn` gets sentences, from other threads, too. UserError says why the place cannot be used:
-    refused credentials, no bucket, another driver.
+    Args:
+        place: Folder or URL.
+        warn: Called with sentences, also from another thread.
+
+    Raises:
+        UserError: The place cannot be used: refused credentials, no bucket, another driver.
     """
     if not is_url(place):
         folder = local_path(place)
@@ -252,36 +264,42 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
 
 def _open_url(url: str, warn: Warn) -> StudyStorage:
     home = cache_folder("spool", url)
-    lock = StudyLock(home).__enter__()
-    try:
+    with ExitStack() as undo:
+        lock = undo.enter_context(StudyLock(home))
         bucket = Bucket(url)
         lease = Lease(bucket, _machine(home), say=warn)
         is_last = lease.take()
-        try:
-            folder = home / "study"
-            folder.mkdir(exist_ok=True)
-            mirror, keys = Mirror(folder, bucket, lease.check), bucket.list_keys()
-            is_fetched = bring(bucket, keys, folder, is_last=is_last, warn=warn)
-            mirror.resume(keys, is_fetched=is_fetched)
-        except BaseException:
-            with suppress(BucketError):  # if it cannot be given back, it ages
-                lease.release()
-            raise
-        return StudyStorage(url, folder, lock, Copying(url, mirror, lease, warn))
-    except BaseException:
-        lock.__exit__()
-        raise
+        undo.callback(_release, lease)
+        folder = home / "study"
+        folder.mkdir(exist_ok=True)
+        mirror, keys = Mirror(folder, bucket, lease.check), bucket.list_keys()
+        is_fetched = bring(bucket, keys, folder, is_last=is_last, warn=warn)
+        mirror.resume(keys, is_fetched=is_fetched)
+        undo.pop_all()
+    return CopiedStorage(url, folder, lock, mirror=mirror, lease=lease, warn=warn)
+
+
+def _release(lease: Lease) -> None:
+    with suppress(BucketError):  # otherwise it becomes stale
+        lease.release()
 
 
 def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, is_last: bool, warn: Warn) -> bool:
-    """Bring what is below a URL into a folder, unless the folder has more records of the same
-    study; return whether it was brought.
+    """Copy what is below a URL into a folder, unless the folder has more records of the same study.
 
-    `is_last`: the last driver that wrote there had this folder. No records there then means that
-    the driver died before its first upload, not that the URL was emptied.
+    Records of the folder that do not continue those below the URL are set aside, with a warning:
+    another driver resumed the study meanwhile, or the URL was emptied.
 
-    Records here that do not follow on those there are put aside, and their place is said: another
-    driver went on meanwhile, or the URL was emptied.
+    Args:
+        bucket: The objects below the URL.
+        keys: Their keys.
+        folder: The local folder.
+        is_last: Whether the last driver that wrote there used this folder. Then no records below
+            the URL mean that it died before its first upload, not that the URL was emptied.
+        warn: Called with a sentence.
+
+    Returns:
+        Whether it was copied.
     """
     there = (bucket.get(RECORDS_FILE) or b"") if RECORDS_FILE in keys else b""
     here = whole_lines(folder / RECORDS_FILE)
@@ -306,7 +324,7 @@ def _put_aside(folder: Path, why: str, warn: Warn) -> None:
 
 
 def _machine(home: Path) -> str:
-    """Return a name of this machine's folder that no other has."""
+    """Return a unique name of this machine's folder."""
     path = home / "id"
     if not path.is_file():
         StudyFiles(home).write_text(path.name, uuid.uuid4().hex)

@@ -1,10 +1,8 @@
 """Winners of a study by expected running time, and the configurations tied with them."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +19,6 @@ from raybench.results.ranking import (
 from raybench.results.ranking import ranked as ranked_runs
 from raybench.results.study import Study, once
 from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
-from raybench.spec.run import RunSpec
 from raybench.stats.standing import Axis, ConfigurationRuns, Ties, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
@@ -212,89 +209,6 @@ def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, ax
             cost = cost_of(results, run.spec.num_workers, [trial])
             once[trial] = ConfigurationRuns(own.times(cost if axis == "worker_seconds" else 1.0))
     return ties_of(groups, once, is_timed=results.is_timed)
-
-
-@dataclass(frozen=True)
-class Winner:
-    """Numbers of a winning or tied configuration."""
-
-    trial: str
-    spec: RunSpec
-    label: str
-    search_s: float
-    """Seconds to the target of the search's run; NaN if it missed."""
-    is_interpolated: bool
-    """Whether one of the times is interpolated (`stats.standing`)."""
-    runs: int = 0
-    """New runs behind its printed numbers; 0 if unconfirmed."""
-    hits: int = 0
-    """Runs of these that reached the target."""
-    is_alone: bool = False
-    """Whether these ran alone, not beside others."""
-    printed_s: float = math.inf
-    """Median or expected seconds of the new runs; infinite if none hit."""
-    ends_s: tuple[float, float] = (math.nan, math.nan)
-    """90 % interval of `printed_s`."""
-    every_run: int = 0
-    """Number of runs that it was chosen by or that are printed."""
-    every_hit: int = 0
-    """Number of those that hit."""
-    value: float = math.nan
-    """Median of the metric over the new runs; without any, the best value of the search's run."""
-    ends: tuple[float, float] | None = None
-    """90 % interval of `value`; None with a target, and where it is not known."""
-    test_value: float = math.nan
-    """Mean on the test split; NaN if not measured."""
-    test_ends: tuple[float, float] | None = None
-
-    @property
-    def seconds(self) -> float:
-        """Printed seconds: of the new runs, or of the search's run if none of them hit."""
-        return self.printed_s if self.hits else self.search_s
-
-    @property
-    def cost(self) -> float:
-        """Worker-seconds of training to the target."""
-        return self.spec.num_workers * self.seconds
-
-
-def winner_of(results: Study, trial: str, *, is_confirmed: bool) -> Winner:
-    """Return the numbers of a trial; unless `is_confirmed` those of its search run only."""
-    metric = results.metric
-    row = results.trials[results.trials["trial"] == trial].iloc[0]
-    single = Winner(
-        trial,
-        results.specs[trial],
-        results.label(results.specs[trial]),
-        search_s=float(row["crossed_s"]),
-        is_interpolated=not pd.isna(row["is_interpolated"]) and bool(row["is_interpolated"]),
-        value=float(row[metric.best_column]),
-    )
-    if not is_confirmed:
-        return single
-    found: Any = confirmed(results).set_index("trial").loc[trial]
-    one = repeated(results)[trial]
-
-    def ends(before: str, after: str) -> tuple[float, float]:
-        return float(found[f"{before}low_{after}"]), float(found[f"{before}high_{after}"])
-
-    every = [repeat(results, name) for name in {*one.chosen_runs, *one.printed_runs}]
-    value_ends, test_ends = ends("interval_", metric.name), ends("test_", metric.name)
-    return replace(
-        single,
-        runs=int(found["new_runs"]),
-        hits=int(found["new_hits"]),
-        is_alone=bool(found["is_alone"]),
-        printed_s=float(found["printed_s"]),
-        ends_s=ends("interval_", "s"),
-        is_interpolated=results.is_timed and bool(found["is_interpolated"]),
-        every_run=len(every),
-        every_hit=sum(run.is_hit for run in every),
-        value=float(found[f"median_{metric.name}"]),
-        ends=value_ends if all(map(math.isfinite, value_ends)) else None,
-        test_value=float(found[metric.test_column]),
-        test_ends=None if any(map(math.isnan, test_ends)) else test_ends,
-    )
 
 
 COLUMNS = (

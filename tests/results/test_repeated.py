@@ -8,9 +8,9 @@ from test_tables import shown
 
 from raybench.report.answer import summary_of, tried_words
 from raybench.report.export import export
-from raybench.results.ranking import noise_of
+from raybench.results.ranking import noise_of, result_of
 from raybench.results.store import StudyFiles
-from raybench.results.verdict import judge, winner_of
+from raybench.results.verdict import judge
 from raybench.search.race import Race
 from raybench.spec.objective import Objective
 from raybench.stats.replicates import Replicate
@@ -44,8 +44,13 @@ def test_the_race_and_the_own_run_choose_and_runs_alone_are_printed(tmp_path):
     assert other["median_s"] == 4.25, "without the run that it was picked for"
     verdict = judge(results)
     assert verdict.fastest == "0001", "though it is slower alone than the other beside others"
-    fastest = winner_of(results, verdict.fastest, is_confirmed=True)
-    assert (fastest.seconds, fastest.hits, fastest.runs, fastest.is_alone) == (6.0, 3, 3, True)
+    fastest = result_of(results, verdict.fastest, is_confirmed=True)
+    assert (fastest.seconds, fastest.new_hits, fastest.new_runs, fastest.is_alone) == (
+        6.0,
+        3,
+        3,
+        True,
+    )
     assert results.configurations.set_index("trial").loc["0001", "expected_s"] == 3.0
 
 
@@ -104,7 +109,7 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     assert trials["crossed_s"].tolist() == pytest.approx(crossed)
     assert trials["is_interpolated"].tolist() == [True] * 4
     assert row_of(results, "0002")["expected_s"] == pytest.approx((1 + 1 / 3 + 1.5) / 2)
-    assert winner_of(results, judge(results).fastest, is_confirmed=True).is_interpolated
+    assert result_of(results, judge(results).fastest, is_confirmed=True).is_interpolated
     text = shown(results)
     assert "1.33*" in text
     assert text.count("* interpolated: where the line between two evaluations crosses") == 3

@@ -4,8 +4,9 @@ import pytest
 
 from raybench.report.answer import summary_of
 from raybench.report.export import export
+from raybench.results.ranking import result_of
 from raybench.results.store import Store
-from raybench.results.verdict import judge, winner_of
+from raybench.results.verdict import judge
 from raybench.search.tune import exit_code
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import TIME, Objective
@@ -262,9 +263,10 @@ def test_intervals_of_values_hold_the_sampling_error_of_the_rows(tmp_path, rows,
     known = {"value": 0.1, "rows": rows}
     given = {} if rows is None else {"baseline": {"validation": known, "test": known}}
     results, verdict = judged(tmp_path, *groups, objective=BUDGET, **given)
-    fastest = winner_of(results, verdict.fastest, is_confirmed=True)
-    assert fastest.ends == pytest.approx((low, high), abs=0.003)
-    assert fastest.test_ends == (pytest.approx(test, abs=0.001) if test else None)
+    fastest = result_of(results, verdict.fastest, is_confirmed=True)
+    assert (fastest.interval_low, fastest.interval_high) == pytest.approx((low, high), abs=0.003)
+    ends = pytest.approx(test or (math.nan, math.nan), abs=0.001, nan_ok=True)
+    assert (fastest.test_low, fastest.test_high) == ends
     assert verdict.ties == ("0000",)
 
 
@@ -289,10 +291,11 @@ def test_intervals_of_other_metrics_hold_the_error_that_runs_have_recorded(tmp_p
     lines.append(run_line("0001", best_value=0.9, **given))
     known = {"validation": {"value": 1.0, "rows": 100}, "test": {"value": 1.0, "rows": 400}}
     results = results_folder(tmp_path, lines, objective=budget, baseline=known)
-    fastest, reach = winner_of(results, judge(results).fastest, is_confirmed=True), 1.645 * 0.02
-    assert fastest.ends == pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-3)
+    fastest, reach = result_of(results, judge(results).fastest, is_confirmed=True), 1.645 * 0.02
+    ends = pytest.approx((0.5 - reach, 0.5 + reach), abs=1e-3)
+    assert (fastest.interval_low, fastest.interval_high) == ends
     of_test = pytest.approx((0.5 - reach / 2, 0.5 + reach / 2), abs=1e-3)
-    assert fastest.test_ends == of_test, "of 4 times as many rows"
+    assert (fastest.test_low, fastest.test_high) == of_test, "of 4 times as many rows"
 
 
 @pytest.mark.parametrize("name", ["r2", "mean_error"])
