@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import yaml
 
@@ -54,8 +55,16 @@ TOKEN = "RAY_AUTH_MODE=token "
 WITHOUT_TOKEN = [line.removeprefix(TOKEN) for line in COMMANDS]
 CLUSTER_COMMANDS = [line for line in WITHOUT_TOKEN if line.startswith("ray ")]
 PIP_COMMANDS = [line for line in COMMANDS if line.startswith("pip install ")]
+SLURM_COMMANDS = [line for line in COMMANDS if line.startswith("sbatch ")]
 AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "transfer", "forecast")
 """Commands that start nothing; the others get --dry-run."""
+
+
+def of_slurm(line: str) -> str:
+    """Return the command that `deploy/slurm.sbatch` runs on the first node."""
+    options, _, command = line.partition(" deploy/slurm.sbatch ")
+    assert options == "sbatch --nodes=2"
+    return f"raybench {command} --address auto"
 
 
 def block(kind: str, containing: str) -> str:
@@ -69,6 +78,18 @@ def raybench(*words: str) -> str:
     with contextlib.redirect_stdout(out):
         assert cli.main(words) == 0
     return out.getvalue()
+
+
+COMMITTER = "-c user.name=reader -c user.email=reader@example.org"
+
+
+def store_optuna_trials() -> None:
+    """Write `optuna.log`, trials that a script of Optuna's has stored."""
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend("optuna.log")
+    )
+    study = optuna.create_study(storage=storage, direction="maximize")
+    study.optimize(lambda trial: trial.suggest_float("learning_rate", 1e-4, 1e-1), n_trials=3)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +111,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("RAYBENCH_CACHE", str(folder / "cache"))
         patch.setenv("COLUMNS", "80")
         patch.setattr(sys, "path", [str(folder), *sys.path])
+        patch.setattr("raybench.cluster.capacity.num_local_cores", lambda: 8)
         patch.chdir(folder)
+        (folder / "steps.csv").write_text(block("csv", "step_s"))
+        (folder / "train.py").touch()
+        store_optuna_trials()
+        for words in ("init -q", "add own_loop.py", f"{COMMITTER} commit -qm start"):
+            subprocess.run(["git", *words.split()], check=True)
         raybench("init", "my_data.csv", "--label", "price", "--out", "my_data.yaml")
         (folder / "screen.txt").write_text(raybench("report", "results/digits"))
         shutil.copy(folder / "results/digits/best.yaml", folder / "results/digits-2")
@@ -102,7 +129,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_no_command_is_left_out() -> None:
     of_ray = [f"{TOKEN}{line}" for line in CLUSTER_COMMANDS]
-    known = RAYBENCH_COMMANDS + MAKE_COMMANDS + of_ray + PIP_COMMANDS
+    known = RAYBENCH_COMMANDS + MAKE_COMMANDS + of_ray + PIP_COMMANDS + SLURM_COMMANDS
     assert sorted(COMMANDS) == sorted(known)
     assert MAKE_COMMANDS == ["make tune", "make test"]
     assert {line.split()[1] for line in RAYBENCH_COMMANDS} == cli.COMMANDS.keys()
@@ -112,7 +139,7 @@ def test_no_command_is_left_out() -> None:
     "line",
     [
         line
-        for line in RAYBENCH_COMMANDS
+        for line in (*RAYBENCH_COMMANDS, *(of_slurm(line) for line in SLURM_COMMANDS))
         if line != "raybench report results/digits"  # run by the fixture
         and f"{line} --dry-run" not in RAYBENCH_COMMANDS
     ],
@@ -121,6 +148,8 @@ def test_no_command_is_left_out() -> None:
 def test_command(line: str, folder: Path) -> None:
     line, _, reader = line.partition(" | ")
     words = shlex.split(line)[1:]
+    if "lightning_fit.py:train" in words:
+        pytest.importorskip("lightning")
     if reader:
         if not shutil.which("jq"):
             pytest.skip("jq is not installed")
@@ -136,7 +165,7 @@ def test_command(line: str, folder: Path) -> None:
         return
     if words[0] == "init":
         words.append("--force")
-    elif words[0] not in AS_THEY_ARE and "--dry-run" not in words:
+    elif words[0] not in AS_THEY_ARE and not {"--dry-run", "--fit"} & {*words}:
         words.append("--dry-run")
     assert raybench(*words).strip()
 

@@ -1,0 +1,147 @@
+"""`deploy/slurm.sbatch`, run with stand-ins for Slurm's commands."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import raybench as package
+from tests.e2e.hosts import Hosts, why_not
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "deploy/slurm.sbatch"
+SCONTROL = """#!/bin/sh
+echo "$@" >> "$FOLDER/scontrol"
+"""
+SRUN_ALONE = """#!/bin/sh
+case "$*" in *hostname*) echo 10.0.0.1 10.1.0.1; exit;; esac
+printf '%s\\n' "$@" > "$FOLDER/srun"
+env > "$FOLDER/environment"
+sleep "${SLEEPS:-0}"
+exit 4
+"""
+SRUN = """#!{python}
+import json, os, subprocess, sys
+words = sys.argv[1:]
+while words[0].startswith("--"):
+    words.pop(0)
+hosts = json.load(open(os.environ["FOLDER"] + "/hosts"))
+if words[0] == "ray":
+    words[0] = {ray!r}
+else:
+    hosts = hosts[:1]
+tasks = [
+    subprocess.Popen([*enter, *words], env=os.environ | {{"SLURM_PROCID": str(number)}})
+    for number, enter in enumerate(hosts)
+]
+sys.exit(max(task.wait() for task in tasks))
+"""
+SLURM = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_JOB_NODELIST": "host[1-2]",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_CPUS_PER_TASK": "2",
+}
+
+
+def stand_ins(folder: Path, srun: str) -> dict[str, str]:
+    """Write the stand-ins; return the environment of a job that finds them."""
+    (folder / "bin").mkdir()
+    for name, text in {"srun": srun, "scontrol": SCONTROL}.items():
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    path = f"{folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    kept = {key: one for key, one in os.environ.items() if not key.startswith("RAY_")}
+    return kept | SLURM | {"PATH": path, "FOLDER": str(folder)}
+
+
+def job(environment: dict[str, str], *words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        ["bash", str(SCRIPT), *words],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_ray_starts_on_all_nodes_and_the_command_on_the_first(tmp_path: Path) -> None:
+    environment = stand_ins(tmp_path, SRUN_ALONE) | {"SLURM_GPUS_ON_NODE": "8"}
+    started = job(environment, "tune", "a space.yaml", "--out", "/shared/x")
+    assert started.wait(60) == 4, started.communicate()
+    words = (tmp_path / "srun").read_text().splitlines()
+    assert words[:3] == ["--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=2"]
+    start, command = words[3 : words.index("--")], words[words.index("--") + 1 :]
+    assert start[:2] == ["ray", "symmetric-run"]
+    assert {"10.0.0.1:6379", "--min-nodes", "--num-cpus=2", "--num-gpus=8"} <= set(start)
+    own = ["raybench", "tune", "a space.yaml", "--out", "/shared/x"]
+    assert command == [*own, "--address", "10.0.0.1:6379"]
+    exported = (tmp_path / "environment").read_text()
+    assert "RAY_AUTH_MODE=token\n" in exported
+    assert re.search(r"^RAY_AUTH_TOKEN=[0-9a-f]{64}$", exported, re.MULTILINE)
+
+
+def test_a_job_near_its_time_limit_is_requeued(tmp_path: Path) -> None:
+    started = job(stand_ins(tmp_path, SRUN_ALONE) | {"SLEEPS": "2"}, "tune")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "environment").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    started.send_signal(signal.SIGUSR1)
+    assert started.wait(60) == 4, "the script waits for its step"
+    assert (tmp_path / "scontrol").read_text() == "requeue 77\n"
+
+
+SPACE = """
+dataset: {name: digits}
+objective: {kind: best_at_budget, max_train_seconds: 2}
+search: {trials: 3, sampler: random, early_stopping: false, concurrency: 1}
+confirm: {race: 0}
+space: {learning_rate: {low: 0.001, high: 0.01, log: true}}
+fixed: {num_workers: 2, placement_strategy: spread, eval_every_samples: 512}
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.apart
+@pytest.mark.all
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
+def test_a_requeued_job_resumes_on_two_nodes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    ray = shutil.which("ray", path=str(Path(sys.executable).parent))
+    environment = stand_ins(tmp_path, SRUN.format(python=sys.executable, ray=ray))
+    (tmp_path / "space.yaml").write_text(SPACE)
+    out = tmp_path / "out"
+    words = ("tune", str(tmp_path / "space.yaml"), "--out", str(out))
+    with Hosts(2) as hosts:
+        entered = [host.command() for host in hosts]
+        (tmp_path / "hosts").write_text(json.dumps(entered))
+        own = hosts[0].environment()
+        environment |= {key: own[key] for key in ("HOME", "TMPDIR", "RAY_TMPDIR")}
+        first = job(environment, *words)
+        records, deadline = out / "records.jsonl", time.monotonic() + 600
+        while not records.exists() or '"kind": "run"' not in records.read_text():
+            assert first.poll() is None, first.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        for host in hosts:
+            for process in host.processes():
+                process.kill()
+        first.communicate(timeout=60)
+        before = set(package.load(out).runs)
+        again = job(environment, *words)
+        printed, _ = again.communicate(timeout=600)
+    assert again.returncode == 0, printed
+    runs = package.load(out).runs
+    assert before < set(runs)
+    assert len(runs) == 3
+    assert {host for run in runs.values() for host in run.hosts} == {"host1", "host2"}
