@@ -29,7 +29,7 @@ from raybench.results.ranking import with_rows
 from raybench.results.store import machine, versions
 from raybench.scaling.bottleneck import judge
 from raybench.scaling.fits import run_spread
-from raybench.scaling.over_sizes import best_rate
+from raybench.scaling.forecast import OptimumModel, SmallRun
 from raybench.scaling.plan import StepSeconds, chance, plan
 from raybench.scaling.samples_to_target import fit, leave_one_out
 from raybench.scaling.shares import PARTS, Estimate, Probes, Shares
@@ -573,20 +573,22 @@ def deadline(rng: Rng, *world: Any) -> bool:
 
 
 @claim(
-    "transfer: best rate 0.01 (90 %: 0.006 to 0.02) at a size",
+    "forecast: learning rate 0.003 (90 %: 0.001 to 0.008) of a large model",
     *(90, 60),
-    ("16 trials within the range, noise 10 % of the costs'", 16, 0.1),
-    ("24 trials, noise 30 %", 24, 0.3),
+    ("12 runs of each of 3 sizes, noise 1 %", 12, 0.01),
+    ("24 runs of each of 3 sizes, noise 5 %", 24, 0.05),
 )
-def rate(rng: Rng, trials: int, noise: float) -> bool:
-    """The best rate of a parabola of costs; within the range that was tried."""
-    best = rng.uniform(math.log(1e-3), math.log(1e-2))
-    rates = np.exp(rng.uniform(math.log(1e-4), math.log(1e-1), trials))
-    costs = 0.3 * (np.log(rates) - best) ** 2
-    costs = costs + noise * costs.std() * rng.normal(size=trials)
-    found = best_rate(1e6, rates, np.full(trials, 64.0), costs, batch=64)
-    assert found is not None
-    return bool(found.interval[0] <= math.exp(best) <= found.interval[1])
+def rate(rng: Rng, num_runs: int, noise: float) -> bool:
+    """Quadratic log losses whose optimum moves with size by an exponent of -0.7 to 0."""
+    first, exponent = rng.uniform(math.log(1e-3), math.log(1e-2)), rng.uniform(-0.7, 0.0)
+    runs = []
+    for size in (1e6, 4e6, 1.6e7):
+        best = first + exponent * math.log(size / 1e6)
+        for at in rng.uniform(math.log(1e-4), math.log(1e-1), num_runs):
+            off = 0.05 * (at - best) ** 2 + noise * rng.normal()
+            runs.append(SmallRun(size, 1e6, 64.0, math.exp(at), 3.0 * math.exp(off)))
+    found, _ = OptimumModel(runs).optimum(2.56e8, 1e6)
+    return bool(found.low <= math.exp(first + exponent * math.log(256)) <= found.high)
 
 
 @claim(

@@ -56,7 +56,7 @@ WITHOUT_TOKEN = [line.removeprefix(TOKEN) for line in COMMANDS]
 CLUSTER_COMMANDS = [line for line in WITHOUT_TOKEN if line.startswith("ray ")]
 PIP_COMMANDS = [line for line in COMMANDS if line.startswith("pip install ")]
 SLURM_COMMANDS = [line for line in COMMANDS if line.startswith("sbatch ")]
-AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "transfer", "forecast")
+AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "forecast")
 """Commands that start nothing; the others get --dry-run."""
 
 

@@ -1,12 +1,12 @@
-"""Claim: a rate that was tuned on small networks is carried to a large one by `raybench transfer`.
+"""Claim: a rate that was tuned on small networks is carried to a large one by `raybench forecast`.
 
 Two networks (two hidden layers; two convolutions; MNIST, 6,000 training images) at four widths,
 each really trained on a grid of rates, batches and seeds (`record`, one torch worker without Ray).
 Then (`compare`) small studies are drawn: 12 random cells at each of the three smaller widths, one
-seed each. What `raybench.scaling.over_sizes` predicts from them is run at the largest: its centre
-alone, and 6 cells inside its interval; beside the best rate of the largest small study copied, and
-searches from nothing of 6, 20 and 60 random cells. Regret is over the least median of samples to
-the target.
+seed each, whose runs end at the target. What `raybench.scaling.forecast` predicts from the errors
+at the length of the shortest run is run at the largest: its value alone, and 6 rates of its
+interval; beside the best rate of the largest small study copied, and searches from nothing of 6, 20
+and 60 random cells. Regret is over the least median of samples to the target.
 
     RAYBENCH_DATA=DIR python benchmarks/search/widths.py record [--jobs 2]
     python benchmarks/search/widths.py compare [--studies 200]
@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from raybench.commands.forecast import quantiles
 from raybench.results.store import versions
-from raybench.scaling.over_sizes import BestRate, best_rate, predict
+from raybench.scaling.forecast import OptimumModel, SmallRun
 from raybench.spec.objective import Objective, search_score
 
 RESULTS = Path(__file__).parents[1] / "results" / "widths.md"
@@ -184,15 +185,27 @@ class Large:
         return math.exp(self.truth(rates[int(np.argmin(ran))]) - self.best)
 
 
-def study_of(size: float, costs: Costs, rng: np.random.Generator) -> tuple[BestRate, float]:
-    """Draw a study of a small network: its best rate at BATCH, and the rate of its best trial."""
-    cells = list(costs)
-    drawn = [cells[n] for n in rng.choice(len(cells), min(SMALL_TRIALS, len(cells)), replace=False)]
-    told = np.array([costs[one][rng.integers(len(costs[one]))] for one in drawn])
-    rates, batches = (np.array(column, dtype=float) for column in zip(*drawn, strict=True))
-    found = best_rate(size, rates, batches, told, batch=BATCH)
-    assert found is not None
-    return found, float(rates[np.argmin(told)])
+def study_of(
+    rows: list[dict[str, Any]], target: float, rng: np.random.Generator
+) -> tuple[list[SmallRun], float]:
+    """Draw a study of a small network from its rows: its runs at the length of the shortest, and
+    the rate of the run with the least cost."""
+    cells: dict[tuple[float, int], list[list[float]]] = {}
+    for row in rows:
+        cells.setdefault((row["cell"][2], row["cell"][3]), []).append(row["accuracy"])
+    names = list(cells)
+    drawn = [names[n] for n in rng.choice(len(names), min(SMALL_TRIALS, len(names)), replace=False)]
+    curves = {name: cells[name][rng.integers(len(cells[name]))] for name in drawn}
+    ends = [
+        next((at for at, value in enumerate(curve) if value >= target), len(curve) - 1)
+        for curve in curves.values()
+    ]
+    size, end = float(rows[0]["parameters"]), min(ends)
+    runs = [
+        SmallRun(size, EVERY * (end + 1.0), batch, rate, 1 - curve[end])
+        for (rate, batch), curve in curves.items()
+    ]
+    return runs, min(drawn, key=lambda one: cost(curves[one], target))[0]
 
 
 def compare(name: str, num_studies: int) -> tuple[list[str], bool]:
@@ -215,13 +228,21 @@ def compare(name: str, num_studies: int) -> tuple[list[str], bool]:
         for seed in range(num_studies):
             rng = np.random.default_rng(seed)
             large = Large(by_width[network.widths[-1]], rng)
-            small = [study_of(sizes[one], by_width[one], rng) for one in network.widths[:-1]]
-            known = [one for one, _ in small]
-            found = predict(known, sizes[network.widths[-1]])
+            small = [
+                study_of(
+                    [row for row in rows if row["cell"][:2] == [width, optimizer]],
+                    network.target,
+                    rng,
+                )
+                for width in network.widths[:-1]
+            ]
+            runs = [run for those, _ in small for run in those]
+            longest = max(run.samples for run in runs)
+            found = OptimumModel(runs).rate_of(sizes[network.widths[-1]], longest, BATCH)
             random = [list(np.exp(rng.uniform(*large.range, n))) for n in (6, 20, 60)]
             ways = {
-                ("predicted", 1): [found.rate],
-                ("predicted", TRIALS): found.quantiles(TRIALS),
+                ("predicted", 1): [found.value],
+                ("predicted", TRIALS): quantiles(found, TRIALS),
                 ("copied from the largest small one", 1): [small[-1][1]],
                 **{("random", len(one)): one for one in random},
             }
@@ -229,7 +250,7 @@ def compare(name: str, num_studies: int) -> tuple[list[str], bool]:
                 regrets.setdefault(way, []).append(large.regret_of(rates))
             grid = np.exp(np.linspace(*large.range, 400))
             truly = float(min(grid, key=large.truth))
-            held.append(found.interval[0] <= truly <= found.interval[1])
+            held.append(found.low <= truly <= found.high)
         for (way, number), those in regrets.items():
             within = np.mean([one <= NEAR for one in those])
             lines.append(

@@ -44,7 +44,6 @@ COMMANDS = {
     "plan": "choose which machines to rent for a training, how many, and at what cost",
     "diagnose": "find the bottleneck of a training, and the gain of each remedy",
     "compare": "test whether B is better than A, by paired runs",
-    "transfer": "plan the few trials of a large model from searches of small models",
     "forecast": "predict learning rate, batch and loss of a large run from small runs",
     "init": "inspect a dataset and write a search space for it",
     "report": "rebuild the tables and the page of a results folder, and print them",
@@ -56,7 +55,7 @@ HOMES = dict.fromkeys(COMMANDS, "raybench.commands") | {
     **dict.fromkeys(("train", "diagnose", "compare"), "raybench.runs"),
 }
 """Packages of the modules that define the functions of the commands."""
-WITHOUT_RAY = ("plan", "transfer", "forecast", "init", "report", "data")
+WITHOUT_RAY = ("plan", "forecast", "init", "report", "data")
 """Commands that do not start Ray: their functions take no Interrupt."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 

@@ -407,33 +407,32 @@ class PlanOptions(Options):
     """File to write the page to."""
 
 
-class TransferOptions(Options):
-    """Options of a search for a large model that builds on searches of small ones."""
-
-    OF: ClassVar[str] = "transfer"
-    studies: Annotated[list[str], Argument("DIR", is_positional=True)] = []
-    """Searches of smaller models."""
-    to: Annotated[Path, Argument("FILE")]
-    """Search space of the large model."""
-    trials: int = 6
-    """Trials of the large model."""
-    size: Annotated[float | None, Argument("PARAMETERS")] = None
-    """Number of parameters of the large model (default: counted, if it is given by layers)."""
-    out: Annotated[Path | None, Argument("FILE")] = None
-    """File to write (default: FILE-transferred.yaml)."""
-
-
 class ForecastOptions(Options):
     """Options of the prediction of a large run from small ones."""
 
     OF: ClassVar[str] = "forecast"
-    runs: Annotated[Path, Argument("RUNS.csv", is_positional=True)]
-    """CSV file with one row per small run: parameters, samples (or tokens), batch, learning_rate,
-    loss."""
-    parameters: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Number of parameters of the large model."""
-    samples: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Training samples of the large run (of a language model: tokens)."""
+    runs: Annotated[list[str], Argument("RUNS", is_positional=True)] = []
+    """Results folders of small models, and CSV files with one row per small run: parameters,
+    samples (or tokens), batch, learning_rate, loss."""
+    to: Annotated[Path | None, Argument("FILE")] = None
+    """Search space of the large model; FILE-forecast.yaml gets the learning rates to try."""
+    parameters: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    """Number of parameters of the large model (default: counted, if --to gives it by layers)."""
+    samples: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    """Training samples of the large run (of a language model: tokens; default: those of the epochs
+    that --to fixes)."""
+    loss: bool = False
+    """Predict only the loss and the compute-optimal size; the runs need no learning rate and no
+    batch."""
+    compute: Annotated[float | None, Field(gt=0, allow_inf_nan=False), Argument("FLOPS")] = None
+    """With --loss: floating-point operations of the large run, instead of its size."""
+    plan: Annotated[float | None, BeforeValidator(share), Argument("SHARE", parse=str)] = None
+    """Name the small runs to make next that cost this share of the large run together, such as
+    10%."""
+    figure: Annotated[Path | None, Argument("FILE.png")] = None
+    """Draw the small runs, the laws and the prediction to this file."""
+    out: Annotated[Path | None, Argument("FILE")] = None
+    """File to write: the space of --to, or the runs of --plan as CSV."""
 
 
 class InitOptions(Options):
@@ -495,7 +494,7 @@ OPTIONS: dict[str, type[Options]] = {
     one.OF: one
     for one in (
         *(TuneOptions, TrainOptions, ScaleOptions, DiagnoseOptions, CompareOptions),
-        *(PlanOptions, TransferOptions, ForecastOptions, InitOptions),
+        *(PlanOptions, ForecastOptions, InitOptions),
         *(ReportOptions, DoctorOptions, DataOptions),
     )
 }

@@ -8,25 +8,30 @@ of each cell:
     log rate  = a0 + aN log N + aD log D + deviation
     log batch = b0 + bN log N + bD log D + deviation
 
-The loss at the optimum follows Hoffmann et al. 2022 (arXiv 2203.15556, equation 2):
-L = E + A / N^alpha + B / D^beta. All parameters have priors, those of the exponents from published
-laws (`EXPONENTS`, `LOSS_EXPONENTS`). The posterior is approximated by a normal distribution at its
-mode (Laplace). `benchmarks/scaling/forecast.py` measures it on 1,900 language models.
+The loss at the optimum follows `loss_law`. All parameters have priors, those of the exponents from
+published laws (`EXPONENTS`). The posterior is approximated by a normal distribution at its mode
+(Laplace). `benchmarks/scaling/forecast.py` measures it on 1,900 language models.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from raybench.scaling.loss_law import (
+    FLOPS_PER_SAMPLE,
+    Array,
+    LossLaw,
+    Predicted,
+    heavy_tailed,
+    interval,
+)
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import counted
 
-Array = NDArray[np.float64]
 EXPONENTS = {"rate": ((-0.4, 0.2), (0.15, 0.2)), "batch": ((0.0, 0.12), (0.45, 0.2))}
 """Prior mean and standard deviation of the exponents of N and D. Published: rate N^-0.71 D^0.31 and
 batch D^0.57 (StepLaw, arXiv 2503.04715); rate C^-0.125 and batch C^0.33 of the compute C = 6 N D
@@ -35,23 +40,21 @@ DEVIATIONS = (0.1, 0.15)
 """Standard deviation of a cell's log rate and log batch from the power laws."""
 CURVATURE = (math.log(0.02), 1.0)
 """Prior mean and standard deviation of the log second derivative of the log loss."""
-LOSS_EXPONENTS = (0.34, 0.30, 0.2)
-"""Prior means of alpha and beta (0.34 and 0.28 in Hoffmann et al. 2022; 0.29 to 0.37 in later
-refits), and their standard deviation in log."""
-IRREDUCIBLE = (0.6, 0.15)
-"""Prior mean of E over the least loss of the small runs, and its standard deviation in log."""
-WIDTH = 0.02
-"""Largest log loss above the best of the cell at which the quadratic is fitted."""
+TILT_DEVIATION = 0.7
+"""Prior standard deviation of the inverse hyperbolic tangent of the correlation between rate and
+batch in the quadratic."""
+POSITION_DEVIATION, LEVEL_DEVIATION = 2.0, 0.05
+"""Prior standard deviation of the log rate and log batch of the optimum from the best runs, and of
+the log loss of a cell's optimum from its best run."""
+WIDTH, FEWEST_NEAR = 0.02, 6
+"""Largest log loss above the best of the cell at which the quadratic is fitted; at least this
+number of runs of a cell is used, however high their loss."""
 NOISE, MISFIT = 0.002, 0.6
-"""Standard deviation of the log loss between seeds, and of the misfit of the quadratic relative to
-the distance from the best."""
-LEVEL_NOISE = 0.004
-"""Standard deviation of the log loss of a cell's optimum from the law of the loss."""
-NINE_OF_TEN = 1.645
-LEAST_RUNS, LEAST_CELLS = 6, 2
-FLOPS_PER_SAMPLE = 6.0
-"""Floating-point operations per parameter and sample: forward and backward pass of a transformer on
-tokens (Kaplan et al. 2020, arXiv 2001.08361, section 2.1)."""
+"""Standard deviation of the log loss between seeds, at least, and of the misfit of the quadratic
+relative to the distance from the best."""
+FEWEST_RUNS = 6
+NUM_SHARED = 9
+"""Parameters of the model that all cells share."""
 
 
 class SmallRun(NamedTuple):
@@ -64,6 +67,12 @@ class SmallRun(NamedTuple):
     """Global batch size, samples."""
     learning_rate: float
     loss: float
+    """Loss at the end of the run, or another positive value to minimize, such as an error rate."""
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Parameters and samples."""
+        return self.parameters, self.samples
 
     @property
     def compute(self) -> float:
@@ -71,20 +80,12 @@ class SmallRun(NamedTuple):
         return FLOPS_PER_SAMPLE * self.parameters * self.samples
 
 
-class Predicted(NamedTuple):
-    """A value with its 90 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 @dataclass(frozen=True)
 class Forecast:
     """Prediction for a large run.
 
     Args:
-        learning_rate: Best learning rate.
+        learning_rate: Best learning rate; of the given batch, if there is one.
         batch: Best global batch size, samples.
         loss: Loss at these.
         off_by_two: Relative increase of the loss if "rate" or "batch" is off by a factor of two.
@@ -98,114 +99,148 @@ class Forecast:
     doubts: tuple[str, ...]
 
 
-class LargeRunModel:
-    """Posterior of the optimum and its loss, given small runs.
+class OptimumModel:
+    """Posterior of the best learning rate and batch of runs of any size, given small runs.
 
     Args:
-        runs: Small runs, at least six in two cells.
+        runs: Small runs, at least one.
+        sizes: Further cells (parameters, samples) in which runs could be made (`gain`).
 
     Raises:
-        UserError: There are too few runs or cells, a value is not positive, or the loss does not
-            fall with size.
+        UserError: There is no run, or a value is not positive.
     """
 
-    def __init__(self, runs: Iterable[SmallRun]) -> None:
+    def __init__(self, runs: Iterable[SmallRun], sizes: Iterable[tuple[float, float]] = ()) -> None:
         self._runs = _checked(list(runs))
-        sizes = [(one.parameters, one.samples) for one in self._runs]
-        self._cells = sorted(set(sizes), key=lambda cell: cell[0] * cell[1])
-        if len(self._cells) < LEAST_CELLS:
-            raise UserError(
-                "forecast: all runs have one size and one number of samples; add runs of another.",
-                ErrorCode.TOO_FEW,
-            )
-        self._cell_of = np.array([self._cells.index(size) for size in sizes])
+        self.cells = sorted({one.size for one in self._runs}, key=math.prod)
+        num_measured = len(self.cells)
+        self.cells += [size for size in dict.fromkeys(sizes) if size not in self.cells]
+        self._cell_of = np.array([self.cells.index(one.size) for one in self._runs])
         logs = np.log(np.array(self._runs, float))
         self._rate, self._batch, self._loss = logs[:, 3], logs[:, 2], logs[:, 4]
-        self._center = np.log(np.array(self._cells)).mean(axis=0)
-        self._fit_optimum()
-        self._fit_loss()
+        self._center = np.log(np.array(self.cells[:num_measured])).mean(axis=0)
+        self._rows = np.array([self._row(*cell) for cell in self.cells])
+        self._fit(num_measured)
 
-    def predict(self, parameters: float, samples: float) -> Forecast:
-        """Predict the best learning rate, batch and loss of a large run.
+    @property
+    def levels(self) -> dict[tuple[float, float], float]:
+        """Loss at the optimum of each cell with runs."""
+        measured = sorted(set(self._cell_of))
+        return {self.cells[one]: math.exp(self._mode[NUM_SHARED + one]) for one in measured}
 
-        Args:
-            parameters: Parameters of the large model.
-            samples: Training samples of the large run.
+    @property
+    def level_error(self) -> float:
+        """Median standard deviation of the log of `levels`."""
+        variances = np.diag(self._covariance)[NUM_SHARED : NUM_SHARED + len(self.levels)]
+        return math.sqrt(float(np.median(variances)))
 
-        Raises:
-            UserError: The run is smaller than the small runs.
-        """
-        largest = max(one.compute for one in self._runs)
-        if FLOPS_PER_SAMPLE * parameters * samples < largest:
-            raise UserError(
-                "forecast: the large run needs less compute than the largest small run; name a "
-                "larger one.",
-                ErrorCode.INVALID_VALUE,
-            )
+    def optimum(self, parameters: float, samples: float) -> tuple[Predicted, Predicted]:
+        """Predict the best learning rate and the best batch of a run."""
         row = self._row(parameters, samples)
         found = []
         for axis, deviation in enumerate(DEVIATIONS):
             at = slice(3 * axis, 3 * axis + 3)
-            mean = float(row @ self._mode[at])
-            error = math.sqrt(float(row @ self._covariance[at, at] @ row) + deviation**2)
-            found.append(_interval(mean, error))
-        rate, batch = found
-        mean, error = self._loss_at(parameters, samples)
-        curvature = np.exp(self._mode[6:8])
-        step = 0.5 * math.log(2.0) ** 2
-        off = {
-            name: math.expm1(step * float(one))
-            for name, one in zip(("rate", "batch"), curvature, strict=True)
-        }
-        return Forecast(rate, batch, _interval(mean, error), off, tuple(self._doubts()))
+            variance = float(row @ self._covariance[at, at] @ row) + deviation**2
+            found.append(interval(float(row @ self._mode[at]), math.sqrt(variance)))
+        return found[0], found[1]
 
-    def gains(
-        self, candidates: Sequence[SmallRun], parameters: float, samples: float
-    ) -> list[float]:
-        """Return how much each candidate run would narrow the prediction of the optimum.
+    def rate_of(self, parameters: float, samples: float, batch: float) -> Predicted:
+        """Predict the best learning rate of a run at a given batch."""
+        row = self._row(parameters, samples)
+
+        def log_rate(mode: Array) -> Array:
+            away = math.log(batch) - row @ mode[3:6]
+            found: Array = (
+                row @ mode[0:3] - np.tanh(mode[8]) * np.exp(0.5 * (mode[7] - mode[6])) * away
+            )
+            return found
+
+        gradient = _gradient(log_rate, self._mode)
+        variance = float(gradient @ self._covariance @ gradient) + DEVIATIONS[0] ** 2
+        return interval(float(log_rate(self._mode)), math.sqrt(variance))
+
+    def off_by_two(self) -> dict[str, float]:
+        """Return the relative increase of the loss if rate or batch is off by a factor of two."""
+        step = 0.5 * math.log(2.0) ** 2
+        curvature = {"rate": self._mode[6], "batch": self._mode[7]}
+        return {name: math.expm1(step * math.exp(one)) for name, one in curvature.items()}
+
+    def position(self, size: tuple[float, float]) -> tuple[float, float]:
+        """Return the best learning rate and batch of a cell."""
+        cell, number = self.cells.index(size), len(self.cells)
+        moved = self._mode[NUM_SHARED + number :].reshape(2, number)[:, cell]
+        row = self._rows[cell]
+        rate, batch = row @ self._mode[0:3] + moved[0], row @ self._mode[3:6] + moved[1]
+        return math.exp(rate), math.exp(batch)
+
+    def choose(
+        self, candidates: Sequence[SmallRun], large: tuple[float, float], compute: float
+    ) -> list[SmallRun]:
+        """Choose runs to make, greedily by how much they tell about the large run per compute.
+
+        What a run tells is the expected decrease of the loss of the large run at the rate and the
+        batch that are predicted for it.
 
         Args:
-            candidates: Runs that could be made; their loss is not used. Their size and number of
-                samples must be those of an existing cell.
-            parameters: Parameters of the large model.
-            samples: Training samples of the large run.
+            candidates: Runs that could be made, in cells of the model; their losses are not used.
+            large: Parameters and samples of the large run.
+            compute: Floating-point operations of all chosen runs together, at most.
 
         Returns:
-            Expected decrease of the variance of log rate plus log batch of the large run, by
-            candidate.
+            The chosen runs, the best one first.
         """
-        row = self._row(parameters, samples)
         targets = np.zeros((2, len(self._mode)))
-        targets[0, 0:3] = targets[1, 3:6] = row
-        before = targets @ self._covariance
+        targets[0, 0:3] = targets[1, 3:6] = self._row(*large)
+        a, b = np.exp(self._mode[6:8])
+        tilt = math.tanh(self._mode[8]) * math.sqrt(a * b)
+        weight = np.array([[a, tilt], [tilt, b]])
+        gradients, noise = self._gradients(candidates)
+        costs = np.array([one.compute for one in candidates])
+        covariance, is_left, chosen = self._covariance, np.full(len(costs), True), list[SmallRun]()
+        while (is_left := is_left & (costs <= compute)).any():
+            across = covariance @ gradients.T
+            variance = np.einsum("ip,pi->i", gradients, across) + noise
+            toward = targets @ across
+            gains = 0.5 * np.einsum("ai,ab,bi->i", toward, weight, toward) / variance / costs
+            best = int(np.where(is_left, gains, -1.0).argmax())
+            covariance = covariance - np.outer(across[:, best], across[:, best]) / variance[best]
+            compute -= costs[best]
+            is_left[best] = False
+            chosen.append(candidates[best])
+        return chosen
+
+    def doubts(self) -> list[str]:
+        """Return reasons not to trust a prediction."""
         found = []
-        for one in candidates:
-            cell = self._cells.index((one.parameters, one.samples))
-            at = np.array([math.log(one.learning_rate)]), np.array([math.log(one.batch)])
-            gradient, distance = self._gradient(cell, *at)
-            error = math.hypot(NOISE, MISFIT * distance)
-            variance = float(gradient @ self._covariance @ gradient) + error**2
-            found.append(float(((before @ gradient) ** 2).sum()) / variance)
+        measured = [self.cells[one] for one in sorted(set(self._cell_of))]
+        if len({parameters for parameters, _ in measured}) == 1:
+            found.append("all runs have one model size, so the effect of size is a published prior")
+        if len({samples for _, samples in measured}) == 1:
+            found.append("all runs have one length, so the effect of length is a published prior")
+        for name, values in (("learning rate", self._rate), ("batch", self._batch)):
+            at_end = 0
+            for cell in set(self._cell_of):
+                own = np.flatnonzero(self._cell_of == cell)
+                best = own[np.argmin(self._loss[own])]
+                is_end = values[best] in (values[own].min(), values[own].max())
+                at_end += is_end and len(set(values[own])) > 1
+            if 2 * at_end > len(measured):
+                found.append(f"the best {name} is an end of the tried ones in most cells")
         return found
 
     def _row(self, parameters: float, samples: float) -> Array:
         log = np.log([parameters, samples]) - self._center
         return np.array([1.0, *log])
 
-    def _fit_optimum(self) -> None:
+    def _fit(self, num_measured: int) -> None:
         """Find mode and covariance of the laws of the optimum, the curvature and the cells."""
-        number = len(self._cells)
-        rows = np.array([self._row(*cell) for cell in self._cells])
-        best = np.array(
-            [
-                min(np.flatnonzero(self._cell_of == cell), key=lambda at: self._loss[at])
-                for cell in range(number)
-            ]
-        )
-        least = self._loss[best]
+        number = len(self.cells)
+        own = [np.flatnonzero(self._cell_of == cell) for cell in range(num_measured)]
+        best = np.array([at[self._loss[at].argmin()] for at in own])
+        least = np.concatenate([self._loss[best], np.full(number - num_measured, self._loss.min())])
         excess = self._loss - least[self._cell_of]
-        near = excess < WIDTH
-        errors = np.hypot(NOISE, MISFIT * excess[near])
+        nearest = [np.sort(excess[at])[:FEWEST_NEAR] for at in own]
+        at_least = np.array([one[-1] for one in nearest])[self._cell_of]
         rate, batch = EXPONENTS["rate"], EXPONENTS["batch"]
         means = np.concatenate(
             [
@@ -218,33 +253,44 @@ class LargeRunModel:
         )
         spreads = np.concatenate(
             [
-                [2.0, rate[0][1], rate[1][1]],
-                [2.0, batch[0][1], batch[1][1]],
-                [CURVATURE[1], CURVATURE[1], 0.7],
-                np.full(number, 0.05),
+                [POSITION_DEVIATION, rate[0][1], rate[1][1]],
+                [POSITION_DEVIATION, batch[0][1], batch[1][1]],
+                [CURVATURE[1], CURVATURE[1], TILT_DEVIATION],
+                np.full(number, LEVEL_DEVIATION),
                 np.repeat(DEVIATIONS, number),
             ]
         )
-        cells, self._rows = self._cell_of[near], rows
+        mode = means
+        self._noise = max(NOISE, float(np.median([np.median(one) for one in nearest])))
+        for _ in range(3):
+            near = excess <= np.maximum(at_least, WIDTH * self._noise / NOISE)
+            cells, rates, batches = self._cell_of[near], self._rate[near], self._batch[near]
+            errors = np.hypot(self._noise, MISFIT * excess[near])
+            spreads[NUM_SHARED : NUM_SHARED + number] = LEVEL_DEVIATION * self._noise / NOISE
 
-        def residuals(mode: Array) -> Array:
-            away = (self._expected(mode, cells, self._rate[near], self._batch[near])) - self._loss[
-                near
-            ]
-            scaled = away / errors
-            # Heavy tails: the residuals of a Cauchy distribution grow with the log of the distance.
-            robust = np.sign(scaled) * np.sqrt(2 * np.log1p(scaled**2 / 2))
-            return np.concatenate([robust, (mode - means) / spreads])
+            def residuals(
+                mode: Array,
+                near: Array = near,
+                cells: Array = cells,
+                rates: Array = rates,
+                batches: Array = batches,
+                errors: Array = errors,
+            ) -> Array:
+                away = self._expected(mode, cells, rates, batches) - self._loss[near]
+                return np.concatenate([heavy_tailed(away / errors), (mode - means) / spreads])
 
-        found = least_squares(residuals, means.copy())
-        self._mode: Array = found.x
+            found = least_squares(residuals, mode)
+            mode = found.x
+            away = self._expected(mode, cells, rates, batches) - self._loss[near]
+            self._noise = max(NOISE, 1.48 * float(np.median(np.abs(away))))
+        self._mode: Array = mode
         self._covariance: Array = np.linalg.inv(found.jac.T @ found.jac)
-        self._near = near
 
     def _expected(self, mode: Array, cells: Array, rate: Array, batch: Array) -> Array:
         """Return the expected log losses of runs, shape [runs]; `cells`: number of each cell."""
-        number = len(self._cells)
-        levels, moved = mode[9 : 9 + number], mode[9 + number :].reshape(2, number)
+        number = len(self.cells)
+        levels = mode[NUM_SHARED : NUM_SHARED + number]
+        moved = mode[NUM_SHARED + number :].reshape(2, number)
         u = rate - (self._rows @ mode[0:3] + moved[0])[cells]
         v = batch - (self._rows @ mode[3:6] + moved[1])[cells]
         a, b, tilt = math.exp(mode[6]), math.exp(mode[7]), math.tanh(mode[8])
@@ -253,80 +299,76 @@ class LargeRunModel:
         )
         return found
 
-    def _gradient(self, cell: int, rate: Array, batch: Array) -> tuple[Array, float]:
-        """Return the gradient of a run's expected log loss by the parameters, and how far above the
-        optimum it is."""
-        at = np.array([cell])
-        here = float(self._expected(self._mode, at, rate, batch)[0])
-        step, gradient = 1e-5, np.empty(len(self._mode))
-        for axis in range(len(self._mode)):
-            moved = self._mode.copy()
-            moved[axis] += step
-            gradient[axis] = (float(self._expected(moved, at, rate, batch)[0]) - here) / step
-        return gradient, max(here - float(self._mode[9 + cell]), 0.0)
+    def _gradients(self, runs: Sequence[SmallRun]) -> tuple[Array, Array]:
+        """Return the gradients of the expected log losses of runs by the parameters, shape [runs,
+        parameters], and the variances of their residuals, shape [runs]."""
+        cells = np.array([self.cells.index(one.size) for one in runs])
+        logs = np.log([(one.learning_rate, one.batch) for one in runs])
 
-    def _fit_loss(self) -> None:
-        """Fit the law of the loss to the losses at the cells' optima."""
-        number = len(self._cells)
-        levels = self._mode[9 : 9 + number]
-        if levels[-1] >= levels[0]:
+        def expected(mode: Array) -> Array:
+            return self._expected(mode, cells, logs[:, 0], logs[:, 1])
+
+        above = expected(self._mode) - self._mode[NUM_SHARED + cells]
+        return _gradient(expected, self._mode).T, self._noise**2 + (MISFIT * above) ** 2
+
+
+class LargeRunModel:
+    """Prediction of rate, batch and loss of a large run, given small runs.
+
+    Args:
+        runs: Small runs, at least six in two cells.
+
+    Raises:
+        UserError: There are too few runs or cells, a value is not positive, or the loss does not
+            fall with size.
+    """
+
+    def __init__(self, runs: Iterable[SmallRun]) -> None:
+        self.runs = list(runs)
+        if len(self.runs) < FEWEST_RUNS:
             raise UserError(
-                "forecast: the loss does not fall from the smallest to the largest runs; there is "
-                "nothing to extrapolate.",
-                ErrorCode.INVALID_DATA,
+                f"forecast: {counted(len(self.runs), 'run')} are too few; name {FEWEST_RUNS}.",
+                ErrorCode.TOO_FEW,
             )
-        least, part = float(np.exp(levels.min())), (1 - IRREDUCIBLE[0]) / 2
-        alpha, beta, spread = LOSS_EXPONENTS
-        means = np.log([IRREDUCIBLE[0] * least, part * least, alpha, part * least, beta])
-        spreads = np.array([IRREDUCIBLE[1], 0.8, spread, 0.8, spread])
-        cells = np.log(np.array(self._cells)) - self._center
+        self.optimum = OptimumModel(self.runs)
+        levels = self.optimum.levels
+        sizes = np.array([*levels])
+        losses = np.array([*levels.values()])
+        self.loss = LossLaw(sizes[:, 0], sizes[:, 1], losses, self.optimum.level_error)
 
-        def residuals(law: Array) -> Array:
-            away = (_log_loss(law, cells) - levels) / LEVEL_NOISE
-            return np.concatenate([away, (law - means) / spreads])
+    def predict(self, parameters: float, samples: float, batch: float | None = None) -> Forecast:
+        """Predict the best learning rate, batch and loss of a large run.
 
-        found = least_squares(residuals, means)
-        self._law: Array = found.x
-        self._law_covariance: Array = np.linalg.inv(found.jac.T @ found.jac)
+        Args:
+            parameters: Parameters of the large model.
+            samples: Training samples of the large run.
+            batch: Global batch for which to predict the learning rate; None for the best batch.
 
-    def _loss_at(self, parameters: float, samples: float) -> tuple[float, float]:
-        """Return mean and standard deviation of the log loss at the optimum."""
-        cell = (np.log([parameters, samples]) - self._center)[None, :]
-        mean, step = float(_log_loss(self._law, cell)[0]), 1e-4
-        gradient = np.array(
-            [
-                (float(_log_loss(self._law + step * unit, cell)[0]) - mean) / step
-                for unit in np.eye(len(self._law))
-            ]
+        Raises:
+            UserError: The run is smaller than the small runs.
+        """
+        largest = max(one.compute for one in self.runs)
+        if FLOPS_PER_SAMPLE * parameters * samples < largest:
+            raise UserError(
+                "forecast: the large run needs less compute than the largest small run; name a "
+                "larger one.",
+                ErrorCode.INVALID_VALUE,
+            )
+        rate, best_batch = self.optimum.optimum(parameters, samples)
+        if batch is not None:
+            rate = self.optimum.rate_of(parameters, samples, batch)
+        return Forecast(
+            rate,
+            best_batch,
+            self.loss.predict(parameters, samples),
+            self.optimum.off_by_two(),
+            tuple(self.optimum.doubts()),
         )
-        variance = float(gradient @ self._law_covariance @ gradient)
-        return mean, math.sqrt(variance + LEVEL_NOISE**2)
-
-    def _doubts(self) -> list[str]:
-        """Return reasons not to trust a prediction."""
-        found = []
-        if len({parameters for parameters, _ in self._cells}) == 1:
-            found.append("all runs have one model size, so the effect of size is a published prior")
-        if len({samples for _, samples in self._cells}) == 1:
-            found.append("all runs have one length, so the effect of length is a published prior")
-        for name, values in (("learning rate", self._rate), ("batch", self._batch)):
-            at_end = 0
-            for cell in range(len(self._cells)):
-                own = np.flatnonzero(self._cell_of == cell)
-                best = own[np.argmin(self._loss[own])]
-                is_end = values[best] in (values[own].min(), values[own].max())
-                at_end += is_end and len(set(values[own])) > 1
-            if 2 * at_end > len(self._cells):
-                found.append(f"the best {name} is an end of the tried ones in most cells")
-        return found
 
 
 def _checked(runs: list[SmallRun]) -> list[SmallRun]:
-    if len(runs) < LEAST_RUNS:
-        raise UserError(
-            f"forecast: {counted(len(runs), 'run')} are too few; name {LEAST_RUNS}.",
-            ErrorCode.TOO_FEW,
-        )
+    if not runs:
+        raise UserError("forecast: there is no run with a loss; name some.", ErrorCode.TOO_FEW)
     for number, run in enumerate(runs, 1):
         for name, value in run._asdict().items():
             if not (math.isfinite(value) and value > 0):
@@ -337,15 +379,7 @@ def _checked(runs: list[SmallRun]) -> list[SmallRun]:
     return runs
 
 
-def _log_loss(law: Array, cells: Array) -> Array:
-    """Return the log loss by the law (log E, log A, log alpha, log B, log beta) of cells, given as
-    centered logs of parameters and samples, shape [cells, 2]."""
-    alpha, beta = np.exp(law[2]), np.exp(law[4])
-    parts = np.exp(law[0]) + np.exp(law[1] - alpha * cells[:, 0])
-    found: Array = np.log(parts + np.exp(law[3] - beta * cells[:, 1]))
-    return found
-
-
-def _interval(mean: float, error: float) -> Predicted:
-    low, high = mean - NINE_OF_TEN * error, mean + NINE_OF_TEN * error
-    return Predicted(math.exp(mean), math.exp(low), math.exp(high))
+def _gradient(function: Callable[[Array], Array], mode: Array) -> Array:
+    """Return the derivatives of a function by the parameters, shape [parameters, *values]."""
+    here, step = function(mode), 1e-5
+    return np.array([(function(mode + step * unit) - here) / step for unit in np.eye(len(mode))])

@@ -147,10 +147,10 @@ REMOVED = {
     "optimizer lion": "name a library's class: keras:Lion, torch:pytorch_optimizer.Lion",
     "optimizer nadamw": "name a library's class: torch:NAdam, keras:Nadam",
     "optimizer schedule_free_adamw": "name a library's class: torch:schedulefree.AdamWScheduleFree",
-    "transfer --check": "it was of muP, which made the rate of a large model no better known",
+    "transfer": "forecast DIR... --to FILE predicts rate, batch and loss of a large model",
     "report --as": "best.yaml holds every number of the winner",
     "key mup_base": "it made the rate of a large model no better known; leave it out, and give "
-    "transfer studies of several sizes",
+    "forecast studies of several sizes",
     "key spot": "name its price as that of a machine; losses of machines are not predicted",
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
     "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",

@@ -1,16 +1,25 @@
 """Prediction of a large run from small ones: laws that are known, and what is refused."""
 
+import contextlib
+import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from raybench.commands import cli
-from raybench.scaling.forecast import LargeRunModel, SmallRun
-from raybench.spec.errors import UserError
+from raybench.commands.forecast import runs_of_study
+from raybench.report.figures.forecast import forecast_figure
+from raybench.results.study import load
+from raybench.scaling.forecast import LargeRunModel, OptimumModel, SmallRun
+from raybench.spec.documents import read_mapping
+from raybench.spec.errors import ErrorCode
+from raybench.spec.study import build_study
+from tests.refusals import refused
 
 LARGE = 2e9, 4e10
 CELLS = ((1e8, 2e9), (1e8, 8e9), (2e8, 4e9), (4e8, 8e9))
@@ -67,12 +76,38 @@ def test_one_run_far_off_changes_little() -> None:
     assert abs(math.log(after / before)) < 0.3
 
 
-def test_a_run_near_the_optimum_of_a_large_cell_tells_most() -> None:
+def test_runs_are_chosen_by_what_they_tell_of_the_large_run_per_compute() -> None:
+    model = OptimumModel(runs(), [(4e8, 8e9), (1.2e9, 8e9)])
+    (rate, batch), size = model.position(CELLS[-1]), CELLS[-1]
+    near = SmallRun(*size, batch * 2, rate * 2, 1.0)
+    far = SmallRun(*size, batch, rate * 30, 1.0)
+    costly = near._replace(parameters=1.2e9)
+    assert model.choose([far, near, costly], LARGE, 1e20) == [near, far, costly]
+    assert model.choose([far, near, costly], LARGE, 1.2 * near.compute) == [near]
+    assert model.choose([far, near], LARGE, 0.0) == []
+
+
+def test_the_rate_of_a_given_batch_is_that_of_the_best_batch_where_they_do_not_correlate() -> None:
     model = LargeRunModel(runs())
-    rate, batch, _ = optimum(*CELLS[-1])
-    side, far = run(*CELLS[-1], rate * 2, batch * 2), run(*CELLS[-1], rate * 30, batch)
-    gains = model.gains([side, far], *LARGE)
-    assert gains[0] > gains[1] > 0
+    best = model.predict(*LARGE)
+    small = model.predict(*LARGE, batch=best.batch.value / 4)
+    assert small.learning_rate.value == pytest.approx(best.learning_rate.value, rel=0.3)
+    assert small.batch == best.batch
+
+
+def test_error_rates_with_noise_of_a_tenth_are_predicted_with_wide_intervals() -> None:
+    """Validation errors of small networks vary more than losses of language models."""
+    rng, held, widths = np.random.default_rng(0), [], []
+    for _ in range(6):
+        known = [
+            one._replace(loss=0.05 * (one.loss / 3) ** 20 * math.exp(0.1 * rng.standard_normal()))
+            for one in runs()
+        ]
+        found = LargeRunModel(known).predict(*LARGE)
+        held.append(found.learning_rate.low <= optimum(*LARGE)[0] <= found.learning_rate.high)
+        widths.append(found.loss.high / found.loss.low)
+    assert np.mean(held) >= 0.8
+    assert np.median(widths) > 1.1
 
 
 @pytest.mark.parametrize(
@@ -91,40 +126,220 @@ def test_an_optimum_at_the_end_of_the_tried_rates_is_doubted() -> None:
 
 
 @pytest.mark.parametrize(
-    "known",
+    ("known", "code"),
     [
-        runs()[:5],
-        runs(cells=CELLS[:1]),
-        [*runs()[1:], runs()[0]._replace(loss=-1.0)],
-        [*runs()[1:], runs()[0]._replace(samples=math.nan)],
-        [one._replace(loss=4.0 - one.loss) for one in runs()],
+        (runs()[:5], ErrorCode.TOO_FEW),
+        (runs(cells=CELLS[:1]), ErrorCode.TOO_FEW),
+        ([*runs()[1:], runs()[0]._replace(loss=-1.0)], ErrorCode.INVALID_DATA),
+        ([*runs()[1:], runs()[0]._replace(samples=math.nan)], ErrorCode.INVALID_DATA),
+        ([one._replace(loss=4.0 - one.loss) for one in runs()], ErrorCode.INVALID_DATA),
     ],
 )
-def test_what_cannot_be_extrapolated_is_refused(known: list[SmallRun]) -> None:
-    with pytest.raises(UserError):
+def test_what_cannot_be_extrapolated_is_refused(known: list[SmallRun], code: ErrorCode) -> None:
+    with refused(code):
         LargeRunModel(known)
 
 
 def test_a_large_run_that_is_small_is_refused() -> None:
-    with pytest.raises(UserError):
+    with refused(ErrorCode.INVALID_VALUE):
         LargeRunModel(runs()).predict(1e8, 1e9)
 
 
-def test_the_command_reads_a_table_with_other_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def asked(*words: object) -> tuple[int, dict[str, Any]]:
+    """Run the command with --json; return its exit code and document."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = cli.main(["forecast", *map(str, words), "--json"])
+    return code, json.loads(out.getvalue())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A CSV file of runs with other names of columns and a run that diverged."""
     names = {"samples": "tokens", "batch": "batch_tokens", "learning_rate": "lr"}
-    table = pd.DataFrame(runs()).rename(columns=names).assign(width=512)
-    table.loc[0, "loss"] = None
+    rows = pd.DataFrame(runs()).rename(columns=names).assign(width=512)
+    rows.loc[0, "loss"] = None
     file = tmp_path / "runs.csv"
-    table.to_csv(file, index=False)
-    asked = ["forecast", str(file), "--parameters", "2e9", "--samples", "4e10", "--json"]
-    assert cli.main(asked) == 0
-    found = json.loads(capsys.readouterr().out)["details"]
-    rate, batch, least = optimum(*LARGE)
-    for name, value in (("learning_rate", rate), ("batch", batch), ("loss", least)):
+    rows.to_csv(file, index=False)
+    return file
+
+
+SIZE = "--parameters", "2e9", "--samples", "4e10"
+
+
+def test_the_command_reads_a_table_with_other_columns(table: Path, tmp_path: Path) -> None:
+    figure = tmp_path / "figure.png"
+    code, document = asked(table, *SIZE, "--figure", figure)
+    found = document["details"]
+    assert code == cli.DONE
+    for name, value in zip(("learning_rate", "batch", "loss"), optimum(*LARGE), strict=True):
         assert found[name]["low"] <= value <= found[name]["high"]
     assert (found["next_run"]["parameters"], found["next_run"]["samples"]) in CELLS
-    table.drop(columns="lr").to_csv(file, index=False)
-    assert cli.main(asked) == 2
-    assert cli.main([*asked[:1], str(tmp_path / "none.csv"), *asked[2:]]) == 2
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_shows_every_small_optimum_and_the_large_interval() -> None:
+    model = LargeRunModel(runs())
+    found = model.predict(*LARGE)
+    axes = forecast_figure(model, found, *LARGE).axes
+    assert len(axes) == 3
+    for axis, one in zip(axes, (found.learning_rate, found.batch, found.loss), strict=True):
+        (small,) = (line for line in axis.lines if line.get_gid() == "small")
+        assert len(small.get_xdata()) == len(CELLS)
+        (_, low), (_, high) = axis.collections[0].get_segments()[0]
+        assert (low, high) == pytest.approx((one.low, one.high))
+
+
+def test_a_plan_keeps_to_its_budget_and_is_read_once_its_losses_are_known(
+    table: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "next.csv"
+    code, document = asked(table, *SIZE, "--plan", "5%", "--out", out)
+    assert code == cli.DONE
+    planned = pd.read_csv(out)
+    assert len(planned) == len(document["details"]["runs"]) >= 5
+    assert planned["share_of_large_run"].sum() <= 0.05 + 1e-9
+    cost = planned["parameters"] * planned["samples"] / (LARGE[0] * LARGE[1])
+    assert planned["share_of_large_run"].to_numpy() == pytest.approx(cost.to_numpy())
+    made = [
+        run(one.parameters, one.samples, one.learning_rate, one.batch)
+        for one in planned.itertuples()
+    ]
+    pd.DataFrame(made).to_csv(out, index=False)
+    before = asked(table, *SIZE)[1]["details"]["learning_rate"]
+    after = asked(table, out, *SIZE)[1]["details"]["learning_rate"]
+    assert after["high"] / after["low"] < before["high"] / before["low"]
+
+
+def test_a_loss_needs_no_rates(table: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sizes.csv"
+    rows = pd.DataFrame(
+        [(*cell, optimum(*cell)[2]) for cell in CELLS], columns=["params", "tokens", "loss"]
+    )
+    rows.to_csv(file, index=False)
+    code, document = asked(file, "--loss", *SIZE)
+    assert code == cli.DONE
+    found, (*_, least) = document["details"], optimum(*LARGE)
+    assert found["loss"]["low"] <= least <= found["loss"]["high"]
+    assert found["compute"] == pytest.approx(6 * LARGE[0] * LARGE[1])
+    same = asked(file, "--loss", "--compute", "4.8e20")[1]["details"]
+    assert same["parameters"] == found["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "names"),
+    [
+        (["none.csv", *SIZE], ErrorCode.NOT_FOUND, ["none.csv"]),
+        (["text.csv", *SIZE], ErrorCode.INVALID_FILE, ["text.csv", "learning_rate"]),
+        ([*SIZE], ErrorCode.MISSING, ["RUNS"]),
+        (["runs.csv"], ErrorCode.MISSING, ["--parameters", "--to"]),
+        (["runs.csv", *SIZE, "--plan", "0.001%"], ErrorCode.TOO_FEW, ["--plan"]),
+        (["runs.csv", *SIZE, "--plan", "150%"], ErrorCode.INVALID_VALUE, ["--plan", "150%"]),
+    ],
+)
+def test_a_mistake_is_refused(
+    words: list[str],
+    code: ErrorCode,
+    names: list[str],
+    table: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(table.parent)
+    (table.parent / "text.csv").write_text("a,b\n1,2\n")
+    ended, document = asked(*words)
+    assert ended == cli.WRONG_INPUT
+    assert document["error"]["code"] == code
+    for name in names:
+        assert name in document["error"]["message"]
+
+
+RACE = Path(__file__).parents[1] / "fixtures" / "digits_race"
+SPACE = """
+workload: mnist_large
+objective: {kind: time_to_target, target: 0.95}
+space:
+  optimizer: [adam, lamb]
+  learning_rate: {low: 1.0e-4, high: 1.0e-1, log: true}
+fixed: {num_workers: 2, batch_size_per_worker: 32}
+"""
+
+
+def study_of(folder: Path, *, size: int, rate_factor: float = 1.0, error: float = 1.0) -> Path:
+    """Write a study: the fixture with another model size, other rates and other errors."""
+    folder.mkdir()
+    (folder / "study.yaml").write_bytes((RACE / "study.yaml").read_bytes())
+    lines = [json.loads(line) for line in (RACE / "records.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line.get("num_parameters"):
+            line["num_parameters"] = size
+        if "spec" in line:
+            line["spec"]["learning_rate"] *= rate_factor
+        if line["kind"] == "eval":
+            line["value"] = 1 - error * (1 - line["value"])
+    (folder / "records.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return folder
+
+
+def test_studies_make_the_space_of_a_large_model(tmp_path: Path) -> None:
+    small = study_of(tmp_path / "small", size=10_000)
+    larger = study_of(tmp_path / "larger", size=160_000, rate_factor=0.5, error=0.8)
+    (file := tmp_path / "large.yaml").write_text(SPACE)
+    code, document = asked(small, larger, "--to", file, "--samples", "20000")
+    assert code == cli.DONE
+    found = document["details"]["learning_rate"]
+    content = read_mapping(tmp_path / "large-forecast.yaml")
+    study, space = build_study(content, "large")
+    rates = content["space"]["learning_rate"]
+    assert study.search.trials == len(rates) == 6
+    assert study.fixed["optimizer"] == "adam"
+    assert list(space) == ["learning_rate"]
+    assert rates[0] == pytest.approx(found["value"], rel=0.01)
+    assert all(found["low"] < one < found["high"] for one in rates)
+
+
+def test_runs_of_a_study_have_one_length_and_the_error_there(tmp_path: Path) -> None:
+    study = load(study_of(tmp_path / "small", size=10_000))
+    known = runs_of_study(study, "adam")
+    (length,) = {one.samples for one in known}
+    whole = [
+        one.samples
+        for one in study.runs.values()
+        if one.spec.optimizer == "adam" and one.stop == "target" and one.phase == "search"
+    ]
+    assert length == min(whole)
+    assert {one.parameters for one in known} == {10_000}
+    assert all(0.03 < one.loss < 0.9 for one in known)
+
+
+@pytest.mark.parametrize(
+    ("space", "words", "code", "names"),
+    [
+        (SPACE, [], ErrorCode.MISSING, ["--samples"]),
+        (SPACE.replace("adam, lamb", "sgd"), ["--samples", "2e4"], ErrorCode.TOO_FEW, ["sgd"]),
+        (SPACE, ["--samples", "2e4", "--out", "large.yaml"], ErrorCode.CONFLICT, ["--out"]),
+        (SPACE, ["--samples", "2"], ErrorCode.INVALID_VALUE, []),
+    ],
+)
+def test_a_space_that_does_not_fit_the_studies_is_refused(
+    space: str,
+    words: list[str],
+    code: ErrorCode,
+    names: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study_of(tmp_path / "small", size=10_000)
+    study_of(tmp_path / "larger", size=160_000, error=0.8)
+    Path("large.yaml").write_text(space)
+    ended, document = asked("small", "larger", "--to", "large.yaml", *words)
+    assert (ended, document["error"]["code"]) == (cli.WRONG_INPUT, code)
+    for name in names:
+        assert name in document["error"]["message"]
+
+
+def test_one_size_is_refused(tmp_path: Path) -> None:
+    """Of one size nothing is learnt about others."""
+    small = study_of(tmp_path / "small", size=10_000)
+    ended, document = asked(small, "--parameters", "1e6", "--samples", "2e4")
+    assert (ended, document["error"]["code"]) == (cli.WRONG_INPUT, ErrorCode.TOO_FEW)

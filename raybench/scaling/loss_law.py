@@ -1,0 +1,181 @@
+"""Loss of a training run as a function of parameters N and training samples D.
+
+    L = E + ((A / N^alpha)^(1/g) + (B / D^beta)^(1/g))^g
+
+With g = 1 it is the law of Hoffmann et al. 2022 (arXiv 2203.15556, equation 2); with E = 0 and
+g = beta that of Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5). In between it follows
+measured grids three times as closely as either (`benchmarks/scaling/forecast.py`). All parameters
+have priors; the posterior is approximated by a normal distribution at its mode (Laplace).
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from raybench.scaling.measurements import NINE_OF_TEN
+from raybench.spec.errors import ErrorCode, UserError
+
+Array = NDArray[np.float64]
+FLOPS_PER_SAMPLE = 6.0
+"""Floating-point operations per parameter and sample: forward and backward pass of a transformer on
+tokens (Kaplan et al. 2020, section 2.1)."""
+EXPONENTS = (0.34, 0.30, 0.4)
+"""Prior means of alpha and beta (0.34 and 0.28 in Hoffmann et al. 2022; 0.29 to 0.37 in later
+refits), and their standard deviation in log."""
+SHARPNESS = (0.6, 0.5)
+"""Prior mean of g, and its standard deviation in log: from Kaplan's form to Hoffmann's."""
+IRREDUCIBLE = (0.6, 0.15)
+"""Prior mean of E over the least loss of the small runs, and its standard deviation in log."""
+TERM_DEVIATION = 0.8
+"""Prior standard deviation of log A and log B."""
+OPTIMUM_EXPONENT = (0.49, 0.03)
+"""Prior mean and standard deviation of the exponent with which the optimal N grows with compute:
+0.46 to 0.50 in Hoffmann et al. 2022, 0.51 in its refit (Besiroglu et al. 2024, arXiv 2404.10102),
+0.47 for Llama 3 (arXiv 2407.21783), 0.52 in DeepSeek LLM (arXiv 2401.02954)."""
+OPTIMUM_DEVIATION = 0.25
+"""Standard deviation of the log of the optimal N from its power law, per square root of the decades
+of compute from the largest small run."""
+NOISE = 0.004
+"""Standard deviation of the log loss of a run from the law at the largest compute; it grows by as
+much with each decade below, because the law does not hold exactly over many decades."""
+FEWEST_SIZES = 2
+
+
+class Predicted(NamedTuple):
+    """A value with its 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class LossLaw:
+    """Posterior of the law, given runs.
+
+    Args:
+        parameters: Model parameters of each run, shape [runs].
+        samples: Training samples of each run, shape [runs].
+        loss: Loss of each run, shape [runs]; of runs of the same size, the best one is used.
+        error: Standard deviation of the log loss of a run beside its distance from the law.
+
+    Raises:
+        UserError: All runs have one size, or the loss does not fall from the smallest to the
+            largest runs.
+    """
+
+    def __init__(self, parameters: Array, samples: Array, loss: Array, error: float = 0.0) -> None:
+        best: dict[tuple[float, float], float] = {}
+        for size, one in zip(zip(parameters, samples, strict=True), loss, strict=True):
+            best[size] = min(one, best.get(size, math.inf))
+        if len(best) < FEWEST_SIZES:
+            raise UserError(
+                "forecast: all runs have one size and one number of samples; add runs of another.",
+                ErrorCode.TOO_FEW,
+            )
+        sizes, losses = np.log(np.array([*best])), np.log(np.array([*best.values()]))
+        compute = sizes.sum(axis=1)
+        if losses[compute.argmax()] >= losses[compute.argmin()]:
+            raise UserError(
+                "forecast: the loss does not fall from the smallest to the largest runs; there is "
+                "nothing to extrapolate.",
+                ErrorCode.INVALID_DATA,
+            )
+        self._noise = math.hypot(NOISE, error)
+        self._largest = float(compute.max())
+        self._center = sizes.mean(axis=0)
+        self._fit(sizes - self._center, losses)
+
+    def predict(self, parameters: float, samples: float) -> Predicted:
+        """Predict the loss of a run.
+
+        Args:
+            parameters: Model parameters.
+            samples: Training samples.
+        """
+        cell = np.log([[parameters, samples]]) - self._center
+        return self._interval(lambda law: float(_log_loss(law, cell)[0]), self._noise)
+
+    def optimum(self, compute: float) -> tuple[Predicted, Predicted]:
+        """Predict the compute-optimal model of a budget.
+
+        Args:
+            compute: Floating-point operations of the run.
+
+        Returns:
+            Its parameters, and its loss.
+        """
+        total = math.log(compute / FLOPS_PER_SAMPLE)
+        free = total - float(self._center.sum())
+
+        def parameters(law: Array) -> float:
+            alpha, beta, sharpness = np.exp(law[[2, 4, 5]])
+            ahead = sharpness * (law[2] - law[4]) + law[1] - law[3]
+            return float((ahead + beta * free) / (alpha + beta))
+
+        def loss(law: Array) -> float:
+            at = parameters(law)
+            return float(_log_loss(law, np.array([[at, free - at]]))[0])
+
+        decades = max(total - self._largest, 0.0) / math.log(10.0)
+        deviation = OPTIMUM_DEVIATION * math.sqrt(decades)
+        best = self._interval(lambda law: parameters(law) + float(self._center[0]), deviation)
+        return best, self._interval(loss, self._noise)
+
+    def _fit(self, sizes: Array, losses: Array) -> None:
+        """Find mode and covariance of (log E, log A, log alpha, log B, log beta, log g)."""
+        least, part = float(np.exp(losses.min())), (1 - IRREDUCIBLE[0]) / 2
+        alpha, beta, spread = EXPONENTS
+        # Two equal terms add up to 2^g times one of them.
+        term = 2 ** (1 - SHARPNESS[0]) * part * least
+        means = np.log([IRREDUCIBLE[0] * least, term, alpha, term, beta, SHARPNESS[0]])
+        deviations = np.array(
+            [IRREDUCIBLE[1], TERM_DEVIATION, spread, TERM_DEVIATION, spread, SHARPNESS[1]]
+        )
+        compute = sizes.sum(axis=1)
+        noise = self._noise * (1 + (compute.max() - compute) / math.log(10.0))
+
+        def residuals(law: Array) -> Array:
+            scaled = (_log_loss(law, sizes) - losses) / noise
+            exponent = 1 / (1 + math.exp(law[2] - law[4]))
+            prior = (exponent - OPTIMUM_EXPONENT[0]) / OPTIMUM_EXPONENT[1]
+            return np.concatenate([heavy_tailed(scaled), (law - means) / deviations, [prior]])
+
+        found = least_squares(residuals, means)
+        self._mode: Array = found.x
+        self._covariance: Array = np.linalg.inv(found.jac.T @ found.jac)
+
+    def _interval(self, function: Callable[[Array], float], deviation: float) -> Predicted:
+        """Return exp of a function of the law with its 90 % interval."""
+        mean, step = function(self._mode), 1e-4
+        gradient = np.array(
+            [(function(self._mode + step * unit) - mean) / step for unit in np.eye(len(self._mode))]
+        )
+        variance = float(gradient @ self._covariance @ gradient)
+        return interval(mean, math.sqrt(variance + deviation**2))
+
+
+def heavy_tailed(scaled: Array) -> Array:
+    """Return residuals whose squares are the log density of a Cauchy-like distribution: a run far
+    off changes a fit little."""
+    found: Array = np.sign(scaled) * np.sqrt(2 * np.log1p(scaled**2 / 2))
+    return found
+
+
+def interval(mean: float, error: float) -> Predicted:
+    """Return a value with its 90 % interval, given mean and standard deviation of its log."""
+    low, high = mean - NINE_OF_TEN * error, mean + NINE_OF_TEN * error
+    return Predicted(math.exp(mean), math.exp(low), math.exp(high))
+
+
+def _log_loss(law: Array, sizes: Array) -> Array:
+    """Return the log loss of runs, given as centered logs of parameters and samples, shape
+    [runs, 2]."""
+    alpha, beta, sharpness = np.exp(law[[2, 4, 5]])
+    of_size = (law[1] - alpha * sizes[:, 0]) / sharpness
+    of_samples = (law[3] - beta * sizes[:, 1]) / sharpness
+    found: Array = np.logaddexp(law[0], sharpness * np.logaddexp(of_size, of_samples))
+    return found
