@@ -57,9 +57,9 @@ def read_labels(
     train, pairs = tables["train"], list(itertools.product(tables.values(), columns))
     for table, column in pairs:
         if not is_text(table, column) and not is_number_type(table.schema.field(column).type):
+            kind = table.schema.field(column).type
             raise UserError(
-                f"{table.source}: label column '{column}' holds {table.schema.field(column).type}; "
-                "labels are texts or numbers.",
+                f"{table.source}: label column '{column}' holds {kind}, no texts or numbers.",
                 ErrorCode.INVALID_DATA,
             )
     if task is None:
@@ -74,8 +74,8 @@ def read_labels(
     if task == "classification":
         if len(columns) > 1:
             raise UserError(
-                f"dataset.label: {' and '.join(columns)} are several columns, and classes stand in "
-                "one; name one, or set dataset.task: regression.",
+                f"dataset.label: {', '.join(columns)}: name the one column of the classes, or set "
+                "dataset.task: regression.",
                 ErrorCode.CONFLICT,
             )
         return Labels("classification", *_classes(tables, columns[0]))
@@ -108,20 +108,14 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
 def _require_all(table: Table, column: str, *, is_class: bool) -> None:
     """Raise UserError with the first row that has no label."""
     values, are_names = column_of(table, column), is_class or is_text(table, column)
-    rows = np.flatnonzero(as_texts(values).is_null() if are_names else np.isnan(as_numbers(values)))
-    if len(rows):
-        of = f"{len(rows):,} of {table.num_rows:,} rows have" if len(rows) > 1 else "one row has"
-        what = "empty there" if is_class else "empty there, or not a number"
-        more = ""
-        if column in table.forms:  # read from texts
-            more = (
-                " (signs such as '-' and 'none' are empty; dataset.task: classification keeps them)"
-            )
-        raise UserError(
-            f"{table.place(int(rows[0]))}: label column '{column}' is {what} ({of} no label); fill "
-            f"them in, or leave these rows out{more}.",
-            ErrorCode.INVALID_DATA,
-        )
+    advice = "fill them in, or leave these rows out"
+    if column in table.forms:  # read from texts
+        advice += "; dataset.task: classification keeps signs such as '-' and 'none'"
+    table.require_none(
+        as_texts(values).is_null() if are_names else np.isnan(as_numbers(values)),
+        f"label column '{column}' is {'empty' if is_class else 'empty, or no number'}",
+        advice,
+    )
 
 
 def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
@@ -130,13 +124,13 @@ def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
     if not is_text(table, column):
         return as_numbers(values)
     texts = as_texts(values).to_pylist()
-    wrong = next((row for row, text in enumerate(texts) if not is_number(text)), None)
-    if wrong is not None:
-        raise UserError(
-            f"{table.place(wrong)}: label column '{column}' has the text '{texts[wrong]}', and a "
-            "regression needs numbers; correct it, or set dataset.task: classification.",
-            ErrorCode.INVALID_DATA,
-        )
+    wrong = [not is_number(text) for text in texts]
+    table.require_none(
+        wrong,
+        f"label column '{column}' has the text '{texts[int(np.argmax(wrong))]}', and a regression "
+        "needs numbers",
+        "correct it, or set dataset.task: classification",
+    )
     return np.array(texts, np.float64)
 
 
@@ -161,20 +155,18 @@ def _classes(
     )
     if len(names) > max(2, MAX_CLASS_SHARE * train.num_rows):
         raise UserError(
-            f"{train.source}: label column '{column}' has {len(names):,} different values in "
-            f"{train.num_rows:,} rows (such as '{names[0]}'), too many for classes; name another "
-            "column, or set dataset.task: regression if these are numbers.",
+            f"{train.source}: label column '{column}' has {len(names):,} values in "
+            f"{train.num_rows:,} rows, too many for classes; set dataset.task: regression.",
             ErrorCode.INVALID_DATA,
         )
     for split, table in tables.items():
         unknown = sorted(set(pc.unique(texts[split]).to_pylist()) - set(names))
         if unknown:
-            rows = np.flatnonzero(np.asarray(pc.equal(texts[split], unknown[0])))
-            hint = did_you_mean(unknown[0], names, "add rows of it, or remove these.")
-            raise UserError(
-                f"{table.place(int(rows[0]))}: the class '{unknown[0]}' ({_rows(len(rows))}) is "
-                f"not in column '{column}' of {train.source}; {hint}",
-                ErrorCode.INVALID_DATA,
+            hint = did_you_mean(unknown[0], names, "add rows of it, or remove these").rstrip(".")
+            table.require_none(
+                pc.equal(texts[split], unknown[0]),
+                f"the class '{unknown[0]}' is not in column '{column}' of {train.source}",
+                hint,
             )
     values = {
         split: np.asarray(pc.index_in(one, value_set=pa.array(names))).astype(np.int64)
@@ -185,19 +177,13 @@ def _classes(
 
 def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int64]:
     values = as_numbers(column_of(table, column)).astype(np.int64)
-    wrong = np.flatnonzero((values < 0) | (values >= num_classes))
-    if len(wrong):
-        raise UserError(
-            f"{table.place(int(wrong[0]))}: label column '{column}' is {values[wrong[0]]} there "
-            f"({len(wrong):,} such rows), and its classes go from 0 to {num_classes - 1}; leave "
-            "these rows out.",
-            ErrorCode.INVALID_DATA,
-        )
+    wrong = (values < 0) | (values >= num_classes)
+    table.require_none(
+        wrong,
+        f"label column '{column}' is {values[np.argmax(wrong)]}",
+        f"its classes go from 0 to {num_classes - 1}",
+    )
     return values
-
-
-def _rows(number: int) -> str:
-    return f"{number:,} row" if number == 1 else f"{number:,} rows"
 
 
 def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
@@ -205,16 +191,14 @@ def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
     kind = table.schema.field(column).type
     if not is_number_type(kind):
         raise UserError(
-            f"dataset.weight: column '{column}' of {table.source} holds {kind}, no numbers; name "
-            "another one.",
+            f"dataset.weight: column '{column}' of {table.source} holds {kind}, no numbers.",
             ErrorCode.INVALID_DATA,
         )
     weights = as_numbers(column_of(table, column))
-    wrong = np.flatnonzero(~(weights >= 0))
-    if len(wrong):
-        raise UserError(
-            f"{table.place(int(wrong[0]))}: weight column '{column}' is {weights[wrong[0]]:g} or "
-            f"empty there ({len(wrong):,} such rows); weights are numbers from 0.",
-            ErrorCode.INVALID_DATA,
-        )
+    wrong = ~(weights >= 0)
+    table.require_none(
+        wrong,
+        f"weight column '{column}' is {weights[np.argmax(wrong)]:g} or empty",
+        "weights are numbers from 0",
+    )
     return weights.astype(np.float32)

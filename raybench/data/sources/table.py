@@ -182,6 +182,23 @@ class Table:
         found.schema = pa.schema(list(kinds.items()))
         return found
 
+    def require_none(self, wrong: npt.ArrayLike, what: str, advice: str) -> None:
+        """Raise UserError if any row is wrong, with the place of the first and their number.
+
+        Args:
+            wrong: Whether each row is wrong, (num_rows,).
+            what: Says what is wrong: "column 'age' is empty".
+            advice: Says what to do.
+        """
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            number = f"{len(rows):,} such rows" if len(rows) > 1 else "1 row"
+            end = "" if advice.endswith("?") else "."
+            raise UserError(
+                f"{self.place(int(rows[0]))}: {what} ({number}); {advice}{end}",
+                ErrorCode.INVALID_DATA,
+            )
+
     def _is_written(self, column: str, kind: Any) -> bool:
         return column in self.forms and is_text_type(kind)
 
@@ -195,10 +212,9 @@ def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
     names = table.schema.names
     for column in columns:
         if column not in names:
-            hint = did_you_mean(column, names, "name one of them.")
+            hint = did_you_mean(column, names, f"its columns are {_listed(names)}.")
             raise UserError(
-                f"dataset.{key}: {table.source} has no column '{column}', its columns are "
-                f"{_listed(names)}; {hint}",
+                f"dataset.{key}: {table.source} has no column '{column}'; {hint}",
                 ErrorCode.UNKNOWN_NAME,
             )
 
@@ -214,8 +230,8 @@ def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
         for column in columns:
             if column not in table.schema.names:
                 raise UserError(
-                    f"{table.source} has no column '{column}', which {train.source} has; give "
-                    "both the same columns, or name those to use in dataset.columns.",
+                    f"{table.source} has no column '{column}', which {train.source} has; add it, "
+                    "or name the columns to use in dataset.columns.",
                     ErrorCode.UNKNOWN_NAME,
                 )
             kinds = [one.schema.field(column).type for one in (train, table)]

@@ -241,19 +241,16 @@ def row_order(
     values = column_of(table, column)
     if is_time and not is_number_type(kind):
         raise UserError(
-            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, and times are "
-            "dates or numbers; name another one.",
+            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, no times.",
             ErrorCode.INVALID_DATA,
         )
     numbers = -as_numbers(values) if is_time else None  # the latest first
     texts = as_texts(values)
-    missing = np.flatnonzero(texts.is_null() if numbers is None else np.isnan(numbers))
-    if len(missing):
-        raise UserError(
-            f"{table.place(int(missing[0]))}: column '{column}' of dataset.split_by is empty there "
-            f"({len(missing):,} such rows); fill them in, or leave these rows out.",
-            ErrorCode.INVALID_DATA,
-        )
+    table.require_none(
+        texts.is_null() if numbers is None else np.isnan(numbers),
+        f"column '{column}' of dataset.split_by is empty",
+        "fill them in, or leave these rows out",
+    )
     known = np.array(texts.to_pylist()) if numbers is None else numbers
     codes = np.unique(known, return_inverse=True)[1]
     order = np.argsort(codes, kind="stable")
