@@ -134,7 +134,7 @@ class Table:
         self._hold(data)
 
     def _hold(self, data: Any) -> None:
-        self._data = pa.dataset.dataset(data) if isinstance(data, pa.Table) else data
+        self._data = data
         # pandas writes its row numbers under an empty name, and reads it as this one.
         names = [
             name.strip() or f"Unnamed: {number}" for number, name in enumerate(data.schema.names)
@@ -149,17 +149,22 @@ class Table:
         self._given = dict(zip(names, data.schema.names, strict=True))
         self.schema = pa.schema(list(zip(names, data.schema.types, strict=True)))
         """Stripped names, and types, of the columns: a `pyarrow.Schema`."""
-        self.num_rows = int(self._data.count_rows())
+        is_file = isinstance(data, pa.dataset.Dataset)
+        self.num_rows: int = data.count_rows() if is_file else data.num_rows
         if not self.num_rows:
             raise UserError(f"{self.source} has no rows; give it some.", ErrorCode.INVALID_DATA)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield all rows of some columns in batches (`pyarrow.RecordBatch`), in order."""
-        fields = {name: pc.field(self._given[name]) for name in columns}
+        given = [self._given[name] for name in columns]
         try:
-            for batch in self._data.to_batches(
-                columns=fields, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
-            ):
+            if isinstance(self._data, pa.Table):
+                found = self._data.select(given).to_batches(max_chunksize=BATCH_ROWS)
+            else:
+                found = self._data.to_batches(
+                    columns=given, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+                )
+            for batch in found:
                 arrays = [
                     self.forms[name].read(values) if self._is_written(name, values.type) else values
                     for name, values in zip(columns, batch.columns, strict=True)
@@ -308,8 +313,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
         for column in columns:
             if key != "categories" and column in uses:
                 raise UserError(
-                    f"dataset.{key}: column '{column}' of {train.source} is {uses[column]} "
-                    "already; name another one.",
+                    f"dataset.{key}: column '{column}' is {uses[column]} already.",
                     ErrorCode.CONFLICT,
                 )
             uses.setdefault(column, f"dataset.{key}")
@@ -318,8 +322,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
         require_columns(train, [column], "split_by")
         if column in named["label"]:
             raise UserError(
-                f"dataset.split_by: '{column}' of {train.source} is the label; name another one.",
-                ErrorCode.CONFLICT,
+                f"dataset.split_by: column '{column}' is the label.", ErrorCode.CONFLICT
             )
         if column not in uses:
             uses[column] = "dataset.split_by"
@@ -364,8 +367,8 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], say: Say) -> list[s
         for column in spec.columns:
             if not is_input_type(kinds[column]):
                 raise UserError(
-                    f"dataset.columns: column '{column}' of {table.source} holds "
-                    f"{kinds[column]}; inputs are numbers, dates and texts.",
+                    f"dataset.columns: column '{column}' holds {kinds[column]}; inputs are "
+                    "numbers, dates and texts.",
                     ErrorCode.INVALID_DATA,
                 )
         return spec.columns
@@ -384,8 +387,7 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], say: Say) -> list[s
             say(f"column '{name}' is left out: it holds {kind}.")
     if not inputs:
         raise UserError(
-            f"{table.source} has no column of inputs beside {', '.join(sorted(used))}; its columns "
-            f"are {', '.join(table.schema.names[:MAX_SHOWN])}.",
+            f"{table.source} has no column of inputs beside {', '.join(sorted(used))}.",
             ErrorCode.INVALID_DATA,
         )
     return inputs

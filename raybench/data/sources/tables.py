@@ -83,13 +83,7 @@ def load_text(spec: DatasetSpec) -> Dataset:
     path, found = _path(spec), _files(spec)
     if not is_of_classes(spec):
         return _load_language(spec, found, lambda: texts.running_texts(path))
-    if path.is_file():
-        raise UserError(
-            f"dataset.path: {path} is a file; texts by class are a folder with a folder of .txt "
-            "files for each class.",
-            ErrorCode.NOT_FOUND,
-        )
-    spec = spec.model_copy(update={"text": "text", "label": "label"})
+    spec = spec.model_copy(update={"text": folders.TEXT, "label": folders.LABEL})
     return _load(spec, found, lambda: folders.open_text_folder(path, texts.read_text))
 
 
@@ -102,8 +96,8 @@ def is_of_classes(spec: DatasetSpec) -> bool:
     path = _path(spec)
     if spec.task == "regression":
         raise UserError(
-            f"dataset.task: regression is not for files of text ({path}), which have no numbers to "
-            "learn; leave it out, or put texts and numbers into a table.",
+            f"dataset.task: regression is not for files of text ({path}); leave it out, or put "
+            "texts and numbers into a table.",
             ErrorCode.UNSUPPORTED,
         )
     if spec.task is None:
@@ -141,8 +135,7 @@ def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
     train = tables["train"]
     if spec.text is None:
         raise UserError(
-            "dataset.text: name the column of the texts that a language model is to learn; "
-            f"{train.source} has {', '.join(train.schema.names)}.",
+            f"dataset.text: name the column of the texts: {', '.join(train.schema.names)}.",
             ErrorCode.MISSING,
         )
     for table in tables.values():
@@ -188,18 +181,12 @@ def is_picture_type(kind: Any) -> bool:
 def require_image_column(table: Table, column: str) -> None:
     """Raise UserError if a column cannot hold images."""
     kind = table.schema.field(column).type
-    if (
-        is_picture_type(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or is_text_type(kind)
-    ):
-        return
-    raise UserError(
-        f"dataset.image: column '{column}' of {table.source} holds {kind}; images are their bytes, "
-        "or paths of files.",
-        ErrorCode.INVALID_DATA,
-    )
+    tests = (pa.types.is_binary, pa.types.is_large_binary, is_text_type, is_picture_type)
+    if not any(test(kind) for test in tests):
+        raise UserError(
+            f"dataset.image: column '{column}' holds {kind}; images are bytes, or paths of files.",
+            ErrorCode.INVALID_DATA,
+        )
 
 
 def first_pictures(table: Table, column: str) -> list[images.Picture]:
@@ -267,22 +254,16 @@ def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> imag
     """Return the image of a cell: bytes, a path, or Hugging Face's dict of both."""
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") or cell.get("path")
-    if isinstance(cell, str) and cell:
-        path = Path(table.folder, cell)
-        if path.is_file():
-            return images.Picture(place, str(path), str(path))
     name = f"{table.place(row)}: column '{column}'"
-    if not cell:
+    if isinstance(cell, bytes):
+        return images.Picture(place, name, cell)
+    path = Path(table.folder, cell or "")
+    if not path.is_file():
         raise UserError(
-            f"{name} is empty; give every row an image, or leave the row out.",
-            ErrorCode.INVALID_DATA,
-        )
-    if isinstance(cell, str):
-        raise UserError(
-            f"{name} names {cell}, and there is no file {path}; paths begin at {table.folder}.",
+            f"{name} names no image (there is no file {path}); give every row one.",
             ErrorCode.NOT_FOUND,
         )
-    return images.Picture(place, name, cell)
+    return images.Picture(place, str(path), str(path))
 
 
 def _huggingface_table(split: Any, source: str) -> Table:
@@ -319,8 +300,7 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
     splits = {split: known[split] for split in SPLITS if split in known}
     if "train" not in splits:
         raise UserError(
-            f"dataset.path: {spec.path} has the splits {', '.join(by_split) or 'none'}, and no "
-            "train with rows in it; name another set.",
+            f"dataset.path: {spec.path} has no rows in a split train, but in {[*by_split]}.",
             ErrorCode.MISSING,
         )
     tables = {
@@ -336,8 +316,7 @@ def _load_huggingface(path: str, name: str | None) -> Any:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
         raise UserError(
-            "dataset huggingface needs the library datasets, which is not installed: "
-            "pip install 'raybench[models]'.",
+            "dataset huggingface needs the library datasets: pip install 'raybench[models]'.",
             ErrorCode.NOT_INSTALLED,
         ) from error
     datasets.disable_progress_bars()
@@ -351,16 +330,13 @@ def _load_huggingface(path: str, name: str | None) -> Any:
             path, name, download_config=datasets.DownloadConfig(local_files_only=True)
         )
     except (OSError, ValueError, KeyError) as error:
-        wrong = (
-            f"{path} is not a whole folder of datasets' save_to_disk ({error}); save it again, or "
-            "name another kind of dataset (parquet, image_folder)."
-        )
+        advice = "save it again with save_to_disk"
         if not folder.exists():
-            wrong = (
-                f"there is no folder {path}, and datasets' cache has no set of that name "
-                f"({type(error).__name__}: {error}); download it first with load_dataset."
-            )
-        raise UserError(f"dataset.path: {wrong}", ErrorCode.NOT_FOUND) from error
+            advice = "there is no such folder; download a set of that name with load_dataset"
+        raise UserError(
+            f"dataset.path: {path} cannot be read by datasets ({error}); {advice}.",
+            ErrorCode.NOT_FOUND,
+        ) from error
 
 
 def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
@@ -376,8 +352,7 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
         found = known or list(train.class_names)
         if len(found) != 1:
             raise UserError(
-                f"dataset.label: name the column of the labels of {spec.path}; its columns are "
-                f"{', '.join(train.schema.names)}.",
+                f"dataset.label: name the column of labels: {', '.join(train.schema.names)}.",
                 ErrorCode.MISSING,
             )
         chosen["label"] = found[0]
