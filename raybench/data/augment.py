@@ -407,9 +407,8 @@ def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> No
         height, width = min((one.shape[1:3] for one in images), key=min)
         if isinstance(augmentation, RandomCrop) and augmentation.padding >= min(height, width):
             raise UserError(
-                f"augment: random_crop with padding {augmentation.padding} may cut the images of "
-                f"{dataset.name}, {height} x {width} pixels, away altogether; give padding below "
-                f"{min(height, width)}.",
+                f"augment: random_crop: padding {augmentation.padding} must be below "
+                f"{min(height, width)} for images of {height} x {width} pixels.",
                 ErrorCode.INVALID_VALUE,
             )
 
@@ -419,17 +418,13 @@ def _check_mixup(dataset: Dataset) -> None:
     is_text = dataset.task == "language_modelling"
     if is_text or not kinds <= {np.dtype(np.uint8), np.dtype(np.float32)}:
         raise UserError(
-            f"augment: mixup is of uint8 and float32 inputs, and {dataset.name} has "
-            f"{'tokens' if is_text else _shown(dataset)}: whole numbers such as tokens cannot be "
-            "mixed; take mixup out.",
+            f"augment: mixup needs uint8 or float32 inputs, and {dataset.name} has "
+            f"{'tokens' if is_text else _shown(dataset)}; take it out.",
             ErrorCode.UNSUPPORTED,
         )
 
 
 def _shown(dataset: Dataset) -> str:
     """Return types and shapes of the inputs for a sentence."""
-    inputs = dataset.train.inputs
-    named = inputs if isinstance(inputs, dict) else {"": inputs}
-    return ", ".join(
-        f"{name} {np.dtype(one.dtype)} {tuple(one.shape)}".strip() for name, one in named.items()
-    )
+    kinds = each(dataset.train.inputs, lambda one: f"{np.dtype(one.dtype)} {tuple(one.shape)}")
+    return kinds if isinstance(kinds, str) else ", ".join(map(" ".join, kinds.items()))

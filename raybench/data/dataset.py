@@ -64,14 +64,13 @@ class Split:
         number = check_inputs(self.inputs)
         if number != len(self.labels):
             raise UserError(
-                f"A split needs one label per input, found {number} inputs and "
-                f"{len(self.labels)} labels.",
+                f"A split has {number} inputs and {len(self.labels)} labels; give one for each.",
                 ErrorCode.INVALID_DATA,
             )
         if self.labels.dtype not in LABEL_TYPES or self.labels.ndim not in (1, 2):
             raise UserError(
-                "The labels of a split must be int64 (classes, tokens) or float32 (numbers), of "
-                f"shape (N,) or (N, outputs), found {self.labels.dtype} {self.labels.shape}.",
+                "The labels of a split must be int64 or float32, (N,) or (N, outputs), found "
+                f"{self.labels.dtype} {self.labels.shape}.",
                 ErrorCode.INVALID_DATA,
             )
         weights = self.weights
@@ -275,8 +274,7 @@ def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Spli
     """
     if size >= len(samples):
         raise UserError(
-            f"dataset.validation_size {size} leaves nothing of the {len(samples)} samples of "
-            f"{source} to train on; choose a smaller one.",
+            f"dataset.validation_size {size} is all of {source}; choose a smaller one.",
             ErrorCode.TOO_FEW,
         )
     order = np.random.default_rng(seed).permutation(len(samples))

@@ -180,19 +180,18 @@ def read_idx_files(files: Sequence[Path]) -> list[Array]:
     """Return images and labels of the training split, then of the test split.
 
     Raises:
-        UserError: a file is truncated, too long or of another format.
+        UserError: A file is truncated, too long or of another format.
     """
-    arrays = [
-        _read_idx(file, num_dimensions=dimensions)
-        for file, dimensions in zip(files, (3, 1, 3, 1), strict=True)
-    ]
-    for images, labels in ((0, 1), (2, 3)):
-        if len(arrays[images]) != len(arrays[labels]):
+    arrays: list[Array] = []
+    for images, labels in (files[:2], files[2:]):
+        pair = [_read_idx(images, num_dimensions=3), _read_idx(labels, num_dimensions=1)]
+        if len(pair[0]) != len(pair[1]):
             raise UserError(
-                f"{files[images]} holds {len(arrays[images])} images, but {files[labels]} "
-                f"{len(arrays[labels])} labels; copy both files again.",
+                f"{images} holds {len(pair[0])} images, but {labels} {len(pair[1])} labels; copy "
+                "both again.",
                 ErrorCode.INVALID_DATA,
             )
+        arrays += pair
     return arrays
 
 
@@ -204,16 +203,11 @@ def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
             content = gzip.decompress(content)
     # Two zero bytes, type (8: bytes), number of dimensions; each dimension in 4 bytes; the values.
     start = 4 + 4 * num_dimensions
-    if content[:4] != bytes([0, 0, 8, num_dimensions]) or len(content) < start:
+    shape = tuple(int(size) for size in np.frombuffer(content[4:start].ljust(start - 4), ">u4"))
+    if content[:4] != bytes([0, 0, 8, num_dimensions]) or len(content) - start != math.prod(shape):
         raise UserError(
-            f"{file} is no IDX file of bytes with {num_dimensions} dimension(s); copy it again.",
-            ErrorCode.INVALID_FILE,
-        )
-    shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
-    if len(content) - start != math.prod(shape):
-        raise UserError(
-            f"{file} is damaged: its header promises {math.prod(shape)} bytes, it holds "
-            f"{len(content) - start}; copy it again.",
+            f"{file} is no whole IDX file of bytes with {num_dimensions} dimension(s); copy it "
+            "again.",
             ErrorCode.INVALID_FILE,
         )
     # A copy, because an array on top of bytes is read-only and torch warns about those.

@@ -107,8 +107,7 @@ def _of_dataset(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
         split: Split = getattr(data, part)
         if split.is_on_demand:
             raise UserError(
-                "data: inputs that are read on demand cannot be written to a file; return them "
-                "from load_dataset of a workload.",
+                "data: return inputs that are read on demand from load_dataset of a workload.",
                 ErrorCode.UNSUPPORTED,
             )
         if not len(split):

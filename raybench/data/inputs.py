@@ -81,18 +81,12 @@ def read_one(inputs: One, rows: Rows) -> Array:
     found = inputs[rows]
     if isinstance(inputs, np.ndarray | Selected):
         return found
-    name, wanted = type(inputs).__name__, (len(rows), *inputs.shape[1:])
-    kind = np.dtype(inputs.dtype)
-    if not isinstance(found, np.ndarray):
+    name, wanted = type(inputs).__name__, (np.dtype(inputs.dtype), (len(rows), *inputs.shape[1:]))
+    own = (found.dtype, found.shape) if isinstance(found, np.ndarray) else (type(found).__name__,)
+    if own != wanted:
         raise UserError(
-            f"{name}[rows] returned {type(found).__name__}; it must return a numpy array of {kind} "
-            f"{wanted}.",
-            ErrorCode.USER_CODE,
-        )
-    if (found.shape, found.dtype) != (wanted, kind):
-        raise UserError(
-            f"{name}[rows] returned {found.dtype} {found.shape} for {len(rows)} rows; by its "
-            f"shape and dtype it must return {kind} {wanted}.",
+            f"{name}[rows] returned {' '.join(map(str, own))} for {len(rows)} rows; by its shape "
+            f"and dtype it must return a numpy array of {wanted[0]} {wanted[1]}.",
             ErrorCode.USER_CODE,
         )
     if found.dtype == np.float32:
@@ -111,26 +105,16 @@ def read_one(inputs: One, rows: Rows) -> Array:
 
 def _check_one(inputs: One) -> None:
     """Raise UserError unless the inputs are an array of samples or samples on demand."""
-    if not all(hasattr(inputs, name) for name in ("shape", "dtype", "__getitem__")):
-        raise UserError(
-            "The inputs of a split must be a numpy array, or an object with shape, dtype and "
-            f"[rows]; found {type(inputs).__name__}.",
-            ErrorCode.INVALID_DATA,
-        )
-    if not isinstance(inputs.shape, tuple) or not inputs.shape:
-        raise UserError(
-            "The inputs of a split must have a shape (N, height, width, channels), "
-            f"(N, features), (N, tokens) or (N,), found {inputs.shape!r}.",
-            ErrorCode.INVALID_DATA,
-        )
+    shape, kind = getattr(inputs, "shape", None), getattr(inputs, "dtype", None)
     try:
-        is_known = np.dtype(inputs.dtype) in INPUT_TYPES
+        is_known = kind is not None and np.dtype(kind) in INPUT_TYPES
     except TypeError:  # another library's
         is_known = False
-    if not is_known:
+    if not is_known or not isinstance(shape, tuple) or not shape:
         raise UserError(
-            "The inputs of a split must be uint8 (pixels), float32 (numbers), int32 or int64 "
-            f"(tokens), found {inputs.dtype}: convert them with .astype(np.float32).",
+            "The inputs of a split must be a numpy array, or an object with shape (N, ...), dtype "
+            "and [rows], of uint8 (pixels), float32 (numbers), int32 or int64 (tokens); found "
+            f"{type(inputs).__name__} of {kind} {shape}.",
             ErrorCode.INVALID_DATA,
         )
 

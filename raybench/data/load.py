@@ -30,8 +30,8 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
     """
     if spec.image_size is not None and spec.shape[:2] != [spec.image_size, spec.image_size]:
         raise UserError(
-            f"dataset.image_size {spec.image_size} and dataset.shape {spec.shape} disagree; "
-            "synthetic images take their size from dataset.shape, so set image_size to null.",
+            f"dataset.image_size {spec.image_size} and dataset.shape {spec.shape} disagree; leave "
+            "image_size out.",
             ErrorCode.CONFLICT,
         )
     quarter = max(1, spec.num_samples // 4)
@@ -73,8 +73,7 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     if asked is not None:
         if dataset.task != "classification":
             raise UserError(
-                f"dataset.class_weights are of classes, and {dataset.name} is of {dataset.task}; "
-                "leave them out.",
+                f"dataset.class_weights of {dataset.name}: a {dataset.task} has none; leave them out.",
                 ErrorCode.UNSUPPORTED,
             )
         assert dataset.num_classes is not None
@@ -97,8 +96,7 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     mean = weights.mean()
     if mean == 0:
         raise UserError(
-            f"dataset.weight: the weights of all {len(train):,} training samples of {dataset.name} "
-            "are 0; give some more.",
+            f"dataset.weight: the training samples of {dataset.name} all weigh 0; give some more.",
             ErrorCode.INVALID_DATA,
         )
     scaled = (weights / mean).astype(np.float32)
@@ -176,8 +174,8 @@ def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     if spec.limit is not None:
         if spec.limit > len(train):
             raise UserError(
-                f"dataset.limit {spec.limit} is more than the {len(train)} training samples of "
-                f"{dataset.name}; choose a smaller one, or leave it out to use all.",
+                f"dataset.limit {spec.limit} exceeds the {len(train)} training samples of "
+                f"{dataset.name}; choose a smaller one.",
                 ErrorCode.TOO_FEW,
             )
         train = train.take(slice(spec.limit))

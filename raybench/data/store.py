@@ -65,8 +65,7 @@ def make_store_folder() -> Path:
         why = error.strerror or str(error)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(
-            f"{folder}, where decoded datasets are kept, cannot be used ({why}); set {VARIABLE} "
-            "to a writable folder.",
+            f"{folder} cannot be used ({why}); set {VARIABLE} to a writable folder.",
             ErrorCode.NOT_WRITABLE,
         )
     return folder
@@ -76,7 +75,7 @@ def require_room(num_bytes: int, what: str) -> None:
     """Raise UserError unless the store's disk has room for `num_bytes` of `what`."""
     make_store_folder()
     if num_bytes + LEFT_FREE > free_bytes():
-        raise no_room(what, num_bytes)
+        raise no_room(what, size_in_words(num_bytes))
 
 
 def free_bytes() -> int:
@@ -84,9 +83,8 @@ def free_bytes() -> int:
     return shutil.disk_usage(store_folder()).free
 
 
-def no_room(what: str, num_bytes: int | None = None) -> UserError:
-    """Return the error for a full disk, with the room that is needed and the room that is left."""
-    needed = "more room" if num_bytes is None else size_in_words(num_bytes)
+def no_room(what: str, needed: str = "more room") -> UserError:
+    """Return the error for a full disk."""
     return UserError(
         f"{what} needs {needed} in {store_folder()}, and its disk has "
         f"{size_in_words(free_bytes())} left; remove stored datasets (`raybench data` lists them), "
@@ -241,8 +239,7 @@ class Source:
             path = self.root / file.name
             if not path.is_file() or file_at(path, name=file.name) != file:
                 raise UserError(
-                    f"{path} was changed while dataset {self.name} was read; rerun the command "
-                    "when nothing writes to it any more.",
+                    f"{path} was changed while dataset {self.name} was read; rerun the command.",
                     ErrorCode.INVALID_DATA,
                 )
 
@@ -456,8 +453,7 @@ def _lock(file: int, kind: int) -> bool:
         return False
     except OSError as error:
         raise UserError(
-            f"{store_folder()} lies on a file system without locks ({error.strerror}); set "
-            f"{VARIABLE} to a folder on a disk of this machine.",
+            f"{store_folder()} has no locks ({error.strerror}); set {VARIABLE} to another disk.",
             ErrorCode.UNSUPPORTED,
         ) from error
     return True

@@ -87,8 +87,8 @@ def as_inputs(array: Array, place: str) -> Array:
     """
     if array.ndim == 4 and array.shape[-1] not in CHANNELS and array.shape[1] in CHANNELS:
         raise UserError(
-            f"{place}: images of shape {array.shape[1:]} have their channels first; transpose them "
-            "to (height, width, channels): x.transpose(0, 2, 3, 1).",
+            f"{place}: images of shape {array.shape[1:]} have their channels first; save "
+            "x.transpose(0, 2, 3, 1).",
             ErrorCode.INVALID_DATA,
         )
     if array.dtype == np.uint8:
@@ -99,8 +99,7 @@ def as_inputs(array: Array, place: str) -> Array:
         is_small = array.size == 0 or (abs(int(array.min())) < 2**31 and int(array.max()) < 2**31)
         return array.astype(np.int32 if is_small else np.int64, copy=False)
     raise UserError(
-        f"{place}: inputs of type {array.dtype} are no numbers; save them as uint8 (pixels), "
-        "float32 or int32 (tokens).",
+        f"{place}: inputs of type {array.dtype} are no numbers; save uint8, float32 or int32.",
         ErrorCode.INVALID_DATA,
     )
 
@@ -112,8 +111,8 @@ def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
     if inputs.dtype != np.uint8 or inputs.ndim != 4 or inputs.shape[-1] not in CHANNELS:
         key = "image_size" if spec.image_size is not None else "channels"
         raise UserError(
-            f"dataset.{key}: the inputs are {inputs.dtype} of shape {inputs.shape[1:]}, and only "
-            "uint8 images (height, width, 1 or 3) can be changed; leave the key out.",
+            f"dataset.{key} is for uint8 images, and the inputs are {inputs.dtype} of shape "
+            f"{inputs.shape[1:]}; leave it out.",
             ErrorCode.UNSUPPORTED,
         )
     height, width, channels = inputs.shape[1:]
@@ -162,8 +161,7 @@ def _flat(labels: Array, task: Task | None, place: str) -> Array:
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "fiubUS" or len(labels) == 0:
         raise UserError(
-            f"{place}: labels of type {labels.dtype} and shape {labels.shape} cannot be used; save "
-            "one number or name for each sample.",
+            f"{place}: labels are {labels.dtype} {labels.shape}; save one for each sample.",
             ErrorCode.INVALID_DATA,
         )
     return labels.astype(np.int64) if task == "language_modelling" else labels
@@ -228,14 +226,12 @@ def _read(path: Path, spec: DatasetSpec) -> RawSet:
             if "allow_pickle" not in str(error):
                 raise
             raise UserError(
-                f"{path} holds Python objects, which are not read; save arrays of numbers (of "
-                "texts of several lengths, padded token ids).",
+                f"{path} holds Python objects; save arrays of numbers (of texts, token ids).",
                 ErrorCode.INVALID_FILE,
             ) from error
     if isinstance(spec.label, list):
         raise UserError(
-            f"dataset.label: {spec.label}: labels of an npz are one array, of shape (N, outputs) "
-            "where they are several; name that one.",
+            f"dataset.label: {spec.label}: name one array, of shape (N, outputs).",
             ErrorCode.INVALID_VALUE,
         )
     label = spec.label or LABELS
@@ -266,8 +262,7 @@ def _split(
     for name, one in found.items():
         if len(one) != len(labels):
             raise UserError(
-                f"{path}, {part} split: {name} has {len(one):,} samples and {label}{end} "
-                f"{len(labels):,}; give one label for each.",
+                f"{path}: {name} has {len(one):,} samples, and {label}{end} {len(labels):,}.",
                 ErrorCode.INVALID_DATA,
             )
     weights = None
@@ -275,8 +270,7 @@ def _split(
         name, one = wanted[-1], found[wanted[-1]]
         if one.dtype.kind not in "fiub" or one.ndim != 1:
             raise UserError(
-                f"{path}: the weights {name} are {one.dtype} of shape {one.shape}; save a number "
-                "from 0 for each training sample.",
+                f"{path}: the weights {name} are {one.dtype} {one.shape}; save a number for each.",
                 ErrorCode.INVALID_DATA,
             )
         weights = read_weights(array_table(one, name, str(path)), name)
@@ -330,8 +324,7 @@ def _load(
     known = sets.get(spec.set)
     if known is None:
         raise UserError(
-            f"dataset.set: {spec.set} is not one of the sets of {spec.name} that are read here; "
-            f"{did_you_mean(spec.set, sets)}",
+            f"dataset.set: {spec.name} {spec.set} is not read; {did_you_mean(spec.set, sets)}",
             ErrorCode.UNKNOWN_NAME,
         )
     looked = [Path(one).expanduser() for one in ([spec.path] if spec.path else folders)]
@@ -345,9 +338,8 @@ def _load(
             )
             return load_arrays(source, partial(known.read, files), spec)
     raise UserError(
-        f"dataset.set: {spec.set} of {spec.name} is not on this machine (looked in "
-        f"{', '.join(map(str, looked))}); fetch it with {fetch}, or say by dataset.path which "
-        "folder it was fetched to.",
+        f"dataset.set: {spec.set} of {spec.name} is not in {', '.join(map(str, looked))}; fetch "
+        f"it with {fetch}, or name its folder by dataset.path.",
         ErrorCode.NOT_FOUND,
     )
 

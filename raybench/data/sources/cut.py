@@ -107,14 +107,13 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
     wanted = [part for part in ("test", "validation") if sizes[part]]
     if not wanted:
         raise UserError(
-            f"dataset.split_by: {source} has splits of its own, and nothing is cut; leave the key "
-            "out.",
+            f"dataset.split_by: {source} has splits of its own; leave the key out.",
             ErrorCode.CONFLICT,
         )
     if len(ends) < len(wanted):
         raise UserError(
-            f"dataset.split_by: {len(wanted) + 1} splits need as many different values of the "
-            f"column, and {source} has {len(ends) + 1}; name another column.",
+            f"dataset.split_by: {len(wanted) + 1} splits need as many values of the column, and "
+            f"{source} has {len(ends) + 1}.",
             ErrorCode.TOO_FEW,
         )
     found, begin = dict.fromkeys(sizes, 0), 0
@@ -157,8 +156,7 @@ def cut(
     for part, size in asked.items():
         if size is not None and part in found:
             raise UserError(
-                f"dataset.{part}_size {size}: {source} has a split of its own for it, of "
-                f"{len(found[part]):,} samples; leave the key out.",
+                f"dataset.{part}_size {size}: {source} has this split; leave the key out.",
                 ErrorCode.CONFLICT,
             )
     train, total = found["train"], len(found["train"])
@@ -170,9 +168,8 @@ def cut(
     held_out = sum(sizes.values())
     if held_out >= total:
         raise UserError(
-            f"dataset: {sizes['validation']:,} samples for validation and {sizes['test']:,} for "
-            f"the test leave nothing of the {total:,} samples of {source} to train on; choose a "
-            "smaller validation_size or test_size.",
+            f"dataset: of the {total:,} samples of {source}, {sizes['validation']:,} to "
+            f"validate and {sizes['test']:,} to test leave none to train on; choose smaller sizes.",
             ErrorCode.TOO_FEW,
         )
     if keys is not None:

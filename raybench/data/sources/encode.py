@@ -237,8 +237,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
         number = table.column_names.count(encoder.name)
         if number != 1:
             raise UserError(
-                f"The rows have {'several columns' if number else 'no column'} '{encoder.name}'; "
-                f"give one each of {', '.join(one['name'] for one in columns)}.",
+                f"The rows have {number or 'no'} columns '{encoder.name}'; give one.",
                 ErrorCode.UNKNOWN_NAME,
             )
         values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])

@@ -44,8 +44,7 @@ def open_parquet(files: Sequence[Path], source: Path) -> Table:
         counts = [part.count_rows() for part in parts]
     except (pa.ArrowException, OSError) as error:
         raise UserError(
-            f"{source} is no whole Parquet table ({error}); write it again, with the same types in "
-            "all files.",
+            f"{source} is no whole Parquet table ({error}); write it again.",
             ErrorCode.INVALID_FILE,
         ) from error
 
@@ -181,8 +180,7 @@ def encoding_of(path: Path) -> str:
     if max(zeros) > len(head) / 4:  # half of the bytes of plain letters
         name = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
         raise UserError(
-            f"{path} is UTF-16 without a byte order mark; save it as UTF-8: iconv -f {name} -t "
-            "utf-8.",
+            f"{path} is UTF-16 without a byte order mark: iconv -f {name} -t utf-8.",
             ErrorCode.INVALID_FILE,
         )
     return "utf-8-sig"
@@ -232,8 +230,7 @@ def open_tables(kind: str, given: str) -> Tables:
         return {"train": _open(kind, files, path)}
     if "train" not in by_split:
         raise UserError(
-            f"dataset.path: {path} has files of the splits {', '.join(by_split)} and none of "
-            f"train; add train{ENDINGS[kind][0]}.",
+            f"dataset.path: {path} has {', '.join(by_split)} and no train; add it.",
             ErrorCode.MISSING,
         )
     return {
@@ -248,8 +245,8 @@ def _open(kind: str, files: list[Path], source: Path) -> Table:
     if len(files) == 1:
         return CsvTable(files[0])
     raise UserError(
-        f"dataset.path: {source} has {len(files)} files ({files[0].name}, {files[1].name}, ...); "
-        "name one of them, or call them train.csv, val.csv and test.csv.",
+        f"dataset.path: {source} has {len(files)} files ({files[0].name}, ...); name one, or call "
+        "them train.csv, val.csv and test.csv.",
         ErrorCode.CONFLICT,
     )
 

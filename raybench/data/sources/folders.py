@@ -21,8 +21,7 @@ def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
     names = [file.relative_to(folder).as_posix() for file in find_files(folder, TEXT_ENDINGS)]
     if not names:
         raise UserError(
-            f"dataset.path: {folder} has no folders with {TEXT_ENDINGS[0]} files; put the texts of "
-            "each class into a folder with its name.",
+            f"dataset.path: {folder} has no {TEXT_ENDINGS[0]} files in folders of classes.",
             ErrorCode.NOT_FOUND,
         )
     return _by_class(folder, _by_split(folder, names), read)
@@ -39,16 +38,15 @@ def list_images(path: Path) -> tuple[list[File], int]:
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise UserError(
-            f"dataset.path: {path} {what}, and image_folder takes a folder of images; name one "
-            "(unpacked), or another kind of dataset (csv, parquet, npz).",
+            f"dataset.path: {path} {what}; name an unpacked folder of images.",
             ErrorCode.NOT_FOUND,
         )
     listed = list_files(path)
     tables = [one.name for one in listed if one.name.rpartition("/")[2] == METADATA]
     if tables:
         raise UserError(
-            f"dataset.path: {path} has its labels in {tables[0]}; read that, by name: csv, image: "
-            f"{FILE_NAME} and label: NAME of a column, with the same path.",
+            f"dataset.path: {path} has its labels in {tables[0]}; set name: csv, image: "
+            f"{FILE_NAME} and label: COLUMN.",
             ErrorCode.CONFLICT,
         )
     files = [one for one in listed if is_image(one.name)]
@@ -85,8 +83,7 @@ def _by_split(place: Path, names: Sequence[str]) -> Names:
     if "train" not in found:
         if found and len(found) == len(folders):
             raise UserError(
-                f"{place} holds {', '.join(found.values())} and no train; add what to train on, or "
-                "name another folder.",
+                f"{place} holds {', '.join(found.values())} and no train; add it.",
                 ErrorCode.MISSING,
             )
         # Beside other folders they are classes of that name ("test" and "no_test").

@@ -59,7 +59,7 @@ def read_labels(
         if not is_text(table, column) and not is_number_type(table.schema.field(column).type):
             kind = table.schema.field(column).type
             raise UserError(
-                f"{table.source}: label column '{column}' holds {kind}, no texts or numbers.",
+                f"{table.source}: label column '{column}' holds {kind}; name texts or numbers.",
                 ErrorCode.INVALID_DATA,
             )
     if task is None:
@@ -191,7 +191,7 @@ def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
     kind = table.schema.field(column).type
     if not is_number_type(kind):
         raise UserError(
-            f"dataset.weight: column '{column}' of {table.source} holds {kind}, no numbers.",
+            f"dataset.weight: column '{column}' of {table.source} holds {kind}; name numbers.",
             ErrorCode.INVALID_DATA,
         )
     weights = as_numbers(column_of(table, column))

@@ -241,7 +241,7 @@ def row_order(
     values = column_of(table, column)
     if is_time and not is_number_type(kind):
         raise UserError(
-            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, no times.",
+            f"dataset.split_by: '{column}' of {table.source} holds {kind}, no times; name another.",
             ErrorCode.INVALID_DATA,
         )
     numbers = -as_numbers(values) if is_time else None  # the latest first

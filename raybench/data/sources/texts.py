@@ -90,8 +90,7 @@ def require_text(table: Table, column: str) -> None:
     """Raise UserError if a column holds no texts."""
     if not is_text(table, column):
         raise UserError(
-            f"dataset.text: column '{column}' of {table.source} holds "
-            f"{table.schema.field(column).type}, no text; name another one.",
+            f"dataset.text: '{column}' holds {table.schema.field(column).type}, no text; name another.",
             ErrorCode.INVALID_DATA,
         )
 
@@ -231,9 +230,8 @@ def language_dataset(spec: DatasetSpec, texts: dict[str, str], say: Say) -> Data
         num_windows = max(0, len(ids) - 1) // spec.sequence_length
         if num_windows < 1 and (split != "test" or spec.test_size != "none"):
             raise UserError(
-                f"{spec.path}: the {split} split has {len(ids):,} {spec.tokens}, fewer than one "
-                f"window of dataset.sequence_length {spec.sequence_length} and the token after it; "
-                "choose a shorter one, or add text.",
+                f"{spec.path}: the {split} split has {len(ids):,} {spec.tokens}, too few for "
+                f"dataset.sequence_length {spec.sequence_length}; choose a shorter one.",
                 ErrorCode.TOO_FEW,
             )
         kept, shape = num_windows * spec.sequence_length, (num_windows, spec.sequence_length)
@@ -258,9 +256,8 @@ def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces], say: Say) -> dict[str
     missing = {split: size for split, size in sizes.items() if split not in pieces and size}
     if sum(missing.values()) >= total:
         raise UserError(
-            f"{spec.path} has {len(rest):,} {spec.tokens}, {max(0, total)} windows of "
-            f"dataset.sequence_length {spec.sequence_length}, and {sum(missing.values())} would be "
-            "held out; choose shorter ones, or add text.",
+            f"{spec.path} has {len(rest):,} {spec.tokens}, too few for dataset.sequence_length "
+            f"{spec.sequence_length}; choose a shorter one.",
             ErrorCode.TOO_FEW,
         )
     found = {"test": rest[:0]} | pieces
