@@ -73,7 +73,7 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     if asked is not None:
         if dataset.task != "classification":
             raise UserError(
-                f"dataset.class_weights of {dataset.name}: a {dataset.task} has none; leave them out.",
+                f"dataset.class_weights: {dataset.name} is a {dataset.task}; leave them out.",
                 ErrorCode.UNSUPPORTED,
             )
         assert dataset.num_classes is not None

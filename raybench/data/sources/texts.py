@@ -89,8 +89,9 @@ MANY_SHORTENED = 0.25  # share of shortened texts beyond which a note says so
 def require_text(table: Table, column: str) -> None:
     """Raise UserError if a column holds no texts."""
     if not is_text(table, column):
+        kind = table.schema.field(column).type
         raise UserError(
-            f"dataset.text: '{column}' holds {table.schema.field(column).type}, no text; name another.",
+            f"dataset.text: column '{column}' holds {kind}, no text; name another one.",
             ErrorCode.INVALID_DATA,
         )
 
