@@ -193,6 +193,14 @@ def test_the_checker_sees_a_violation(module, code):
     assert len(violations(code, module)) == 1
 
 
+def test_the_page_on_the_architecture_has_the_packages_in_order_and_names_files_that_exist():
+    page = (ROOT / "docs/architecture.md").read_text()
+    picture = page.split("```")[1]
+    assert tuple(re.findall(r"^([a-z]+) ", picture, re.MULTILINE)) == LAYERS[::-1]
+    for name in re.findall(r"`([a-z_]+/[\w/]+(?:\.\w+)?)`", page):
+        assert (PACKAGE / name).exists() or (ROOT / name).exists(), name
+
+
 def test_the_checker_knows_every_part_of_the_package():
     with pytest.raises(AssertionError, match="is of no layer"):
         violations("import raybench.plotting.lines", "raybench.tune")
