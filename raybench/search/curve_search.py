@@ -6,52 +6,30 @@ the curve model predicts seconds directly.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import numpy as np
 
+from raybench.search.candidates import Axes, Candidates, Values
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import (
-    BASE_RATES,
-    default_rate,
     priors,
     rate_factor,
 )
 from raybench.search.scheduler import Decision
 from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import (
-    Cases,
-    Choices,
-    Dimension,
-    Powers,
-    Range,
-    Simple,
     Space,
-    is_one_of,
     known_values,
-    lies_in,
-    possible_values,
-    resolve,
 )
 from raybench.spec.study import TIME, StudySpec
 from raybench.spec.values import identity
 from raybench.stats.curve_model import Array, CurveModel, ModelSettings
 from raybench.stats.record import Evaluation, RunRecord
 
-Values = Mapping[str, Any]
-SPAN = 4.0
-"""Length of the range of a number without a scale of its own, in units of the model's axes."""
-STEPS = (0.5, 0.71, 1.41, 2.0)
-"""Factors on the learning rate for neighbors of good configurations."""
-PARTS = (-0.2, -0.07, 0.07, 0.2)
-"""Steps to neighbors in a linear range, as shares of the range."""
-SAME_RATE = 1.2
-"""Learning rates within this factor count as one configuration when runs are counted."""
-BEYOND = 4.0
-"""Factor by which a learning rate may lie beyond its range (`search.widen`)."""
 LEAST_LEFT = 0.05
 """Least remaining share of a running trial's predicted samples to target."""
 Kind = Literal["seconds", "worker_seconds"]
@@ -98,116 +76,6 @@ class CurvePolicy:
     model: ModelSettings = field(default_factory=ModelSettings)
 
 
-class Axes:
-    """Maps configurations to points of the curve model: categories first, then numbers.
-
-    The learning rate is divided by the usual one of the optimizer at that batch
-    (`default_rates.default_rate`), so that optima at different batches coincide.
-    """
-
-    def __init__(self, space: Space, fixed: dict[str, Any]) -> None:
-        self._known = known_values(fixed, {})
-        self._categories: dict[str, dict[str, int]] = {}
-        self._numbers: dict[str, tuple[float, float, bool]] = {}
-        """Smallest and largest value, and whether the scale is logarithmic."""
-        for key, dimension in space.items():
-            self._add(key, dimension)
-
-    @property
-    def num_categories(self) -> int:
-        """Number of categories."""
-        return len(self._categories)
-
-    @property
-    def numbers(self) -> list[str]:
-        """Keys of the numeric axes, in order."""
-        return list(self._numbers)
-
-    @property
-    def tolerances(self) -> Array:
-        """Distances per axis within which configurations count as one, shape [axes]."""
-        rates = [math.log(SAME_RATE) if key == "learning_rate" else 0.0 for key in self._numbers]
-        return 1e-9 + np.array([*[0.0] * len(self._categories), *rates])
-
-    def point(self, values: Values) -> Array:
-        """Return the point of a configuration, shape [axes]."""
-        found = [float(self._category(key, values.get(key))) for key in self._categories]
-        return np.array([*found, *(self._number(key, values) for key in self._numbers)])
-
-    def points(self, every: Iterable[Values]) -> Array:
-        """Return the points of configurations, shape [n, axes]."""
-        return np.array([self.point(values) for values in every])
-
-    def _add(self, key: str, dimension: Dimension) -> None:
-        parts = _parts(dimension)
-        every = [value for one in parts for value in possible_values(one)]
-        if not all(_is_number(one) for one in every):
-            self._categories[key] = {}
-        elif len(set(every)) > 1:
-            low, high = float(min(every)), float(max(every))
-            logs = [one.log for one in parts if isinstance(one, Range)]
-            is_log = all(logs) if logs else high >= 8 * low
-            self._numbers[key] = low, high, is_log and low > 0
-
-    def _category(self, key: str, value: Any) -> int:
-        known = self._categories[key]
-        return known.setdefault(identity(value), len(known))
-
-    def _number(self, key: str, values: Values) -> float:
-        value = values.get(key)
-        if not _is_number(value):
-            return math.nan
-        low, high, is_log = self._numbers[key]
-        if key == "learning_rate":
-            return math.log(value / usual_rate(values, self._known)) if value > 0 else math.nan
-        if key in (GLOBAL_BATCH, "batch_size_per_worker", "num_workers"):
-            return math.log(value / low)
-        if is_log:
-            return SPAN * math.log(value / low) / math.log(high / low) if value > 0 else math.nan
-        return SPAN * (value - low) / (high - low)
-
-
-def usual_rate(values: Values, known: Values) -> float:
-    """Return the usual learning rate of a configuration's optimizer at its batch; 1 if unknown.
-
-    Args:
-        values: The sampled values.
-        known: Values of the keys that are not searched.
-    """
-
-    def value(key: str) -> Any:
-        return values[key] if key in values else known[key]
-
-    if (optimizer := value("optimizer")) not in BASE_RATES:
-        return 1.0
-    batch = values.get(GLOBAL_BATCH)
-    if batch is None:
-        batch = value("batch_size_per_worker") * value("num_workers") * value("accumulate")
-    return default_rate(optimizer, batch)
-
-
-def draw(
-    space: Space, known: Values, rng: np.random.Generator, given: Values | None = None
-) -> dict[str, Any]:
-    """Return a random configuration, uniform on the scale of each range.
-
-    Args:
-        space: The sampled space.
-        known: Values of the keys that are not searched.
-        rng: Random numbers.
-        given: Values to keep; ranges that depend on them follow.
-    """
-    values: dict[str, Any] = {}
-    for key, dimension in space.items():
-        if given is not None and key in given:
-            values[key] = given[key]
-        elif isinstance(dimension, Cases):
-            values[key] = _draw_one(dimension.choose({**known, **values}).dimension, rng)
-        else:
-            values[key] = _draw_one(dimension, rng)
-    return values
-
-
 class CurveSearch:
     """Proposals and early stopping by the curve model.
 
@@ -238,6 +106,7 @@ class CurveSearch:
         self._metric = objective.judged_by
         self._rng = np.random.default_rng(study.search.seed + 1_000_003 * num_earlier)
         self._axes = Axes(space, study.fixed)
+        self._candidates = Candidates(space, self._known, self._rng, widen=study.search.widen)
         sign, has_target = self._metric.sign, objective.kind == TIME
         base = objective.baseline_value
         self.model = CurveModel(
@@ -275,9 +144,9 @@ class CurveSearch:
         self.model.refresh()
         if number < self._policy.num_first or not self.model.is_known:
             start = self._start(number)
-            drawn = (self._draw() for _ in range(self._policy.num_candidates))
+            drawn = (self._candidates.draw() for _ in range(self._policy.num_candidates))
             return [start, *drawn] if is_open(start) else list(filter(is_open, drawn))
-        candidates = [values for values in self._candidates() if is_open(values)]
+        candidates = [values for values in self._all_candidates() if is_open(values)]
         if not candidates:
             return []
         best = self.best_log_seconds()
@@ -316,9 +185,9 @@ class CurveSearch:
         """Return one of the first trials: known to be good, else usual rates and random in turn."""
         start = self._draw_narrow()
         if number < len(self._known_starts):
-            start = draw(self._space, self._known, self._rng, self._known_starts[number])
+            start = self._candidates.draw(self._known_starts[number])
         elif number % 2 == 0 and number // 2 < len(self._starts):
-            start = draw(self._space, self._known, self._rng, self._starts[number // 2])
+            start = self._candidates.draw(self._starts[number // 2])
         return start
 
     @property
@@ -326,21 +195,18 @@ class CurveSearch:
         """Modelled trials of this study."""
         return [name for name in self.model.modelled if name not in self._earlier]
 
-    def _draw(self) -> dict[str, Any]:
-        return draw(self._space, self._known, self._rng)
-
     def _draw_narrow(self) -> dict[str, Any]:
         """Return a random configuration that runs on few workers."""
         if self._placer is None:
-            return self._draw()
+            return self._candidates.draw()
         placements = self._placer.factors.of_values
-        drawn = [self._draw() for _ in range(self._policy.num_narrow)]
+        drawn = [self._candidates.draw() for _ in range(self._policy.num_narrow)]
         return min(drawn, key=lambda one: min(p.num_workers for p in placements(one)))
 
-    def _candidates(self) -> list[dict[str, Any]]:
-        found = [self._draw() for _ in range(self._policy.num_candidates)]
+    def _all_candidates(self) -> list[dict[str, Any]]:
+        found = [self._candidates.draw() for _ in range(self._policy.num_candidates)]
         for values in self._best(self._policy.num_best):
-            found += [values, *self._neighbors(values)]
+            found += [values, *self._candidates.around(values)]
         return found
 
     def _best(self, number: int) -> list[dict[str, Any]]:
@@ -352,54 +218,7 @@ class CurveSearch:
             found.setdefault(str(values), values)
             if len(found) == number:
                 break
-        return [one for one in found.values() if self._lies_inside(one)]
-
-    def _lies_inside(self, values: Values) -> bool:
-        """Return whether each value lies in its dimension, given the others."""
-        known = {**self._known, **values}
-        return all(
-            lies_in(key, self._simple(key, known), values[key], known) for key in self._space
-        )
-
-    def _simple(self, key: str, known: dict[str, Any]) -> Simple:
-        """Return the dimension of a key given other values; learning rates may widen."""
-        simple = resolve(self._space[key], known)
-        if key == "learning_rate" and self._study.search.widen and isinstance(simple, Range):
-            low = simple.low / BEYOND if simple.log else simple.low
-            return replace(simple, low=low, high=simple.high * BEYOND)
-        return simple
-
-    def _neighbors(self, values: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return configurations that differ in one key; another batch also with the learning rate
-        by the scaling rule."""
-        found = []
-        for key in self._space:
-            simple = self._simple(key, {**self._known, **values})
-            if isinstance(simple, Range):
-                found += [values | {key: one} for one in _beside(simple, values[key])]
-                continue
-            options = list(possible_values(simple))
-            at = next(i for i, one in enumerate(options) if is_one_of(key, values[key], [one]))
-            for other in (at - 1, at + 1):
-                if 0 <= other < len(options):
-                    beside = values | {key: options[other]}
-                    found.append(beside)
-                    if key in (GLOBAL_BATCH, "batch_size_per_worker"):
-                        found += self._with_its_rate(values, beside)
-        return [one for one in found if self._lies_inside(one)]
-
-    def _with_its_rate(
-        self, values: dict[str, Any], beside: dict[str, Any]
-    ) -> list[dict[str, Any]]:
-        if "learning_rate" not in values:
-            return []
-        ratio = usual_rate(beside, self._known) / usual_rate(values, self._known)
-        simple = self._simple("learning_rate", {**self._known, **beside})
-        rate = values["learning_rate"] * ratio
-        if isinstance(simple, Range):
-            return [beside | {"learning_rate": float(min(max(rate, simple.low), simple.high))}]
-        nearest = min(possible_values(simple), key=lambda one: abs(math.log(one / rate)))
-        return [beside | {"learning_rate": nearest}]
+        return [one for one in found.values() if self._candidates.lies_inside(one)]
 
     # Observations.
 
@@ -636,47 +455,3 @@ class CurveSearch:
         axis = self._axes.num_categories + self._axes.numbers.index("learning_rate")
         off = (np.nan_to_num(points[:, axis]) - self._policy.best_rate) / self._policy.rate_width
         return np.asarray(np.minimum(0.5 * off**2, self._policy.most_off))
-
-
-def widens(study: StudySpec, space: Space) -> bool:
-    """Return whether learning rates outside of their range may be tried (`search.widen`)."""
-    parts = _parts(space["learning_rate"]) if "learning_rate" in space else []
-    is_range = any(isinstance(one, Range) for one in parts)
-    return is_range and study.search.widen and study.search.sampler == "model"
-
-
-def _parts(dimension: Dimension) -> list[Simple]:
-    """Return the cases of a dimension."""
-    if isinstance(dimension, Cases):
-        return [one.dimension for one in dimension.cases]
-    return [dimension]
-
-
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _draw_one(simple: Simple, rng: np.random.Generator) -> Any:
-    if isinstance(simple, Choices | Powers):
-        options = simple.values if isinstance(simple, Choices) else simple.values()
-        return options[int(rng.integers(len(options)))]
-    share, half = float(rng.random()), 0.5 * simple.is_integer
-    low, high = simple.low - half, simple.high + half
-    value = low * (high / low) ** share if simple.log and low > 0 else low + share * (high - low)
-    return _inside(simple, value)
-
-
-def _inside(simple: Range, value: float) -> int | float:
-    """Return the nearest value of a range."""
-    if simple.is_integer:
-        return int(min(max(round(value), simple.low), simple.high))
-    return float(min(max(float(f"{value:.12g}"), simple.low), simple.high))
-
-
-def _beside(simple: Range, value: Any) -> list[Any]:
-    """Return neighbors of a value in a range."""
-    if not _is_number(value):
-        return []
-    if simple.log:
-        return [_inside(simple, value * step) for step in STEPS]
-    return [_inside(simple, value + part * (simple.high - simple.low)) for part in PARTS]

@@ -12,7 +12,7 @@ from raybench.cluster.capacity import Capacity
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.report.words import target_words
 from raybench.runs import preflight
-from raybench.search.curve_search import BEYOND, widens
+from raybench.search.candidates import BEYOND, widens
 from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, study_factors
 from raybench.search.race_stage import TURNS
 from raybench.search.reference import RUNS

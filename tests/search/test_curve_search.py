@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raybench.search.curve_search import Axes, CurvePolicy, draw
+from raybench.search.candidates import Axes, Candidates
+from raybench.search.curve_search import CurvePolicy
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.sampling.earlier import load_earlier
 from raybench.search.search import Search
@@ -268,8 +269,8 @@ def test_axes_hold_for_every_kind_of_key() -> None:
     space = parse_space(raw, {}, "test")
     axes = Axes(space, {})
     assert axes.num_categories == 3
-    rng = np.random.default_rng(0)
-    points = axes.points([draw(space, {}, rng) for _ in range(300)])
+    candidates = Candidates(space, {}, np.random.default_rng(0))
+    points = axes.points([candidates.draw() for _ in range(300)])
     assert points.shape == (300, 9)
     assert np.isfinite(points).all()
     assert (points.std(axis=0) > 0.3).all()
@@ -278,7 +279,7 @@ def test_axes_hold_for_every_kind_of_key() -> None:
     here = {"optimizer": "adam", "learning_rate": 0.01, "batch_size_per_worker": 16}
     there = here | {"learning_rate": 0.02, "batch_size_per_worker": 64}
     at = axes.num_categories + axes.numbers.index("learning_rate")
-    rest = {key: value for key, value in draw(space, {}, rng).items() if key not in here}
+    rest = {key: value for key, value in candidates.draw().items() if key not in here}
     assert axes.point(here | rest)[at] == pytest.approx(axes.point(there | rest)[at])
     assert GLOBAL_BATCH not in axes.numbers
 

@@ -11,7 +11,6 @@ prune where `trial.should_prune()`. raybench's own search uses the model without
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,24 +26,25 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from raybench.search.curve_search import PARTS, SPAN, CurvePolicy
-from raybench.stats.curve_model import Array, CurveModel
+from raybench.search.candidates import Axes, Candidates
+from raybench.search.curve_search import CurvePolicy
+from raybench.spec.space import Choices, Range, Space, known_values
+from raybench.stats.curve_model import CurveModel
 
-Params = dict[str, Any]
-SpaceOf = dict[str, BaseDistribution]
+Distributions = dict[str, BaseDistribution]
 
 
 class CurveSampler(BaseSampler):
-    """Proposes what may come to the target with the least training, by all curves reported so far.
+    """Proposes configurations that may reach the target with the least training, by all reported
+    curves.
 
     The first trials, and parameters that not all trials have, are drawn at random.
 
     Args:
-        target: Value of the metric that is to be reached; None: the best values seen so far count
-            as one.
-        baseline: Value of an answer that never looks; None: the worst first report counts as that.
-        seed: Of the random draws.
-        policy: Constants of the search; those of rates and batches are not used here.
+        target: Value of the metric to reach; None: the best values so far count as one.
+        baseline: Metric of a constant prediction; None: the worst first report.
+        seed: Seed of the random draws.
+        policy: Constants of the search.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class CurveSampler(BaseSampler):
         self._rng, self._random = np.random.default_rng(seed), RandomSampler(seed=seed)
         self._space = IntersectionSearchSpace(include_pruned=True)
 
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> SpaceOf:
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> Distributions:
         """Return the parameters that all trials have, and that can differ."""
         found = self._space.calculate(study)
         return {name: one for name, one in found.items() if not one.single()}
 
     def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: SpaceOf
+        self, study: Study, trial: FrozenTrial, search_space: Distributions
     ) -> dict[str, Any]:
         """Return the next values of the parameters; none among the first trials, or before
         anything was reported."""
@@ -74,27 +74,34 @@ class CurveSampler(BaseSampler):
         num_before = sum(one.number < trial.number for one in trials)
         if not search_space or num_before < self._policy.num_first:
             return {}
-        model = self.model_of(study, search_space)
+        model, axes = self.model_of(study, search_space)
         if not model.is_known:
             return {}
-        candidates = self._candidates(model, trials, search_space)
-        points = np.array([_point(one, search_space) for one in candidates])
+        by_run = {str(one.number): one for one in trials}
+        means = model.means(np.array([model.curves[name].point for name in model.modelled]))
+        candidates = Candidates(space_of(search_space), known_values({}, {}), self._rng)
+        drawn = [candidates.draw() for _ in range(self._policy.num_candidates)]
+        for at in np.argsort(means)[: self._policy.num_best]:
+            params = by_run[model.modelled[at]].params
+            good = {name: params[name] for name in search_space}
+            drawn += [good, *candidates.around(good)]
         running = [
-            _point(one.params, search_space)
+            axes.point(one.params)
             for one in trials
             if one.state == TrialState.RUNNING
             and not one.intermediate_values
             and search_space.keys() <= one.params.keys()
         ]
-        known = np.array([one.point for one in model.curves.values() if one.amounts])
+        points = axes.points(drawn)
         expected = model.expected_improvements(
             points,
             np.zeros(len(points)),
-            float(model.means(known).min()),
+            float(means.min()),
             pending=np.array(running),
             explore=self._policy.explore,
         )
-        return candidates[int(np.argmax(expected))]
+        chosen = drawn[int(np.argmax(expected))]
+        return {name: _on_step(search_space[name], value) for name, value in chosen.items()}
 
     def sample_independent(
         self,
@@ -111,12 +118,13 @@ class CurveSampler(BaseSampler):
         self._rng = np.random.default_rng()
         self._random.reseed_rng()
 
-    def model_of(self, study: Study, search_space: SpaceOf) -> CurveModel:
-        """Return the model of all that the study's trials have reported."""
+    def model_of(self, study: Study, search_space: Distributions) -> tuple[CurveModel, Axes]:
+        """Return the model of everything that the trials of a study reported, and its axes."""
         sign = -1.0 if study.direction == StudyDirection.MINIMIZE else 1.0
+        axes = Axes(space_of(search_space), {})
         model = CurveModel(
-            sum(isinstance(one, CategoricalDistribution) for one in search_space.values()),
-            sum(not isinstance(one, CategoricalDistribution) for one in search_space.values()),
+            axes.num_categories,
+            len(axes.numbers),
             baseline=None if self._baseline is None else sign * self._baseline,
             target=None if self._target is None else sign * self._target,
             settings=self._policy.model,
@@ -125,7 +133,7 @@ class CurveSampler(BaseSampler):
             if not search_space.keys() <= trial.params.keys():
                 continue
             run, best, reached = str(trial.number), -math.inf, None
-            model.begin(run, _point(trial.params, search_space))
+            model.begin(run, axes.point(trial.params))
             for step, value in sorted(trial.intermediate_values.items()):
                 if not math.isfinite(value) or step <= 0:
                     continue
@@ -136,27 +144,7 @@ class CurveSampler(BaseSampler):
             is_over = trial.state == TrialState.COMPLETE
             model.curves[run].has_missed = self._target is not None and is_over and reached is None
         model.refresh()
-        return model
-
-    def _candidates(
-        self, model: CurveModel, trials: Sequence[FrozenTrial], space: SpaceOf
-    ) -> list[Params]:
-        number = self._policy.num_candidates
-        found = [{name: self._draw(one) for name, one in space.items()} for _ in range(number)]
-        by_run = {str(one.number): one for one in trials}
-        names = [name for name, curve in model.curves.items() if curve.amounts]
-        means = model.means(np.array([model.curves[name].point for name in names]))
-        for at in np.argsort(means)[: self._policy.num_best]:
-            good = {name: by_run[names[at]].params[name] for name in space}
-            found.append(good)
-            for name, distribution in space.items():
-                found += [good | {name: one} for one in _beside(distribution, good[name])]
-        return found
-
-    def _draw(self, distribution: BaseDistribution) -> Any:
-        if isinstance(distribution, CategoricalDistribution):
-            return distribution.choices[int(self._rng.integers(len(distribution.choices)))]
-        return _at(distribution, float(self._rng.random()))
+        return model, axes
 
 
 class CurvePruner(BasePruner):
@@ -173,7 +161,7 @@ class CurvePruner(BasePruner):
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Return whether a trial should stop after what it has reported."""
         space = {name: one for name, one in trial.distributions.items() if not one.single()}
-        model = self._sampler.model_of(study, space)
+        model, _ = self._sampler.model_of(study, space)
         run = str(trial.number)
         others = [one for name, one in model.curves.items() if one.amounts and name != run]
         curve = model.curves.get(run)
@@ -189,40 +177,25 @@ class CurvePruner(BasePruner):
         return mean - best > most * math.sqrt(variance + policy.model.floor**2)
 
 
-def _point(params: Params, space: SpaceOf) -> Array:
-    """Return a configuration's point: categories first, then numbers."""
-    categories, numbers = [], []
-    for name, distribution in space.items():
-        if isinstance(distribution, CategoricalDistribution):
-            categories.append(float(distribution.to_internal_repr(params[name])))
+def space_of(distributions: Distributions) -> Space:
+    """Return Optuna's distributions as a search space; steps are left out."""
+    found: Space = {}
+    for name, one in distributions.items():
+        if isinstance(one, CategoricalDistribution):
+            found[name] = Choices(tuple(one.choices))
         else:
-            numbers.append(SPAN * _share(distribution, params[name]))
-    return np.array([*categories, *numbers])
+            assert isinstance(one, FloatDistribution | IntDistribution)
+            found[name] = Range(one.low, one.high, one.log, isinstance(one, IntDistribution))
+    return found
 
 
-def _share(distribution: BaseDistribution, value: float) -> float:
-    """Return where in its range a number lies, evenly on the scale of that."""
+def _on_step(distribution: BaseDistribution, value: Any) -> Any:
+    """Return the nearest value of a parameter that its distribution allows."""
+    if (
+        isinstance(distribution, CategoricalDistribution)
+        or (step := getattr(distribution, "step", None)) is None
+    ):
+        return value
     assert isinstance(distribution, FloatDistribution | IntDistribution)
-    low, high = distribution.low, distribution.high
-    if distribution.log:
-        return math.log(value / low) / math.log(high / low)
-    return (value - low) / (high - low)
-
-
-def _at(distribution: BaseDistribution, share: float) -> int | float:
-    """Return the inverse of `_share`, on the steps of the range."""
-    assert isinstance(distribution, FloatDistribution | IntDistribution)
-    low, high, step = distribution.low, distribution.high, distribution.step
-    share = min(max(share, 0.0), 1.0)
-    value = low * (high / low) ** share if distribution.log else low + share * (high - low)
-    if step is not None:
-        value = low + round((value - low) / step) * step
-    value = min(max(value, low), high)
-    return int(value) if isinstance(distribution, IntDistribution) else float(value)
-
-
-def _beside(distribution: BaseDistribution, value: Any) -> list[Any]:
-    """Return values near one; of categories all others."""
-    if isinstance(distribution, CategoricalDistribution):
-        return [one for one in distribution.choices if one != value]
-    return [_at(distribution, _share(distribution, value) + part) for part in PARTS]
+    low = distribution.low
+    return min(low + round((value - low) / step) * step, distribution.high)

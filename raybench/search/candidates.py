@@ -1,0 +1,250 @@
+"""Configurations of a search space as the curve model takes them: points, draws and neighbors."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from raybench.search.factorisation import GLOBAL_BATCH
+from raybench.search.sampling.default_rates import BASE_RATES, default_rate
+from raybench.spec.space import (
+    Cases,
+    Choices,
+    Dimension,
+    Powers,
+    Range,
+    Simple,
+    Space,
+    is_one_of,
+    known_values,
+    lies_in,
+    possible_values,
+    resolve,
+)
+from raybench.spec.study import StudySpec
+from raybench.spec.values import identity
+from raybench.stats.curve_model import Array
+
+Values = Mapping[str, Any]
+SPAN = 4.0
+"""Length of the range of a number without a scale of its own, in units of the model's axes."""
+STEPS = (0.5, 0.71, 1.41, 2.0)
+"""Factors on the learning rate for neighbors of good configurations."""
+PARTS = (-0.2, -0.07, 0.07, 0.2)
+"""Steps to neighbors in a linear range, as shares of the range."""
+SAME_RATE = 1.2
+"""Learning rates within this factor count as one configuration when runs are counted."""
+BEYOND = 4.0
+"""Factor by which a learning rate may lie beyond its range (`search.widen`)."""
+
+
+class Axes:
+    """Maps configurations to points of the curve model: categories first, then numbers.
+
+    The learning rate is divided by the usual one of the optimizer at that batch
+    (`default_rates.default_rate`), so that optima at different batches coincide.
+    """
+
+    def __init__(self, space: Space, fixed: dict[str, Any]) -> None:
+        self._known = known_values(fixed, {})
+        self._categories: dict[str, dict[str, int]] = {}
+        self._numbers: dict[str, tuple[float, float, bool]] = {}
+        """Smallest and largest value, and whether the scale is logarithmic."""
+        for key, dimension in space.items():
+            self._add(key, dimension)
+
+    @property
+    def num_categories(self) -> int:
+        """Number of categories."""
+        return len(self._categories)
+
+    @property
+    def numbers(self) -> list[str]:
+        """Keys of the numeric axes, in order."""
+        return list(self._numbers)
+
+    @property
+    def tolerances(self) -> Array:
+        """Distances per axis within which configurations count as one, shape [axes]."""
+        rates = [math.log(SAME_RATE) if key == "learning_rate" else 0.0 for key in self._numbers]
+        return 1e-9 + np.array([*[0.0] * len(self._categories), *rates])
+
+    def point(self, values: Values) -> Array:
+        """Return the point of a configuration, shape [axes]."""
+        found = [float(self._category(key, values.get(key))) for key in self._categories]
+        return np.array([*found, *(self._number(key, values) for key in self._numbers)])
+
+    def points(self, every: Iterable[Values]) -> Array:
+        """Return the points of configurations, shape [n, axes]."""
+        return np.array([self.point(values) for values in every])
+
+    def _add(self, key: str, dimension: Dimension) -> None:
+        parts = parts_of(dimension)
+        every = [value for one in parts for value in possible_values(one)]
+        if not all(_is_number(one) for one in every):
+            self._categories[key] = {}
+        elif len(set(every)) > 1:
+            low, high = float(min(every)), float(max(every))
+            logs = [one.log for one in parts if isinstance(one, Range)]
+            is_log = all(logs) if logs else high >= 8 * low
+            self._numbers[key] = low, high, is_log and low > 0
+
+    def _category(self, key: str, value: Any) -> int:
+        known = self._categories[key]
+        return known.setdefault(identity(value), len(known))
+
+    def _number(self, key: str, values: Values) -> float:
+        value = values.get(key)
+        if not _is_number(value):
+            return math.nan
+        low, high, is_log = self._numbers[key]
+        if key == "learning_rate":
+            return math.log(value / usual_rate(values, self._known)) if value > 0 else math.nan
+        if key in (GLOBAL_BATCH, "batch_size_per_worker", "num_workers"):
+            return math.log(value / low)
+        if is_log:
+            return SPAN * math.log(value / low) / math.log(high / low) if value > 0 else math.nan
+        return SPAN * (value - low) / (high - low)
+
+
+def usual_rate(values: Values, known: Values) -> float:
+    """Return the usual learning rate of a configuration's optimizer at its batch; 1 if unknown.
+
+    Args:
+        values: The sampled values.
+        known: Values of the keys that are not searched.
+    """
+
+    def value(key: str) -> Any:
+        return values[key] if key in values else known[key]
+
+    if (optimizer := value("optimizer")) not in BASE_RATES:
+        return 1.0
+    batch = values.get(GLOBAL_BATCH)
+    if batch is None:
+        batch = value("batch_size_per_worker") * value("num_workers") * value("accumulate")
+    return default_rate(optimizer, batch)
+
+
+class Candidates:
+    """Random configurations of a space, and the neighbors of good ones.
+
+    Args:
+        space: The sampled space.
+        known: Values of the keys that are not searched.
+        rng: Random numbers.
+        widen: Whether learning rates may lie up to a factor of BEYOND outside of their range.
+    """
+
+    def __init__(
+        self, space: Space, known: dict[str, Any], rng: np.random.Generator, *, widen: bool = False
+    ) -> None:
+        self._space, self._known, self._rng, self._widen = space, known, rng, widen
+
+    def draw(self, given: Values | None = None) -> dict[str, Any]:
+        """Return a random configuration, uniform on the scale of each range.
+
+        Args:
+            given: Values to keep; ranges that depend on them follow.
+        """
+        values: dict[str, Any] = {}
+        for key, dimension in self._space.items():
+            if given is not None and key in given:
+                values[key] = given[key]
+            else:
+                simple = resolve(dimension, {**self._known, **values})
+                values[key] = _draw_one(simple, self._rng)
+        return values
+
+    def lies_inside(self, values: Values) -> bool:
+        """Return whether each value lies in its dimension, given the others."""
+        known = {**self._known, **values}
+        return all(
+            lies_in(key, self._simple(key, known), values[key], known) for key in self._space
+        )
+
+    def _simple(self, key: str, known: dict[str, Any]) -> Simple:
+        """Return the dimension of a key given other values; learning rates may widen."""
+        simple = resolve(self._space[key], known)
+        if key == "learning_rate" and self._widen and isinstance(simple, Range):
+            low = simple.low / BEYOND if simple.log else simple.low
+            return replace(simple, low=low, high=simple.high * BEYOND)
+        return simple
+
+    def around(self, values: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return configurations that differ in one key; another batch also with the learning rate
+        by the scaling rule."""
+        found = []
+        for key in self._space:
+            simple = self._simple(key, {**self._known, **values})
+            if isinstance(simple, Range):
+                found += [values | {key: one} for one in _beside(simple, values[key])]
+                continue
+            options = list(possible_values(simple))
+            at = next(i for i, one in enumerate(options) if is_one_of(key, values[key], [one]))
+            for other in (at - 1, at + 1):
+                if 0 <= other < len(options):
+                    beside = values | {key: options[other]}
+                    found.append(beside)
+                    if key in (GLOBAL_BATCH, "batch_size_per_worker"):
+                        found += self._with_its_rate(values, beside)
+        return [one for one in found if self.lies_inside(one)]
+
+    def _with_its_rate(
+        self, values: dict[str, Any], beside: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        if "learning_rate" not in values:
+            return []
+        ratio = usual_rate(beside, self._known) / usual_rate(values, self._known)
+        simple = self._simple("learning_rate", {**self._known, **beside})
+        rate = values["learning_rate"] * ratio
+        if isinstance(simple, Range):
+            return [beside | {"learning_rate": float(min(max(rate, simple.low), simple.high))}]
+        nearest = min(possible_values(simple), key=lambda one: abs(math.log(one / rate)))
+        return [beside | {"learning_rate": nearest}]
+
+
+def widens(study: StudySpec, space: Space) -> bool:
+    """Return whether learning rates outside of their range may be tried (`search.widen`)."""
+    parts = parts_of(space["learning_rate"]) if "learning_rate" in space else []
+    is_range = any(isinstance(one, Range) for one in parts)
+    return is_range and study.search.widen and study.search.sampler == "model"
+
+
+def parts_of(dimension: Dimension) -> list[Simple]:
+    """Return the cases of a dimension."""
+    if isinstance(dimension, Cases):
+        return [one.dimension for one in dimension.cases]
+    return [dimension]
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _draw_one(simple: Simple, rng: np.random.Generator) -> Any:
+    if isinstance(simple, Choices | Powers):
+        options = simple.values if isinstance(simple, Choices) else simple.values()
+        return options[int(rng.integers(len(options)))]
+    share, half = float(rng.random()), 0.5 * simple.is_integer
+    low, high = simple.low - half, simple.high + half
+    value = low * (high / low) ** share if simple.log and low > 0 else low + share * (high - low)
+    return _inside(simple, value)
+
+
+def _inside(simple: Range, value: float) -> int | float:
+    """Return the nearest value of a range."""
+    if simple.is_integer:
+        return int(min(max(round(value), simple.low), simple.high))
+    return float(min(max(float(f"{value:.12g}"), simple.low), simple.high))
+
+
+def _beside(simple: Range, value: Any) -> list[Any]:
+    """Return neighbors of a value in a range."""
+    if not _is_number(value):
+        return []
+    if simple.log:
+        return [_inside(simple, value * step) for step in STEPS]
+    return [_inside(simple, value + part * (simple.high - simple.low)) for part in PARTS]
