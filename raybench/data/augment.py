@@ -340,7 +340,7 @@ class Augmenter:
         changes before mixup as it would itself in this round.
 
         Args:
-            inputs: result of `Split.read(rows)`; it is not overwritten.
+            inputs: Result of `Split.read(rows)`; it is not overwritten.
             rows: (n,) rows of the training split.
             rounds: (n,) number of earlier uses of each row in training.
         """

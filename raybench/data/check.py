@@ -23,12 +23,12 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
     All arrays are read once, and a few samples of inputs on demand.
 
     Args:
-        dataset: the dataset.
-        source: begins the sentence of an error: "load_dataset of workload my:Net".
-        is_own: whether the user's own workload loads it, whose loss may ignore the labels.
+        dataset: The dataset.
+        source: Begins the sentence of an error: "load_dataset of workload my:Net".
+        is_own: Whether the user's own workload loads it, whose loss may ignore the labels.
 
     Raises:
-        UserError: a split is empty, splits differ in shape or type, or inputs, labels or weights
+        UserError: A split is empty, splits differ in shape or type, or inputs, labels or weights
             have values that they cannot have.
     """
     # Tokens among inputs by name cannot be told from codes and masks.

@@ -49,7 +49,7 @@ class Split:
         >>> Split(np.zeros((100, 28, 28, 1), np.uint8), np.zeros(100, np.int64))
 
     Raises:
-        UserError: the arrays differ in length, or have a type or shape that is not listed below.
+        UserError: The arrays differ in length, or have a type or shape that is not listed below.
     """
 
     inputs: Inputs
@@ -257,9 +257,9 @@ def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
     """Return the number of samples of a held-out split.
 
     Args:
-        part: a number, a share of `total`, or `none`; None is `typical`.
-        total: samples that the split is cut from.
-        typical: number of samples by default.
+        part: A number, a share of `total`, or `none`; None is `typical`.
+        total: Samples that the split is cut from.
+        typical: Number of samples by default.
     """
     if part is None or isinstance(part, str):
         return typical if part is None else 0
@@ -270,7 +270,7 @@ def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Spli
     """Shuffle samples by `seed` alone and return the first `size` and all others.
 
     Raises:
-        UserError: nothing is left to train on; `source` names the data.
+        UserError: Nothing is left to train on; `source` names the data.
     """
     if size >= len(samples):
         raise UserError(
@@ -299,10 +299,10 @@ def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Itera
     """Yield the batches of an epoch as slices of its order.
 
     Args:
-        num_samples: samples of the epoch.
-        size: samples of a batch.
-        least: a remainder of fewer samples joins the batch before it.
-        first: position to begin at.
+        num_samples: Samples of the epoch.
+        size: Samples of a batch.
+        least: A remainder of fewer samples joins the batch before it.
+        first: Position to begin at.
     """
     while first < num_samples:
         end = first + size if num_samples - first - size >= least else num_samples

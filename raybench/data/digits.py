@@ -108,7 +108,7 @@ def load_mnist(spec: DatasetSpec) -> Dataset:
     Images are (size, size, 1).
 
     Raises:
-        UserError: files are missing or damaged, or the download fails.
+        UserError: Files are missing or damaged, or the download fails.
     """
     images, labels, others, theirs = _read_mnist()
     rest, test = Split(images, labels.astype(np.int64)), Split(others, theirs.astype(np.int64))

@@ -26,12 +26,12 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
     """Write data to a file and return the `dataset` of a run spec that reads it.
 
     Args:
-        data: a Dataset, arrays by name, a DataFrame, or a dataset of torch or Hugging Face.
-        label: column of the labels, or columns; of tables.
-        folder: folder of the file, which is named by a digest of its content.
+        data: A Dataset, arrays by name, a DataFrame, or a dataset of torch or Hugging Face.
+        label: Column of the labels, or columns; of tables.
+        folder: Folder of the file, which is named by a digest of its content.
 
     Raises:
-        UserError: data of another type, or samples that differ in type or length.
+        UserError: Data of another type, or samples that differ in type or length.
     """
     named: dict[str, Any] = {} if label is None else {"label": label}
     if hasattr(data, "save_to_disk"):  # Hugging Face, of one split or several

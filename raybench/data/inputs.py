@@ -75,7 +75,7 @@ def read_one(inputs: One, rows: Rows) -> Array:
     """Return the samples at `rows` as a new array in memory.
 
     Raises:
-        UserError: inputs on demand return another shape or type than promised, or NaN or infinite
+        UserError: Inputs on demand return another shape or type than promised, or NaN or infinite
             values.
     """
     found = inputs[rows]
@@ -168,7 +168,7 @@ def check_inputs(inputs: Inputs) -> int:
     """Return the number of samples.
 
     Raises:
-        UserError: inputs are neither arrays nor on demand, or differ in length.
+        UserError: Inputs are neither arrays nor on demand, or differ in length.
     """
     named = inputs if isinstance(inputs, dict) else {"": inputs}
     if not named or not all(isinstance(name, str) for name in named):

@@ -26,7 +26,7 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
     `num_samples` each, or `validation_size`.
 
     Raises:
-        UserError: memory cannot hold them.
+        UserError: Memory cannot hold them.
     """
     if spec.image_size is not None and spec.shape[:2] != [spec.image_size, spec.image_size]:
         raise UserError(
@@ -64,7 +64,7 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     Weights are scaled to mean 1, so that a learning rate means the same as without.
 
     Raises:
-        UserError: a class is unknown, the task has no classes, or all weights are 0.
+        UserError: A class is unknown, the task has no classes, or all weights are 0.
     """
     train, asked = dataset.train, spec.class_weights
     if asked is None and train.weights is None:
@@ -128,12 +128,12 @@ def load_dataset(spec: DatasetSpec, shared: Path | None = None) -> Dataset:
     Do not write to its arrays.
 
     Args:
-        spec: any dataset but `workload` (see `raybench.models.find.load_workload_dataset`).
-        shared: a folder on this machine, as long-lived as a session, through which processes share
+        spec: Any dataset but `workload` (see `raybench.models.find.load_workload_dataset`).
+        shared: A folder on this machine, as long-lived as a session, through which processes share
             the arrays.
 
     Raises:
-        UserError: files are missing or damaged, or the dataset is smaller than the spec asks for.
+        UserError: Files are missing or damaged, or the dataset is smaller than the spec asks for.
     """
     # A spec holds a list, so it cannot be hashed: its JSON is the key.
     return _load(spec.model_dump_json(), shared)
@@ -168,7 +168,7 @@ def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     """Keep the first `spec.limit` training samples, `spec.repeat` times an epoch; weight them.
 
     Raises:
-        UserError: the limit exceeds the samples, or the order of an epoch exceeds memory.
+        UserError: The limit exceeds the samples, or the order of an epoch exceeds memory.
     """
     train = dataset.train
     if spec.limit is not None:

@@ -31,9 +31,9 @@ def shared_key(
     not outlive a session.
 
     Args:
-        workload: part of the name for data of the workload's own.
-        spec: the dataset.
-        data: settings of the workload's `load_dataset`.
+        workload: Part of the name for data of the workload's own.
+        spec: The dataset.
+        data: Settings of the workload's `load_dataset`.
     """
     owner = [workload, *([dict(data)] if data else [])] if spec.name == "workload" else [""]
     content = json.dumps([*owner, spec.model_dump(mode="json")], sort_keys=True)
@@ -53,7 +53,7 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     shared. Every process builds inputs on demand, and mapped ones, for itself.
 
     Raises:
-        UserError: another process has built other labels.
+        UserError: Another process has built other labels.
     """
     built: Dataset | None = None
     if not folder.is_dir():

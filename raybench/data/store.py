@@ -56,7 +56,7 @@ def make_store_folder() -> Path:
     """Create the folder of all stored datasets and return it.
 
     Raises:
-        UserError: it cannot be created or written to.
+        UserError: It cannot be created or written to.
     """
     folder, why = store_folder(), "it is not writable"
     try:
@@ -272,7 +272,7 @@ def list_files(folder: Path) -> list[File]:
     """Return all files below a folder, sorted by name; hidden files and folders are left out.
 
     Raises:
-        UserError: a link leads nowhere, or to a folder that it lies in.
+        UserError: A link leads nowhere, or to a folder that it lies in.
     """
     return sorted(_walk(folder, "", frozenset()), key=lambda file: file.name)
 
@@ -343,7 +343,7 @@ class Writer:
         fail later.
 
         Raises:
-            UserError: the disk has no room for it.
+            UserError: The disk has no room for it.
         """
         shape = tuple(int(size) for size in shape)
         require_room(math.prod(shape) * np.dtype(dtype).itemsize, self.what)

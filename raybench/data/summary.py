@@ -67,12 +67,12 @@ def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = Non
     """Summarize a file or folder.
 
     Args:
-        path: data of any kind that raybench reads.
-        labels: columns to learn, of a table or of arrays; by default found by name and content.
-        task: what to learn; by default found by the labels.
+        path: Data of any kind that raybench reads.
+        labels: Columns to learn, of a table or of arrays; by default found by name and content.
+        task: What to learn; by default found by the labels.
 
     Raises:
-        UserError: there are no such data, or they are damaged or ambiguous.
+        UserError: There are no such data, or they are damaged or ambiguous.
     """
     kind = kind_of(path)
     if labels and kind in ("image_folder", "text"):
@@ -323,7 +323,7 @@ def _label_lines(spec: DatasetSpec, labels: Labels, members: list[Member]) -> li
     """Return the distribution of the training labels, and how many rows the splits have.
 
     Raises:
-        UserError: all training labels are the same.
+        UserError: All training labels are the same.
     """
     train, names = members[0], labels.class_names
     values, columns = labels.values["train"][train.rows], spec.label
@@ -437,8 +437,8 @@ def _image_sizes(
 
     Args:
         content: `dataset` of the space file.
-        pictures: images to look at.
-        total: number of all images.
+        pictures: Images to look at.
+        total: Number of all images.
     """
     found = []
     with images.huge_images_refused():

@@ -83,7 +83,7 @@ def as_inputs(array: Array, place: str) -> Array:
     """Return an array as uint8, float32, int32 or int64; images as (N, H, W, C).
 
     Raises:
-        UserError: it holds no numbers, or images with their channels first; names `place`.
+        UserError: It holds no numbers, or images with their channels first; names `place`.
     """
     if array.ndim == 4 and array.shape[-1] not in CHANNELS and array.shape[1] in CHANNELS:
         raise UserError(
@@ -126,7 +126,7 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
     By default numbers with fractions are a regression, whole numbers and texts are classes.
 
     Raises:
-        UserError: the labels have a type or shape that the task cannot have.
+        UserError: The labels have a type or shape that the task cannot have.
     """
     places = {split: f"{where}, {split} split" for split in raw.splits}
     found = {split: _flat(one.labels, asked, places[split]) for split, one in raw.splits.items()}
@@ -318,7 +318,7 @@ def _load(
     """Load `spec.set` from `spec.path`, or else from the first of `folders` that holds it.
 
     Raises:
-        UserError: it is not on this machine; names `fetch`, the code that downloads it.
+        UserError: It is not on this machine; names `fetch`, the code that downloads it.
     """
     assert spec.set is not None
     known = sets.get(spec.set)

@@ -23,7 +23,7 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
     """Standardize labels to mean 0 and standard deviation 1 over the training split.
 
     Args:
-        labels: labels by split, the training split first.
+        labels: Labels by split, the training split first.
 
     Returns:
         The labels, their divisor, and the offset that was subtracted before; () or (outputs,).
@@ -143,14 +143,14 @@ def cut(
     """Return the splits train, validation and test; missing ones are cut from the start of train.
 
     Args:
-        found: the splits that the data have; `train` is always there.
-        spec: sizes of the splits, as numbers or as shares of the training samples.
-        source: name of the data in sentences.
+        found: The splits that the data have; `train` is always there.
+        spec: Sizes of the splits, as numbers or as shares of the training samples.
+        source: Name of the data in sentences.
         keys: (N,) of `train`, equal for neighbors that belong to one split; the sizes are then the
             nearest possible ones.
 
     Raises:
-        UserError: nothing is left to train on, or a size is given for a split that the data have.
+        UserError: Nothing is left to train on, or a size is given for a split that the data have.
     """
     asked = {"validation": spec.validation_size, "test": spec.test_size}
     for part, size in asked.items():

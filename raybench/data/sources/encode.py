@@ -127,14 +127,14 @@ def learn_numbers(
     """Return the standardizing encoder of a column of numbers.
 
     Args:
-        name: of the column.
-        numbers: values of the training rows, in order; NaN is missing.
-        is_flag: whether they are booleans, which stay 1 and 0.
-        counted_rows: rows of the table, if the column may merely number them; else 0.
-        form: notation of the numbers, where the column holds texts.
+        name: Name of the column.
+        numbers: Values of the training rows, in order; NaN is missing.
+        is_flag: Whether they are booleans, which stay 1 and 0.
+        counted_rows: Rows of the table, if the column may merely number them; else 0.
+        form: Notation of the numbers, where the column holds texts.
 
     Raises:
-        NotUsed: the values are missing, all equal, or row numbers.
+        NotUsed: The values are missing, all equal, or row numbers.
     """
     known = numbers[~np.isnan(numbers)]
     if not len(known):
@@ -172,13 +172,13 @@ def learn_names(
     as a name where training rows lack one; an unseen name sets none of the features.
 
     Args:
-        name: of the column.
-        counts: number of training rows of each text.
-        num_rows: number of training rows.
-        is_asked: whether the user named the column, so that ids are not left out.
+        name: Name of the column.
+        counts: Number of training rows of each text.
+        num_rows: Number of training rows.
+        is_asked: Whether the user named the column, so that ids are not left out.
 
     Raises:
-        NotUsed: the values are missing, all equal, or ids.
+        NotUsed: The values are missing, all equal, or ids.
     """
     frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
     known = [name for name in frequent if name is not None]
@@ -210,12 +210,12 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
     """Return new rows as features, (N, features) float32.
 
     Args:
-        samples: a data frame, a `pyarrow.Table`, a dict of columns or a list of dicts; columns that
+        samples: A data frame, a `pyarrow.Table`, a dict of columns or a list of dicts; columns that
             are no inputs are ignored.
         columns: `columns` of `Dataset.encoding`.
 
     Raises:
-        UserError: a column is missing, or holds texts where numbers are needed.
+        UserError: A column is missing, or holds texts where numbers are needed.
     """
     try:
         if isinstance(samples, pa.Table):

@@ -169,7 +169,7 @@ def encoding_of(path: Path) -> str:
     """Return the encoding of a text file by its byte order mark; UTF-8 without one.
 
     Raises:
-        UserError: the file is UTF-16 without a byte order mark.
+        UserError: The file is UTF-16 without a byte order mark.
     """
     with pa.input_stream(str(path)) as stream:
         head = stream.read(HEAD_BYTES)
@@ -210,11 +210,11 @@ def open_tables(kind: str, given: str) -> Tables:
 
     Args:
         kind: `csv` or `parquet`.
-        given: a file, a folder with files `train`, `val`, `test`, or a folder with the parts of one
+        given: A file, a folder with files `train`, `val`, `test`, or a folder with the parts of one
             Parquet table.
 
     Raises:
-        UserError: there are no such files, no training split, or a table is damaged.
+        UserError: There are no such files, no training split, or a table is damaged.
     """
     path = Path(given).expanduser()
     if path.is_file():
@@ -270,7 +270,7 @@ def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
     `train/part-1.parquet`, `train.csv` and `train-00000-of-00002.parquet` belong to `train`.
 
     Raises:
-        UserError: some files belong to a split and others do not.
+        UserError: Some files belong to a split and others do not.
     """
     found: dict[str | None, list[Path]] = {}
     for file in files:

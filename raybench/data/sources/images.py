@@ -107,7 +107,7 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
     """Read the header of an image; only one of more than 8 bits is decoded.
 
     Raises:
-        ImageError: it is no image.
+        ImageError: It is no image.
     """
     with _problems(), _open(content) as image:
         values = _deep_values(content, image)  # before PIL loads it, for its tags
@@ -203,7 +203,7 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
     scaled from `form.white` to 255 where it has more than 8 bits.
 
     Raises:
-        ImageError: it is damaged, has colors or a size that the form does not allow, or so many
+        ImageError: It is damaged, has colors or a size that the form does not allow, or so many
             pixels that it might fill memory.
     """
     with _problems(), _open(content) as opened:
@@ -294,7 +294,7 @@ def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> ImageForm:
     """Return the form of all images by a few of them, evenly chosen.
 
     Raises:
-        UserError: none of these is an image.
+        UserError: None of these is an image.
     """
     chosen = pictures[:: max(1, len(pictures) // PROBES)][:PROBES]
     heads, error = [], None
@@ -323,7 +323,7 @@ def decode_images(
     `pictures` is consumed lazily, so their bytes need not fit into memory at once.
 
     Raises:
-        UserError: names the first image that cannot be used, and their number.
+        UserError: Names the first image that cannot be used, and their number.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
@@ -364,7 +364,7 @@ def files_as_inputs(
     """Return (N, H, W, C) uint8 of new images, given as paths or bytes.
 
     Raises:
-        UserError: names an image that cannot be decoded.
+        UserError: Names an image that cannot be decoded.
     """
     height, width, channels = shape
     form = ImageForm(

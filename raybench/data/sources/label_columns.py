@@ -46,13 +46,13 @@ def read_labels(
     """Read the columns of labels.
 
     Args:
-        tables: tables by split.
-        columns: one column, or several columns of numbers.
-        task: by default inferred: texts, booleans and few whole numbers are classes.
-        are_pictures: whether the inputs are pictures or texts, which have more numbered classes.
+        tables: Tables by split.
+        columns: One column, or several columns of numbers.
+        task: By default inferred: texts, booleans and few whole numbers are classes.
+        are_pictures: Whether the inputs are pictures or texts, which have more numbered classes.
 
     Raises:
-        UserError: labels are missing, or cannot be learned.
+        UserError: Labels are missing, or cannot be learned.
     """
     train, pairs = tables["train"], list(itertools.product(tables.values(), columns))
     for table, column in pairs:
@@ -140,7 +140,7 @@ def _classes(
     """Return the classes as numbers, by split, and their names: those of training, sorted.
 
     Raises:
-        UserError: there are too many classes, or another split has one that training has not.
+        UserError: There are too many classes, or another split has one that training has not.
     """
     train = tables["train"]
     if column in train.class_names:

@@ -296,12 +296,12 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
     There are no columns of inputs where the inputs are texts or images.
 
     Args:
-        spec: the dataset, whose keys name columns.
-        tables: tables by split.
-        say: takes notes on columns that are left out.
+        spec: The dataset, whose keys name columns.
+        tables: Tables by split.
+        say: Takes notes on columns that are left out.
 
     Raises:
-        UserError: a column is missing, or used twice.
+        UserError: A column is missing, or used twice.
     """
     train = tables["train"]
     named: dict[str, list[str]] = {}

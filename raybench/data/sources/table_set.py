@@ -143,14 +143,14 @@ def table_dataset(
     """Return the dataset of tables, whose inputs are read one batch of rows at a time.
 
     Args:
-        spec: the dataset.
-        tables: tables by split.
-        say: takes notes on what was found and left out.
-        make: creates the arrays of inputs (`train-inputs`, ...).
-        advance: takes numbers of rows that are done.
+        spec: The dataset.
+        tables: Tables by split.
+        say: Takes notes on what was found and left out.
+        make: Creates the arrays of inputs (`train-inputs`, ...).
+        advance: Takes numbers of rows that are done.
 
     Raises:
-        UserError: names the row and column of the first mistake.
+        UserError: Names the row and column of the first mistake.
     """
     labels, members, inputs = prepare(spec, tables, say)
     arrays = _write_inputs(inputs, members, make, advance)
@@ -188,7 +188,7 @@ def prepare(
         Labels; the rows of `train`, `validation` and `test`; the encoding.
 
     Raises:
-        UserError: names the row and column of the first mistake.
+        UserError: Names the row and column of the first mistake.
     """
     columns, inputs = find_roles(spec, tables, say)
     labels = read_labels(tables, columns, spec.task, are_pictures=spec.text is not None)

@@ -91,7 +91,7 @@ def is_of_classes(spec: DatasetSpec) -> bool:
     """Return whether files of text are classified, not learned as running text.
 
     Raises:
-        UserError: the task is a regression.
+        UserError: The task is a regression.
     """
     path = _path(spec)
     if spec.task == "regression":
@@ -288,7 +288,7 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
         The tables by split, and the files that they are read from.
 
     Raises:
-        UserError: there is no such set, or it has no training split.
+        UserError: There is no such set, or it has no training split.
     """
     assert spec.path is not None
     found = _load_huggingface(spec.path, spec.set)

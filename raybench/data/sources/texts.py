@@ -200,7 +200,7 @@ def read_text(file: Path) -> str:
     """Return the text of a file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
 
     Raises:
-        UserError: it is in another encoding; names the line.
+        UserError: It is in another encoding; names the line.
     """
     try:
         return file.read_text(encoding=encoding_of(file))
@@ -212,12 +212,12 @@ def language_dataset(spec: DatasetSpec, texts: dict[str, str], say: Say) -> Data
     """Return windows of `sequence_length` tokens, labeled with the tokens that follow.
 
     Args:
-        spec: the dataset.
-        texts: texts by split; missing splits are cut off the end of `train`, the test last.
-        say: takes a note on what is held out.
+        spec: The dataset.
+        texts: Texts by split; missing splits are cut off the end of `train`, the test last.
+        say: Takes a note on what is held out.
 
     Raises:
-        UserError: a split has less text than one window.
+        UserError: A split has less text than one window.
     """
     pieces = {split: cut_text(text, spec.tokens) for split, text in texts.items()}
     pieces = _cut_off(spec, pieces, say)
