@@ -168,21 +168,16 @@ def _summarize_tables(
     said: list[str] = []
     if name == "huggingface":
         tables, _ = open_huggingface(DatasetSpec.model_validate(content))
-        labels = _label_columns(tables["train"], labels)
-        asked = DatasetSpec.model_validate(content | {"label": _one_or_all(labels)})
-        filled, tables = with_default_columns(asked, tables)
-        content |= filled.model_dump(include={"label", "image", "text"}, exclude_none=True)
-        tables = read_written(filled, tables, said.append)
-        if filled.label is not None and not {"image", "text"} & set(content):
-            content |= _find_columns(tables["train"], labels or [str(filled.label)], task)
     else:
         tables = open_tables(name, str(path))
-        # Read first: the column of the label is found by content.
-        labels = _label_columns(tables["train"], labels)
-        asked = DatasetSpec.model_validate(content | {"label": _one_or_all(labels) or "?"})
-        tables = read_written(asked, tables, said.append)
-        content |= _find_columns(tables["train"], labels, task)
-    spec = DatasetSpec.model_validate(content)
+    # Read first: the column of the label is found by content.
+    labels = _label_columns(tables["train"], labels)
+    asked = DatasetSpec.model_validate(content | {"label": _one_or_all(labels) or "?"})
+    tables = read_written(asked, tables, said.append)
+    spec = DatasetSpec.model_validate(content | _find_columns(tables["train"], labels, task))
+    if name == "huggingface":
+        spec, tables = with_default_columns(spec, tables)
+    content |= spec.model_dump(include={"label", "image", "text"}, exclude_none=True)
     files = [file_at(path)] if path.is_file() else list_files(path)
     size, columns = size_in_words(sum(file.size for file in files)), tables["train"].schema.names
     rows = ", ".join(
@@ -262,7 +257,8 @@ def _find_columns(table: Table, labels: list[str], task: Task | None) -> dict[st
     pictures, written = [name for name in names if _is_image(table, name)], _long_texts(table)
     if not labels and task != "language_modelling":
         left = [name for name in names if name not in (*pictures, *written)]
-        typical = [name for name in names if name.lower() in TYPICAL_LABELS] or left
+        typical = [name for name in names if name.lower() in TYPICAL_LABELS]
+        typical = typical or list(table.class_names) or left
         if len(typical) != 1:
             raise UserError(
                 f"{table.source}: name the column to learn by --label: {_candidates(table, left)}.",
