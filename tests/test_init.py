@@ -106,6 +106,19 @@ def test_one_class_alone_is_refused(tmp_path, capsys, kind):
     assert not (tmp_path / "space.yaml").exists()
 
 
+def test_the_label_and_task_that_are_asked_for_are_written(tmp_path):
+    np.savez("d.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, z=np.arange(50))
+    dataset = made("d.npz", "--label", "z", "--task", "regression").dataset
+    assert (dataset.label, dataset.task) == ("z", "regression")
+    lines = [f"{row}.png,{20 + row}" for row in range(20)]
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures/metadata.csv").write_text("\n".join(["file_name,age", *lines]))
+    for row in range(20):
+        Image.new("L", (6, 4), row).save(tmp_path / f"pictures/{row}.png")
+    dataset = made("pictures", "--task", "regression", "--force").dataset
+    assert (dataset.image, dataset.label, dataset.task) == ("file_name", "age", "regression")
+
+
 @pytest.mark.parametrize("given", [["--label", "size", "--label", "price"], ["--label=size,price"]])
 def test_several_labels_are_a_vector(table, given):
     pd.read_csv(table).fillna({"size": 0}).to_csv(table, index=False)

@@ -1,105 +1,69 @@
-"""What users' data have wrong: one sentence each, which names the culprit."""
+"""What users' data have wrong: an error with a code, which names the culprit."""
 
+import numpy as np
 import pytest
-from PIL import Image
 
-from raybench.data.load import build_dataset
 from raybench.spec.errors import ErrorCode
-from raybench.spec.run import DatasetSpec
+from tests.data.making import load, write
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("own_store")
-NAMES = "size,colour,kind"
 ROWS = [f"{number},{'red' if number % 3 else 'blue'},{'ab'[number % 2]}" for number in range(60)]
-
-
-def table(folder, rows, names=NAMES, encoding="utf-8", file="t.csv"):
-    path = folder / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes("\n".join([names, *rows, ""]).encode(encoding))
-    return {"name": "csv", "path": str(path), "label": "kind"}
+TABLE = ["size,colour,kind", *ROWS]
 
 
 def with_row(number, row):
-    """Return the rows with another one at line `number + 2` of the file."""
-    return [*ROWS[:number], row, *ROWS[number + 1 :]]
+    """Return the lines of the table with another row `number` (the names are row 1)."""
+    return [*TABLE[: number - 1], row, *TABLE[number:]]
 
 
-def pictures(folder):
-    for name in ("cat", "dog"):
-        (folder / name).mkdir(parents=True)
-        for number in range(12):
-            Image.new("RGB", (6, 6), (number, 0, 0)).save(folder / name / f"{number:02}.png")
-    return {"name": "image_folder", "path": str(folder)}
-
-
-def with_split(folder, split, rows):
-    table(folder, ROWS, file="s/train.csv")
-    return table(folder, rows, file=f"s/{split}.csv") | {"path": str(folder / "s")}
-
-
-def with_picture(folder, name, content):
-    keys = pictures(folder / "p")
-    (folder / "p" / name).write_bytes(content)
-    return keys
-
-
-def one_file(folder, kind, name, content):
-    (folder / name).write_bytes(content)
-    return {"name": kind, "path": str(folder / name), "label": "kind"}
-
-
-BROKEN = {
-    "unequal lengths": (
-        lambda folder: table(folder, with_row(7, "7,red")),
-        ("INVALID_FILE", "t.csv", "9", "2", "3"),
-    ),
-    "nan": (
-        lambda folder: table(folder, with_row(9, "9,red,")),
-        ("INVALID_DATA", "11", "t.csv", "'kind'"),
-    ),
-    "text among numbers": (
-        lambda folder: table(folder, with_row(9, "large,red,a")),
-        ("INVALID_DATA", "11", "'size'", "'large'"),
-    ),
-    "empty split": (
-        lambda folder: with_split(folder, "val", []),
-        ("INVALID_DATA", "s/val.csv"),
-    ),
-    "wrong encoding": (
-        lambda folder: table(folder, with_row(20, "20,grün,a"), encoding="latin-1"),
-        ("INVALID_FILE", "t.csv", "22", "'20,grün,a'", "Latin-1"),
-    ),
-    "zero bytes": (
-        lambda folder: one_file(folder, "csv", "t.csv", b""),
-        ("INVALID_DATA", "t.csv"),
-    ),
-    "nested folders": (
-        lambda folder: with_picture(folder, "stray.png", b""),
-        ("CONFLICT", "p/stray.png"),
-    ),
-    "no names": (
-        lambda folder: table(folder, ["1,2,3"] * 9, names="1,2,3"),
-        ("INVALID_FILE", "t.csv", "1"),
-    ),
-    "the same name twice": (
-        lambda folder: table(folder, ROWS, names="kind, size ,size"),
-        ("INVALID_FILE", "'size'", "2", "3"),
-    ),
-    "cut off parquet": (
-        lambda folder: one_file(folder, "parquet", "t.parquet", b"PAR1 and no more"),
-        ("INVALID_FILE", "t.parquet"),
-    ),
-    "class of no training row": (
-        lambda folder: with_split(folder, "test", [*ROWS[:5], "5,red,aa"]),
-        ("INVALID_DATA", "7", "test.csv", "'aa'", "'a'?"),
-    ),
-}
-
-
-@pytest.mark.parametrize("what", BROKEN)
-def test_one_sentence_names_the_culprit(tmp_path, what):
-    break_it, (code, *names) = BROKEN[what]
-    keys = break_it(tmp_path)
+@pytest.mark.parametrize(
+    ("files", "code", "names"),
+    [
+        ({"t.csv": with_row(9, "7,red")}, "INVALID_FILE", ["t.csv", "9", "2", "3"]),
+        ({"t.csv": with_row(11, "9,red,")}, "INVALID_DATA", ["11", "t.csv", "'kind'"]),
+        ({"t.csv": with_row(11, "large,red,a")}, "INVALID_DATA", ["11", "'size'", "'large'"]),
+        ({"t.csv": ["1,2,3"] * 9}, "INVALID_FILE", ["t.csv", "1"]),
+        ({"t.csv": ["kind, size ,size", *ROWS]}, "INVALID_FILE", ["'size'", "2", "3"]),
+        ({"t.csv": []}, "INVALID_DATA", ["t.csv"]),
+        ({"train.csv": TABLE, "val.csv": TABLE[:1]}, "INVALID_DATA", ["val.csv"]),
+        (
+            {"train.csv": TABLE, "test.csv": [*TABLE[:6], "5,red,aa"]},
+            "INVALID_DATA",
+            ["7", "test.csv", "'aa'", "'a'?"],
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_table_is_named(tmp_path, files, code, names):
+    for name, lines in files.items():
+        write(tmp_path / name, lines)
     with refused(ErrorCode[code], *names):
-        build_dataset(DatasetSpec(**keys))
+        load(tmp_path, label="kind")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    write(tmp_path / "t.csv", with_row(22, "20,grün,a"), encoding="latin-1")
+    with refused(ErrorCode.INVALID_FILE, "t.csv", "22", "'20,grün,a'", "Latin-1"):
+        load(tmp_path / "t.csv", label="kind")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
+    with refused(ErrorCode.INVALID_FILE, "t.parquet"):
+        load(tmp_path / "t.parquet", "parquet", label="kind")
+    for name in ("p/cat/1.png", "p/stray.png"):
+        write(tmp_path / name, [])
+    with refused(ErrorCode.CONFLICT, "p/stray.png"):
+        load(tmp_path / "p", "image_folder")
+
+
+def test_weights_that_are_none_are_named(tmp_path):
+    weights = np.where(np.arange(50) == 5, np.nan, 1.0)
+    np.savez(tmp_path / "w.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, w=weights)
+    with refused(ErrorCode.INVALID_DATA, "sample 5", "'w'", "nan"):
+        load(tmp_path / "w.npz", "npz", weight="w")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("image_folder", "label"), ("text", "label"), ("npz", "text")]
+)
+def test_a_key_that_would_do_nothing_is_refused(tmp_path, name, key):
+    with refused(ErrorCode.UNSUPPORTED, f"dataset.{key}", name):
+        load(tmp_path, name, **{key: "column"})

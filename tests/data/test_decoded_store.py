@@ -11,18 +11,22 @@ import pytest
 
 from raybench.data import store as entries
 from raybench.data.dataset import Dataset, Split
+from raybench.data.load import build_dataset
 from raybench.data.store import (
     Source,
     file_at,
     list_entries,
     list_files,
+    pinning,
     remove_entry,
     remove_unfinished,
+    store_folder,
     stored,
     stored_dataset,
 )
 from raybench.spec.errors import ErrorCode
-from tests.data.making import close_datasets
+from raybench.spec.run import DatasetSpec
+from tests.data.making import close_datasets, grey, load
 from tests.factories import start_python
 from tests.refusals import refused
 
@@ -209,3 +213,44 @@ def test_folders_are_listed_by_name_without_hidden_files(tmp_path):
     (tmp_path / "b" / "up").symlink_to(tmp_path)
     with refused(ErrorCode.INVALID_DATA, tmp_path / "b" / "up"):
         list_files(tmp_path)
+
+
+def test_images_that_a_table_names_are_read_anew_when_they_change(tmp_path, own_store):
+    lines = [f"{row}.png,{'ab'[row % 2]}" for row in range(20)]
+    (tmp_path / "table.csv").write_text("\n".join(["image,kind", *lines]))
+    for value in (7, 200):
+        for row in range(20):
+            grey(value).save(tmp_path / f"{row}.png")
+        found = load(tmp_path / "table.csv", "csv", image="image", label="kind")
+        assert (found.train.read(np.arange(16)) == value).all()
+
+
+def test_a_session_goes_on_with_the_data_that_it_began_with(tmp_path, own_store):
+    file, session = tmp_path / "d.npz", tmp_path / "session"
+    keys = {"name": "npz", "path": str(file)}
+
+    def seen():
+        """What a new worker process reads."""
+        with pinning(session):
+            return float(build_dataset(DatasetSpec(**keys)).train.array[0, 0])
+
+    np.savez(file, x=np.full((50, 3), 1.0), y=np.arange(50) % 2)
+    assert seen() == 1.0
+    np.savez(file, x=np.full((50, 3), 2.0), y=np.arange(50) % 2)
+    assert seen() == 1.0
+    assert build_dataset(DatasetSpec(**keys)).train.array[0, 0] == 2.0, "another session's"
+    assert seen() == 1.0, "what is in use is not removed"
+    close_datasets()
+    for entry in store_folder().glob("npz-*/"):
+        assert remove_entry(entry)
+    with refused(ErrorCode.STUDY_CHANGED, file):
+        seen()
+
+
+def test_files_of_one_name_size_and_time_are_two(tmp_path, own_store):
+    for value in (1.0, 2.0):
+        folder = tmp_path / str(value)
+        folder.mkdir()
+        np.savez(folder / "data.npz", x=np.full((50, 3), value), y=np.arange(50) % 2)
+        os.utime(folder / "data.npz", (1e9, 1e9))
+        assert load(folder / "data.npz", "npz").train.array[0, 0] == value
