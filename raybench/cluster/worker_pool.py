@@ -13,7 +13,8 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Coroutine
+from collections import defaultdict
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,28 @@ class _Unanswered:
     """Set when its answer is no longer waited for."""
 
 
+@dataclass
+class _Run:
+    """What the pool knows of a run."""
+
+    checkpoint: Checkpoint | None = None
+    """Newest one."""
+    printed: HeadAndTail = field(default_factory=HeadAndTail)
+    """Output so far."""
+    group: int | None = None
+    """Number of the worker group that it has."""
+    max_concurrent: int = 0
+    """Largest number of other runs that trained at the same time."""
+    is_starting: bool = False
+    """Whether its group starts."""
+    is_abandoned: bool = False
+    """Whether it was released while its group was starting."""
+    is_over: bool = False
+    """Whether late requests of it are refused."""
+    unanswered: _Unanswered | None = None
+    """Command without an answer."""
+
+
 class WorkerPool:
     """Starts worker groups, gives them to trials, relays commands and holds checkpoints.
 
@@ -71,26 +94,11 @@ class WorkerPool:
         """Groups whose workers are alive or start, by number."""
         self._closing: set[asyncio.Task[None]] = set()
         self._states = StateFiles(lambda: on_this_host(options.scratch))
-        self._kept: dict[str, Checkpoint] = {}
-        """Newest checkpoint of every run, by trial."""
-        self._printed: dict[str, HeadAndTail] = {}
-        """Output of every run so far, by trial."""
-        self._group_of: dict[str, int] = {}
-        """Number of the group that each running trial has."""
-        self._max_concurrent: dict[str, int] = {}
-        """Largest number of other trials that ran at the same time as each running one."""
-        self._starting: set[str] = set()
-        """Trials whose group starts."""
+        self._runs: defaultdict[str, _Run] = defaultdict(_Run)
         self._preparing: dict[Placement, asyncio.Event] = {}
         """Groups that start ahead of the trials, and that no trial waits for yet."""
-        self._abandoned: set[str] = set()
-        """Trials that were released while their group was starting."""
-        self._over: set[str] = set()
-        """Trials that are over; their late requests are refused."""
         self._slowest_start_s: float | None = None
         """Seconds of the longest `Start` so far."""
-        self._unanswered: dict[str, _Unanswered] = {}
-        """Commands without an answer, by trial."""
         self._stop = asyncio.Event()
 
     def niceness(self) -> int:
@@ -121,7 +129,7 @@ class WorkerPool:
         """Return the newest checkpoint of a run; OSError if one could not be written."""
         if self._states.fault is not None:
             raise self._states.fault
-        return self._kept.get(trial)
+        return self._runs[trial].checkpoint
 
     def restore(self, trial: str, checkpoint: Checkpoint, sent_bytes: int | None = None) -> bool:
         """Take a checkpoint of an earlier session, from which the run continues when it starts.
@@ -146,24 +154,29 @@ class WorkerPool:
 
     def forget(self, trial: str) -> None:
         """Drop the checkpoint of a run."""
-        if (before := self._kept.pop(trial, None)) is not None:
-            before.weights.unlink(missing_ok=True)
+        run = self._runs[trial]
+        if run.checkpoint is not None:
+            run.checkpoint.weights.unlink(missing_ok=True)
+        run.checkpoint = None
 
     def _hold(self, trial: str, checkpoint: Checkpoint) -> None:
-        before = self._kept.get(trial)
+        before = self._runs[trial].checkpoint
         if before is not None and before.weights != checkpoint.weights:
             before.weights.unlink(missing_ok=True)
-        self._kept[trial] = checkpoint
+        self._runs[trial].checkpoint = checkpoint
 
     def printed(self, trial: str, *, is_over: bool = False) -> bytes:
         """Return the output of a run so far, and forget it if the run `is_over`."""
-        found = self._printed.pop(trial, None) if is_over else self._printed.get(trial)
-        return b"" if found is None else found.content()
+        run = self._runs[trial]
+        found = run.printed.content()
+        if is_over:
+            run.printed = HeadAndTail()
+        return found
 
     def _collect(self, trial: str, group: WorkerGroup | None, *, is_lost: bool = False) -> None:
         """Keep the output of a run's workers since the last call."""
         if group is not None and (printed := group.take_printed(is_lost=is_lost)):
-            self._printed.setdefault(trial, HeadAndTail()).add(printed)
+            self._runs[trial].printed.add(printed)
 
     async def prepare(self, frameworks: list[str], placements: list[Placement]) -> None:
         """Import the trainers of frameworks and start groups ahead of the trials that need them."""
@@ -212,15 +225,13 @@ class WorkerPool:
             The seconds since the command, by trial.
         """
         now = time.perf_counter()
-        ages = {trial: now - one.began for trial, one in self._unanswered.items()}
-        ended = {
-            trial: age
-            for trial, age in ages.items()
-            if age >= least_s + self._unanswered[trial].grace_s
-            and not self._unanswered[trial].cut.is_set()
-        }
-        for trial in ended:
-            self._unanswered[trial].cut.set()
+        ended = {}
+        for trial, run in self._runs.items():
+            sent = run.unanswered
+            if sent is None or sent.cut.is_set() or now - sent.began < least_s + sent.grace_s:
+                continue
+            sent.cut.set()
+            ended[trial] = now - sent.began
         return ended
 
     async def _acquire_or_join(self, trial: str, placement: Placement) -> Allocation:
@@ -229,11 +240,8 @@ class WorkerPool:
         is_there = self._preparing.pop(placement.group, None)
         if is_there is None:
             return await self._acquire(trial, placement)
-        self._starting.add(trial)
-        try:
+        with self._starting(trial):
             await is_there.wait()
-        finally:
-            self._starting.discard(trial)
         self._refuse_abandoned(trial)
         waited = time.perf_counter() - began
         allocation = await self._acquire(trial, placement)
@@ -247,25 +255,24 @@ class WorkerPool:
             await self._drop(trial, reserved.group)
             reserved, waited_for = await self._queue.wait(trial, placement)
         started = time.perf_counter()
-        self._starting.add(trial)
-        try:
-            group = await self._queue.unless_gone(self._open(reserved), reserved.nodes)
-        except RunFailed:
-            await self._drop(trial, reserved.group)
-            raise
-        finally:
-            self._starting.discard(trial)
+        with self._starting(trial):
+            try:
+                group = await self._queue.unless_gone(self._open(reserved), reserved.nodes)
+            except RunFailed:
+                await self._drop(trial, reserved.group)
+                raise
         try:
             self._refuse_abandoned(trial)
         except RunFailed:
             self._scheduler.release(trial)
             self._queue.admit()
             raise
-        self._group_of[trial] = reserved.group
-        running = [name for name in self._group_of if not name.startswith(AHEAD)]
-        for name in running:
-            others = max(len(running) - 1, self._max_concurrent.get(name, 0))
-            self._max_concurrent[name] = others
+        run = self._runs[trial]
+        run.group = reserved.group
+        having = {name: one for name, one in self._runs.items() if one.group is not None}
+        running = [one for name, one in having.items() if not name.startswith(AHEAD)]
+        for one in running:
+            one.max_concurrent = max(len(running) - 1, one.max_concurrent)
         return Allocation(
             queue_s=started - asked,
             start_s=time.perf_counter() - started if reserved.is_new else 0.0,
@@ -274,13 +281,23 @@ class WorkerPool:
             workers_per_node=workers_per_node(group.nodes()),
             accelerators=self._scheduler.accelerators(reserved),
             waited_for=waited_for,
-            resume=kept.state if (kept := self._kept.get(trial)) else None,
+            resume=None if run.checkpoint is None else run.checkpoint.state,
             slowest_start_s=self._slowest_start_s,
         )
 
+    @contextlib.contextmanager
+    def _starting(self, trial: str) -> Iterator[None]:
+        """Note that the group of a run starts meanwhile."""
+        self._runs[trial].is_starting = True
+        try:
+            yield
+        finally:
+            self._runs[trial].is_starting = False
+
     def _refuse_abandoned(self, trial: str) -> None:
-        if trial in self._abandoned or trial in self._over:
-            self._abandoned.discard(trial)
+        run = self._runs[trial]
+        if run.is_abandoned or run.is_over:
+            run.is_abandoned = False
             raise _stopped()
 
     async def command(self, trial: str, command: Command, timeout_s: float) -> list[Reply]:
@@ -293,18 +310,20 @@ class WorkerPool:
             RunFailed: a worker raised, died or did not answer within `timeout_s`; the group is
                 then closed.
         """
-        number = self._group_of.get(trial)
+        run = self._runs[trial]
+        number = run.group
         if number is None:
             raise _stopped()
         if isinstance(command, Start):
-            command = replace(command, resume=self._kept.get(trial))
+            command = replace(command, resume=run.checkpoint)
         is_test = isinstance(command, Finish) and command.test
         sent = _Unanswered(grace_s=TEST_S if is_test else 0.0)
-        self._unanswered[trial] = sent
+        run.unanswered = sent
         try:
             asking = asyncio.ensure_future(self._ask(number, command, timeout_s))
             if not await _comes_first(asking, sent.cut):
-                if self._group_of.pop(trial, None) is not None:  # else released meanwhile
+                if run.group is not None:  # else released meanwhile
+                    run.group = None
                     self._collect(trial, self._groups.get(number), is_lost=True)
                     self._close_soon([number])
                 raise _stopped()
@@ -314,12 +333,12 @@ class WorkerPool:
                 taken_s = time.perf_counter() - sent.began
                 self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
         except RunFailed:
-            if trial in self._group_of:
+            if run.group is not None:
                 await self._drop(trial, number)
             raise
         finally:
-            if self._unanswered.get(trial) is sent:
-                del self._unanswered[trial]
+            if run.unanswered is sent:
+                run.unanswered = None
         return [self._without_state(trial, number, replies[0]), *replies[1:]]
 
     def _without_state(self, trial: str, number: int, first: Reply) -> Reply:
@@ -359,31 +378,32 @@ class WorkerPool:
         Returns:
             The largest number of other trials that ran at the same time.
         """
+        run = self._runs[trial]
         if for_good:
-            self._over.add(trial)
+            run.is_over = True
             self._queue.forget(trial)
         self._queue.cancel(trial)
-        if trial in self._starting:
-            self._abandoned.add(trial)
-        number = self._group_of.pop(trial, None)
+        run.is_abandoned = run.is_abandoned or run.is_starting
+        number, run.group = run.group, None
         if number is not None:
             group = self._groups[number]
-            if keep and await self._is_settled(trial, number):
+            if keep and await self._is_settled(run, number):
                 self._scheduler.release(trial)
             else:
                 await self._close(number, force=keep)
             self._collect(trial, group)
         self._queue.admit()
-        return self._max_concurrent.pop(trial, 0)
+        concurrent, run.max_concurrent = run.max_concurrent, 0
+        return concurrent
 
-    async def _is_settled(self, trial: str, number: int) -> bool:
+    async def _is_settled(self, run: _Run, number: int) -> bool:
         """End a run that is still open; return whether its group can serve another one."""
-        if trial in self._unanswered:
+        if run.unanswered is not None:
             return False  # its loop is at work: another run would wait for it
-        sent = self._unanswered[trial] = _Unanswered(grace_s=-math.inf)
+        sent = run.unanswered = _Unanswered(grace_s=-math.inf)
         settling = asyncio.ensure_future(self._groups[number].settle())
         is_answered = await _comes_first(settling, sent.cut)
-        del self._unanswered[trial]
+        run.unanswered = None
         return is_answered and settling.result()
 
     async def exchange(
@@ -406,7 +426,7 @@ class WorkerPool:
 
     def groups(self) -> list[tuple[str | None, Placement, list[int]]]:
         """Return trial (None if idle), placement and process ids of every group, for tests."""
-        trials = {number: trial for trial, number in self._group_of.items()}
+        trials = {run.group: trial for trial, run in self._runs.items()}
         return [
             (trials.get(number), group.placement, [member.pid for member in group.members()])
             for number, group in self._groups.items()
@@ -488,7 +508,7 @@ class WorkerPool:
 
     async def _drop(self, trial: str, number: int) -> None:
         """Forget a broken group and serve the next request."""
-        self._group_of.pop(trial, None)
+        self._runs[trial].group = None
         self._states.drop(sender_of(number))
         group = self._groups.get(number)
         await self._close(number, force=True)
