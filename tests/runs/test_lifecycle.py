@@ -18,17 +18,18 @@ from raybench.cluster.protocol import (
 from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs.deadline import Deadline
+from raybench.runs.lifecycle import RunLifecycle
 from raybench.runs.saved_runs import Disturbed
 from raybench.runs.single_run import SingleRun
 from raybench.search.race_stage import RACE_SEEDS, run_alone
 from raybench.search.reference import SEEDS_FROM
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
-from raybench.stats.record import Evaluation, RunRecord, StopReason
+from raybench.stats.record import Evaluation, Failure, RunOutcome, RunRecord, StopReason
 from tests.cluster.conftest import no_ray as no_ray
 from tests.cluster.fake_pool import BROKEN, LOST, REFUSAL, SPEC, FakePool
-from tests.factories import evaluation, read_lines, record
-from tests.search.stage import FakeSavedRuns
+from tests.factories import evaluation, outcome, read_lines, record
+from tests.search.stage import FIRST, REACHED, FakeSavedRuns
 
 pytestmark = pytest.mark.usefixtures("no_ray")
 
@@ -175,6 +176,41 @@ def test_workers_that_are_lost_at_the_end_are_a_note(desk: Desk) -> None:
         assert desk.train(FakePool(last=1, faults={Finish: LOST}), name).failure is None
     assert len(desk.said) == 2
     assert all(LOST.message in sentence for sentence in desk.said)
+
+
+def lifecycle(desk: Desk) -> RunLifecycle:
+    return RunLifecycle(desk.single_run(FakePool()), "a", SPEC, "trial")
+
+
+def test_a_run_that_fails_after_restarts_repeats_nothing(desk: Desk) -> None:
+    run = lifecycle(desk)
+    assert run.take(FIRST)
+    failed = replace(FIRST, is_over=True, failure="worker_lost", message="gone", restarts=3)
+    assert not run.take(failed)
+    run.end(stopped_by="interrupted")
+    assert desk.indices() == [0, None]
+
+
+def test_a_checkpoint_is_saved_once_for_each_that_was_taken(desk: Desk) -> None:
+    run = lifecycle(desk)
+    for index, saved in ((0, 1), (0, 1), (1, 1), (2, 3)):
+        run.take(replace(outcome(index + 1.0, index=index), saved=saved))
+    assert desk.saved.written == ["a", "a"]
+
+
+@pytest.mark.parametrize("failure", ["error", "worker_lost", "timeout", "oom"])
+def test_a_failure_names_what_the_run_has_printed(desk: Desk, failure: Failure) -> None:
+    run = lifecycle(desk)
+    with Store(desk.folder) as store:
+        desk.saved.log = lambda name: store.write_log(name, b"last words")
+        run.take(RunOutcome(is_over=True, failure=failure, message="no"))
+        assert run.end(stopped_by="interrupted").message == "no (output: logs/a.txt)"
+
+
+def test_a_run_that_was_slowed_down_is_marked(desk: Desk) -> None:
+    run = lifecycle(desk)
+    run.take(replace(REACHED, ledger=REACHED.ledger | {"disturbed": 1.5}))
+    assert run.end(stopped_by="interrupted").is_disturbed
 
 
 def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it() -> None:

@@ -30,7 +30,7 @@ from raybench.runs.scale import run_order, run_study
 from raybench.runs.single_run import SingleRun
 from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
-from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, study_cells
 from raybench.stats.record import RunOutcome
@@ -263,14 +263,6 @@ def test_another_study_in_the_folder_is_refused_with_the_difference(
     assert "(base.epochs was 3.0, is 4.0)" in message
     Path("results/my/study.yaml").write_text("study: {objective: {kind: x, target: 0.9}}\n")
     assert "results/my" in refusal(capsys, "my.yaml")[1]
-
-
-def test_a_folder_of_a_search_has_no_scaling(tmp_path) -> None:
-    with Store(tmp_path / "search") as store:
-        store.append(record().line())
-        store.write_yaml("study.yaml", {"study": {"objective": {"target": 0.9}}})
-    with pytest.raises(UserError, match="search"):
-        _ = load(tmp_path / "search").scaling
 
 
 def test_an_interrupted_study_shows_what_there_is_and_says_how_to_go_on(

@@ -13,7 +13,7 @@ from raybench.search import live_trials
 from raybench.search.live_trials import LiveTrials
 from raybench.spec.errors import ErrorCode, StudyError
 from raybench.spec.own_loop import UNREPORTED
-from raybench.stats.record import Failure, RunOutcome
+from raybench.stats.record import RunOutcome
 from tests.refusals import refused
 from tests.search.made_up import make_search, outcome
 from tests.search.stage import CONTENT, FIRST, REACHED, SECOND, Stage
@@ -185,42 +185,6 @@ def test_a_restarted_trial_repeats_its_evaluations_and_is_judged_of_each_once(st
     assert stage.screen.getvalue().count(said) == 1
 
 
-def test_a_trial_that_fails_after_restarts_repeats_nothing(stage: Stage) -> None:
-    name = stage.start()
-    seen(stage.trials, name, FIRST)
-    failed = replace(FIRST, is_over=True, failure="worker_lost", message="gone", restarts=3)
-    stage.trials.seen(name, failed)
-    stage.trials.ended(name)
-    assert [line.get("index") for line in stage.lines()] == [0, None]
-    assert stage.saved.over_with == [name]
-
-
-def test_a_checkpoint_is_written_once_for_each_that_was_taken(stage: Stage) -> None:
-    name = stage.start()
-    judged(stage.trials, name, replace(FIRST, saved=1))
-    seen(stage.trials, name, replace(FIRST, saved=1))
-    seen(stage.trials, name, replace(SECOND, saved=1))
-    assert stage.saved.written == [name]
-    seen(stage.trials, name, replace(outcome(3.0, index=2), saved=3))
-    assert stage.saved.written == [name, name]
-
-
-def test_a_trial_whose_checkpoint_is_refused_begins_anew(stage: Stage) -> None:
-    assert FIRST.evaluation is not None
-    assert SECOND.evaluation is not None
-    stage.saved.curve = (FIRST.evaluation, SECOND.evaluation)
-    name = stage.start()
-    for now in (FIRST, SECOND):
-        anew = replace(now, restarts=1, restart_reason="another model", refused="another model")
-        judged(stage.trials, name, anew)
-        seen(stage.trials, name, anew)
-    stage.trials.ended(name)
-    assert stage.saved.put_aside == [(name, "another model")]
-    assert [line.get("index") for line in stage.lines()] == [0, 1, 0, 1, None]
-    assert [point.index for point in read_records(stage.store.folder).curves[name]] == [0, 1]
-    assert "new workers" not in stage.screen.getvalue()
-
-
 def test_a_trial_of_an_earlier_session_goes_on_from_its_checkpoint(stage: Stage) -> None:
     """Its curve is whole whatever the earlier driver has written of it."""
     first, second = FIRST.evaluation, SECOND.evaluation
@@ -234,26 +198,11 @@ def test_a_trial_of_an_earlier_session_goes_on_from_its_checkpoint(stage: Stage)
     assert stage.record(name).stop == "target"
 
 
-def with_disturbed(now: RunOutcome, seconds: float) -> RunOutcome:
-    return replace(now, ledger=now.ledger | {"disturbed": seconds})
-
-
 def run(stage: Stage, now: RunOutcome) -> str:
     name = stage.start()
     stage.trials.seen(name, now)
     stage.trials.ended(name)
     return name
-
-
-DISTURBED = with_disturbed(REACHED, 1.5)
-
-
-def test_a_disturbed_trial_is_marked_and_not_run_again(stage: Stage) -> None:
-    name = run(stage, DISTURBED)
-    assert [one.trial for one in stage.search.told] == [name]
-    assert stage.record(name).is_disturbed
-    assert [run(stage, REACHED) for _ in range(2)] == ["0001", "0002"]
-    assert stage.trials.next() is None
 
 
 @pytest.mark.parametrize(
@@ -301,13 +250,6 @@ def test_a_search_ends_with_the_first_command_that_prints_no_metric(stage: Stage
     run(stage, broken(f"{UNREPORTED} accuracy, its lines of JSON have val/acc; name one"))
     with refused(ErrorCode.COMMAND, "val/acc"):
         stage.deadline.raise_fault()
-
-
-@pytest.mark.parametrize("failure", ["error", "worker_lost", "timeout", "oom"])
-def test_a_trial_that_fails_names_what_it_has_printed(failure: Failure, stage: Stage) -> None:
-    stage.saved.log = lambda name: stage.store.write_log(name, b"last words")  # type: ignore[method-assign]
-    name = run(stage, replace(broken("no"), failure=failure))
-    assert read_records(stage.store.folder).runs[name].message == f"no (output: logs/{name}.txt)"
 
 
 @pytest.mark.parametrize("room", [0, 1])
