@@ -60,7 +60,7 @@ class _Unanswered:
 
 
 @dataclass
-class _Run:
+class _PooledRun:
     """What the pool knows of a run."""
 
     checkpoint: Checkpoint | None = None
@@ -94,7 +94,7 @@ class WorkerPool:
         """Groups whose workers are alive or start, by number."""
         self._closing: set[asyncio.Task[None]] = set()
         self._states = StateFiles(lambda: on_this_host(options.scratch))
-        self._runs: defaultdict[str, _Run] = defaultdict(_Run)
+        self._runs: defaultdict[str, _PooledRun] = defaultdict(_PooledRun)
         self._preparing: dict[Placement, asyncio.Event] = {}
         """Groups that start ahead of the trials, and that no trial waits for yet."""
         self._slowest_start_s: float | None = None
@@ -396,7 +396,7 @@ class WorkerPool:
         concurrent, run.max_concurrent = run.max_concurrent, 0
         return concurrent
 
-    async def _is_settled(self, run: _Run, number: int) -> bool:
+    async def _is_settled(self, run: _PooledRun, number: int) -> bool:
         """End a run that is still open; return whether its group can serve another one."""
         if run.unanswered is not None:
             return False  # its loop is at work: another run would wait for it

@@ -99,10 +99,13 @@ class LiveTrials:
         running.run.take(outcome)
 
     def must_stop(self, name: str, outcome: RunOutcome) -> bool:
-        """Return whether a trial must stop after its newest evaluation."""
+        """Return whether a trial must stop after its newest evaluation: it cannot win, or the study
+        is over."""
         self.seen(name, outcome)
         run = self._running.get(name)
         if run is None:
+            return True
+        if self._deadline.over:
             return True
         if outcome.evaluation is None or outcome.is_over:
             return False

@@ -1,4 +1,4 @@
-"""Adapters to Ray Tune: searcher, scheduler, stopper, callback and trainable of a search.
+"""Adapters to Ray Tune: searcher, scheduler, callback and trainable of a search.
 
 Ray Tune controls the trials. Configurations and decisions come from `LiveTrials`. The trainable
 drives one run on workers of the pool; a step is one evaluation, and Tune reuses the actor of the
@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.tune import Callback, Stopper
+from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import ConcurrencyLimiter, Searcher
@@ -140,22 +140,6 @@ def outcome_of(result: dict[str, Any]) -> RunOutcome:
     return found if isinstance(found, RunOutcome) else RunOutcome()
 
 
-class TuneStopper(Stopper):  # type: ignore[misc, unused-ignore]
-    """Stops trials once the deadline of the study is over."""
-
-    def __init__(self, deadline: Deadline) -> None:
-        self._deadline = deadline
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Whether this trial must stop now."""
-        return self._deadline.over
-
-    def stop_all(self) -> bool:
-        """Return False: each trial ends at its next evaluation and gives back its workers; the pool
-        ends a trial that hangs (`runs.wait_watch`)."""
-        return False
-
-
 class TuneSearcher(Searcher):
     """Suggests the next trial."""
 
@@ -263,7 +247,6 @@ def run_trials(
         run_config=tune.RunConfig(
             name="tune",
             storage_path=str(session.scratch),
-            stop=TuneStopper(deadline),
             callbacks=[TuneCallback(trials, deadline, session, searcher, follow, ahead)],
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),

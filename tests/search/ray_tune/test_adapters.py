@@ -20,7 +20,6 @@ from raybench.search.ray_tune import (
     TuneCallback,
     TuneScheduler,
     TuneSearcher,
-    TuneStopper,
     TuneTrainable,
     outcome_of,
 )
@@ -45,7 +44,6 @@ class Tune:
         self.scheduler = TuneScheduler(stage.trials)
         limiter = ConcurrencyLimiter(self.searcher, max_concurrent=4)
         self.callback = TuneCallback(stage.trials, stage.deadline, session, limiter, None)
-        self.stopper = TuneStopper(stage.deadline)
 
     def _stop_waiting(self) -> None:
         self.num_released += 1
@@ -61,7 +59,7 @@ class Tune:
         """Process a result in the order in which Tune does."""
         sent = {OUTCOME: outcome, "train_s": 1.0, tune.result.DONE: outcome.is_over}
         decision = "STOP"
-        if not self.stopper(trial.trial_id, sent) and not outcome.is_over:
+        if not outcome.is_over:
             decision = self.scheduler.on_trial_result(None, trial, sent)
         self.callback.on_trial_result(1, [], trial, sent)
         if decision == "STOP":
@@ -149,13 +147,12 @@ def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt: bool, sta
     controller = Tune(stage)
     trial = controller.start()
     controller.callback.on_step_end(1, [])
-    assert (controller.num_released, controller.stopper.stop_all()) == (0, False)
+    assert controller.num_released == 0
     stage.interrupt.is_set = is_interrupt
     stage.deadline.reserve_s = float("inf")
     assert controller.searcher.suggest("another") == Searcher.FINISHED
     controller.callback.on_step_end(2, [])
     assert controller.num_released == 1, "who waits for workers waits no more"
-    assert not controller.stopper.stop_all(), "what a trial is about to report is not lost"
     assert controller.result(trial, FIRST) == "STOP"
     stop = "interrupted" if is_interrupt else "time_budget"
     assert stage.record(trial.config["trial"]).stop == stop
