@@ -374,12 +374,11 @@ class Writer:
         """
         # Imported here: most processes build nothing, and rich takes a tenth of a second.
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+        from rich.progress import Progress
 
         print_note(f"{self.what}: {doing} once, kept in {self._folder.parent}.")
-        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         console, is_hidden = Console(stderr=True), not sys.stderr.isatty()
-        with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
+        with Progress(console=console, transient=True, disable=is_hidden) as bar:
             task = bar.add_task("", total=total)
             yield lambda count: bar.advance(task, count)
 
