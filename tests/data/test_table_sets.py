@@ -246,6 +246,7 @@ def test_parts_of_a_table_may_differ_where_values_fit_both(tmp_path):
     kind = np.arange(30) % 2
     first = pa.table({"x": pa.nulls(30), "y": np.arange(30), "kind": kind})
     second = pa.table({"x": ["u", "v"] * 15, "y": np.arange(30) / 2, "kind": kind})
+    pa.parquet.write_table(first.drop_columns("x"), tmp_path / "0.parquet")
     pa.parquet.write_table(first, tmp_path / "a.parquet")
     pa.parquet.write_table(second, tmp_path / "b.parquet")
     assert load(tmp_path, "parquet", label="kind").input_shape == (4,)  # u, v, missing; y

@@ -44,7 +44,7 @@ def open_parquet(files: Sequence[Path], source: Path) -> Table:
         counts = [part.count_rows() for part in parts]
     except (pa.ArrowException, OSError) as error:
         raise UserError(
-            f"{source} is no whole Parquet table ({error}); write it again.",
+            f"{source} cannot be read as one Parquet table ({error}); write it again.",
             ErrorCode.INVALID_FILE,
         ) from error
 
