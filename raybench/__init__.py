@@ -77,8 +77,6 @@ def load(
 def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies":
     """Read the results of a study, also of one that is running. Needs neither Ray nor a framework.
 
-        raybench.load("results/digits").trials
-
     Args:
         place: Results folder or URL, or a list of them.
 
@@ -90,6 +88,13 @@ def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies"
 
     Raises:
         UserError: The place holds no readable study.
+
+    Example:
+        >>> study = raybench.load("results/digits")
+        >>> study.best.spec.num_workers, round(study.best.spec.learning_rate, 4)
+        (1, 0.0145)
+        >>> print(study.trials["time_to_target_s"].min())
+        0.39...
     """
     from raybench.report.several import load_any  # pandas is only imported when needed
 
@@ -108,6 +113,11 @@ def load_model(folder: str | Path) -> Any:
 
     Raises:
         UserError: The folder holds no saved model.
+
+    Example:
+        >>> model = raybench.load_model("results/train")
+        >>> model.raybench.predict([{"rooms": 3, "side": "north"}]).shape
+        (1,)
     """
     from raybench.results.study import load as read_study
     from raybench.training.saved import DATA_FILE, MODEL_FILES
@@ -121,6 +131,10 @@ def published_claims() -> "dict[str, DataFrame]":
     """Return the published claims behind each named study of `raybench scale NAME`, by its name.
 
     The columns are claim, published, here and holds; `load(...).claims` has the measured ones.
+
+    Example:
+        >>> sorted(raybench.published_claims())[:2]
+        ['batch_size_vs_workers', 'bottleneck_probe']
     """
     from raybench.report.scaling_report import published_claims as read
 

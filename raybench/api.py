@@ -64,8 +64,6 @@ def tune(
 ) -> "StudyResults":
     """Search a space for the configuration that reaches the target fastest, and confirm it.
 
-        results = raybench.tune("space.yaml", trials=20, workers=[1, 2])
-
     Args:
         space: A file, the name of a shipped space, or the content of such a file.
         workload: A name, `module:Class`, or a class of Workload that is defined in a file.
@@ -85,6 +83,11 @@ def tune(
     Raises:
         UserError: Invalid input.
         StudyError: All runs have failed, or the study cannot continue.
+
+    Example:
+        >>> plan = raybench.tune("digits", trials=20, workers=[1, 2], dry_run=True)
+        >>> plan.plan["num_trials"]
+        20
     """
     given = {"space": space, "workload": workload, "train": train, "data": data, "out": out}
     return _run("tune", given | changes)
@@ -107,6 +110,10 @@ def train(
 
     Returns:
         The results, and exceptions, are those of `tune`.
+
+    Example:
+        >>> raybench.train(optimizer="lamb", epochs=20, dry_run=True).plan["optimizer"]
+        'lamb'
     """
     return _run("train", {"spec": spec, "data": data, "out": out} | changes)
 
@@ -128,6 +135,14 @@ def scale(
 
     Returns:
         The results, and exceptions, are those of `tune`.
+
+    Example:
+        >>> plan = raybench.scale(num_workers=[1, 2], scaling="weak", repeats=2, dry_run=True)
+        >>> print(plan)
+        0000  torch 1x64 adam 0.001  global batch 64  weak
+        0001  torch 2x64 adam 0.001  global batch 128  weak
+        ...
+        2 cells, 2 repeats: 4 runs, ...
     """
     return _run("scale", {"study": study, "data": data, "out": out} | changes)
 
@@ -155,6 +170,13 @@ def plan(
 
     Raises:
         UserError: Invalid input, or studies that cannot be planned with.
+
+    Example:
+        >>> machines = {"small": {"workers": 4, "price": 0.36}}
+        >>> plan = raybench.plan("results/batch_size_vs_workers", prices=machines)
+        >>> fastest = plan.answers.iloc[0]
+        >>> print(fastest["answer"], fastest["num_workers"], fastest["global_batch_size"])
+        fastest 1 64
     """
     from raybench.commands.plan import planned
     from raybench.runs.options import PlanOptions
@@ -174,6 +196,12 @@ def diagnose(
     """Find the bottleneck of a training: compute, communication or input.
 
     Arguments, results and exceptions are those of `train`.
+
+    Example:
+        >>> print(raybench.diagnose(num_workers=2, dry_run=True))
+        workload: mnist_small
+        ...
+        as_it_is: ...
     """
     return _run("diagnose", {"spec": spec, "data": data, "out": out} | changes)
 
@@ -190,6 +218,13 @@ def compare(
 
     Returns:
         The results, whose `.comparison` is the outcome; exceptions are those of `tune`.
+
+    Example:
+        >>> before, after = {"optimizer": "adam"}, {"optimizer": "lamb"}
+        >>> print(raybench.compare(before, after, runs=10, dry_run=True))
+        A  torch 1x64 adam 0.001  (side A)
+        B  torch 1x64 lamb 0.001  (side B)
+        up to 10 runs of each side ...
     """
     return _run("compare", {"sides": list(sides), "out": out} | changes)
 

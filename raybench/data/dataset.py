@@ -46,7 +46,9 @@ class Split:
     computes samples when a batch needs them (`inputs.OnDemand`). Labels are always an array.
 
     Example:
-        >>> Split(np.zeros((100, 28, 28, 1), np.uint8), np.zeros(100, np.int64))
+        >>> images, labels = np.zeros((100, 28, 28, 1), np.uint8), np.zeros(100, np.int64)
+        >>> len(raybench.Split(images, labels))
+        100
 
     Raises:
         UserError: The arrays differ in length, or have a type or shape that is not listed below.
@@ -122,6 +124,12 @@ class Dataset:
     """Training, validation and test split, and what their labels mean.
 
     Trials are judged on the validation split; the test split is for confirmed winners only.
+
+    Example:
+        >>> inputs, labels = np.zeros((90, 4), np.float32), np.arange(90) % 3
+        >>> thirds = [raybench.Split(inputs[n::3], labels[n::3]) for n in range(3)]
+        >>> raybench.Dataset("mine", 3, *thirds).input_shape
+        (4,)
     """
 
     name: str

@@ -31,6 +31,8 @@ class Workload:
         ...
         ...     def build_torch(self):
         ...         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+        >>> MyWorkload().task
+        'classification'
 
     | | torch | Keras |
     |---|---|---|

@@ -100,6 +100,13 @@ class UserError(ValueError):
         message: The sentence.
         code: The kind of mistake, for programs and tests.
         details: Further text, such as the traceback of the user's code.
+
+    Example:
+        >>> try:
+        ...     raybench.load("nowhere")
+        ... except raybench.UserError as error:
+        ...     print(error.code)
+        not_found
     """
 
     code: ErrorCode
@@ -124,6 +131,13 @@ class StudyError(Exception):
     """The study cannot continue, although the input is valid; the message is one sentence.
 
     Commands print the message without a traceback and exit with code 1.
+
+    Example:
+        >>> try:
+        ...     raise raybench.StudyError("results/x: has no result.")
+        ... except raybench.StudyError as error:
+        ...     print(error)
+        results/x: has no result.
     """
 
 

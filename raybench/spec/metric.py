@@ -46,7 +46,13 @@ def _exponential(mean: float, _of_mean: float) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, shipped or of a workload: `Metric(name="f1", direction="max")`."""
+    """A metric: a shipped one, or that of a workload.
+
+    Example:
+        >>> f1 = raybench.Metric(name="f1", direction="max", is_share=True)
+        >>> f1.reaches(0.91, target=0.9), f1.shown(0.91)
+        (True, '91.0 %')
+    """
 
     name: str
     """Name in columns, tables and axes; see `METRIC_NAME`."""

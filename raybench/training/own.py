@@ -64,6 +64,16 @@ class Run:
 
     `--train train.py:train` calls `train(run)` once per run, on every worker. Python, numpy and the
     framework are seeded with `seed` before the call.
+
+    Example:
+        >>> def train(run: raybench.Run) -> None:
+        ...     for epoch in run.epochs():
+        ...         with run.training():
+        ...             ...  # train one epoch
+        ...         if run.report(accuracy=0.91, samples=50_000):
+        ...             return
+        >>> raybench.train(train="own_loop.py:train", dry_run=True).plan["workload"]
+        'own_loop.py:train'
     """
 
     def __init__(
