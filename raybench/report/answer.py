@@ -62,7 +62,7 @@ from raybench.spec.space import is_one_of
 from raybench.spec.text import clean, counted
 from raybench.spec.values import identity
 
-FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
+FRAMEWORK_NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
 LEAST_DIFFERENCE = 0.005
 """Least relative difference of two costs, or times, that is worth a sentence."""
 CRITICAL_VALUE = 2.33
@@ -76,7 +76,7 @@ def configuration_words(results: Study, spec: RunSpec) -> str:
         batch = f"{spec.accumulate} passes of {spec.batch_size_per_worker} samples a step"
     optimizer = named_optimizer(spec)
     words = (
-        f"{FRAMEWORKS.get(spec.framework, spec.framework)} on "
+        f"{FRAMEWORK_NAMES.get(spec.framework, spec.framework)} on "
         f"{counted(spec.num_workers, 'worker')}, {batch}{' each' if spec.num_workers > 1 else ''}, "
         f"{'' if optimizer == RATE else f'{optimizer} at '}learning rate {spec.learning_rate:.3g}"
     )
@@ -513,7 +513,7 @@ def _start_up(results: Study) -> list[str]:
 
 NOTEBOOK_ROWS = 5
 """Rows of the table in a notebook."""
-PHASES = {
+PHASE_WORDS = {
     "search": "search",
     "confirm": "confirming",
     "reference": "reference",
@@ -569,7 +569,9 @@ def _counted(results: Study) -> str:
     """Return the number of runs and evaluations, and whether the study is still running."""
     trials = results.trials
     phases = trials["phase"].value_counts(sort=False)
-    parts = [f"{number} {PHASES[name]}" for name, number in phases.items() if name in PHASES]
+    parts = [
+        f"{number} {PHASE_WORDS[name]}" for name, number in phases.items() if name in PHASE_WORDS
+    ]
     failed = int((trials["state"] == "failed").sum())
     parts += [f"{failed} failed"] if failed else []
     inside = f" ({', '.join(parts)})" if len(parts) > 1 or failed else ""

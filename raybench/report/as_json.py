@@ -149,8 +149,8 @@ def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, 
         row["configuration"] = one.config
         row |= {"spec": results.specs[trial].complete(), "runs": one.new_runs}
         row |= {"hits": one.new_hits, "is_confirmed": one.new_hits > 0}
-        row |= {"seconds": one.seconds, "worker_seconds": one.cost}
-        row |= {"low_s": one.interval_low_s, "high_s": one.interval_high_s}
+        row |= {"seconds": one.seconds, "low_s": one.interval_low_s}
+        row |= {"high_s": one.interval_high_s, "worker_seconds": one.cost}
         row |= {"value": one.value, "value_low": one.interval_low, "value_high": one.interval_high}
         rows.append(row | {"test_value": one.test})
     return rows

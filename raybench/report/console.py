@@ -51,22 +51,22 @@ def say(console: Console, text: str) -> None:
     console.print(Text(clean(text)), soft_wrap=True)
 
 
-BLANK = re.compile(r" (?!(?:%|s|ms|min|h)(?!\w))")
+BREAK = re.compile(r" (?!(?:%|s|ms|min|h)(?!\w))")
 """A space at which a line may break: not between a number and its unit."""
-WIDEST = 100
+PARAGRAPH_WIDTH = 100
 """Most columns of a line of a paragraph."""
 
 
 def say_wrapped(console: Console, text: str, *, style: str = "") -> None:
-    """Print a paragraph wrapped at the width of the console, at most WIDEST."""
-    for line in wrapped(clean(text), min(console.width, WIDEST)):
+    """Print a paragraph wrapped at the width of the console, at most PARAGRAPH_WIDTH."""
+    for line in wrapped(clean(text), min(console.width, PARAGRAPH_WIDTH)):
         console.print(Text(line, style=style), soft_wrap=True)
 
 
 def wrapped(text: str, width: int) -> list[str]:
     """Return lines of at most `width` terminal columns; only single words may be longer."""
     lines, line = [], ""
-    for word in BLANK.split(text):
+    for word in BREAK.split(text):
         longer = f"{line} {word}" if line else word
         if line and cell_len(longer) > width:
             lines.append(line)
@@ -75,7 +75,7 @@ def wrapped(text: str, width: int) -> list[str]:
     return [*lines, line]
 
 
-LINE = 90
+NOTEBOOK_WIDTH = 90
 """Most columns of a line in a notebook."""
 
 
@@ -83,7 +83,7 @@ class Sentences(tuple[str, ...]):
     """Sentences whose `repr` and `str` are wrapped paragraphs."""
 
     def __repr__(self) -> str:
-        return "\n".join(line for one in self for line in wrapped(clean(one), LINE))
+        return "\n".join(line for one in self for line in wrapped(clean(one), NOTEBOOK_WIDTH))
 
     __str__ = __repr__
 

@@ -22,12 +22,12 @@ from raybench.spec.text import clean, counted, split_command
 from raybench.stats.replicates import Noise, noise_at_least
 from raybench.stats.standing import SMALLEST
 
-PRIOR_FREEDOM = 4.0
+MOST_PRIOR_FREEDOM = 4.0
 """Degrees of freedom up to which the estimated scatter is mostly the prior."""
-MORE = "--more"
+MORE_OPTION = "--more"
 RUNS_EACH = 4
 """Proposed runs of the winner and of each tied trial: as many as in a race."""
-LEAST_RUNS, MOST_RUNS = 4, 20
+LEAST_PROPOSED_RUNS, MOST_PROPOSED_RUNS = 4, 20
 """Least and most proposed runs of trials that ran once."""
 
 
@@ -83,7 +83,7 @@ def _scatter(results: Study, noise: Noise, trial: str) -> str:
     own, more = noise_at_least(runs, noise), ""
     if own is not noise:
         more = f", those of trial {trial} by {_size(results, own)}"
-    usually = "usually " if results.is_timed and noise.freedom <= PRIOR_FREEDOM else ""
+    usually = "usually " if results.is_timed and noise.freedom <= MOST_PRIOR_FREEDOM else ""
     return f"runs of one configuration {usually}scatter by about {_size(results, noise)}{more}"
 
 
@@ -109,21 +109,21 @@ def _more(results: Study, verdict: Verdict) -> MoreRuns:
     once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
         runs = RUNS_EACH * (1 + len(verdict.undecided))
-        told = f"More runs ({MORE} {runs}, say) go on until a difference shows, or is shown to be "
-        told += f"below {100 * SMALLEST:g} %."
+        told = f"More runs ({MORE_OPTION} {runs}, say) go on until a difference shows, or is shown "
+        told += f"to be below {100 * SMALLEST:g} %."
         return MoreRuns(runs, told, f"resolve {counted(len(verdict.undecided), 'tie')}")
     if ties:
         return MoreRuns(None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.")
     if once:
-        runs = max(LEAST_RUNS, min(len(once), MOST_RUNS))
-        told = f"Those that ran once can run again: {MORE} {runs}."
+        runs = max(LEAST_PROPOSED_RUNS, min(len(once), MOST_PROPOSED_RUNS))
+        told = f"Those that ran once can run again: {MORE_OPTION} {runs}."
         return MoreRuns(runs, told, "repeat what ran once")
     again = [one for one in repeated(results) if one not in verdict.ties]
     return MoreRuns(None, "The others that ran again are distinguishable from it." if again else "")
 
 
 PAGE_FILE = "report.html"
-RESULTS = "results"
+DEFAULT_FOLDER = "results"
 """Folder of studies without --out."""
 
 
@@ -170,7 +170,9 @@ def _surer(results: Study, verdict: Verdict) -> list[SuggestedStep]:
     more_runs = _more(results, verdict)
     if more_runs.number is None:
         return []
-    return [SuggestedStep(more_runs.gain, _own_command(results, MORE, str(more_runs.number)))]
+    return [
+        SuggestedStep(more_runs.gain, _own_command(results, MORE_OPTION, str(more_runs.number)))
+    ]
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
@@ -192,7 +194,7 @@ def _own_command(results: Study, *more: str, without: str = "") -> str:
     """Return the command that continues the study in its current folder, with `more` options."""
     sessions = [results.study, *(results.study.get("continued") or [])]
     asked = [split_command(clean(str(one.get("command", "")))) for one in sessions]
-    given = next((one for one in reversed(asked) if one and MORE not in one), asked[0])
+    given = next((one for one in reversed(asked) if one and MORE_OPTION not in one), asked[0])
     while given and PurePath(given[0]).name not in ("tune", "raybench.tune"):
         given.pop(0)
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -204,6 +206,6 @@ def _own_command(results: Study, *more: str, without: str = "") -> str:
     rest = [word for word in rest if word != without]
     # The command must continue in the current folder, not start a new one.
     place = results.place if known.fresh or not is_asked else known.out
-    if place is None and Path(results.place).parent.name != RESULTS:
+    if place is None and Path(results.place).parent.name != DEFAULT_FOLDER:
         place = results.place
     return results.command("tune", *rest, *(["--out", place] if place else []), *more)

@@ -14,12 +14,12 @@ from raybench.results.verdict import TIED
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean
 
-MOST_NAMED = 3
+MOST_STUDIES_NAMED = 3
 """Most studies below a folder that a message names."""
 
-STUDY = "study"
-WINNER_COLUMNS = (
-    *(STUDY, "metric", "target", "trial", "config", "num_workers", "is_confirmed"),
+STUDY_COLUMN = "study"
+STUDY_WINNER_COLUMNS = (
+    *(STUDY_COLUMN, "metric", "target", "trial", "config", "num_workers", "is_confirmed"),
     *("seconds", "low_s", "high_s", "worker_seconds", "value", "ties", "trials"),
 )
 
@@ -47,8 +47,8 @@ def load_one(place: str | Path) -> StudyResults:
     if not (folder / RECORDS_FILE).is_file():
         below = sorted(one.parent for one in folder.glob(f"*/{RECORDS_FILE}"))
         if below:
-            named = ", ".join(f"'{clean(str(one))}'" for one in below[:MOST_NAMED])
-            more = ", ..." if len(below) > MOST_NAMED else ""
+            named = ", ".join(f"'{clean(str(one))}'" for one in below[:MOST_STUDIES_NAMED])
+            more = ", ..." if len(below) > MOST_STUDIES_NAMED else ""
             raise UserError(
                 f"{folder}: is no study itself, below it are {len(below)}: name one, or several, "
                 f"as in raybench.load([{named}{more}]).",
@@ -123,8 +123,8 @@ class Studies(Sequence[StudyResults]):
 
         Seconds of studies with different targets, data or machines cannot be compared.
         """
-        rows = [{STUDY: name} | winner_row(one) for name, one in self._named()]
-        return pd.DataFrame(rows, columns=[*WINNER_COLUMNS])
+        rows = [{STUDY_COLUMN: name} | winner_row(one) for name, one in self._named()]
+        return pd.DataFrame(rows, columns=[*STUDY_WINNER_COLUMNS])
 
     def best_at_every_budget(self) -> pd.DataFrame:
         """Return the best value of each search at every budget of training seconds.
@@ -167,10 +167,10 @@ class Studies(Sequence[StudyResults]):
         for name, frame in zip(self.names, frames, strict=True):
             if len(frame.columns):
                 own = frame.copy()
-                own.insert(0, STUDY, pd.Series(name, index=own.index, dtype=object))
+                own.insert(0, STUDY_COLUMN, pd.Series(name, index=own.index, dtype=object))
                 named.append(own)
         full = [frame for frame in named if len(frame)] or named[:1]
-        return pd.concat(full, ignore_index=True) if full else pd.DataFrame(columns=[STUDY])
+        return pd.concat(full, ignore_index=True) if full else pd.DataFrame(columns=[STUDY_COLUMN])
 
 
 def winner_row(study: StudyResults) -> dict[str, Any]:

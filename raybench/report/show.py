@@ -34,34 +34,36 @@ from raybench.results.study import Study
 from raybench.results.verdict import judge
 from raybench.spec.text import counted
 
-MOST_CAUSES = 8
+MOST_CAUSES_PRINTED = 8
 """Causes of failures that are printed; `trials.csv` has all of them."""
-MOST_RUNS, MOST_RACED = {True: 4, False: 10}, {True: 5, False: 12}
+MOST_SEARCH_ROWS, MOST_CONFIRMED_ROWS = {True: 4, False: 10}, {True: 5, False: 12}
 """Rows of the tables of single runs and of the race, by whether the screen is brief."""
-LABEL = "configuration: framework, workers x batch per worker, optimizer, learning rate"
-CONFIRMED = "Confirmed: new seeds, one run at a time"
-PREDICTED = (
+CONFIGURATION_NOTE = (
+    "configuration: framework, workers x batch per worker, optimizer, learning rate"
+)
+CONFIRMED_TITLE = "Confirmed: new seeds, one run at a time"
+PREDICTED_NOTE = (
     "~ predicted from the trial's learning curve and measured step times. What was predicted "
     "fastest of all was run, under names like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
 )
-TRIAL: dict[str, CellFormat] = {"trial": "{trial}", "configuration": "{config}"}
-RACE: dict[str, CellFormat] = TRIAL | {
+TRIAL_FORMS: dict[str, CellFormat] = {"trial": "{trial}", "configuration": "{config}"}
+CONFIRMATION_FORMS: dict[str, CellFormat] = TRIAL_FORMS | {
     "reached": "{hits} of {runs}",
     "expected s": "{expected_s:.2f}{mark}",
     "90 % interval": "{expected_low_s:.2f} - {expected_high_s:.2f}",
     "worker-s": "{cost:.2f}{mark}",
 }
-ALONE: dict[str, CellFormat] = {
+ALONE_FORMS: dict[str, CellFormat] = {
     "median s": "{median_s:.2f}{mark}",
     "expected s": "{expected:.2f}{mark}",
     "90 % interval": "{interval_low_s:.2f} - {interval_high_s:.2f}",
     "worker-s": "{worker_seconds_to_target:.2f}{mark}",
     "search s": "{search_s:.2f}",
 }
-LEDGER = {"phase": "{phase}", "seconds": "{seconds:.2f}", "share": "{share:.0%}"}
-PREDICTIONS = {"trial": "{trial}", "configuration": "{configuration}"}
-PREDICTIONS |= {name: f"{{{name}:.2f}}" for name in ("seconds ~", "worker s ~")}
-FAILURES = {name: f"{{{name}}}" for name in ("failure", "runs", "for example")}
+LEDGER_FORMS = {"phase": "{phase}", "seconds": "{seconds:.2f}", "share": "{share:.0%}"}
+PREDICTION_FORMS = {"trial": "{trial}", "configuration": "{configuration}"}
+PREDICTION_FORMS |= {name: f"{{{name}:.2f}}" for name in ("seconds ~", "worker s ~")}
+FAILURE_FORMS = {name: f"{{{name}}}" for name in ("failure", "runs", "for example")}
 Printed = tuple[pd.DataFrame, str, str]
 """A table of texts, its title, and the lines below it."""
 
@@ -119,7 +121,7 @@ def _show_tables(console: Console, results: Study, *, is_brief: bool) -> None:
     printed = _search_table(results, is_brief=is_brief)
     if not is_brief:
         printed += _prediction_table(results)
-        ledger = texts(ledger_totals(results.trials), LEDGER)
+        ledger = texts(ledger_totals(results.trials), LEDGER_FORMS)
         printed.append((ledger, "Seconds by phase (all runs)", ""))
     printed += _race_table(results, is_brief=is_brief)
     printed += _confirmed_table(results, is_brief=is_brief)
@@ -132,8 +134,10 @@ def _show_tables(console: Console, results: Study, *, is_brief: bool) -> None:
 def _show_failures(console: Console, broken: pd.DataFrame) -> None:
     if broken.empty:
         return
-    print_frame(console, texts(broken.head(MOST_CAUSES), FAILURES), "Failed runs, by cause")
-    more = broken.iloc[MOST_CAUSES:]
+    print_frame(
+        console, texts(broken.head(MOST_CAUSES_PRINTED), FAILURE_FORMS), "Failed runs, by cause"
+    )
+    more = broken.iloc[MOST_CAUSES_PRINTED:]
     if len(more):
         say(console, f"and {more['runs'].sum()} of {len(more)} other causes: see trials.csv")
         console.print()
@@ -142,10 +146,10 @@ def _show_failures(console: Console, broken: pd.DataFrame) -> None:
 def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
     trials, metric = results.trials, results.metric
     begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
-    best, number = ranked(begun).head(MOST_RUNS[is_brief]), len(ranked(trials))
+    best, number = ranked(begun).head(MOST_SEARCH_ROWS[is_brief]), len(ranked(trials))
     if best.empty:
         return []
-    forms = TRIAL if is_brief else TRIAL | {"global batch": "{global_batch_size}"}
+    forms = TRIAL_FORMS if is_brief else TRIAL_FORMS | {"global batch": "{global_batch_size}"}
     forms = forms | _layout_columns(best)
     forms |= {"s to target": "{crossed_s:.2f}{mark}", "worker-s": "{cost:.2f}{mark}"}
     forms[f"best {metric.words}"] = value_form(metric, metric.best_column)
@@ -156,7 +160,7 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
     title = f"Search: {which}{aim}, single runs, selection-biased"
-    return [(texts(_named(rows, results), forms), title, LABEL)]
+    return [(texts(_named(rows, results), forms), title, CONFIGURATION_NOTE)]
 
 
 def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
@@ -183,8 +187,8 @@ def _prediction_table(results: Study) -> list[Printed]:
     predicted["configuration"] = _brief(predicted["configuration"])
     title = "Not run: predicted (~) from a trial's curve and the step times"
     is_rough = results.trials["batch_statistics"].eq(True).any()
-    below = f"{PREDICTED}\n\n{BATCH_STATISTICS}" if is_rough else PREDICTED
-    return [(texts(predicted, PREDICTIONS), title, below)]
+    below = f"{PREDICTED_NOTE}\n\n{BATCH_STATISTICS}" if is_rough else PREDICTED_NOTE
+    return [(texts(predicted, PREDICTION_FORMS), title, below)]
 
 
 def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
@@ -192,7 +196,7 @@ def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
     table = confirmed(results)
     if not _has_race(results) or table.empty:
         return []
-    rows = table.head(MOST_RACED[is_brief])
+    rows = table.head(MOST_CONFIRMED_ROWS[is_brief])
     rows = rows.assign(
         cost=rows["expected_s"] * rows["num_workers"],
         alone_s=rows["printed_s"].where(rows["is_alone"].astype(bool)),
@@ -206,7 +210,7 @@ def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
     else:
         last = {"search s": "{search_s:.2f}"}
         below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
-    return [(texts(_named(rows, results), RACE | last), title, below)]
+    return [(texts(_named(rows, results), CONFIRMATION_FORMS | last), title, below)]
 
 
 def _has_race(results: Study) -> bool:
@@ -225,16 +229,19 @@ def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
     if _has_race(results) and is_brief:
         return []  # the table of the race has them
     table, metric = confirmed(results), results.metric
-    rows, title = table[table["is_alone"].astype(bool)].head(MOST_RACED[is_brief]), CONFIRMED
+    rows, title = (
+        table[table["is_alone"].astype(bool)].head(MOST_CONFIRMED_ROWS[is_brief]),
+        CONFIRMED_TITLE,
+    )
     if rows.empty and not results.is_timed:
-        rows = table.head(MOST_RACED[is_brief])
+        rows = table.head(MOST_CONFIRMED_ROWS[is_brief])
         title = f"Confirmation: {_number_of(table, rows)}, new seeds, in parallel"
     if rows.empty:
         return []
     reached = "reached" if results.is_timed else "finished"
-    forms = TRIAL | {reached: "{new_hits} of {new_runs}"}
+    forms = TRIAL_FORMS | {reached: "{new_hits} of {new_runs}"}
     if results.is_timed:
-        forms |= ALONE
+        forms |= ALONE_FORMS
     else:
         ends = (f"interval_{end}_{metric.name}" for end in ("low", "high"))
         forms[f"median {metric.words}"] = value_form(metric, f"median_{metric.name}")

@@ -21,7 +21,9 @@ from raybench.spec.metric import Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, shorten
 
-NUMBERS = re.compile(rf"\S*\b(?:{ERRORS_FOLDER}|{LOGS_FOLDER})/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+VARYING_TEXT = re.compile(
+    rf"\S*\b(?:{ERRORS_FOLDER}|{LOGS_FOLDER})/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?"
+)
 
 
 def cause_of(failure: str, message: str | None) -> str:
@@ -30,7 +32,7 @@ def cause_of(failure: str, message: str | None) -> str:
     Numbers, addresses and names of the trial's files in the message are replaced; only its first
     2,000 characters count.
     """
-    return f"{failure}: {NUMBERS.sub('#', (message or '')[:2000])}"
+    return f"{failure}: {VARYING_TEXT.sub('#', (message or '')[:2000])}"
 
 
 def failures(trials: pd.DataFrame) -> pd.DataFrame:
@@ -167,8 +169,10 @@ def print_frame(
     says = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]
     if "trial" in cells and cells["trial"].str.endswith(DISTURBED).any():
         says.append(DISTURBED_SAYS)
-    dropped = [one for begin in drop for one in map(str, cells) if one.startswith(begin)]
-    widths = fit(cells, console.width, drop=dropped)
+    widths = {str(name): _least_width(str(name), cells[name]) for name in cells}
+    for name in [one for begin in drop for one in widths if one.startswith(begin)]:
+        if sum(widths.values()) + len(widths) - 1 > console.width:
+            del widths[name]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     # On a terminal that is still too narrow, lines are longer than it, not cut.
     needed = sum(widths.values()) + len(widths) - 1
@@ -178,7 +182,7 @@ def print_frame(
         table.add_column(
             Text("\n".join(_head(name, cells[name]))),
             justify="right" if is_right else "left",
-            width=width,
+            min_width=width,
             no_wrap=name not in WRAPPED,
             overflow="fold",
         )
@@ -192,26 +196,10 @@ def print_frame(
     console.print()
 
 
-def fit(cells: pd.DataFrame, width: int, *, drop: Sequence[str]) -> dict[str, int]:
-    """Return the columns that fit into `width`, and the width of each."""
-    natural = {
-        str(name): max(map(cell_len, [*_head(str(name), cells[name]), *cells[name]]), default=0)
-        for name in cells.columns
-    }
-    least = {
-        name: min(wide, MIN_TEXT) if name in WRAPPED else wide for name, wide in natural.items()
-    }
-    for name in drop:
-        if sum(least.values()) + len(least) - 1 <= width:
-            break
-        least.pop(name, None)
-    room = width - (sum(least.values()) + len(least) - 1)
-    for name in WRAPPED:
-        if name in least and room > 0:
-            more = min(room, natural[name] - least[name])
-            least[name] += more
-            room -= more
-    return least
+def _least_width(name: str, column: pd.Series) -> int:
+    """Return the width of a column, or the least one if its cells may be wrapped."""
+    natural = max(map(cell_len, [*_head(name, column), *column]), default=0)
+    return min(natural, MIN_TEXT) if name in WRAPPED else natural
 
 
 def _head(name: str, column: pd.Series) -> list[str]:

@@ -101,7 +101,7 @@ def not_dominated(costs: np.ndarray) -> np.ndarray:
     return kept
 
 
-COLUMNS = (
+SPEED_UP_COLUMNS = (
     *("scaling", "curve", "num_workers", "global_batch_size", "samples_per_s"),
     *("speedup", "speedup_low", "speedup_high", "ideal"),
     *("efficiency", "efficiency_low", "efficiency_high"),
@@ -120,7 +120,7 @@ def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
     """
     known = scaling[scaling["speedup"].notna()]
     table = known.assign(ideal=known["num_workers"].astype(float))
-    return table[[*COLUMNS]].sort_values(
+    return table[[*SPEED_UP_COLUMNS]].sort_values(
         ["scaling", "curve", "num_workers"], kind="stable", ignore_index=True
     )
 
@@ -196,10 +196,10 @@ def around_target(
     return pd.DataFrame(rows, columns=["target", "trial", "seconds", "reached", "trials"])
 
 
-COSTS, RATIOS = ("seconds", "worker_seconds"), ("times_as_fast", "times_the_cost")
+COST_COLUMNS, RATIO_COLUMNS = ("seconds", "worker_seconds"), ("times_as_fast", "times_the_cost")
 WORKER_COLUMNS = (
     *("num_workers", "tried", "reached", "trial", "config", "is_confirmed"),
-    *(*COSTS, *RATIOS),
+    *(*COST_COLUMNS, *RATIO_COLUMNS),
 )
 
 
@@ -227,19 +227,19 @@ def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         row["worker_seconds"] = float(best["worker_seconds_to_target"])
         rows.append(row | {metric.best_column: float(best[metric.best_column])})
     names = [*WORKER_COLUMNS, metric.best_column]
-    table = pd.DataFrame(rows, columns=[name for name in names if name not in RATIOS])
+    table = pd.DataFrame(rows, columns=[name for name in names if name not in RATIO_COLUMNS])
     hit = table[table["seconds"].notna()].head(1)
-    seconds, cost = (hit[name].iloc[0] if len(hit) else np.nan for name in COSTS)
+    seconds, cost = (hit[name].iloc[0] if len(hit) else np.nan for name in COST_COLUMNS)
     ratios = seconds / table["seconds"], table["worker_seconds"] / cost
-    return table.assign(**dict(zip(RATIOS, ratios, strict=True)))[names]
+    return table.assign(**dict(zip(RATIO_COLUMNS, ratios, strict=True)))[names]
 
 
 IMPORTANCE_COLUMNS = ("key", "importance", "low", "high", "explained", "runs")
-LEAST_RUNS = 12
+LEAST_IMPORTANCE_RUNS = 12
 """Fewest runs for which importance is computed."""
 LEAST_EXPLAINED = 0.05
 """Least share of the variance of held-out runs that the forest must explain."""
-MOST_RUNS = 1000
+MOST_IMPORTANCE_RUNS = 1000
 """Most runs that are used; a sample of more."""
 FOLDS, SHUFFLES, TREES = 5, 3, 24
 
@@ -257,11 +257,11 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     | importance | share of the total, 0 to 1; they sum to 1 |
     | low, high | least and greatest of the five folds |
     | explained | share of the score's variance that the forest predicts on held-out runs |
-    | runs | number of runs, at most MOST_RUNS |
+    | runs | number of runs, at most MOST_IMPORTANCE_RUNS |
 
-    Empty below LEAST_RUNS runs, or where the forest does not predict held-out runs. The score is
-    what the search minimizes; runs that failed (out of memory, NaN) have the worst score. Runs that
-    do not count for `importance` (`RunRecord.counts_for`) are left out.
+    Empty below LEAST_IMPORTANCE_RUNS runs, or where the forest does not predict held-out runs. The
+    score is what the search minimizes; runs that failed (out of memory, NaN) have the worst score.
+    Runs that do not count for `importance` (`RunRecord.counts_for`) are left out.
 
     The importance is that *among the runs that were made*: a search samples its best region most,
     so a key that is decisive elsewhere seems less important than on a uniform sample, and keys
@@ -269,11 +269,11 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """
     trials = trials.reset_index(drop=True)
     score = _scores(trials).dropna()
-    if len(score) > MOST_RUNS:
-        score = score.sample(MOST_RUNS, random_state=0)
+    if len(score) > MOST_IMPORTANCE_RUNS:
+        score = score.sample(MOST_IMPORTANCE_RUNS, random_state=0)
     runs = trials.loc[score.index]
     varied = [key for key in keys if len(runs[key].unique()) > 1]
-    if len(runs) < LEAST_RUNS or not varied or score.nunique() < 2:
+    if len(runs) < LEAST_IMPORTANCE_RUNS or not varied or score.nunique() < 2:
         return _table({}, runs=0)
     inputs = np.column_stack([_numbers(runs[key]) for key in varied])
     worse, explained = _shuffled(inputs, score.to_numpy(dtype=float))

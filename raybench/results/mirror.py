@@ -23,13 +23,13 @@ from raybench.spec.errors import StudyError
 from raybench.stats.checkpoint import STATE_FILE
 
 JOURNAL = "optuna.log"
-LOCAL = ("study.lock", "optuna.log.lock", "optuna.log.damaged", LEASE_KEY)
+LOCAL_NAMES = ("study.lock", "optuna.log.lock", "optuna.log.damaged", LEASE_KEY)
 """Beginnings of names that are not copied; hidden and partial files are not, either."""
 FETCHERS = 16
 """Objects that are fetched at the same time."""
 Stamp = tuple[int, int]
 """Modification time in ns and size in bytes; an unchanged file keeps both."""
-UNKNOWN: Stamp = (0, -1)
+UNKNOWN_STAMP: Stamp = (0, -1)
 """Stamp of a copy made by an earlier driver; no file has this stamp."""
 
 
@@ -54,7 +54,7 @@ class Mirror:
     def resume(self, keys: Sequence[str], *, is_fetched: bool) -> None:
         """Learn which copies are there; `is_fetched`: the folder was fetched from them."""
         files = files_of(self.folder) if is_fetched else {}
-        self._copied = {name: files.get(name, UNKNOWN) for name in keys if is_copied(name)}
+        self._copied = {name: files.get(name, UNKNOWN_STAMP) for name in keys if is_copied(name)}
         self._least = len(whole_lines(self.folder / RECORDS_FILE))
 
     def forget(self) -> None:
@@ -138,7 +138,7 @@ def is_copied(name: str) -> bool:
     elsewhere."""
     parts = name.split("/")
     is_odd = any(not part or part.startswith(".") or "\0" in part for part in parts)
-    return not is_odd and not name.startswith(LOCAL)
+    return not is_odd and not name.startswith(LOCAL_NAMES)
 
 
 def whole_lines(path: Path) -> bytes:

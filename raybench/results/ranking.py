@@ -39,7 +39,7 @@ from raybench.stats.standing import (
     replicate_of,
 )
 
-ROLES = ("race", "confirm")
+CONFIRMATION_ROLES = ("race", "confirm")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def repeated(results: Study) -> dict[str, Repeated]:
     again: dict[str, list[RunRecord]] = {}
     for record in results.runs.values():
         origin = results.runs.get(record.source or "")
-        if record.role not in ROLES or origin is None or record.trial in unranked:
+        if record.role not in CONFIRMATION_ROLES or origin is None or record.trial in unranked:
             continue  # without its search run it is unknown what was repeated
         is_alike = record.failure is not None or record.accelerators == origin.accelerators
         if record.counts_for("comparison") and is_alike:
@@ -244,14 +244,14 @@ class ConfigurationResult:
         return self.num_workers * self.seconds
 
 
-FIELDS = [one.name for one in fields(ConfigurationResult)]
-COLUMNS = FIELDS[: FIELDS.index("every_run")]
-OF_METRIC = COLUMNS[COLUMNS.index("median") :]
+RESULT_FIELDS = [one.name for one in fields(ConfigurationResult)]
+CONFIRMED_COLUMNS = RESULT_FIELDS[: RESULT_FIELDS.index("every_run")]
+METRIC_COLUMNS = CONFIRMED_COLUMNS[CONFIRMED_COLUMNS.index("median") :]
 """Columns of `confirmed` to which the name of the metric is appended."""
 
 
-SECONDS = {name: name for name in ("expected_s", "expected_low_s", "expected_high_s")}
-SECONDS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s": "high_s"}
+SECONDS_COLUMNS = {name: name for name in ("expected_s", "expected_low_s", "expected_high_s")}
+SECONDS_COLUMNS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s": "high_s"}
 """Columns of seconds in `ranking`, and what they are in `confirmed`."""
 
 
@@ -308,9 +308,9 @@ def confirmed(results: Study) -> pd.DataFrame:
     Order: the upper end of expected_s, so that one lucky run is no better than five good ones
     (`stats.replicates`); with best_at_budget the mean value.
     """
-    names = {one: f"{one}_{results.metric.name}" for one in OF_METRIC}
+    names = {one: f"{one}_{results.metric.name}" for one in METRIC_COLUMNS}
     rows = [asdict(one) for one in confirmed_results(results).values()]
-    return pd.DataFrame(rows, columns=COLUMNS).rename(columns=names)
+    return pd.DataFrame(rows, columns=CONFIRMED_COLUMNS).rename(columns=names)
 
 
 @once
@@ -529,8 +529,8 @@ def configurations(results: Study) -> pd.DataFrame:
         "runs": proof["runs"].fillna(1).astype(int),
         "hits": proof["hits"].where(is_confirmed, is_hit).astype(int),
     }
-    for name in SECONDS:
-        seconds = proof[SECONDS[name]].astype(float).where(is_confirmed, single)
+    for name in SECONDS_COLUMNS:
+        seconds = proof[SECONDS_COLUMNS[name]].astype(float).where(is_confirmed, single)
         found[name] = seconds.where(np.isfinite(seconds))
     found["worker_seconds_to_target"] = search["num_workers"] * found["time_to_target_s"]
     metric = results.metric

@@ -26,7 +26,7 @@ from raybench.stats.record import Evaluation, Prediction, Role, RunRecord
 MOST_DIGITS = 18
 """Most digits of a whole number that 64 bits hold for certain."""
 LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
-MOST_NAMED = 3
+MOST_LINES_NAMED = 3
 """Lines that the sentence on unreadable ones names."""
 TORN: Any = object()
 """Content of a line that is no record."""
@@ -52,8 +52,8 @@ def left_out(bad: list[tuple[int, str]]) -> str | None:
     any."""
     if not bad:
         return None
-    named = ", ".join(f"line {number} ({wrong})" for number, wrong in bad[:MOST_NAMED])
-    more = f" and {len(bad) - MOST_NAMED:,} more" if len(bad) > MOST_NAMED else ""
+    named = ", ".join(f"line {number} ({wrong})" for number, wrong in bad[:MOST_LINES_NAMED])
+    more = f" and {len(bad) - MOST_LINES_NAMED:,} more" if len(bad) > MOST_LINES_NAMED else ""
     return (
         f"records.jsonl: {named}{more} could not be read and do not count; restore the "
         "file to have them."
@@ -111,12 +111,12 @@ DECODER = json.JSONDecoder(parse_int=_whole_number, parse_constant=lambda name: 
 
 
 T = TypeVar("T")
-EVALUATION, RUN = TypeAdapter(Evaluation), TypeAdapter(RunRecord)
-PREDICTION = TypeAdapter(Prediction)
-ROLE: TypeAdapter[Role] = TypeAdapter(Role)
-SPEC = TypeAdapter(RunSpec)
-KINDS = ("eval", "run", "prediction")
-NEEDED = {
+EVALUATION_TYPE, RUN_TYPE = TypeAdapter(Evaluation), TypeAdapter(RunRecord)
+PREDICTION_TYPE = TypeAdapter(Prediction)
+ROLE_TYPE: TypeAdapter[Role] = TypeAdapter(Role)
+SPEC_TYPE = TypeAdapter(RunSpec)
+RECORD_KINDS = ("eval", "run", "prediction")
+REQUIRED_KEYS = {
     "spec": ("workload", *BASE_KEYS, "accumulate", "seed"),
     "ledger": (*PHASES, OTHER, "input"),
 }
@@ -191,22 +191,22 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
     """
     if not isinstance(line, dict):
         raise ValueError("it holds no keys and values")
-    if line.get("kind") not in KINDS:
-        raise ValueError(f"its kind is none of {', '.join(KINDS)}")
+    if line.get("kind") not in RECORD_KINDS:
+        raise ValueError(f"its kind is none of {', '.join(RECORD_KINDS)}")
     if "trial" not in line:
         raise ValueError("the key 'trial' is missing")
     if not isinstance(line["trial"], str):
         raise ValueError("'trial' must be text")
     name = clean(line["trial"])
     if line["kind"] == "eval":
-        return name, _built(EVALUATION, line)
+        return name, _built(EVALUATION_TYPE, line)
     if line["kind"] == "prediction":
-        return name, _built(PREDICTION, line)
-    for part, keys in NEEDED.items():
+        return name, _built(PREDICTION_TYPE, line)
+    for part, keys in REQUIRED_KEYS.items():
         for key in keys if isinstance(line.get(part), dict) else ():
             if key not in line[part]:
                 raise ValueError(f"the key '{part}.{key}' is missing")
-    run = _built(RUN, line | {"spec": _without_gone(line.get("spec"))})
+    run = _built(RUN_TYPE, line | {"spec": _without_gone(line.get("spec"))})
     if run.ledger["train"] < 0:
         raise ValueError("training took less than 0 s")
     return name, run
@@ -223,10 +223,12 @@ def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
     """
     if "role" not in line:
         return None
-    return _built(ROLE, line["role"]), _built(SPEC, _without_gone(plain(line.get("spec"))))
+    return _built(ROLE_TYPE, line["role"]), _built(
+        SPEC_TYPE, _without_gone(plain(line.get("spec")))
+    )
 
 
-GONE = ("mup_base",)
+REMOVED_KEYS = ("mup_base",)
 """Keys of a run spec that only earlier versions wrote; ignored where they are empty."""
 
 
@@ -234,7 +236,7 @@ def _without_gone(spec: Any) -> Any:
     """Return a recorded run spec without the empty keys that are gone."""
     if not isinstance(spec, dict):
         return spec
-    return {key: value for key, value in spec.items() if value or key not in GONE}
+    return {key: value for key, value in spec.items() if value or key not in REMOVED_KEYS}
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:
@@ -263,7 +265,7 @@ class _StudyFile(_Checked):
     notes: list[Any] = []
 
 
-STUDY = TypeAdapter(_StudyFile)
+STUDY_TYPE = TypeAdapter(_StudyFile)
 
 
 def read_study(path: Path) -> dict[str, Any]:
@@ -282,7 +284,7 @@ def read_study(path: Path) -> dict[str, Any]:
             ErrorCode.STUDY_CHANGED,
         )
     try:
-        _built(STUDY, content)
+        _built(STUDY_TYPE, content)
     except ValueError as wrong:
         raise UserError(
             f"{path}: is not a study ({wrong}); restore the file.", ErrorCode.INVALID_FILE

@@ -211,7 +211,7 @@ def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, ax
     return ties_of(groups, once, is_timed=results.is_timed)
 
 
-COLUMNS = (
+WINNER_COLUMNS = (
     *("trial", "standing", "is_cheapest", "config", "num_workers", "is_confirmed"),
     *("runs", "hits", "seconds", "low_s", "high_s", "worker_seconds"),
 )
@@ -236,7 +236,7 @@ def winners(results: Study) -> pd.DataFrame:
     Empty where no run reached the target.
     """
     metric = results.metric
-    columns = [*COLUMNS, metric.best_column, f"low_{metric.name}", f"high_{metric.name}"]
+    columns = [*WINNER_COLUMNS, metric.best_column, f"low_{metric.name}", f"high_{metric.name}"]
     verdict = judge(results)
     if verdict is None:
         return pd.DataFrame(columns=columns)

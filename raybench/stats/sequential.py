@@ -8,11 +8,11 @@ of each d - m is then a fair coin whatever its size, and the capital of a bet on
     K = mean over bets f of  prod_i  exp(f u_i) / cosh(f u_i),    u_i = psi((d_i - m) / s_i),
 
 is a martingale that starts at 1 and ever exceeds 1/e in at most a share e of all comparisons
-(Ville's inequality). psi clips at +-`FAR`, so that a run that missed its target (d infinite) has a
-bounded effect; the scale s_i is from the pairs before. The confidence sequence is all m that the
-capital of neither side excludes. See Ramdas, Grünwald, Vovk and Shafer, "Game-theoretic statistics
-and safe anytime-valid inference" (2023), and Efron, "Student's t-test under symmetry conditions"
-(1969).
+(Ville's inequality). psi clips at +-`CLIP_SCALES`, so that a run that missed its target (d
+infinite) has a bounded effect; the scale s_i is from the pairs before. The confidence sequence is
+all m that the capital of neither side excludes. See Ramdas, Grünwald, Vovk and Shafer,
+"Game-theoretic statistics and safe anytime-valid inference" (2023), and Efron, "Student's t-test
+under symmetry conditions" (1969).
 """
 
 import math
@@ -26,11 +26,11 @@ import numpy as np
 PairOutcome = Literal["better", "worse", "same", "undecided"]
 ERRORS = 0.05
 """Error rate on each side; the interval is a 90 % interval."""
-FAR = 3.0
+CLIP_SCALES = 3.0
 """Clipping of differences, in scales."""
 BETS = np.geomspace(0.05, 2.0, 12)
 """Bets f; small ones detect many small differences, large ones a few clear ones."""
-STEPS = 60
+BISECTIONS = 60
 """Bisections for an end of the interval."""
 
 
@@ -116,7 +116,9 @@ def capital(differences: Sequence[float], shift: float) -> float:
     moved = np.asarray(differences, dtype=float) - shift
     scales = _scales(np.abs(moved))
     with np.errstate(invalid="ignore", divide="ignore"):
-        units = np.where(scales > 0.0, np.clip(moved / scales, -FAR, FAR), np.sign(moved))
+        units = np.where(
+            scales > 0.0, np.clip(moved / scales, -CLIP_SCALES, CLIP_SCALES), np.sign(moved)
+        )
     # log(exp(x) / cosh(x)) = log 2 - log(1 + exp(-2 x))
     each = math.log(2.0) - np.logaddexp(0.0, -2.0 * np.outer(BETS, units))
     return float(np.logaddexp.reduce(each.sum(axis=1)) - math.log(len(BETS)))
@@ -144,7 +146,7 @@ def _lower_end(differences: Sequence[float], errors: float) -> float:
     left, right = min(finite) - 2.0 * width, max(finite)
     if capital(differences, left) < enough:
         return -math.inf
-    for _ in range(STEPS):
+    for _ in range(BISECTIONS):
         middle = (left + right) / 2.0
         if capital(differences, middle) >= enough:
             left = middle

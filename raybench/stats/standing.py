@@ -245,7 +245,7 @@ def best_first(
     return order, False
 
 
-LOOK = 4
+TESTED_ROUNDS = 4
 """Rounds of a race that are tested once, with half of the error rate; `--more` continues after them
 with a sequential test, with the other half."""
 MORE_ERRORS = 0.025
@@ -281,7 +281,7 @@ def ties_of(
     order, is_overruled = best_first(groups, is_timed=is_timed)
     if not order:
         return Ties()
-    judged = {name: groups[name].runs(LOOK, with_alone=is_overruled) for name in order}
+    judged = {name: groups[name].runs(TESTED_ROUNDS, with_alone=is_overruled) for name in order}
     judged |= {name: group.runs() for name, group in once.items()}
     noise, first = pooled(judged.values(), is_timed=is_timed), groups[order[0]]
     shown = {name: _shown(first, groups[name], is_timed=is_timed) for name in order[1:]}

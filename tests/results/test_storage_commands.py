@@ -48,10 +48,9 @@ def search(monkeypatch):
     """A search that takes no time: call it with what happens in it."""
     steps = []
 
-    def run(options, study, space, store, *rest):
-        store.write_yaml(
-            STUDY_FILE, {"study": study.document(), "notes": [], "machine": {"processor": "x"}}
-        )
+    def run(options, resolved, store, *rest):
+        content = {"study": resolved.study.document(), "notes": [], "machine": {"processor": "x"}}
+        store.write_yaml(STUDY_FILE, content)
         found = read_records(store.folder).runs
         for number in range(len(found), len(found) + 3):
             store.append(run_line(f"{number:04d}", 1.0, learning_rate=0.01))

@@ -25,7 +25,7 @@ NUM_HIGHLIGHTED = 3
 """Configurations that are highlighted."""
 MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
 """Most grey curves, most points of all of them, and most points of a highlighted curve."""
-LOG_FROM = 12.0
+LOG_SECONDS_FROM = 12.0
 """Ratio of the longest run to the best seconds beyond which the axis of seconds is logarithmic."""
 
 
@@ -56,7 +56,7 @@ def curves_figure(results: Study) -> Figure:
         keys.append(parts.key("best at every budget of seconds, of all search runs", **style))
     seconds = curves["train_s"][curves["train_s"] > 0]
     fastest = configurations(results)["expected_s"].min()
-    if seconds.max() > LOG_FROM * fastest:  # False if one is NaN
+    if seconds.max() > LOG_SECONDS_FROM * fastest:  # False if one is NaN
         axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
         parts.plain_ticks(axes, "x")
     else:
@@ -105,7 +105,7 @@ def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     colour, style = parts.colour_of(run["framework"]), parts.LINE_STYLES[rank % 4]
     x, y = curve_xy(results.metric, parts.some(curve, MOST_OF_ONE))
     axes.plot(x, y, color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
-    mark(axes, results.metric, curve, run, colour)
+    mark_result(axes, results.metric, curve, run, colour)
     shape = parts.marker_of(run["num_workers"])
     reached = parts.wrapped(", ".join(seconds_of(results, trial)), parts.ROOM)
     words = f"{name_of(results, trial)}\n{reached}"
@@ -147,7 +147,7 @@ def seconds_of(results: Study, trial: str) -> list[str]:
     return [f"search {found}", f"new seeds {row['printed_s']:.2f} s ({what})", ends]
 
 
-def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str) -> None:
+def mark_result(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str) -> None:
     """Draw the marker of a run (its row of `trials`) on its curve: at the target, or at the best
     value if the target was missed."""
     if curve.empty:
@@ -166,9 +166,9 @@ MOST_ROWS = 10
 ROW_HEIGHT = 0.52
 """Height of a configuration's row in inches."""
 ROLE_MARKERS = {"trial": "D", "placement_check": "v", "race": "o", "confirm": "s"}
-SEARCHED = ("trial", "placement_check")
+SEARCH_ROLES = ("trial", "placement_check")
 """Roles with hollow markers."""
-MISSED: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
+MISS_STYLE: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 
 
 def race_figure(results: Study) -> Figure:
@@ -263,8 +263,8 @@ def _interval(axes: Axes, results: Study, trial: str, place: int, colour: str) -
 def _run(axes: Axes, row: Any, place: int, colour: str) -> None:
     style: dict[str, Any] = {"marker": ROLE_MARKERS[row.role], "markersize": 6, "color": colour}
     if not row.is_hit:
-        style = MISSED | {"markersize": 7, "color": parts.INK}
-    elif row.role in SEARCHED:
+        style = MISS_STYLE | {"markersize": 7, "color": parts.INK}
+    elif row.role in SEARCH_ROLES:
         style |= {"markerfacecolor": parts.PAPER}
     else:
         style |= {"markeredgecolor": parts.PAPER, "markeredgewidth": 0.7}
@@ -273,7 +273,7 @@ def _run(axes: Axes, row: Any, place: int, colour: str) -> None:
 
 def _legend(figure: Figure, results: Study, table: pd.DataFrame, *, left_out: int) -> None:
     keys: list[Artist] = [
-        parts.dot(ROLES[role], marker=marker, is_filled=role not in SEARCHED)
+        parts.dot(ROLES[role], marker=marker, is_filled=role not in SEARCH_ROLES)
         for role, marker in ROLE_MARKERS.items()
         if role in set(table["role"])
     ]
@@ -281,7 +281,7 @@ def _legend(figure: Figure, results: Study, table: pd.DataFrame, *, left_out: in
     keys.append(Patch(color=parts.QUIET, label=f"{what}, 90 % interval"))
     if not table["is_hit"].all():
         words = "missed the target" if results.is_timed else "failed"
-        keys.append(parts.key(words, linestyle="none", **MISSED))
+        keys.append(parts.key(words, linestyle="none", **MISS_STYLE))
     keys += parts.frameworks(table["framework"])
     if left_out:
         keys.append(parts.note(f"{left_out} more are not drawn"))

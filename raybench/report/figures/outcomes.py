@@ -98,7 +98,7 @@ def plateau(results: Study, found: StudyOutcomes) -> set[str]:
     return {*values.index[near], *(trial for trial in ties if trial in values.index)}
 
 
-MOST_BARS = 12
+MOST_IMPORTANCES = 12
 """Most keys of the figure."""
 
 
@@ -108,7 +108,7 @@ def importance_figure(results: Study) -> Figure:
     The thin line is the range over five subsets of the runs; if it reaches 0, the key may not
     matter.
     """
-    table = importance_of(results).head(MOST_BARS)
+    table = importance_of(results).head(MOST_IMPORTANCES)
     figure, axes = parts.new_figure(0.9 + 0.34 * max(len(table), 2))
     shares, places = 100 * table["importance"], np.arange(len(table))
     low, high = 100 * table["low"], 100 * table["high"]
@@ -146,13 +146,13 @@ def keys_by_importance(results: Study) -> list[str]:
     return sorted(varied, key=lambda key: known.index(key) if key in known else len(known))
 
 
-LOG_FROM = 20.0
+LOG_VALUES_FROM = 20.0
 """Ratio of the largest to the smallest value from which on an axis is logarithmic."""
 MOST_DISTINCT = 6
 """Number of distinct values up to which numbers are drawn as categories."""
 MOST_NAMES = 8
 """Most categories of an axis; rarer ones are merged."""
-NULL = "null"
+NULL_NAME = "null"
 """Name of a value that is null or missing."""
 LONGEST_LABEL = 16
 """Most characters of a category's label."""
@@ -191,7 +191,7 @@ def _is_of_numbers(column: "pd.Series[Any]") -> bool:
 def names_of(column: "pd.Series[Any]") -> list[str]:
     """Return the names of a key's values, for axes and tables."""
     name = parts.number if _is_of_numbers(column) else _named
-    return [NULL if pd.isna(one) else name(one) for one in column]
+    return [NULL_NAME if pd.isna(one) else name(one) for one in column]
 
 
 def _named(value: object) -> str:
@@ -201,9 +201,9 @@ def _named(value: object) -> str:
 
 MOST_KEYS, MOST_SLICED = 8, 500
 """Most panels, and most points of all panels."""
-STRIP = 0.13
+MISSED_SHARE = 0.13
 """Share of a panel's height for configurations that missed the target."""
-SHADE: dict[str, Any] = {"color": "#009E73", "alpha": 0.16, "linewidth": 0}
+SHADE_STYLE: dict[str, Any] = {"color": "#009E73", "alpha": 0.16, "linewidth": 0}
 SHAPES = {"torch": "o", "tensorflow": "s"}
 
 
@@ -274,7 +274,9 @@ def _panel(axes: Axes, found: StudyOutcomes, key: str, rows: pd.DataFrame, near:
         top = axes.get_xaxis_transform()
         style = {"color": parts.QUIET, "markersize": 5, "linestyle": "none", "zorder": 2}
         axes.plot(places[missed.index], np.full(len(missed), 0.94), "x", transform=top, **style)
-        axes.plot([0, 1], [1 - STRIP] * 2, color=parts.QUIET, lw=0.7, transform=axes.transAxes)
+        axes.plot(
+            [0, 1], [1 - MISSED_SHARE] * 2, color=parts.QUIET, lw=0.7, transform=axes.transAxes
+        )
     best: Any = found.known.iloc[0]
     style = {"markersize": 12, "markeredgecolor": parts.PAPER, "zorder": 6}
     axes.plot(places[best.name], best["outcome"], "*", color=parts.INK, **style)
@@ -289,12 +291,12 @@ def _names_axis(axes: Axes, names: list[str], good: "pd.Series[float]") -> None:
         for label in axes.get_xticklabels():
             label.set(rotation=30, ha="right", rotation_mode="anchor")
     for place in sorted(set(good.round())):
-        axes.axvspan(place - 0.5, place + 0.5, zorder=0, **SHADE)
+        axes.axvspan(place - 0.5, place + 0.5, zorder=0, **SHADE_STYLE)
 
 
 def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float]") -> None:
     low, high = values.min(), values.max()
-    is_log = low > 0 and high >= LOG_FROM * low
+    is_log = low > 0 and high >= LOG_VALUES_FROM * low
     if is_log:
         axes.set_xscale("log")
     ends = axes.xaxis.get_transform()
@@ -306,7 +308,7 @@ def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float
 
     axes.set_xlim(*wider(low, high, 0.05))
     if len(good):
-        axes.axvspan(*wider(good.min(), good.max(), 0.015), zorder=0, **SHADE)
+        axes.axvspan(*wider(good.min(), good.max(), 0.015), zorder=0, **SHADE_STYLE)
     if is_log:
         parts.plain_ticks(axes, "x", is_narrow=True)
     else:
@@ -318,7 +320,7 @@ def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float
 def _strip(axes: Axes) -> None:
     """Add room above the seconds for configurations that missed the target, with a tick label."""
     low, high = axes.get_ylim()
-    top = low * (high / low) ** (1 / (1 - STRIP))
+    top = low * (high / low) ** (1 / (1 - MISSED_SHARE))
     axes.set_ylim(low, top)
     parts.plain_ticks(axes, "y")
     ticks = [float(tick) for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
@@ -334,7 +336,7 @@ def _slice_keys(found: StudyOutcomes, rows: pd.DataFrame, near: set[str]) -> lis
     ]
     keys.append(parts.key("best", marker="*", markersize=11, linestyle="none"))
     if len(near) > 1:
-        keys.append(Patch(label=f"as good: {counted(len(near), 'configuration')}", **SHADE))
+        keys.append(Patch(label=f"as good: {counted(len(near), 'configuration')}", **SHADE_STYLE))
     if found.is_seconds and len(found.missed):
         words = f"missed the target ({len(found.missed):,})"
         keys.append(parts.key(words, parts.QUIET, marker="x", linestyle="none"))

@@ -16,12 +16,12 @@ from raybench.spec.text import counted
 from raybench.stats.curve_model import Array, CurveModel
 from raybench.stats.record import RunRecord
 
-STEPS = (5, 20)
+TRIAL_COUNTS = (5, 20)
 """Trials after which the surface is drawn, and after all."""
 NUM_RATES = 24
-LEAST_RATES, LEAST_BATCHES, LEAST_TRIALS = 3, 2, 8
+LEAST_RATES, LEAST_BATCHES, LEAST_SURFACE_TRIALS = 3, 2, 8
 """Rates, batches and trials of the best optimizer from which on there is a surface."""
-WIDEST = 8.0
+COLOR_RANGE = 8.0
 """Factor between the least and the greatest seconds that have a color of their own."""
 MOST_DRAWN = 200
 """Most trials of a panel."""
@@ -52,7 +52,7 @@ def surface_of(results: Study) -> SurfaceMap | None:
     run reached the target."""
     trials = [one for one in results.runs.values() if one.role == "trial" and one.samples]
     best = ranked(results.trials)
-    if not results.is_timed or best.empty or len(trials) < LEAST_TRIALS:
+    if not results.is_timed or best.empty or len(trials) < LEAST_SURFACE_TRIALS:
         return None
     if all(one.time_to_target_s is None for one in trials):
         return None
@@ -60,12 +60,12 @@ def surface_of(results: Study) -> SurfaceMap | None:
     own = [(at, one) for at, one in enumerate(trials, 1) if one.spec.optimizer == optimizer]
     tried = sorted({one.spec.learning_rate for _, one in own})
     batches = sorted({one.spec.global_batch_size for _, one in own})
-    if len(tried) < LEAST_RATES or len(batches) < LEAST_BATCHES or len(own) < LEAST_TRIALS:
+    if len(tried) < LEAST_RATES or len(batches) < LEAST_BATCHES or len(own) < LEAST_SURFACE_TRIALS:
         return None
     rates = np.geomspace(tried[0], tried[-1], NUM_RATES)
     sizes = np.array(batches, dtype=float)
     per_sample = _seconds_per_sample([one for _, one in own], sizes)
-    steps = [*(one for one in STEPS if one < len(trials)), len(trials)]
+    steps = [*(one for one in TRIAL_COUNTS if one < len(trials)), len(trials)]
     seconds = {
         number: per_sample[:, None] * _samples(results, trials[:number], optimizer, rates, sizes)
         for number in steps
@@ -132,7 +132,7 @@ def surface_figure(results: Study) -> Figure:
     assert surface is not None
     figure, panels = parts.panels(len(surface.seconds), 1.9, 0.3, sharex=True)
     least = float(surface.seconds[max(surface.seconds)].min())
-    scale = LogNorm(least, WIDEST * least)
+    scale = LogNorm(least, COLOR_RANGE * least)
     rows = range(len(surface.batches))
     edges = np.geomspace(surface.rates[0], surface.rates[-1], NUM_RATES + 1)
     for axes, (number, seconds) in zip(panels, surface.seconds.items(), strict=True):

@@ -32,8 +32,8 @@ THEMED = {
 SVG, LINK = "http://www.w3.org/2000/svg", "{http://www.w3.org/1999/xlink}href"
 ROOT = "fill:var(--ink);stroke-linejoin:round;stroke-linecap:butt;font-family:inherit"
 """Style of the root element; matplotlib writes no fill for black."""
-COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
-NUMBERS = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
+HEX_COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
+LONG_DECIMALS = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 NO_TURN = re.compile(r"rotate\(-?0(?: [^)]*)?\)")
 GID = "artist-"
 
@@ -128,7 +128,9 @@ def _name(one: ElementTree.Element, prefix: str, used: set[str], gids: Mapping[s
         value = one.attrib[key].replace("url(#", f"url(#{prefix}-")
         if key == "style":
             value = _style(value, is_marker=one.tag == "use")
-        value = NUMBERS.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
+        value = LONG_DECIMALS.sub(
+            lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value
+        )
         one.set(key, " ".join(value.split()))
         if not value or (key == "transform" and NO_TURN.fullmatch(value)):
             del one.attrib[key]
@@ -147,4 +149,4 @@ def _style(style: str, *, is_marker: bool) -> str:
     if is_marker:  # its definition has the stroke
         found = {key: value for key, value in found.items() if not key.startswith("stroke")}
     text = ";".join(f"{key}:{value}" for key, value in found.items())
-    return COLOUR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)
+    return HEX_COLOUR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)

@@ -124,10 +124,10 @@ ROLE_COLOURS = {
     "scaling": "#0072B2",
     "pair": "#0072B2",
 }
-MOST_BARS, MOST_DOTS = 350, 250
+MOST_RUN_BARS, MOST_DOTS = 350, 250
 """Most bars of runs, and most dots of the upper panel."""
 MOST_LANES = 24
-UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
+TIME_UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
 
 
 def timeline_figure(results: Study) -> Figure:
@@ -166,7 +166,7 @@ def timeline_table(results: Study) -> pd.DataFrame:
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    found = ((scale, unit) for most, scale, unit in UNITS if seconds <= most)
+    found = ((scale, unit) for most, scale, unit in TIME_UNITS if seconds <= most)
     return next(found, (86400.0, "d"))
 
 
@@ -200,7 +200,7 @@ def _best(figure: Figure, axes: Axes, results: Study, found: Spans, scale: float
 
 def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
     runs = found.runs[found.runs["lane"] < MOST_LANES]
-    bars = parts.some(runs, MOST_BARS)
+    bars = parts.some(runs, MOST_RUN_BARS)
     keys: list[Artist] = []
     for role, own in bars.groupby("role", sort=False):
         colour = ROLE_COLOURS[str(role)]
@@ -254,14 +254,14 @@ PHASE_STYLE = {
     "other": ("#F0E442", "--"),
 }
 """Colour and hatching of each phase; adjacent ones also differ in grey."""
-ORDER = ("reference", "search", "confirm", "scaling", "compare")
+PHASE_ORDER = ("reference", "search", "confirm", "scaling", "compare")
 """Order of the phases of a study."""
 
 
 def ledger_figure(results: Study) -> Figure:
     """Draw the time in each phase of a run, summed per phase of the study and framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
-    groups = sorted(groups, key=lambda one: ORDER.index(one[0][0]))
+    groups = sorted(groups, key=lambda one: PHASE_ORDER.index(one[0][0]))
     figure, axes = parts.new_figure(1.0 + 0.5 * len(groups))
     axes.set_xlabel("seconds summed over runs [s]")
     names = [

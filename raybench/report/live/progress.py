@@ -270,9 +270,9 @@ class ProgressDisplay(_Shown):
             return screen.study_screen(console, self.state, self._clock(), has_best=has_best)
 
 
-ROWS = 12
+MOST_NOTEBOOK_ROWS = 12
 """Most evaluations in a notebook; a terminal shows all."""
-CURVE = 30
+MOST_SPARKLINE_WIDTH = 30
 
 
 class TrainingScreen(_Shown):
@@ -299,7 +299,7 @@ class TrainingScreen(_Shown):
         """Show an evaluation of the run."""
         self._run.add(evaluation, self._clock())
         line = curve_line(self._metric, evaluation)
-        self._rows = [*self._rows[1 - ROWS :], line]
+        self._rows = [*self._rows[1 - MOST_NOTEBOOK_ROWS :], line]
         if not self._console.is_jupyter:
             say(self._console, line)
         if self._view is not None:
@@ -335,7 +335,11 @@ class TrainingScreen(_Shown):
         if left_s is not None:
             parts.append(f"at most {screen.about(left_s)} left")
         words = "best " + ", ".join(parts)
-        room = 0 if console.options.ascii_only else min(CURVE, console.width - len(words) - 2)
+        room = (
+            0
+            if console.options.ascii_only
+            else min(MOST_SPARKLINE_WIDTH, console.width - len(words) - 2)
+        )
         curve = screen.sparkline(values, room, others=[] if target is None else [target])
         return f"{curve}  {words}" if curve else words
 

@@ -51,7 +51,7 @@ def metric_words(metric: Metric, value: float | None) -> str:
     return f"{'' if metric.is_share else f'{metric.words} '}{metric.shown(value)}"
 
 
-LEVELS = "▁▂▃▄▅▆▇█"
+SPARKLINE_LEVELS = "▁▂▃▄▅▆▇█"
 """Characters of a sparkline, from the lowest to the highest value."""
 
 
@@ -73,13 +73,13 @@ def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = 
         if math.isnan(value):
             return " "
         share = (min(max(value, low), high) - low) / (high - low) if high > low else 0.0
-        return LEVELS[min(int(share * len(LEVELS)), len(LEVELS) - 1)]
+        return SPARKLINE_LEVELS[min(int(share * len(SPARKLINE_LEVELS)), len(SPARKLINE_LEVELS) - 1)]
 
     return "".join(map(level, shown))
 
 
 STARTING = "starting workers"
-PHASES = {
+PHASE_NAMES = {
     "reference": "reference runs",
     "placement_check": "placements that were only predicted",
     "confirm": "winners alone",
@@ -108,11 +108,11 @@ def _best_words(state: LiveState) -> str:
     return f"{words}: trial {best.trial}  {state.label(best.spec)}"
 
 
-MOST_LINES = 3
+MOST_TEXT_LINES = 3
 """Most lines of a text; a longer one loses its middle."""
 MOST_CAUSES = 5
-BAR = 60
-NAMED = 9
+BAR_WIDTH = 60
+NAMES_WIDTH = 9
 """Width of the names on the left."""
 LEAST_ROWS = 4
 """Least lines for open runs, however low the terminal is."""
@@ -160,7 +160,7 @@ def study_screen(
 
 def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
     pace = state.pace
-    words = f"{PHASES.get(state.phase, state.phase)}: {pace.num_done} of {pace.num_runs} done"
+    words = f"{PHASE_NAMES.get(state.phase, state.phase)}: {pace.num_done} of {pace.num_runs} done"
     left, left_words = state.time_left(at), ""
     if left is not None:
         left_words = f"about {about(left.seconds)} left"
@@ -172,28 +172,30 @@ def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
         done = {"total": pace.num_runs, "completed": min(pace.num_done, pace.num_runs)}
         styles = {"complete_style": "cyan", "finished_style": "cyan"}
         bar = Table.grid()
-        bar.add_row(ProgressBar(**done, **styles, width=min(width, BAR)))  # type: ignore[arg-type]
+        bar.add_row(ProgressBar(**done, **styles, width=min(width, BAR_WIDTH)))  # type: ignore[arg-type]
         lines.append(bar)
     return lines
 
 
-def _text(text: str, width: int, style: str = "", *, lines: int = MOST_LINES) -> Text:
+def _text(text: str, width: int, style: str = "", *, lines: int = MOST_TEXT_LINES) -> Text:
     """Return text from outside, shortened to about this many lines."""
     room = lines * width - (width // 4 if lines > 1 else 0)
     return Text(shorten(clean(text), max(room, 8)), style, overflow="fold")
 
 
-def _named(facts: Iterable[tuple[str, str, str]], width: int, lines: int = MOST_LINES) -> Table:
+def _named(
+    facts: Iterable[tuple[str, str, str]], width: int, lines: int = MOST_TEXT_LINES
+) -> Table:
     """Return a grid of (name, text, style)."""
     grid = Table.grid()
-    grid.add_column(width=NAMED, style="dim")
+    grid.add_column(width=NAMES_WIDTH, style="dim")
     grid.add_column(overflow="fold")
     for name, words, style in facts:
-        grid.add_row(name, _text(words, max(width - NAMED, 1), style, lines=lines))
+        grid.add_row(name, _text(words, max(width - NAMES_WIDTH, 1), style, lines=lines))
     return grid
 
 
-CURVE = 16
+SPARKLINE_WIDTH = 16
 """Width of a sparkline."""
 LEAST_WIDTHS = {"train s": 40, "curve": 60, "samples/s": 100}
 """Least width of the terminal for a column of the table; 30 for the value."""
@@ -208,7 +210,7 @@ def _running(console: Console, state: LiveState, at: float, room: int) -> list[R
         return []
     name = max(5, *(min(cell_len(clean(run.name)), LONGEST_NAME) for run in runs))
     columns = {runs[0].metric.words: 8, "train s": 8, "samples/s": 9}
-    columns |= {} if console.options.ascii_only else {"curve": CURVE}
+    columns |= {} if console.options.ascii_only else {"curve": SPARKLINE_WIDTH}
     shown = {
         key: max(wide, len(key))
         for key, wide in columns.items()
@@ -260,7 +262,7 @@ def _cells(run: LiveRun, scale: Sequence[float]) -> dict[str, str]:
         run.metric.words: run.metric.shown(point.value),
         "train s": f"{point.train_s:.2f}",
         "samples/s": f"{point.samples_per_s:,.0f}",
-        "curve": sparkline(run.values, CURVE, others=scale),
+        "curve": sparkline(run.values, SPARKLINE_WIDTH, others=scale),
     }
 
 

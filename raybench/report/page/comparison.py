@@ -16,9 +16,14 @@ from raybench.spec.documents import validate
 
 Named = Sequence[tuple[str, Study]]
 """Studies with unique names."""
-COMPARED = {"metric": "metrics", "target": "targets", "workload": "models", "dataset": "data"}
+COMPARED_CONDITIONS = {
+    "metric": "metrics",
+    "target": "targets",
+    "workload": "models",
+    "dataset": "data",
+}
 """Conditions that must be equal for studies to be comparable, and their names."""
-SIZES = ("shape", "num_classes", "num_samples")
+DERIVED_KEYS = ("shape", "num_classes", "num_samples")
 """Keys of a dataset that follow from the others."""
 
 
@@ -57,7 +62,7 @@ def words(value: Any) -> str:
 
 
 def conditions(results: Study) -> dict[str, str]:
-    """Return the conditions of a study in words: those of COMPARED, and the machine."""
+    """Return the conditions of a study in words: those of COMPARED_CONDITIONS, and the machine."""
     study, machine = results.study["study"], results.study.get("machine")
     gpus = sorted({one for run in results.runs.values() for one in run.accelerators})
     cores = []
@@ -76,16 +81,18 @@ def _dataset_words(dataset: Any) -> str:
     """Return a dataset's name and the keys that differ from their defaults."""
     if not isinstance(dataset, Mapping):
         return words(dataset)
-    given = {key: value for key, value in dataset.items() if key not in SIZES}
+    given = {key: value for key, value in dataset.items() if key not in DERIVED_KEYS}
     spec = validate(DatasetSpec, given, "dataset")
     other = spec.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
     return ", ".join([spec.name, *([words(other)] if other else [])])
 
 
 def differing(studies: Sequence[Study]) -> list[str]:
-    """Return the names of the conditions of COMPARED in which studies differ."""
+    """Return the names of the conditions of COMPARED_CONDITIONS in which studies differ."""
     found = [conditions(one) for one in studies]
-    return [words for key, words in COMPARED.items() if len({one[key] for one in found}) > 1]
+    return [
+        words for key, words in COMPARED_CONDITIONS.items() if len({one[key] for one in found}) > 1
+    ]
 
 
 def _winner(results: Study) -> pd.Series | None:

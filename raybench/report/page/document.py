@@ -86,7 +86,7 @@ def answer_of(results: Study, study: str) -> PageAnswer:
 
     def linked(text: str) -> Markup:
         """Return a sentence in which names of trials are links."""
-        return Markup(TRIALS.sub(links, own(text)))
+        return Markup(NAMED_TRIALS.sub(links, own(text)))
 
     def links(found: re.Match[str]) -> str:
         names = found[2].split(", ")
@@ -103,8 +103,8 @@ def answer_of(results: Study, study: str) -> PageAnswer:
     )
 
 
-NAME = r"[\w-]+(?:\.[\w-]+)*"
-TRIALS = re.compile(rf"(\btrials? )({NAME}(?:, {NAME})*)")
+TRIAL_NAME = r"[\w-]+(?:\.[\w-]+)*"
+NAMED_TRIALS = re.compile(rf"(\btrials? )({TRIAL_NAME}(?:, {TRIAL_NAME})*)")
 """Trials named in a sentence: `trial 0003`, `trials 0003, 0012.torch2`."""
 
 
@@ -181,11 +181,11 @@ class StudyPart:
     parts: Sequence[PagePart]
 
 
-PREDICTED = (
+PREDICTED_CAPTION = (
     "Predicted (~), not run: from a trial's learning curve and the measured step times. Never "
     "mixed with what was measured."
 )
-FAILED = "Failed runs by cause, the most frequent first"
+FAILED_CAPTION = "Failed runs by cause, the most frequent first"
 
 
 OnFault = Callable[[str, Exception], None]
@@ -225,10 +225,10 @@ def _parts(
     predicted = pd.DataFrame() if is_scaling else predictions(results)
     if len(predicted):
         rough = [BATCH_STATISTICS] if trials["batch_statistics"].eq(True).any() else []
-        tables = [(PREDICTED, predicted.rename(columns={"trial": "curve of trial"}))]
+        tables = [(PREDICTED_CAPTION, predicted.rename(columns={"trial": "curve of trial"}))]
         yield "predicted", PagePart("Not run: predicted", rough, tables)
     failed = failures(trials)
-    tables = [(FAILED, failed)] if len(failed) else []
+    tables = [(FAILED_CAPTION, failed)] if len(failed) else []
     lines = [] if tables else ["No run failed."]
     yield "failures", PagePart("Failures by cause", lines, tables, rest="trials.csv")
 
@@ -252,7 +252,7 @@ def _pictures(
     return pictures, missing
 
 
-MOST_NAMED = 20
+MOST_MACHINES_NAMED = 20
 """Most hosts, devices and GPUs that are named."""
 
 
@@ -268,8 +268,8 @@ def _provenance(results: Study) -> list[tuple[str, str, bool]]:
         ("GPUs of runs", {one for run in runs for one in run.accelerators}),
     ):
         if values:
-            more = len(values) - MOST_NAMED
-            listed = ", ".join(sorted(values)[:MOST_NAMED])
+            more = len(values) - MOST_MACHINES_NAMED
+            listed = ", ".join(sorted(values)[:MOST_MACHINES_NAMED])
             pairs.append((name, listed + (f" and {more} more" if more > 0 else ""), False))
     pairs.append(("Results", shown(results.place, results.folder), False))
     pairs.append(("Page written", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", False))

@@ -22,7 +22,7 @@ from raybench.spec.values import short
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import RunRecord
 
-DIGITS = 4
+SIGNIFICANT_DIGITS = 4
 """Significant digits of a number."""
 
 
@@ -72,7 +72,7 @@ def _texts(column: pd.Series) -> list[str]:
     if pd.api.types.is_float_dtype(column):
         sizes = column.abs()[np.isfinite(column) & (column != 0)]
         if len(sizes) and sizes.max() < 1e7 and sizes.min() >= sizes.max() / 1e5:
-            decimals = min(max(DIGITS - 1 - math.floor(math.log10(sizes.max())), 0), 5)
+            decimals = min(max(SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(sizes.max())), 0), 5)
             # Adding 0 turns -0 into 0.
             rounded = column.round(decimals) + 0.0
             return [f"{one:,.{decimals}f}" if math.isfinite(one) else MISSING for one in rounded]
@@ -86,17 +86,17 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, float | np.floating):
-        return number(float(value))
+        return number_text(float(value))
     if isinstance(value, int | np.integer):
         return f"{value:,}"
     return shorten(clean(str(value)), LONGEST_CELL)
 
 
-def number(value: float) -> str:
+def number_text(value: float) -> str:
     """Return a number with four significant digits, without decimals from 1,000 on."""
     if not math.isfinite(value):
         return MISSING
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{DIGITS}g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{SIGNIFICANT_DIGITS}g}"
 
 
 @dataclass(frozen=True)
@@ -279,9 +279,9 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
     return [[name, shorten(clean(value), LONGEST_CELL)] for name, value in said.items() if value]
 
 
-MOST_ROWS, MOST_CHOICES = 50, 12
+MOST_HTML_ROWS, MOST_CHOICES = 50, 12
 """Rows without the script, and most values of a column that can be filtered by a list."""
-FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
+NUMBER_FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
 """Format of a number by the kind of its column; page.js has the same in `written`."""
 
 
@@ -298,7 +298,7 @@ class TrialTable:
 def trials_of(results: Study, study: str) -> TrialTable:
     """Return the table of trials; `study` is the prefix of the ids of its rows."""
     columns, order = columns_of(results), order_of(results)
-    marks, first = _marks(results), order[:MOST_ROWS]
+    marks, first = _marks(results), order[:MOST_HTML_ROWS]
     caption = f"The {len(first)} best of {len(order):,} runs"
     if len(first) == len(order):
         caption = f"All {len(order)} runs, best first"
@@ -332,6 +332,6 @@ def _shown(value: Any, kind: str) -> str:
         return MISSING
     if kind == "text":
         return clean(str(value))
-    if kind not in FORMS:
-        return number(float(value))
-    return FORMS[kind].format(value).replace("%", " %")
+    if kind not in NUMBER_FORMS:
+        return number_text(float(value))
+    return NUMBER_FORMS[kind].format(value).replace("%", " %")
