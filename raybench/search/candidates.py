@@ -128,7 +128,7 @@ def usual_rate(values: Values, known: Values) -> float:
     return default_rate(optimizer, batch)
 
 
-class Candidates:
+class ConfigurationSpace:
     """Random configurations of a space, and the neighbors of good ones.
 
     Args:

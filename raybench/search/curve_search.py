@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raybench.search.candidates import Axes, Candidates, Values
+from raybench.search.candidates import Axes, ConfigurationSpace, Values
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import (
@@ -106,7 +106,9 @@ class CurveSearch:
         self._metric = objective.judged_by
         self._rng = np.random.default_rng(study.search.seed + 1_000_003 * num_earlier)
         self._axes = Axes(space, study.fixed)
-        self._candidates = Candidates(space, self._known, self._rng, widen=study.search.widen)
+        self._configurations = ConfigurationSpace(
+            space, self._known, self._rng, widen=study.search.widen
+        )
         sign, has_target = self._metric.sign, objective.kind == TIME
         base = objective.baseline_value
         self.model = CurveModel(
@@ -121,7 +123,6 @@ class CurveSearch:
         self._starts = priors(space, study.fixed, factor=rate_factor(study))
         if not study.search.priors:
             self._starts = []
-        self._known_starts: list[dict[str, Any]] = []
         self._values: dict[str, dict[str, Any]] = {}
         self._running: set[str] = set()
         self._earlier: set[str] = set()
@@ -144,9 +145,9 @@ class CurveSearch:
         self.model.refresh()
         if number < self._policy.num_first or not self.model.is_known:
             start = self._start(number)
-            drawn = (self._candidates.draw() for _ in range(self._policy.num_candidates))
+            drawn = (self._configurations.draw() for _ in range(self._policy.num_candidates))
             return [start, *drawn] if is_open(start) else list(filter(is_open, drawn))
-        candidates = [values for values in self._all_candidates() if is_open(values)]
+        candidates = [values for values in self._candidates() if is_open(values)]
         if not candidates:
             return []
         best = self.best_log_seconds()
@@ -175,19 +176,18 @@ class CurveSearch:
         return np.asarray((apart <= self._axes.tolerances).all(axis=2).sum(axis=1))
 
     def start_with(self, every: Sequence[dict[str, Any]]) -> None:
-        """Replace the first trials by configurations known to be good, best first."""
+        """Begin with the best of configurations known to be good, given best first; every second
+        of the first trials remains random."""
         apart: dict[str, dict[str, Any]] = {}
         for one in every:
             apart.setdefault(identity(one), one)
-        self._known_starts = list(apart.values())[: self._policy.num_first]
+        self._starts = [*list(apart.values())[: self._policy.num_first // 2], *self._starts]
 
     def _start(self, number: int) -> dict[str, Any]:
-        """Return one of the first trials: known to be good, else usual rates and random in turn."""
+        """Return one of the first trials: usual rates and random ones in turn."""
         start = self._draw_narrow()
-        if number < len(self._known_starts):
-            start = self._candidates.draw(self._known_starts[number])
-        elif number % 2 == 0 and number // 2 < len(self._starts):
-            start = self._candidates.draw(self._starts[number // 2])
+        if number % 2 == 0 and number // 2 < len(self._starts):
+            start = self._configurations.draw(self._starts[number // 2])
         return start
 
     @property
@@ -198,15 +198,15 @@ class CurveSearch:
     def _draw_narrow(self) -> dict[str, Any]:
         """Return a random configuration that runs on few workers."""
         if self._placer is None:
-            return self._candidates.draw()
+            return self._configurations.draw()
         placements = self._placer.factors.of_values
-        drawn = [self._candidates.draw() for _ in range(self._policy.num_narrow)]
+        drawn = [self._configurations.draw() for _ in range(self._policy.num_narrow)]
         return min(drawn, key=lambda one: min(p.num_workers for p in placements(one)))
 
-    def _all_candidates(self) -> list[dict[str, Any]]:
-        found = [self._candidates.draw() for _ in range(self._policy.num_candidates)]
+    def _candidates(self) -> list[dict[str, Any]]:
+        found = [self._configurations.draw() for _ in range(self._policy.num_candidates)]
         for values in self._best(self._policy.num_best):
-            found += [values, *self._candidates.around(values)]
+            found += [values, *self._configurations.around(values)]
         return found
 
     def _best(self, number: int) -> list[dict[str, Any]]:
@@ -218,7 +218,7 @@ class CurveSearch:
             found.setdefault(str(values), values)
             if len(found) == number:
                 break
-        return [one for one in found.values() if self._candidates.lies_inside(one)]
+        return [one for one in found.values() if self._configurations.lies_inside(one)]
 
     # Observations.
 

@@ -34,7 +34,7 @@ from raybench.search import reference_settings as settings
 from raybench.search.reference_settings import ReferenceRun
 from raybench.search.sampling.default_rates import rate_factor, usual_values
 from raybench.search.sampling.earlier import rejudged, set_keys
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import (
     BEST_OF_ALL,
     BEST_OF_MANY,
@@ -325,7 +325,7 @@ def _without_reference(
     named = [key for key in study.auto if key != EVAL_INTERVAL]
     reason = f"the reference run failed ({record.failure}: {record.message})"
     if named:
-        raise UserError(f"{named[0]}: auto: {reason}; name a value instead.")
+        raise UserError(f"{named[0]}: auto: {reason}; name a value instead.", ErrorCode.NO_RESULT)
     fixed = study.fixed | {EVAL_INTERVAL: eval_interval}
     how = f"evaluated every {eval_interval:,} samples: {reason}"
     return study.model_copy(update={"fixed": fixed, "is_set": True}), [how]

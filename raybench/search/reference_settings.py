@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import (
     BEST_OF_MANY,
@@ -143,7 +143,8 @@ def target_from(
         raise UserError(
             f"target: auto: the reference runs reached {how}, hardly "
             f"{'above' if metric.direction == 'max' else 'below'} the baseline; "
-            "raise objective.max_train_seconds, or name a target."
+            "raise objective.max_train_seconds, or name a target.",
+            ErrorCode.NO_RESULT,
         )
     target = median - metric.sign * margin
     if least is not None and metric.reaches(least, target):
@@ -209,7 +210,8 @@ def set_target(
     if len(values) < len(known):
         raise UserError(
             f"target: auto: a reference run has no {metric.words}{_in_a_row(hold)}; raise "
-            "objective.max_train_seconds, or name a target."
+            "objective.max_train_seconds, or name a target.",
+            ErrorCode.NO_RESULT,
         )
     target = target_from(values, baseline_value, metric, least=least)
     reference = describe(runs[0].record.spec)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raybench.search.candidates import Axes, Candidates
+from raybench.search.candidates import Axes, ConfigurationSpace
 from raybench.search.curve_search import CurvePolicy
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.sampling.earlier import load_earlier
@@ -269,7 +269,7 @@ def test_axes_hold_for_every_kind_of_key() -> None:
     space = parse_space(raw, {}, "test")
     axes = Axes(space, {})
     assert axes.num_categories == 3
-    candidates = Candidates(space, {}, np.random.default_rng(0))
+    candidates = ConfigurationSpace(space, {}, np.random.default_rng(0))
     points = axes.points([candidates.draw() for _ in range(300)])
     assert points.shape == (300, 9)
     assert np.isfinite(points).all()

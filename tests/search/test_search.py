@@ -162,7 +162,8 @@ def test_what_was_left_out_for_a_failure_is_said(tmp_path: Path) -> None:
     run_all(one, diverge)
     said = one.left_out()
     assert said is not None
-    assert "because an equivalent run had failed: adam at learning rate" in said
+    assert "adam" in said
+    assert "lars" not in said
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])

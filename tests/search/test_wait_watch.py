@@ -125,8 +125,8 @@ def test_a_run_that_does_not_answer_after_ctrl_c_is_ended_and_said(
     assert time.perf_counter() - began >= 0.5, "it may come to its next report"
     assert stage.least_s[0] == 0.5, "and so may one that began a moment ago"
     (sentence,) = stage.said
-    assert "0001 did not answer for 42 s" in sentence
-    assert "the same command resumes" in sentence
+    assert "0001" in sentence
+    assert "42 s" in sentence
 
 
 def test_what_goes_wrong_there_is_raised_in_the_study_s_own_thread() -> None:

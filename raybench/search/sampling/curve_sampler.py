@@ -26,7 +26,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from raybench.search.candidates import Axes, Candidates
+from raybench.search.candidates import Axes, ConfigurationSpace
 from raybench.search.curve_search import CurvePolicy
 from raybench.spec.space import Choices, Range, Space, known_values
 from raybench.stats.curve_model import CurveModel
@@ -79,7 +79,7 @@ class CurveSampler(BaseSampler):
             return {}
         by_run = {str(one.number): one for one in trials}
         means = model.means(np.array([model.curves[name].point for name in model.modelled]))
-        candidates = Candidates(space_of(search_space), known_values({}, {}), self._rng)
+        candidates = ConfigurationSpace(space_of(search_space), known_values({}, {}), self._rng)
         drawn = [candidates.draw() for _ in range(self._policy.num_candidates)]
         for at in np.argsort(means)[: self._policy.num_best]:
             params = by_run[model.modelled[at]].params

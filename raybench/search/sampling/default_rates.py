@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from raybench.search.factorisation import GLOBAL_BATCH, Factors
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import flat
 from raybench.spec.schedule import scaling_factor
 from raybench.spec.space import (
@@ -182,13 +182,15 @@ def check_grid(study: StudySpec, space: Space) -> None:
         if any(isinstance(one, Range) for one in (dimension, *(case.dimension for case in cases))):
             raise UserError(
                 f"search.sampler: grid needs lists, and space.{key} is a range; list its values, "
-                "or take another sampler."
+                "or take another sampler.",
+                ErrorCode.CONFLICT,
             )
     number = num_configurations(space, study.fixed)
     if number is None or number > MOST_LISTED:
         raise UserError(
             f"search.sampler: grid has {number:,} combinations here, and lists {MOST_LISTED:,} at "
-            "most; shorten the lists, or take sampler random, which draws --trials of them."
+            "most; shorten the lists, or take sampler random, which draws --trials of them.",
+            ErrorCode.INVALID_VALUE,
         )
 
 

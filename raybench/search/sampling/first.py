@@ -3,7 +3,7 @@
 from typing import Any
 
 from raybench.search.sampling.default_rates import usual_values
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec, flat, value_of
 from raybench.spec.space import Space, known_values, lies_in
 from raybench.spec.study import StudySpec
@@ -25,7 +25,8 @@ def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
             found[identity(given)] = study.run_spec(values)
         except ValueError as problem:  # UserError too
             reason = str(problem).removeprefix("configuration: ").rstrip(".")
-            raise UserError(f"search.first[{number}]: {reason}.") from None
+            code = problem.code if isinstance(problem, UserError) else ErrorCode.INVALID_VALUE
+            raise UserError(f"search.first[{number}]: {reason}.", code) from None
     return found
 
 

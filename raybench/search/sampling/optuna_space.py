@@ -17,7 +17,7 @@ from optuna.samplers import BaseSampler
 from pydantic_core import to_json
 
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import (
     Cases,
@@ -227,7 +227,7 @@ def build_sampler(
     """
     module, advice = NEEDS.get(name, ("", ""))
     if module and importlib.util.find_spec(module) is None:
-        raise UserError(f"search.sampler: {advice}")
+        raise UserError(f"search.sampler: {advice}", ErrorCode.NOT_INSTALLED)
     # Optuna marks some samplers and the `group` option of TPE as experimental.
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     # Learning rates outside of their range are intended (`search.widen`).

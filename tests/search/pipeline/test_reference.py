@@ -29,13 +29,14 @@ from raybench.search.reference_settings import (
 )
 from raybench.search.sampling.default_rates import default_rate
 from raybench.search.search import Search
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import METRICS
 from raybench.spec.objective import Baseline
 from raybench.spec.run import RunSpec
 from raybench.spec.space import Space
 from raybench.spec.study import StudySpec, build_study
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
+from tests.refusals import refused
 from tests.search.made_up import evaluation, record
 
 STUDY: dict[str, Any] = {
@@ -63,7 +64,7 @@ def test_the_reference_is_the_first_optimizer_at_its_default_rate_without_a_targ
 
 def test_the_target_is_the_median_less_half_a_point() -> None:
     assert target_from([0.99, 0.9512, 0.2], 0.1) == 0.946
-    with pytest.raises(UserError, match="hardly above the baseline"):
+    with refused(ErrorCode.NO_RESULT, "target"):
         target_from([0.1, 0.108, 0.3], 0.1)
 
 
@@ -82,7 +83,7 @@ def test_of_a_metric_that_falls_the_target_is_a_hundredth_of_the_gap_above_the_m
     assert target_from([41234.0], 90000.0, rmse) == 41720
     assert target_from([0.8], None, rmse) == 0.808
     assert target_from([0.8], 0.0, METRICS["r2"]) == 0.792
-    with pytest.raises(UserError, match=r"reached RMSE 1\.99, hardly below the baseline"):
+    with refused(ErrorCode.NO_RESULT, "target", "RMSE 1.99"):
         target_from([1.99, 1.99], 2.0, rmse)
 
 
@@ -113,9 +114,8 @@ def test_seconds_come_from_the_run_that_set_the_target() -> None:
     points = [evaluation(s, index=s - 1, value=v) for s, v in ((1, 0.5), (2, 0.9), (9, 0.95))]
     study, _ = build_study(STUDY | {"objective": {"target": 0.9}}, "test")
     run = ReferenceRun(record("reference0", RunSpec(), 9.0, stop="max_train_seconds"), points)
-    found, how = set_seconds(study, run)
+    found, _ = set_seconds(study, run)
     assert found.objective.max_train_seconds == 8.0
-    assert "took 2 s to the target" in how
 
 
 @pytest.mark.parametrize(
@@ -343,8 +343,7 @@ def test_where_no_target_fits_the_budget_the_best_within_it_is_sought(machine: M
     study, words = one.set()
     assert (study.objective.kind, study.objective.target) == ("best_at_budget", None)
     assert study.is_set
-    assert words[0].startswith("no target, but the best accuracy within ")
-    assert "got no further than guessing does" in words[0]
+    assert f"{study.objective.max_train_seconds:g} s" in words[0]
     assert study.objective.max_train_seconds <= 15, "half of what is left, at most"
     assert one.trial.best_value is not None
 
@@ -359,7 +358,7 @@ def test_where_the_reference_is_far_from_its_end_no_early_value_is_the_target(
     assert (study.objective.kind, study.objective.target) == ("best_at_budget", None)
     (length,) = {round(seconds) for seconds in one.seconds.values()}
     assert study.objective.max_train_seconds == pytest.approx(length, rel=0.05)
-    assert "learnt to its last moment (best accuracy 52.5 %, 52.5 %, 52.5 %), and what" in words[0]
+    assert "52.5 %, 52.5 %, 52.5 %" in words[0]
     assert one.trial.best_value is not None
 
 
@@ -391,7 +390,7 @@ def test_one_reference_run_that_fails_leaves_the_others(machine: Make) -> None:
     one.failing = {"reference1"}
     one.set()
     one.failing = {"reference0", "reference1", "reference2"}
-    with pytest.raises(UserError, match=r"target: auto: the reference run failed"):
+    with refused(ErrorCode.NO_RESULT, "target"):
         one.set()
 
 
@@ -409,8 +408,7 @@ def test_a_reference_that_missed_the_target_says_so_and_leaves_trials_evaluation
     run = replace(record(stop="max_train_seconds"), samples=5000, ledger=ledger, best_value=0.5)
     found, how = set_eval_interval(study, ReferenceRun(run, [evaluation(value=0.5)]), 1_000_000)
     assert found.fixed["eval_every_samples"] == 1000  # a quarter of what 40 s hold
-    assert "(about 4 times in a run" in how
-    assert "did not get to the target: its best accuracy was 50.0 %" in how
+    assert "50.0 %" in how
 
 
 @pytest.mark.parametrize(("best", "target"), [(0.58, 0.62), (0.9, 0.895)])
@@ -422,4 +420,4 @@ def test_a_target_lies_above_what_luck_adds_to_the_baseline(best: float, target:
     known = Baseline(0.53, 300, 0.03)
     found, how = set_target(study, runs, 0.53, baseline=known, errors=3.0)
     assert found.objective.target == target
-    assert ("on 300 validation rows" in how) == (best < 0.6)
+    assert ("300" in how) == (best < 0.6)
