@@ -182,7 +182,7 @@ class ConfigurationResult:
     runs: int = 1
     """Runs that it is chosen by, with the search's own."""
     hits: int = 0
-    """Those that reached the target; with best_at_budget, those that did not fail."""
+    """Trials that reached the target; with best_at_budget, those that did not fail."""
     expected_s: float = math.nan
     """Expected running time: seconds of all `runs`, misses included, over `hits`."""
     expected_low_s: float = math.nan
