@@ -17,7 +17,7 @@ from group import serve
 from headed import PICTURES
 from local import new_trainer, small_spec
 from one_worker import weights_of
-from test_probe import Own
+from test_model_check import Own
 
 from raybench.data.dataset import worker_share
 from raybench.spec.errors import UserError

@@ -1,17 +1,17 @@
 """Averaged weights, clipped gradients and smoothed labels, in both frameworks against numpy."""
 
 import numpy as np
-import pytest
 from framework_models import backend, to_framework, to_numpy
 from local import new_trainer, small_spec
 from one_worker import weights_of
 
 from raybench.models.base import Workload, refuse_label_smoothing
 from raybench.models.shipped import shipped_workload
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import ACCURACY
 from raybench.spec.run import RunSpec
 from raybench.training.steps import take_until, training_steps
+from tests.refusals import refused
 
 ROWS = slice(0, 60)
 
@@ -90,9 +90,9 @@ def test_a_loss_of_ones_own_knows_no_smoothing(framework: str) -> None:
 
     spec = small_spec(framework, label_smoothing=0.1)
     refuse_label_smoothing(spec, shipped_workload("mnist_small"))
-    with pytest.raises(UserError, match="workload own has a loss of its own; leave it out, or"):
+    with refused(ErrorCode.CONFLICT, "label_smoothing", "own"):
         refuse_label_smoothing(spec, Own())
     Own.torch_loss = Own.keras_loss = None
     Own.task = "regression"
-    with pytest.raises(UserError, match="workload own learns numbers, which are no classes"):
+    with refused(ErrorCode.CONFLICT, "label_smoothing", "own"):
         refuse_label_smoothing(spec, Own())

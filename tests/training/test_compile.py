@@ -10,10 +10,11 @@ from exchanging import COMPILED
 from local import new_trainer, small_spec, train
 from one_worker import weights_of
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.stats.clock import Ledger
 from raybench.training.run import run
 from raybench.training.steps import take_until, training_steps, warm_up_step
+from tests.refusals import refused
 
 has_compiler = shutil.which(os.environ.get("CXX", "g++").split()[0]) is not None
 
@@ -80,5 +81,5 @@ def test_xla_is_given_full_batches_alone() -> None:
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    with pytest.raises(UserError, match=r"needs a C\+\+ compiler on each host; install"):
+    with refused(ErrorCode.NOT_INSTALLED, "g++", "compile"):
         new_trainer(small_spec("torch", compile="default"))

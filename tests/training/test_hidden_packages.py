@@ -8,9 +8,10 @@ import raybench
 from raybench.models.find import find_workload
 from raybench.models.hidden import refuse_hiding_files
 from raybench.runs.preflight import check_task
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ from raybench.spec.run import RunSpec
 def test_a_file_that_hides_a_package_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
-    with pytest.raises(UserError, match=rf"{name.split('/')[0]} in .* hides .*; rename it"):
+    with refused(ErrorCode.CONFLICT, name.split("/")[0], tmp_path):
         refuse_hiding_files(tmp_path)
 
 
@@ -73,7 +74,7 @@ def test_it_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.M
         (folder / "optuna.py").write_text("raise SystemExit('was run')\n")
     (tmp_path / "sub" / "loop.py").write_text("def train(run): ...\n")
     command = RunSpec(workload="$ true", objective=Objective(target=0.9))
-    with pytest.raises(UserError, match=r"optuna\.py in .* hides the package optuna"):
+    with refused(ErrorCode.CONFLICT, "optuna.py"):
         check_task(command, ["python"])
-    with pytest.raises(UserError, match=r"optuna\.py in .*sub hides"):
+    with refused(ErrorCode.CONFLICT, "optuna.py", "sub"):
         find_workload("sub/loop.py:train")

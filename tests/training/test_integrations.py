@@ -12,10 +12,11 @@ from local import Clock
 from test_own_runs import Loop, Worker
 
 from raybench import integrations
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.training.own import Run
+from tests.refusals import refused
 
 STEPS = 4
 
@@ -116,7 +117,7 @@ def test_a_metric_that_is_not_there_is_named(made: Any) -> None:
     make, metric = made
     clock = Clock()
     loop: Loop = lambda run: Fit(clock, metric)(make(run, metric="f1"))  # noqa: E731
-    with pytest.raises(UserError, match=rf"No f1 at a validation \({metric} is there\)"):
+    with refused(ErrorCode.UNKNOWN_NAME, "f1", metric):
         Worker(loop, clock=clock).to_the_end()
 
 
@@ -130,15 +131,13 @@ def test_a_library_that_is_missing_is_named(
         sys, "meta_path", [types.SimpleNamespace(find_spec=missing(name)), *sys.meta_path]
     )
     monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(UserError, match=f"{name} is not installed"):
+    with refused(ErrorCode.NOT_INSTALLED, name):
         Worker(lambda run: make(run)).to_the_end()
 
 
 def test_fit_of_keras_over_several_workers_is_refused() -> None:
     run = types.SimpleNamespace(num_workers=2, spec=RunSpec())
-    with pytest.raises(
-        UserError, match=r"set num_workers: 1, or write the loop with run\.strategy"
-    ):
+    with refused(ErrorCode.UNSUPPORTED, "num_workers: 1", "run.strategy"):
         integrations.Keras(run)  # type: ignore[arg-type]
 
 

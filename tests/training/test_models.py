@@ -1,7 +1,7 @@
 """Models of both frameworks: dropout, inputs; a user's own, with its hooks."""
 
 import numpy as np
-import test_probe
+import test_model_check
 from framework_models import backend, logits, losses_and_values, to_framework, to_numpy
 from regularised import Regularised
 
@@ -10,7 +10,7 @@ from raybench.models.find import find_workload
 from raybench.training.base import find_part
 
 
-class Own(test_probe.Own):
+class Own(test_model_check.Own):
     """A user's workload with both builders and every hook."""
 
     num_classes = units = 3

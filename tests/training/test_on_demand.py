@@ -12,12 +12,13 @@ from task_data import Kept, on_demand
 
 from raybench.data.dataset import Dataset
 from raybench.data.load import load_dataset
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
 from raybench.training.run import run
 from raybench.training.steps import take_until, training_steps
+from tests.refusals import refused
 
 DATA = DatasetSpec(name="digits", limit=90)
 
@@ -128,7 +129,7 @@ def test_wrong_samples_are_named(framework: str) -> None:
     dataset = load_dataset(DATA)
     spec = spec_of(framework, "sgd", prefetch=2)
     trainer, data, world = new_trainer(spec, dataset=replaced(dataset, Wrong(dataset.train.array)))
-    with pytest.raises(UserError, match=r"Wrong\[rows\] returned uint8 \(15, 8, 8, 1\) for 16"):
+    with refused(ErrorCode.USER_CODE, "Wrong[rows]", "(15, 8, 8, 1)", "16"):
         list(run(spec, data, trainer, world, Ledger("setup")))
     trainer.close()
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from local import Clock, ThreadWorld, alone, on_ranks
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
@@ -33,6 +33,7 @@ from raybench.training.own import (
 )
 from raybench.training.saved import Checkpoints, RefusedStateError
 from raybench.training.settings import signal_handlers_ignored
+from tests.refusals import refused
 
 Loop = Callable[[Run], object]
 
@@ -184,29 +185,23 @@ def fails(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loop", "sentence"),
+    ("loop", "names"),
     [
-        (
-            fails,
-            r"train.py:train failed \(.*test_own_runs.py, line \d+: ValueError: no such thing\)",
-        ),
-        (lambda run: sys.exit("enough"), r"sys.exit\('enough'\)"),
-        (lambda run: None, "ended and has not reported its accuracy"),
-        (lambda run: run.report(f1=0.5, samples=1), "f1 is not what runs are judged by, accuracy"),
-        (lambda run: run.report(0.5, samples=1), "nothing was on the clock"),
-        (
-            lambda run: run.report(accuracy=91, samples=1),
-            "accuracy=91 is no share; report 0.91, not 91",
-        ),
+        (fails, ["train.py:train", "test_own_runs.py", "ValueError: no such thing"]),
+        (lambda run: sys.exit("enough"), ["sys.exit('enough')"]),
+        (lambda run: None, ["accuracy"]),
+        (lambda run: run.report(f1=0.5, samples=1), ["f1", "accuracy"]),
+        (lambda run: run.report(0.5, samples=1), ["run.training()"]),
+        (lambda run: run.report(accuracy=91, samples=1), ["accuracy=91", "0.91"]),
         *(
-            (partial(Run.report, value=value, samples=1), "accuracy must be one number")
+            (partial(Run.report, value=value, samples=1), ["accuracy", type(value).__name__])
             for value in (True, np.bool_(1), "0.9", np.ones(2))
         ),
-        (lambda run: run.report(samples=1), r"run.report\(accuracy=..., samples=...\)"),
+        (lambda run: run.report(samples=1), ["run.report(accuracy=..., samples=...)"]),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(loop: Loop, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence) as raised:
+def test_what_goes_wrong_is_one_sentence(loop: Loop, names: list[str]) -> None:
+    with refused(ErrorCode.USER_CODE, *names) as raised:
         Worker(loop).to_the_end()
     assert "\n" not in str(raised.value)
 
@@ -241,11 +236,11 @@ def test_a_loop_that_neither_reports_nor_returns_is_named(monkeypatch: pytest.Mo
         free.wait(60)
 
     objective = Objective(target=0.9, max_train_seconds=0.01)
-    with pytest.raises(UserError, match=r"has trained for 0 s without a report"):
+    with refused(ErrorCode.USER_CODE, "train.py:train", "max_train_seconds"):
         Worker(trains_on, objective=objective).to_the_end()
     worker = Worker(never_returns)
     next(worker.trainer.evaluations())
-    with pytest.raises(UserError, match=r"train.py:train has gone on for 0 s after run.report"):
+    with refused(ErrorCode.USER_CODE, "train.py:train", "run.report"):
         worker.trainer.finish()
     free.set()
 
@@ -256,7 +251,7 @@ def test_memory_left_by_runs_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     worker.to_the_end()
     worker.trainer.close()
     monkeypatch.setattr(own, "LEFT_BYTES", -(2**40))
-    with pytest.raises(UserError, match="GiB in memory since its first run here"):
+    with refused(ErrorCode.USER_CODE, "train.py:train", "GiB"):
         worker.trainer.close()
 
 
@@ -332,7 +327,7 @@ def test_nothing_is_checkpointed_that_is_not_of_the_report() -> None:
 
 @pytest.mark.parametrize("state", [b"", b"no header\n", b'{"kind": "arrays", "epoch": 1}\nPK'])
 def test_a_state_of_another_kind_is_refused(state: bytes) -> None:
-    with pytest.raises(RefusedStateError, match="not what raybench writes"):
+    with pytest.raises(RefusedStateError):
         Worker(reporting()).trainer.restore(state)
 
 
@@ -342,7 +337,7 @@ def test_arrays_and_plain_data_are_kept_and_nothing_else() -> None:
     assert back["a"] == state["a"]
     np.testing.assert_array_equal(back["b"]["c"], np.arange(3))
     assert float(back["d"]) == 2.0
-    with pytest.raises(UserError, match=r"lock cannot be kept"):
+    with refused(ErrorCode.USER_CODE, "run.save", "lock"):
         pack_arrays({"lock": threading.Lock()})
 
 

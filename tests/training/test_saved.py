@@ -12,8 +12,9 @@ from raybench.data.load import build_dataset
 from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.training.saved import DATA_FILE, MODEL_FILES, load_model
+from tests.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_a_saved_model_names_classes_of_new_rows(framework: str, tmp_path: Path)
     spec = small_spec(framework, workload="mlp", dataset=data, epochs=1.0)
     _, trainer = train(spec)
     _, dataset = load_workload_dataset(spec.workload, data)
-    with pytest.raises(UserError, match=f"holds no {MODEL_FILES[framework]}"):
+    with refused(ErrorCode.NOT_FOUND, MODEL_FILES[framework]):
         load_model(tmp_path, spec)
     (tmp_path / MODEL_FILES[framework]).write_bytes(trainer.save())
     (tmp_path / DATA_FILE).write_text(ModelData.of(dataset, data).model_dump_json())
@@ -62,7 +63,7 @@ def test_a_saved_model_names_classes_of_new_rows(framework: str, tmp_path: Path)
     assert totals.value == pytest.approx(right, abs=1e-4)
     one = model.raybench.outputs([{"width": 2.5, "colour": "green"}])  # a name it has not seen
     assert one.shape == (1, 2)
-    with pytest.raises(UserError, match="no column 'colour'"):
+    with refused(ErrorCode.UNKNOWN_NAME, "colour"):
         model.raybench.predict({"width": [1.0]})
 
 
@@ -76,7 +77,7 @@ def test_rows_become_the_features_that_were_trained_on(tmp_path: Path) -> None:
         assert {row.tobytes() for row in np.asarray(split.inputs)} <= made
     prices = known.answers(np.asarray(dataset.train.labels)[:, None])
     assert set(prices.round(1)) <= set(frame["price"].to_numpy(np.float32).round(1))
-    with pytest.raises(UserError, match="Column 'width' of the rows holds no numbers"):
+    with refused(ErrorCode.INVALID_DATA, "width"):
         known.inputs([{"width": "wide", "colour": "red"}])
 
 
@@ -99,13 +100,13 @@ def test_texts_and_pictures_become_what_was_trained_on(tmp_path: Path) -> None:
     files = sorted((tmp_path / "pictures").glob("*/*.png"))
     made = {image.tobytes() for image in known.inputs(files)}
     assert {image.tobytes() for image in np.asarray(dataset.train.inputs)} <= made
-    with pytest.raises(UserError, match=r"nowhere.png .*; repair or remove it"):
+    with refused(ErrorCode.INVALID_DATA, "nowhere.png"):
         known.inputs(["nowhere.png"])
 
 
 def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
     (tmp_path / DATA_FILE).write_text('{"name": "csv", "task": 3}')
-    with pytest.raises(UserError, match=r"model.json: 'task': .*remove the file"):
+    with refused(ErrorCode.INVALID_FILE, "model.json", "task"):
         ModelData.read(tmp_path / DATA_FILE)
 
 
@@ -117,20 +118,20 @@ def of_arrays(kind: str | None, **more: object) -> ModelData:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "sentence"),
+    ("kind", "given", "said"),
     [
-        ("pixels", [[0, 255], [0, 256]], "sample 1 has others"),
-        ("tokens", [[1, -1]], "takes ids of tokens"),
-        ("numbers", [[1.0, np.nan]], "none of them NaN or infinite, and sample 0"),
-        ("numbers", [[1.0], [1.0, 2.0]], "no arrays of numbers"),
-        ("numbers", [[3.0]], r"takes samples of shape \(2,\)"),
-        ("pixels", "one.png", "give a list of them"),
+        ("pixels", [[0, 255], [0, 256]], "sample 1"),
+        ("tokens", [[1, -1]], "sample 0"),
+        ("numbers", [[1.0, np.nan]], "sample 0"),
+        ("numbers", [[1.0], [1.0, 2.0]], ""),
+        ("numbers", [[3.0]], "(2,)"),
+        ("pixels", "one.png", "[image]"),
     ],
 )
 def test_arrays_that_would_become_other_numbers_are_refused(
-    kind: str, given: list[object], sentence: str
+    kind: str, given: list[object], said: str
 ) -> None:
-    with pytest.raises(UserError, match=sentence):
+    with refused(ErrorCode.INVALID_DATA, said):
         of_arrays(kind).inputs(given)
 
 
@@ -143,7 +144,7 @@ def test_arrays_by_name_fit_the_weights() -> None:
 def test_classes_without_names_are_numbers_not_words_of_the_texts() -> None:
     topics = of_arrays("tokens", vocabulary=("<padding>", "<unknown>", "oil"))
     assert topics.answers(np.array([[0.0, 1.0], [1.0, 0.0]])).tolist() == [1, 0]
-    with pytest.raises(UserError, match="to 2, and sample 0"):
+    with refused(ErrorCode.INVALID_DATA, "sample 0"):
         topics.inputs([[2, 3]])
 
 
@@ -152,10 +153,10 @@ def test_texts_and_rows_that_are_none_are_one_sentence(tmp_path: Path) -> None:
         "tokens", encoding={"tokens": "words"}, vocabulary=("<padding>", "<unk>", "oil")
     )
     assert texts.inputs(np.array(["oil oil", "sand"])).tolist() == [[2, 2], [1, 0]]
-    with pytest.raises(UserError, match="are no texts"):
+    with refused(ErrorCode.INVALID_VALUE):
         texts.inputs([[1, 2]])
     column = {"kind": "number", "name": "x", "mean": 0.0, "offset": 0.0, "scale": 1.0}
     rows = of_arrays("numbers", encoding={"columns": [column | {"missing": 0.5}]})
     assert rows.inputs({" x ": [1.0, None]}).tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    with pytest.raises(UserError, match="several columns 'x'"):
+    with refused(ErrorCode.UNKNOWN_NAME, "x"):
         rows.inputs({"x": [1.0], "x ": [2.0]})

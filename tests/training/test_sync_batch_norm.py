@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from local import small_spec
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
+from tests.refusals import refused
 
 
 def spec_of(framework: str, num_workers: int, **changes: object) -> RunSpec:
@@ -58,7 +59,7 @@ def test_a_layer_that_would_become_another_is_refused() -> None:
         """None of 1, 2 or 3 dimensions."""
 
     for layer in (Own(3), Base(3), torch.nn.SyncBatchNorm(3)):
-        with pytest.raises(UserError, match=f"{type(layer).__name__} is a batch normalisation of"):
+        with refused(ErrorCode.INVALID_MODEL, "sync_batch_norm", type(layer).__name__):
             synchronize(torch.nn.Sequential(torch.nn.BatchNorm1d(3), layer))
 
 

@@ -12,7 +12,7 @@ from raybench.data.dataset import epoch_order
 from raybench.models.base import Workload
 from raybench.models.find import load_workload_dataset
 from raybench.models.layers import Conv, Dense, Flatten, MaxPool, ReLU
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step
 from raybench.training.steps import take_until, training_steps
@@ -26,6 +26,7 @@ from raybench.training.torch.layers import DepthwiseConv2d, build_layers  # noqa
 from raybench.training.torch.model import build_model  # noqa: E402
 from raybench.training.torch.state import Averaging, LossScale  # noqa: E402
 from raybench.training.torch.world import Replica, join  # noqa: E402
+from tests.refusals import refused  # noqa: E402
 
 
 class Viewing(Workload):
@@ -94,7 +95,7 @@ def test_a_gpu_waits_only_when_it_has_nothing_left_to_do(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_fewer_gpus_than_replicas_are_refused(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    with pytest.raises(UserError, match=f"2 replicas need as many GPUs, .* process sees {gpus};"):
+    with refused(ErrorCode.UNSUPPORTED, "2 replicas", gpus):
         join(rank=0, num_workers=1, device="cpu", num_threads=1, num_replicas=2)
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from local import small_spec, train
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
+from tests.refusals import refused
 from tests.training.fake_gpus import FakeTensorFlow
 
 needs_tensorflow = pytest.mark.skipif(
@@ -54,7 +55,7 @@ def test_a_framework_that_does_not_see_what_it_was_given_is_an_error(
         FakeTensorFlow(monkeypatch, 0)
     else:
         monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    with pytest.raises(UserError, match=f"{framework}: .* 1 GPU, and {framework} sees none"):
+    with refused(ErrorCode.UNSUPPORTED, framework, "1 GPU"):
         find_part(framework, "world").join(
             rank=0, num_workers=1, device="cuda:0", num_threads=1, num_gpus=1
         )
