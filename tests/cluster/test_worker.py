@@ -196,8 +196,9 @@ async def test_a_group_that_misses_its_start_is_killed_whoever_has_answered(
     starting = asyncio.ensure_future(group.start())
     await asyncio.sleep(0)
     await group.exchange(0, 1, ready)
-    with pytest.raises(RunFailed, match="did not start within"):
+    with pytest.raises(RunFailed) as failed:
         await starting
+    assert failed.value.failure == "worker_lost"
     assert not group.ended.is_set()
     await group.close(force=True)
     assert group.ended.is_set()
@@ -298,4 +299,4 @@ def test_a_refused_checkpoint_is_no_error_of_the_run() -> None:
         check_same_model({"0.weight": (2, 3)}, {"0.weight": (2, 4)})
     told = worker._report(refused.value)
     assert (told.failure, told.message) == (REFUSED, str(refused.value))
-    assert told.message.startswith("the checkpoint holds another model (0.weight: (2, 3) there")
+    assert "0.weight: (2, 3)" in told.message

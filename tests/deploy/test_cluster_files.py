@@ -122,5 +122,5 @@ def test_both_commands_refuse_it_before_anything_starts(
     for words in (["tune", "digits"], ["train"]):
         assert cli.main([*words, "--address", "auto"]) == cli.WRONG_INPUT
         (line,) = capsys.readouterr().err.splitlines()
-        assert "temporary folder of this Ray job" in line
+        assert "--out" in line
         assert list(folder.iterdir()) == []

@@ -41,7 +41,8 @@ def test_curves_are_there_while_the_study_runs_and_all_in_the_end(tmp_path, poin
     ]
     assert "run/time_to_target_s" in tensorboard_scalars(folder)
     assert not running.has_failed
-    assert said[-1] == f"TensorBoard: 1 run written: tensorboard --logdir {tmp_path}/tensorboard"
+    assert "1 run" in said[-1]
+    assert f"tensorboard --logdir {tmp_path}/tensorboard" in said[-1]
 
 
 def test_a_tool_that_fails_is_said_once_and_the_study_goes_on(tmp_path, point):
@@ -126,7 +127,7 @@ def exported(study):
 
 def test_a_finished_study_is_written_with_its_winners_once(study):
     for _ in range(2):
-        assert exported(study).startswith("TensorBoard: 33 runs written: tensorboard --logdir ")
+        assert "33 runs" in exported(study)
         ((_, seconds, _),) = tensorboard_scalars(study / "tensorboard" / "winners")[
             "winners/fastest/time_to_target_s"
         ]
@@ -138,7 +139,7 @@ def test_a_report_brings_a_study_to_a_tool(tmp_path, capsys):
     study = tmp_path / "study"
     results_folder(study, [run_line("0000", 2.0), run_line("0001", 3.0)])
     assert cli.main(["report", str(study), "--log", "tensorboard"]) == cli.DONE
-    assert "TensorBoard: 2 runs written" in capsys.readouterr().out.splitlines()[-1]
+    assert "2 runs" in capsys.readouterr().out.splitlines()[-1]
     shutil.rmtree(study / "tensorboard")
     (study / "tensorboard").touch()
     assert cli.main(["report", str(study), "--log", "tensorboard"]) == cli.FAILED

