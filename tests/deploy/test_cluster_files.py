@@ -13,7 +13,8 @@ from packaging.requirements import Requirement
 from raybench.cluster.session import WORKER_ENVIRONMENT
 from raybench.commands import cli
 from raybench.results.place import check_folder
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode
+from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -104,10 +105,10 @@ def test_results_in_a_jobs_temporary_folder_are_refused(
     unpacked = get_local_dir_from_uri("gcs://_ray_pkg_0123.zip", plugin._resources_dir)
     unpacked.mkdir(parents=True)
     monkeypatch.chdir(unpacked)
-    with pytest.raises(UserError, match="--out /shared"):
+    with refused(ErrorCode.NOT_WRITABLE, below, "--out"):
         check_folder(Path(below))
     (tmp_path / "link").symlink_to(unpacked)
-    with pytest.raises(UserError, match="link"):
+    with refused(ErrorCode.NOT_WRITABLE, "link"):
         check_folder(tmp_path / "link" / "results")
     check_folder(tmp_path / "shared" / "results")
     assert not (unpacked / "results").exists()
