@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from raybench.report import scaling_printed
-from raybench.report.how_sure import how_sure
+from raybench.report.confidence import confidence_of
 from raybench.report.pairs import comparison_of, sentences
 from raybench.report.remarks import (
     code_line,
@@ -144,7 +144,9 @@ def summary_of(results: Study) -> Summary:
         *unranked_lines(results),
         *edge_lines(results, verdict),
     ]
-    return Summary(answer, how_sure(results, verdict), [*mind, *target_warning(results), *notes])
+    return Summary(
+        answer, confidence_of(results, verdict), [*mind, *target_warning(results), *notes]
+    )
 
 
 def winners_of(results: Study, verdict: Verdict) -> tuple[ConfigurationResult, ConfigurationResult]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_jsonable_python
 
 from raybench.report.answer import summary_of
-from raybench.report.how_sure import next_steps
+from raybench.report.confidence import next_steps
 from raybench.report.pairs import comparison_of, documents
 from raybench.report.study import StudyResults
 from raybench.results.place import is_url

@@ -4,7 +4,7 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -251,9 +251,7 @@ class StudyResults(Study):
         return html_of(self)
 
 
-def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
-    """Load a results folder: see `Study.load`."""
-    return StudyResults.load(folder, files)
+load = StudyResults.load
 
 
 class NoFigureError(UserError, AttributeError):

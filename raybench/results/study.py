@@ -233,6 +233,4 @@ def once(function: Callable[[Study], T]) -> Callable[[Study], T]:
     return kept
 
 
-def load(folder: str | Path, files: Sequence[str] = ()) -> Study:
-    """Read a results folder: see `Study.load`."""
-    return Study.load(folder, files)
+load = Study.load

@@ -12,9 +12,9 @@ from raybench.cluster import run_client
 from raybench.cluster.session import Session
 from raybench.data.baseline import baselines
 from raybench.data.shared import shared_key
+from raybench.report.confidence import NOTHING_LEFT
 from raybench.report.console import say
 from raybench.report.export import export
-from raybench.report.how_sure import NOTHING_LEFT
 from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import Records, read_records
 from raybench.results.store import CODE, STUDY_FILE, Store, with_session

@@ -58,8 +58,8 @@ def outputs(notebook: NotebookNode) -> list[Any]:
     return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
-def with_few_colours(png: str) -> str:
-    """Return a picture (base64) in 64 colours, a quarter as large."""
+def with_few_colors(png: str) -> str:
+    """Return a picture (base64) in 64 colors, a quarter as large."""
     image = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
     written = io.BytesIO()
     image.quantize(64, dither=Image.Dither.NONE).save(written, format="PNG", optimize=True)
@@ -71,7 +71,7 @@ def keep(path: Path) -> None:
     notebook = execute(nbformat.read(path, as_version=4))
     for output in outputs(notebook):
         if PNG in output.get("data", {}):
-            output["data"][PNG] = with_few_colours(output["data"][PNG])
+            output["data"][PNG] = with_few_colors(output["data"][PNG])
     nbformat.write(notebook, path)
 
 

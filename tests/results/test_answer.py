@@ -5,7 +5,7 @@ from test_repeated import COLD
 from test_verdict import BUDGET, at_budget, judged
 
 from raybench.report.answer import summary_of
-from raybench.report.how_sure import how_sure
+from raybench.report.confidence import confidence_of
 from raybench.report.remarks import edge_lines, speed_line, target_warning
 from raybench.report.tables import predictions
 from raybench.results.verdict import judge
@@ -60,14 +60,14 @@ def test_more_runs_are_proposed_until_what_is_tied_is_shown_not_to_matter(tmp_pa
     results = results_folder(tmp_path / "a", [line for each in (COLD, *NEAR) for line in each])
     verdict = judge(results)
     assert verdict.undecided
-    assert f"--more {4 * (1 + len(verdict.undecided))}" in how_sure(results, verdict)
+    assert f"--more {4 * (1 + len(verdict.undecided))}" in confidence_of(results, verdict)
     alike = [2.0 * 1.3 ** (number % 3) for number in range(30)]
     same = raced("0001", 2.0, alike), raced("0002", 2.0, [1.001 * one for one in alike])
     results = results_folder(tmp_path / "b", [line for each in (COLD, *same) for line in each])
     verdict = judge(results)
     assert verdict.others()
     assert not verdict.undecided
-    assert "5 %" in how_sure(results, verdict)
+    assert "5 %" in confidence_of(results, verdict)
 
 
 def test_the_scatter_of_a_winner_whose_runs_lie_further_apart_is_its_own(tmp_path):
@@ -76,7 +76,7 @@ def test_the_scatter_of_a_winner_whose_runs_lie_further_apart_is_its_own(tmp_pat
     results, verdict = judged(tmp_path, wild, *steady, objective=BUDGET)
     assert verdict.ties[0] == "0001"
     assert len(verdict.ties) > 1, "its own runs do not tell it from the others"
-    assert "trial 0001 by 3." in how_sure(results, verdict)
+    assert "trial 0001 by 3." in confidence_of(results, verdict)
     low, high = (results.confirmed[f"interval_{end}_accuracy"].iloc[0] for end in ("low", "high"))
     assert high - low > 0.05
 

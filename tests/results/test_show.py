@@ -12,8 +12,8 @@ from test_tables import shown
 
 from raybench.commands import cli
 from raybench.report.answer import spec_comment
+from raybench.report.confidence import NOTHING_LEFT, next_steps
 from raybench.report.export import export
-from raybench.report.how_sure import NOTHING_LEFT, next_steps
 from raybench.report.study import load
 from raybench.results.ranking import nearest
 from raybench.results.store import Store

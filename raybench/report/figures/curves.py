@@ -24,7 +24,7 @@ from raybench.spec.text import counted
 NUM_HIGHLIGHTED = 3
 """Configurations that are highlighted."""
 MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
-"""Most grey curves, most points of all of them, and most points of a highlighted curve."""
+"""Most gray curves, most points of all of them, and most points of a highlighted curve."""
 LOG_SECONDS_FROM = 12.0
 """Ratio of the longest run to the best seconds beyond which the axis of seconds is logarithmic."""
 
@@ -44,8 +44,8 @@ def curves_figure(results: Study) -> Figure:
     metric_axis(axes, results)
     best = list(configurations(results)["trial"].head(NUM_HIGHLIGHTED))
     others = [str(trial) for trial in search["trial"] if trial not in best]
-    grey = parts.spread(others, MOST_CURVES)
-    _grey(axes, results, grey)
+    gray = parts.spread(others, MOST_CURVES)
+    _gray(axes, results, gray)
     curves = results.curves[results.curves["trial"].isin(set(search["trial"]))]
     keys = [_best(axes, results, trial, rank) for rank, trial in enumerate(best)]
     envelope = best_at_every_budget(curves, metric)
@@ -63,9 +63,9 @@ def curves_figure(results: Study) -> Figure:
         axes.set_xlim(0, 1.03 * seconds.max() if len(seconds) else 1.0)
     if others:
         rest = counted(len(others), "other search run")
-        if len(grey) < len(others):
-            rest = f"{len(grey):,} of {len(others):,} other search runs drawn"
-        keys.append(parts.key(f"grey: {rest}", parts.QUIET, linewidth=1))
+        if len(gray) < len(others):
+            rest = f"{len(gray):,} of {len(others):,} other search runs drawn"
+        keys.append(parts.key(f"gray: {rest}", parts.QUIET, linewidth=1))
     named = counted(len(best), "configuration")
     parts.head(axes, f"best {named} of {len(search):,} search runs", parts.TEXT)
     parts.legend_below(figure, keys, columns=1)
@@ -88,7 +88,7 @@ def _with_configs(results: Study, table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(config=table["trial"].map(results.trials.set_index("trial")["config"]))
 
 
-def _grey(axes: Axes, results: Study, trials: list[str]) -> None:
+def _gray(axes: Axes, results: Study, trials: list[str]) -> None:
     every = results.curves[results.curves["trial"].isin(set(trials))]
     most = max(MOST_POINTS // max(len(trials), 1), 8)
     # A lookup per trial would take minutes for 10,000 trials.
@@ -102,14 +102,14 @@ def _grey(axes: Axes, results: Study, trials: list[str]) -> None:
 def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     run: Any = results.trials.set_index("trial").loc[trial]
     curve = results.curves[results.curves["trial"] == trial]
-    colour, style = parts.colour_of(run["framework"]), parts.LINE_STYLES[rank % 4]
+    color, style = parts.color_of(run["framework"]), parts.LINE_STYLES[rank % 4]
     x, y = curve_xy(results.metric, parts.some(curve, MOST_OF_ONE))
-    axes.plot(x, y, color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
-    mark_result(axes, results.metric, curve, run, colour)
+    axes.plot(x, y, color=color, linewidth=2, linestyle=style, zorder=3, gid=trial)
+    mark_result(axes, results.metric, curve, run, color)
     shape = parts.marker_of(run["num_workers"])
     reached = parts.wrapped(", ".join(seconds_of(results, trial)), parts.ROOM)
     words = f"{name_of(results, trial)}\n{reached}"
-    return parts.key(words, colour, linestyle=style, lw=2, marker=shape, mec=parts.PAPER)
+    return parts.key(words, color, linestyle=style, lw=2, marker=shape, mec=parts.PAPER)
 
 
 def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -147,7 +147,7 @@ def seconds_of(results: Study, trial: str) -> list[str]:
     return [f"search {found}", f"new seeds {row['printed_s']:.2f} s ({what})", ends]
 
 
-def mark_result(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str) -> None:
+def mark_result(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, color: str) -> None:
     """Draw the marker of a run (its row of `trials`) on its curve: at the target, or at the best
     value if the target was missed."""
     if curve.empty:
@@ -158,7 +158,7 @@ def mark_result(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colou
         gains = curve[metric.name] * metric.sign
         at = curve.iloc[len(gains) - 1 - int(np.nan_to_num(gains, nan=-np.inf)[::-1].argmax())]
     x, y = float(at["train_s"]), float(at[metric.name]) * (100 if metric.is_share else 1)
-    style: dict[str, Any] = {"color": colour, "markeredgecolor": parts.PAPER}
+    style: dict[str, Any] = {"color": color, "markeredgecolor": parts.PAPER}
     axes.plot(x, y, marker=parts.marker_of(run["num_workers"]), markersize=8, zorder=5, **style)
 
 
@@ -187,10 +187,10 @@ def race_figure(results: Study) -> Figure:
     top = axes.get_yaxis_transform()
     for place, trial in enumerate(shown):
         own = table[table["trial"] == trial]
-        colour = parts.colour_of(own["framework"].iloc[0])
-        _interval(axes, results, trial, place, colour)
+        color = parts.color_of(own["framework"].iloc[0])
+        _interval(axes, results, trial, place, color)
         for row in parts.tuples(own):
-            _run(axes, row, place, colour)
+            _run(axes, row, place, color)
         words = name_of(results, trial).split("\n")[0]
         if trial in ties and place:
             words += " · tied"
@@ -245,7 +245,7 @@ def _scale(axes: Axes, results: Study, table: pd.DataFrame) -> None:
     axes.set_xlabel("seconds of training to the target [s]  (left: faster)")
 
 
-def _interval(axes: Axes, results: Study, trial: str, place: int, colour: str) -> None:
+def _interval(axes: Axes, results: Study, trial: str, place: int, color: str) -> None:
     row: Any = confirmed(results).set_index("trial").loc[trial]
     if results.is_timed:
         low, middle, high = (row[f"expected{end}_s"] for end in ("_low", "", "_high"))
@@ -255,13 +255,13 @@ def _interval(axes: Axes, results: Study, trial: str, place: int, colour: str) -
         low, middle, high = (factor * row[f"{end}_{name}"] for end in ends)
     if not all(map(math.isfinite, (low, middle, high))):
         return
-    style: dict[str, Any] = {"solid_capstyle": "butt", "color": colour}
+    style: dict[str, Any] = {"solid_capstyle": "butt", "color": color}
     axes.plot([low, high], [place, place], linewidth=9, alpha=0.25, zorder=1, **style)
     axes.plot([middle, middle], [place - 0.17, place + 0.17], linewidth=2, zorder=2, **style)
 
 
-def _run(axes: Axes, row: Any, place: int, colour: str) -> None:
-    style: dict[str, Any] = {"marker": ROLE_MARKERS[row.role], "markersize": 6, "color": colour}
+def _run(axes: Axes, row: Any, place: int, color: str) -> None:
+    style: dict[str, Any] = {"marker": ROLE_MARKERS[row.role], "markersize": 6, "color": color}
     if not row.is_hit:
         style = MISS_STYLE | {"markersize": 7, "color": parts.INK}
     elif row.role in SEARCH_ROLES:

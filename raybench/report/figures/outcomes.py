@@ -75,7 +75,7 @@ def outcome_axis(axes: Axes, results: Study, found: StudyOutcomes) -> None:
     values = found.known["outcome"]
     if not found.is_seconds:
         values = values / (100 if results.metric.is_share else 1)
-        metric_axis(axes, results, values, is_labelled=False)
+        metric_axis(axes, results, values, is_labeled=False)
         return
     low, high = float(values.min()), float(values.max())
     parts.log_axis(axes, "y", low, min(high, parts.FAR * low), margin=1.25)
@@ -112,7 +112,7 @@ def importance_figure(results: Study) -> Figure:
     figure, axes = parts.new_figure(0.9 + 0.34 * max(len(table), 2))
     shares, places = 100 * table["importance"], np.arange(len(table))
     low, high = 100 * table["low"], 100 * table["high"]
-    axes.barh(places, shares, height=0.55, color=parts.COLOURS[0])
+    axes.barh(places, shares, height=0.55, color=parts.COLORS[0])
     axes.hlines(places, low, high, color=parts.INK, linewidth=1.2)
     right = np.maximum(high, shares)
     for place, share in enumerate(shares):
@@ -267,8 +267,8 @@ def _panel(axes: Axes, found: StudyOutcomes, key: str, rows: pd.DataFrame, near:
     for row in parts.tuples(rows[rows["outcome"].notna()]):
         style: dict[str, Any] = {"markersize": 4.5, "markeredgewidth": 0.5, "zorder": 3}
         style |= {"marker": SHAPES.get(row.framework, "^"), "markeredgecolor": parts.PAPER}
-        colour = parts.colour_of(row.framework)
-        parts.mark(axes, places[row.Index], row.outcome, str(row.trial), color=colour, **style)
+        color = parts.color_of(row.framework)
+        parts.mark(axes, places[row.Index], row.outcome, str(row.trial), color=color, **style)
     missed = rows[rows["outcome"].isna()]
     if found.is_seconds and len(missed):
         top = axes.get_xaxis_transform()
@@ -331,7 +331,7 @@ def _strip(axes: Axes) -> None:
 
 def _slice_keys(found: StudyOutcomes, rows: pd.DataFrame, near: set[str]) -> list[Artist]:
     keys: list[Artist] = [
-        parts.dot(parts.plain(name), parts.colour_of(name), marker=SHAPES.get(name, "^"))
+        parts.dot(parts.plain(name), parts.color_of(name), marker=SHAPES.get(name, "^"))
         for name in sorted(set(rows["framework"].astype(str)))
     ]
     keys.append(parts.key("best", marker="*", markersize=11, linestyle="none"))
@@ -376,7 +376,7 @@ def pareto_figure(results: Study) -> Figure:
     known = front[front["is_confirmed"] & np.isfinite(front["high_s"])]
     for row in parts.tuples(known):
         interval = np.array([row.low_s, row.high_s])
-        style: dict[str, Any] = {"color": parts.colour_of(row.framework), "alpha": 0.25}
+        style: dict[str, Any] = {"color": parts.color_of(row.framework), "alpha": 0.25}
         axes.plot(interval * row.num_workers, interval, linewidth=6, zorder=1, **style)
     _diagonals(axes, results.trials[results.trials["phase"] == "search"])
     _front(axes, front.iloc[::-1], worst=axes.get_ylim()[1])
@@ -417,12 +417,12 @@ def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
     is_named = points["is_confirmed"] | points["trial"].isin(front)
     shown = pd.concat([points[is_named], parts.some(points[~is_named], MOST_ONCE)])
     for row in parts.tuples(shown):
-        colour = parts.colour_of(row.framework)
+        color = parts.color_of(row.framework)
         style: dict[str, Any] = {"marker": parts.marker_of(row.num_workers)}
         if row.is_confirmed:
-            style |= {"ms": 8, "mfc": colour, "mec": parts.PAPER, "mew": 1, "zorder": 4}
+            style |= {"ms": 8, "mfc": color, "mec": parts.PAPER, "mew": 1, "zorder": 4}
         else:
-            style |= {"ms": 6.5, "mfc": parts.PAPER, "mec": colour, "mew": 1.6, "zorder": 3}
+            style |= {"ms": 6.5, "mfc": parts.PAPER, "mec": color, "mew": 1.6, "zorder": 3}
         parts.mark(axes, row.x, row.y, str(row.trial), **style)
     return len(shown)
 
@@ -440,7 +440,7 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
         axes.plot(ends, [low, high], color=parts.QUIET, linewidth=0.8, zorder=0)
         words, hits_of = f"{counted(int(count), 'worker')}:\n", f"{reached} of {tried}"
         if count * high <= right:
-            words += f"{hits_of}\nreached it"  # narrow: a neighbour is a factor of two beside it
+            words += f"{hits_of}\nreached it"  # narrow: a neighbor is a factor of two beside it
             lift = (0, 4.2 * parts.SMALL * (num_above % 2 if crowded else 0))
             style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK, "ha": "center"}
             style |= {"va": "bottom"}
@@ -476,8 +476,8 @@ def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
             words += f" ({row.hits} of {row.runs} runs reached the target)"
         label = parts.wrapped(words, parts.ROOM - 6)
         num_lines += 1 + label.count("\n")
-        colour, marker = parts.colour_of(row.framework), parts.marker_of(row.num_workers)
-        handles.append(parts.dot(label, colour, marker=marker, is_filled=row.is_confirmed))
+        color, marker = parts.color_of(row.framework), parts.marker_of(row.num_workers)
+        handles.append(parts.dot(label, color, marker=marker, is_filled=row.is_confirmed))
     title = "on the Pareto front" + (
         f" (first {MOST_ON_FRONT})" if len(front) > MOST_ON_FRONT else ""
     )

@@ -1,4 +1,4 @@
-"""Building blocks of all figures: sizes, colours, markers, axes, legends, texts, thinning."""
+"""Building blocks of all figures: sizes, colors, markers, axes, legends, texts, thinning."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,16 +30,16 @@ ROOM = 67
 BESIDE = 11
 """Width of another column's marker in a legend, in characters."""
 
-# Okabe and Ito's colours: colour-blind readers distinguish them.
-FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
-OTHER_COLOUR = "#009E73"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Colours, ordered so that adjacent ones differ most."""
+# Okabe and Ito's colors: color-blind readers distinguish them.
+FRAMEWORK_COLORS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
+OTHER_COLOR = "#009E73"
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Colors, ordered so that adjacent ones differ most."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
 LINE_STYLES = ("-", "--", ":", "-.")
 QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
-"""Colours that the theme of the page replaces: see `figures.svg`."""
+"""Colors that the theme of the page replaces: see `figures.svg`."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": INK}
 MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
 """Values of `gid` that are not trials."""
@@ -162,14 +162,14 @@ def columns_for(labels: Sequence[str], *, most: int = 3) -> int:
     return 1
 
 
-def colour_of(framework: object) -> str:
-    """Return the framework's colour."""
-    return FRAMEWORK_COLOURS.get(str(framework), OTHER_COLOUR)
+def color_of(framework: object) -> str:
+    """Return the framework's color."""
+    return FRAMEWORK_COLORS.get(str(framework), OTHER_COLOR)
 
 
-def colour(number: int) -> str:
-    """Return the colour of line `number`, from 0."""
-    return COLOURS[number % len(COLOURS)]
+def color(number: int) -> str:
+    """Return the color of line `number`, from 0."""
+    return COLORS[number % len(COLORS)]
 
 
 def marker(number: int) -> str:
@@ -182,15 +182,15 @@ def marker_of(num_workers: float) -> str:
     return "h" if num_workers != num_workers else WORKER_MARKERS.get(int(num_workers), "h")
 
 
-def key(label: str, colour: str = INK, **style: Any) -> Line2D:
+def key(label: str, color: str = INK, **style: Any) -> Line2D:
     """Return an entry of a legend: a line, or a marker with `linestyle="none"`."""
-    return Line2D([], [], **({"color": colour, "label": label} | style))
+    return Line2D([], [], **({"color": color, "label": label} | style))
 
 
-def dot(label: str, colour: str = INK, *, marker: str = "o", is_filled: bool = True) -> Line2D:
+def dot(label: str, color: str = INK, *, marker: str = "o", is_filled: bool = True) -> Line2D:
     """Return an entry of a legend: a marker, hollow unless `is_filled`."""
-    face = colour if is_filled else PAPER
-    return key(label, colour, linestyle="none", marker=marker, markerfacecolor=face, markersize=7)
+    face = color if is_filled else PAPER
+    return key(label, color, linestyle="none", marker=marker, markerfacecolor=face, markersize=7)
 
 
 def note(label: str) -> Line2D:
@@ -201,7 +201,7 @@ def note(label: str) -> Line2D:
 def frameworks(names: "pd.Series[Any]") -> list[Artist]:
     """Return an entry of a legend for each framework."""
     every = sorted(set(names.astype(str)))
-    return [Patch(color=colour_of(name), label=plain(name)) for name in every]
+    return [Patch(color=color_of(name), label=plain(name)) for name in every]
 
 
 def workers(counts: "pd.Series[Any]", *, is_filled: bool = True) -> list[Artist]:
@@ -221,15 +221,15 @@ def stacked_bars(
     Args:
         axes: where to draw.
         places: position or name of each bar.
-        stack: the parts: label, width in each bar, colour and hatching.
+        stack: the parts: label, width in each bar, color and hatching.
         height: height of a bar in data units.
 
     Returns:
         An entry of a legend for each part, and the right end of each bar.
     """
     left, keys = np.zeros(len(places)), list[Artist]()
-    for label, widths, (colour, hatch) in stack:
-        style: dict[str, Any] = {"facecolor": colour, "hatch": hatch}
+    for label, widths, (color, hatch) in stack:
+        style: dict[str, Any] = {"facecolor": color, "hatch": hatch}
         style |= {"edgecolor": PAPER, "linewidth": 0}
         axes.barh(places, widths, left=left, height=height, **style)
         keys.append(Patch(label=label, **style))
@@ -340,7 +340,7 @@ def metric_axis(
     results: Study,
     values: "pd.Series[float] | None" = None,
     *,
-    is_labelled: bool = True,
+    is_labeled: bool = True,
 ) -> None:
     """Scale y so that good values of the metric are distinguishable, and draw the target.
 
@@ -351,7 +351,7 @@ def metric_axis(
         axes: where to draw.
         results: the study, with its metric and target.
         values: the values that are drawn; None takes those of all learning curves.
-        is_labelled: whether to label the target.
+        is_labeled: whether to label the target.
     """
     metric, target = results.metric, results.target
     values = results.curves[metric.name] if values is None else values
@@ -361,7 +361,7 @@ def metric_axis(
     elif known:
         _value_scale(axes, results, min(known), max(known))
     if target is not None:
-        _draw_target(axes, results, target, is_labelled=is_labelled)
+        _draw_target(axes, results, target, is_labeled=is_labeled)
 
 
 def _error_scale(axes: Axes, top: float) -> None:
@@ -409,11 +409,11 @@ def _value_scale(axes: Axes, results: Study, low: float, high: float) -> None:
     axes.set_ylim(low - room, high + room)
 
 
-def _draw_target(axes: Axes, results: Study, target: float, *, is_labelled: bool) -> None:
+def _draw_target(axes: Axes, results: Study, target: float, *, is_labeled: bool) -> None:
     is_share = results.metric.is_share
     target = 100 * target if is_share else target
     axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), gid="target")
-    if is_labelled:
+    if is_labeled:
         held = f"\n{results.hold} in a row" if results.hold > 1 else ""
         # The label must not extend beyond the panel.
         place = axes.transAxes.inverted().transform(axes.transData.transform((0, target)))[1]

@@ -27,7 +27,7 @@ SHARE_STYLE = {
     "more than one worker": ("#56B4E9", "\\\\\\"),
     "not distinguishable": ("#C4C4C4", ""),
 }
-"""Colour and hatching of each part of a step."""
+"""Color and hatching of each part of a step."""
 MOST_BARS = 24
 """Most cells of the figure of shares."""
 BAR = 0.34
@@ -39,7 +39,7 @@ MOST_CURVES = 12
 PANEL = 2.9
 """Height of a panel in inches."""
 ASIDE = 0.02
-"""Offset between neighbouring curves in doublings of workers, so that error bars do not overlap."""
+"""Offset between neighboring curves in doublings of workers, so that error bars do not overlap."""
 MEANING = {"weak": "same batch per worker", "strong": "same global batch"}
 MORE = "{} more {}: see scaling.csv"
 IDEAL: dict[str, Any] = {"color": parts.INK, "linestyle": ":", "linewidth": 1.2}
@@ -213,9 +213,9 @@ def accuracy_figure(results: Study) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    """Return the style of line `number`; each round of colours has its own dashes."""
-    dashes = parts.LINE_STYLES[number // len(parts.COLOURS) % len(parts.LINE_STYLES)]
-    style = {"color": parts.colour(number), "marker": parts.marker(number), "linestyle": dashes}
+    """Return the style of line `number`; each round of colors has its own dashes."""
+    dashes = parts.LINE_STYLES[number // len(parts.COLORS) % len(parts.LINE_STYLES)]
+    style = {"color": parts.color(number), "marker": parts.marker(number), "linestyle": dashes}
     return style | {"linewidth": 1.2, "markersize": 4}
 
 
@@ -253,7 +253,7 @@ MOST_PLANS, MOST_BATCHES = 6, 6
 def plan_figure(plan: pd.DataFrame) -> Figure:
     """Draw predicted and measured seconds of a job over its bill.
 
-    There is a panel per series, a colour per offer, and a marker per number of workers; hollow
+    There is a panel per series, a color per offer, and a marker per number of workers; hollow
     markers are predicted (~). Steps are the Pareto front, whose points have 90 % intervals.
 
     Args:
@@ -268,11 +268,11 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     for axes, name in zip(panels, names, strict=True):
         own = plan[plan["series"] == name]
         parts.head(axes, parts.wrapped(name, parts.ROOM))
-        _priced(axes, own, {one: parts.colour(i) for i, one in enumerate(offers)})
+        _priced(axes, own, {one: parts.color(i) for i, one in enumerate(offers)})
         axes.set_ylabel("seconds of the job [s]")
     unit = plan["unit"].iloc[0]
     panels[-1].set_xlabel("bill" if unit == MONEY else "worker-seconds that are held [s]")
-    keys: list[Artist] = [Patch(color=parts.colour(i), label=n) for i, n in enumerate(offers)]
+    keys: list[Artist] = [Patch(color=parts.color(i), label=n) for i, n in enumerate(offers)]
     keys += parts.workers(plan["num_workers"], is_filled=False)
     keys.append(parts.key("no other is faster and cheaper", linewidth=1.2))
     keys.append(parts.key("90 % interval", linewidth=4, alpha=0.25))
@@ -282,7 +282,7 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     return figure
 
 
-def _priced(axes: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
+def _priced(axes: Axes, rows: pd.DataFrame, colors: dict[str, str]) -> None:
     near = rows["seconds"] <= parts.FAR * rows["seconds"].min()
     rows = rows[near | (rows["cost"] <= rows["cost"].min())]
     ran = rows[np.isfinite(rows["measured_s"])]
@@ -296,7 +296,7 @@ def _priced(axes: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
     style: dict[str, Any] = {"drawstyle": "steps-post", "color": parts.INK, "linewidth": 1.2}
     axes.plot(front["cost"], front["seconds"], gid="front", zorder=2, **style)
     for row in parts.tuples(front):
-        style = {"color": colours[row.offer], "linewidth": 4, "alpha": 0.25, "zorder": 1}
+        style = {"color": colors[row.offer], "linewidth": 4, "alpha": 0.25, "zorder": 1}
         axes.plot([row.low_cost, row.high_cost], [row.seconds] * 2, **style)
         axes.plot([row.cost] * 2, [row.low_s, row.high_s], **style)
     for table, x, y, own in (
@@ -305,7 +305,7 @@ def _priced(axes: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
     ):
         for (offer, _), group in table.groupby(["offer", "num_workers"], sort=False):
             marker = parts.marker_of(group["num_workers"].iloc[0])
-            style = {"color": colours[str(offer)], "marker": marker, "linestyle": "none", **own}
+            style = {"color": colors[str(offer)], "marker": marker, "linestyle": "none", **own}
             axes.plot(group[x], group[y], markersize=6, **style)
 
 
@@ -352,7 +352,7 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
 
 def _predicted_keys(shown: list[int], every: int) -> list[Artist]:
     keys: list[Artist] = [
-        parts.key(f"batch {batch:g} a worker", parts.colour(number), marker=parts.marker(number))
+        parts.key(f"batch {batch:g} a worker", parts.color(number), marker=parts.marker(number))
         for number, batch in enumerate(shown)
     ]
     keys.append(parts.dot("measured, a dot a repeat"))
@@ -364,16 +364,16 @@ def _predicted_keys(shown: list[int], every: int) -> list[Artist]:
 
 
 def _predicted_line(axes: Axes, line: pd.DataFrame, dots: pd.DataFrame, number: int) -> None:
-    colour = parts.colour(number)
+    color = parts.color(number)
     line = line.sort_values("num_workers")
     known = line[~line["extrapolated"]]
     beyond = pd.concat([known.tail(1), line[line["extrapolated"]]])
-    axes.plot(known["num_workers"], known["samples_per_s"], color=colour)
+    axes.plot(known["num_workers"], known["samples_per_s"], color=color)
     if len(beyond) > len(known.tail(1)):
-        style: dict[str, Any] = {"color": colour, "linestyle": "--", "gid": "extrapolated"}
+        style: dict[str, Any] = {"color": color, "linestyle": "--", "gid": "extrapolated"}
         axes.plot(beyond["num_workers"], beyond["samples_per_s"], **style)
-    axes.fill_between(line["num_workers"], line["low"], line["high"], color=colour, alpha=0.1, lw=0)
-    style = {"marker": parts.marker(number), "markersize": 4.5, "color": colour}
+    axes.fill_between(line["num_workers"], line["low"], line["high"], color=color, alpha=0.1, lw=0)
+    style = {"marker": parts.marker(number), "markersize": 4.5, "color": color}
     axes.plot(dots["num_workers"], dots["samples_per_s"], linestyle="none", **style)
 
 

@@ -96,17 +96,15 @@ def _samples(
             one.trial,
             np.array(point(spec.optimizer, spec.learning_rate, spec.global_batch_size), float),
         )
-        best = -np.inf
+        best, reached_s = -np.inf, one.time_to_target_s
         for seen in results.evaluations.get(one.trial, []):
             best = max(best, sign * seen.value)
-            reached = one.time_to_target_s
-            if reached is None or seen.train_s < reached or not seen.train_s:
-                model.observe(one.trial, float(seen.samples), best)
-                continue
-            model.observe(
-                one.trial, float(seen.samples), best, seen.samples * reached / seen.train_s
-            )
-            break
+            reached = None
+            if reached_s is not None and seen.train_s and seen.train_s >= reached_s:
+                reached = seen.samples * reached_s / seen.train_s
+            model.observe(one.trial, float(seen.samples), best, reached)
+            if reached is not None:
+                break
         is_over = one.state == "complete" and one.time_to_target_s is None
         model.curves[one.trial].has_missed = is_over
         model.curves[one.trial].has_failed = one.failure == "nan"

@@ -1,4 +1,4 @@
-"""Figures as SVG for a page: with text, the colours of the page's theme, and trials to click on.
+"""Figures as SVG for a page: with text, the colors of the page's theme, and trials to click on.
 
 matplotlib writes a document with six decimals per number, a global style sheet, and ids that repeat
 in every figure; this module adapts it to be part of a page.
@@ -28,11 +28,11 @@ THEMED = {
     "#009e73": "var(--green,#009e73)",
     "#cc79a7": "var(--purple,#cc79a7)",
 }
-"""Colours that are replaced by those of the page's theme."""
+"""Colors that are replaced by those of the page's theme."""
 SVG, LINK = "http://www.w3.org/2000/svg", "{http://www.w3.org/1999/xlink}href"
 ROOT = "fill:var(--ink);stroke-linejoin:round;stroke-linecap:butt;font-family:inherit"
 """Style of the root element; matplotlib writes no fill for black."""
-HEX_COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
+HEX_COLOR = re.compile(r"#[0-9a-fA-F]{6}\b")
 LONG_DECIMALS = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 NO_TURN = re.compile(r"rotate\(-?0(?: [^)]*)?\)")
 GID = "artist-"
@@ -139,7 +139,7 @@ def _name(one: ElementTree.Element, prefix: str, used: set[str], gids: Mapping[s
 
 
 def _style(style: str, *, is_marker: bool) -> str:
-    """Return a style with the colours of the theme and without the font family."""
+    """Return a style with the colors of the theme and without the font family."""
     found = dict(re.findall(r"([\w-]+): ?([^;]*)", style))
     found.pop("font-family", None)
     font = found.pop("font", "")  # weight, size and family
@@ -149,4 +149,4 @@ def _style(style: str, *, is_marker: bool) -> str:
     if is_marker:  # its definition has the stroke
         found = {key: value for key, value in found.items() if not key.startswith("stroke")}
     text = ";".join(f"{key}:{value}" for key, value in found.items())
-    return HEX_COLOUR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)
+    return HEX_COLOR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)

@@ -115,7 +115,7 @@ def best_so_far(results: Study, runs: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-ROLE_COLOURS = {
+ROLE_COLORS = {
     "reference": "#CC79A7",
     "trial": "#0072B2",
     "placement_check": "#56B4E9",
@@ -183,19 +183,19 @@ def _best(figure: Figure, axes: Axes, results: Study, found: Spans, scale: float
     else:
         values, best = drawn(metric, table["value"]), drawn(metric, table["best"])
         words = parts.wrapped(f"best {metric.axis_words}", 20)
-        metric_axis(axes, results, table["value"], is_labelled=False)
+        metric_axis(axes, results, table["value"], is_labeled=False)
     axes.set_ylabel(words)
     shown = parts.some(table, MOST_DOTS)
-    colour = ROLE_COLOURS["trial"]
+    color = ROLE_COLORS["trial"]
     dots: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": parts.PAPER}
     for row in parts.tuples(shown):
-        parts.mark(axes, row.end / scale, values[row.Index], str(row.trial), color=colour, **dots)
+        parts.mark(axes, row.end / scale, values[row.Index], str(row.trial), color=color, **dots)
     steps = best.ne(best.shift())
     x = [*(table["end"][steps] / scale), found.total_s / scale]
     y = [*best[steps], best.iloc[-1]]
     axes.plot(x, y, color=parts.INK, linewidth=1.6, drawstyle="steps-post", gid="envelope")
     words = "a run's result" + parts.of_all(len(shown), len(table), "runs")
-    return [parts.key("best so far"), parts.key(words, colour, ls="none", **dots)]
+    return [parts.key("best so far"), parts.key(words, color, ls="none", **dots)]
 
 
 def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
@@ -203,16 +203,16 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
     bars = parts.some(runs, MOST_RUN_BARS)
     keys: list[Artist] = []
     for role, own in bars.groupby("role", sort=False):
-        colour = ROLE_COLOURS[str(role)]
-        hollow = {"facecolor": "none", "edgecolor": colour}
-        filled = {"facecolor": colour, "edgecolor": parts.PAPER}
+        color = ROLE_COLORS[str(role)]
+        hollow = {"facecolor": "none", "edgecolor": color}
+        filled = {"facecolor": color, "edgecolor": parts.PAPER}
         for row in parts.tuples(own):
             corner, width = (row.begin / scale, row.lane - 0.36), (row.end - row.begin) / scale
             style: dict[str, Any] = hollow if row.state == "stopped" else filled
             gid = str(row.trial)
             axes.add_patch(Rectangle(corner, width, 0.72, gid=gid, linewidth=0.7, **style))
         number = int((runs["role"] == role).sum())
-        keys.append(Patch(color=colour, label=f"{ROLES[str(role)]} ({number:,})"))
+        keys.append(Patch(color=color, label=f"{ROLES[str(role)]} ({number:,})"))
     if stopped := (runs["state"] == "stopped").sum():
         words = f"hollow: stopped early ({stopped:,})"
         keys.append(Patch(facecolor="none", edgecolor=parts.INK, label=words))
@@ -253,7 +253,7 @@ PHASE_STYLE = {
     "report": ("#000000", ""),
     "other": ("#F0E442", "--"),
 }
-"""Colour and hatching of each phase; adjacent ones also differ in grey."""
+"""Color and hatching of each phase; adjacent ones also differ in gray."""
 PHASE_ORDER = ("reference", "search", "confirm", "scaling", "compare")
 """Order of the phases of a study."""
 

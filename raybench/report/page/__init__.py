@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raybench.report.how_sure import PAGE_FILE
+from raybench.report.confidence import PAGE_FILE
 from raybench.report.words import fault_words
 from raybench.results.store import StudyFiles
 from raybench.results.study import Study

@@ -20,9 +20,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from raybench.report.answer import configuration_words, summary_of
+from raybench.report.confidence import PAGE_FILE, SuggestedStep, next_steps
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
-from raybench.report.how_sure import PAGE_FILE, SuggestedStep, next_steps
 from raybench.report.page.comparison import PageComparison, compared
 from raybench.report.page.tables import (
     HtmlTable,

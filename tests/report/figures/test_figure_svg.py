@@ -1,4 +1,4 @@
-"""A figure in a page: well-formed, in the theme's colours, harmless whatever trials are called."""
+"""A figure in a page: well-formed, in the theme's colors, harmless whatever trials are called."""
 
 import re
 from xml.etree import ElementTree
@@ -40,8 +40,8 @@ def test_it_is_one_image_with_a_name_and_no_size(figure: Figure) -> None:
 def test_the_theme_decides_what_is_no_data(figure: Figure) -> None:
     text = svg(figure, "a")
     tags = " ".join(re.findall(r"<[^>]*>", text))
-    for colour in ("#333333", "#eeeeee", "#c4c4c4", "#ffffff", "#000000"):
-        assert colour not in tags.lower()
+    for color in ("#333333", "#eeeeee", "#c4c4c4", "#ffffff", "#000000"):
+        assert color not in tags.lower()
     for variable in ("--ink", "--grid", "--quiet", "--paper"):
         assert f"var({variable})" in tags
     assert "var(--blue,#0072b2)" in tags

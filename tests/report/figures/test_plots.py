@@ -49,8 +49,8 @@ def test_curves_show_every_search_run_and_name_the_best(results: StudyResults) -
         assert list(line.get_xdata()) == list(curve["train_s"])
         assert list(line.get_ydata()) == list(100 * curve["accuracy"])
     assert line_of(axes, "target").get_ydata()[0] == 95
-    coloured = {trial for trial in search if line_of(axes, trial).get_linewidth() == 2}
-    assert coloured == {"0016", "0018", "0014"}
+    colored = {trial for trial in search if line_of(axes, trial).get_linewidth() == 2}
+    assert colored == {"0016", "0018", "0014"}
     assert "0016  torch 2x64 adam 0.0109\nsearch 1.67 s, new seeds 1.25 s (median of 3)" in words(
         figure
     )

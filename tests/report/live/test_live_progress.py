@@ -136,9 +136,9 @@ def test_no_color_means_none(clock: Clock) -> None:
     console, out = terminal(TERM="xterm-256color", NO_COLOR="1")
     with ProgressDisplay(console, num_trials=9, clock=clock) as progress:
         progress.finished(record("0000", 2.0))
-    colours = re.findall(r"\x1b\[([\d;]*)m", out.getvalue())
-    assert colours
-    assert not [code for code in colours for part in code.split(";") if 30 <= int(part or 0) < 108]
+    colors = re.findall(r"\x1b\[([\d;]*)m", out.getvalue())
+    assert colors
+    assert not [code for code in colors for part in code.split(";") if 30 <= int(part or 0) < 108]
 
 
 class Page:

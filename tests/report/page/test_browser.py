@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium on the path: apt-get install chromium (.ci/run does)"
 )
 STUDY = Path(__file__).parents[2] / "fixtures" / "digits_study"
-COLOURS = {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 28)"}
+COLORS = {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 28)"}
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 SIZES = {"a telephone": (360, 740), "a screen": (1280, 900)}
 
@@ -165,14 +165,14 @@ def test_a_trial_opens_from_table_links_pictures_and_its_address(opened):
 
 def test_it_fits_the_width_in_either_theme(opened):
     tab = opened()
-    for theme, colour in COLOURS.items():
+    for theme, color in COLORS.items():
         tab.emulate_media(color_scheme=theme)
         for width, height in SIZES.values():
             tab.set_viewport_size({"width": width, "height": height})
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
-            assert tab.evaluate(BACKGROUND) == colour
+            assert tab.evaluate(BACKGROUND) == color
     tab.get_by_role("button", name="Light page").click()
-    assert tab.evaluate(BACKGROUND) == COLOURS["light"]
+    assert tab.evaluate(BACKGROUND) == COLORS["light"]
     assert tab.get_by_role("button", name="Dark page").is_visible()
 
 
@@ -189,7 +189,7 @@ def test_nothing_keeps_anyone_from_reading_it_and_the_answer_comes_first(opened)
 @pytest.mark.all
 def test_nor_from_reading_a_real_study(opened, tmp_path):
     path = write_page(load(STUDY), tmp_path)
-    for theme in COLOURS:
+    for theme in COLORS:
         tab = opened(path, viewport={"width": 360, "height": 740}, color_scheme=theme)
         assert tab.evaluate("document.documentElement.scrollWidth") <= 360
         assert axe_faults(tab) == []
@@ -199,7 +199,7 @@ def test_it_prints_light_without_controls(opened):
     tab = opened(color_scheme="dark")
     assert tab.pdf(format="A4").startswith(b"%PDF")
     tab.emulate_media(media="print")
-    assert tab.evaluate(BACKGROUND) == COLOURS["light"]
+    assert tab.evaluate(BACKGROUND) == COLORS["light"]
     assert not tab.get_by_label("find").is_visible()
     assert not tab.locator("#theme").is_visible()
     assert tab.locator("h1").is_visible()

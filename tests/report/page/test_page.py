@@ -12,8 +12,8 @@ import pytest
 from pages import HOSTILE, Seen, made_study
 
 from raybench.commands import cli
+from raybench.report.confidence import PAGE_FILE
 from raybench.report.figures.kinds import FIGURES
-from raybench.report.how_sure import PAGE_FILE
 from raybench.report.page import document, tables, try_page
 from raybench.report.page.comparison import differing, winner_sentence
 from raybench.report.page.document import answer_of, glossary, page_text

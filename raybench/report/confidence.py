@@ -31,7 +31,7 @@ LEAST_PROPOSED_RUNS, MOST_PROPOSED_RUNS = 4, 20
 """Least and most proposed runs of trials that ran once."""
 
 
-def how_sure(results: Study, verdict: Verdict | None) -> str:
+def confidence_of(results: Study, verdict: Verdict | None) -> str:
     """Return the evidence for a verdict in sentences; "" without one.
 
     If runs were on several models of GPU, this is the verdict for the first of them.
