@@ -131,9 +131,8 @@ def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> s
         return None
     number = max(1, round(TYPICAL_SHARE * num_train))
     return (
-        f"{number:,} of the {num_train:,} training rows are held out to test the winner, since "
-        "there is no test split of their own; bring one (a file or folder named test), or say how "
-        "many with dataset.test_size (none: nothing is held out, nothing tested)."
+        f"{number:,} of the {num_train:,} training rows are held out to test the winner; add a "
+        "test split, or set dataset.test_size (none: nothing is held out, nothing tested)."
     )
 
 

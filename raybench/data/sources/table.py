@@ -81,7 +81,8 @@ BATCH_ROWS = 65_536  # rows of a batch: of a table larger than memory no more ar
 MAX_SHOWN = 20  # most names of columns that a sentence lists
 
 
-Say = Callable[[str], None]  # takes a note for the user, a sentence
+Note = Callable[[str], None]
+"""Shows a sentence to the user: a note on how data are read."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +291,7 @@ ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
 """Names that pandas gives its index in Parquet, and in a CSV that is read."""
 
 
-def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], list[str]]:
+def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str], list[str]]:
     """Return the columns of labels and the columns of inputs.
 
     There are no columns of inputs where the inputs are texts or images.
@@ -298,7 +299,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
     Args:
         spec: The dataset, whose keys name columns.
         tables: Tables by split.
-        say: Takes notes on columns that are left out.
+        note: Called with a sentence on each column that is left out.
 
     Raises:
         UserError: A column is missing, or used twice.
@@ -326,7 +327,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
             )
         if column not in uses:
             uses[column] = "dataset.split_by"
-            say(
+            note(
                 f"column '{column}' is left out: splits are cut by it; to learn from it too, name "
                 "it in dataset.columns."
             )
@@ -336,7 +337,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
             ErrorCode.CONFLICT,
         )
     is_table = spec.text is None and spec.image is None
-    inputs = _inputs(spec, train, set(uses), say) if is_table else []
+    inputs = _inputs(spec, train, set(uses), note) if is_table else []
     rest = [] if is_table else [one for one in train.schema.names if one not in uses]
     if rest := [name for name in rest if not ROW_NUMBERS.fullmatch(name)]:
         kind, advice = "text" if spec.image is None else "image", []
@@ -344,7 +345,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, say: Say) -> tuple[list[str], 
             advice.append(f"columns: [{_listed(columns)}] in place of {kind} learns from them")
         if len(columns) < len(rest):
             advice.append("to learn from several texts, write them into one column")
-        say(
+        note(
             f"column{'s' * (len(rest) > 1)} {_listed(rest)} {'are' if len(rest) > 1 else 'is'} not "
             f"used beside {kind} {getattr(spec, kind)}; {'; '.join(advice)}."
         )
@@ -361,7 +362,7 @@ def split_column(spec: DatasetSpec) -> str:
     return given if isinstance(given, str) else next(iter(given.values()))
 
 
-def _inputs(spec: DatasetSpec, table: Table, used: set[str], say: Say) -> list[str]:
+def _inputs(spec: DatasetSpec, table: Table, used: set[str], note: Note) -> list[str]:
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
     if spec.columns is not None:
         for column in spec.columns:
@@ -377,14 +378,14 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], say: Say) -> list[s
         if name in used - set(spec.categories or []):
             continue
         if ROW_NUMBERS.fullmatch(name) and pa.types.is_integer(kind):  # it may tell the label
-            say(
+            note(
                 f"column '{name}' is left out: it holds pandas' numbers of the rows; if it is "
                 "more, name it in dataset.columns."
             )
         elif is_input_type(kind):
             inputs.append(name)
         else:
-            say(f"column '{name}' is left out: it holds {kind}.")
+            note(f"column '{name}' is left out: it holds {kind}.")
     if not inputs:
         raise UserError(
             f"{table.source} has no column of inputs beside {', '.join(sorted(used))}.",

@@ -16,7 +16,7 @@ from raybench.data.sources.cut import cut, group_order, held_out_line, mixed_ord
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
     MAX_SHOWN,
-    Say,
+    Note,
     Table,
     Tables,
     as_numbers,
@@ -57,8 +57,8 @@ class Features:
     dtype = np.float32
     vocabulary: tuple[str, ...] = ()
 
-    def __init__(self, spec: DatasetSpec, inputs: Sequence[str], train: Member, say: Say) -> None:
-        """Learn the encoders of the columns; `say` takes notes on columns that are left out."""
+    def __init__(self, spec: DatasetSpec, inputs: Sequence[str], train: Member, note: Note) -> None:
+        """Learn the encoders of the columns; `note` gets a sentence on each left out."""
         self.encoders: list[encode.Encoder] = []
         reasons = []
         together = max(1, MAX_BYTES_READ // (np.dtype(np.float64).itemsize * len(train.rows)))
@@ -77,7 +77,7 @@ class Features:
                 ErrorCode.INVALID_DATA,
             )
         for sentence in reasons:
-            say(sentence)
+            note(sentence)
         self.columns = [one.name for one in self.encoders]
         self.encoding = {"columns": [asdict(one) for one in self.encoders]}
         """See `Dataset.encoding`."""
@@ -89,13 +89,15 @@ class Features:
         return np.hstack([one.encode(batch.column(one.name)) for one in self.encoders])
 
 
-Seen = list[npt.NDArray[np.float64]] | Counter[str | None]
+ColumnValues = list[npt.NDArray[np.float64]] | Counter[str | None]
 """Values of a column in the training rows: batches of numbers, or counts of texts."""
 
 
-def _read_columns(spec: DatasetSpec, names: Sequence[str], train: Member) -> dict[str, Seen]:
+def _read_columns(
+    spec: DatasetSpec, names: Sequence[str], train: Member
+) -> dict[str, ColumnValues]:
     """Read columns of the training rows in one pass."""
-    seen: dict[str, Seen] = {}
+    seen: dict[str, ColumnValues] = {}
     for name in names:
         is_number = is_number_type(train.table.schema.field(name).type)
         seen[name] = [] if is_number and name not in (spec.categories or []) else Counter()
@@ -108,7 +110,7 @@ def _read_columns(spec: DatasetSpec, names: Sequence[str], train: Member) -> dic
     return seen
 
 
-def _learn(spec: DatasetSpec, name: str, train: Member, seen: Seen) -> encode.Encoder:
+def _learn(spec: DatasetSpec, name: str, train: Member, seen: ColumnValues) -> encode.Encoder:
     """Return the encoder of a column; raise NotUsed if nothing can be learned from it."""
     table, kind = train.table, train.table.schema.field(name).type
     is_asked = spec.columns is not None
@@ -135,7 +137,7 @@ MakeArray = Callable[[str, tuple[int, ...], npt.DTypeLike], Array]
 def table_dataset(
     spec: DatasetSpec,
     tables: Tables,
-    say: Say,
+    note: Note,
     *,
     make: MakeArray = lambda name, shape, dtype: np.empty(shape, dtype),
     advance: Callable[[int], None] = lambda rows: None,
@@ -145,14 +147,14 @@ def table_dataset(
     Args:
         spec: The dataset.
         tables: Tables by split.
-        say: Takes notes on what was found and left out.
+        note: Called with sentences on what was found and left out.
         make: Creates the arrays of inputs (`train-inputs`, ...).
         advance: Takes numbers of rows that are done.
 
     Raises:
         UserError: Names the row and column of the first mistake.
     """
-    labels, members, inputs = prepare(spec, tables, say)
+    labels, members, inputs = prepare(spec, tables, note)
     arrays = _write_inputs(inputs, members, make, advance)
     train = tables["train"]
     weights = read_weights(train, spec.weight)[members[0].rows] if spec.weight else None
@@ -180,7 +182,7 @@ def table_dataset(
 
 
 def prepare(
-    spec: DatasetSpec, tables: Tables, say: Say
+    spec: DatasetSpec, tables: Tables, note: Note
 ) -> tuple[Labels, list[Member], Features | texts.Tokens]:
     """Read the labels, cut the splits and learn the encoding of the inputs from the training rows.
 
@@ -190,15 +192,15 @@ def prepare(
     Raises:
         UserError: Names the row and column of the first mistake.
     """
-    columns, inputs = find_roles(spec, tables, say)
+    columns, inputs = find_roles(spec, tables, note)
     labels = read_labels(tables, columns, spec.task, are_pictures=spec.text is not None)
     members = split_members(spec, tables, labels)
-    say_splits(spec, tables, say)
+    note_splits(spec, tables, note)
     if spec.text is None:
-        return labels, members, Features(spec, inputs, members[0], say)
+        return labels, members, Features(spec, inputs, members[0], note)
     texts.require_text(members[0].table, spec.text)
     found = (text for batch in members[0].batches([spec.text]) for text in texts.texts_of(batch))
-    return labels, members, texts.Tokens(spec, tables["train"].source, found, say)
+    return labels, members, texts.Tokens(spec, tables["train"].source, found, note)
 
 
 def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> list[Member]:
@@ -264,11 +266,11 @@ ORDERED = 0.95
 MIN_STEPS = 10
 
 
-def say_splits(spec: DatasetSpec, tables: Tables, say: Say) -> None:
+def note_splits(spec: DatasetSpec, tables: Tables, note: Note) -> None:
     """Give notes on how splits are cut that a user may not expect."""
     lines = held_out_line(tables["train"].num_rows, spec, tables), time_line(spec, tables)
     for line in filter(None, lines):
-        say(line)
+        note(line)
 
 
 def time_line(spec: DatasetSpec, tables: Tables) -> str | None:

@@ -15,7 +15,7 @@ from raybench.data.sources.cut import KEYS, mixed_order, stored_and_cut
 from raybench.data.sources.files import open_tables, split_of
 from raybench.data.sources.label_columns import read_labels, read_weights
 from raybench.data.sources.table import (
-    Say,
+    Note,
     Table,
     Tables,
     column_of,
@@ -24,7 +24,7 @@ from raybench.data.sources.table import (
     is_text_type,
     require_columns,
 )
-from raybench.data.sources.table_set import row_order, say_splits, split_members, table_dataset
+from raybench.data.sources.table_set import note_splits, row_order, split_members, table_dataset
 from raybench.data.sources.written import read_written
 from raybench.data.store import (
     File,
@@ -71,7 +71,7 @@ def load_image_folder(spec: DatasetSpec) -> Dataset:
 
     def build(writer: Writer) -> Mapping[str, Any]:
         if num_others:
-            _say(spec)(f"{num_others:,} files are not images by their names and are left out.")
+            _notes(spec)(f"{num_others:,} files are not images by their names and are left out.")
         named = spec.model_copy(update={"image": folders.FILE_NAME, "label": folders.LABEL})
         return _store_images(named, folders.open_image_folder(path, files), writer)
 
@@ -114,10 +114,10 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         return stored_and_cut(source, lambda writer: _store_images(spec, tables, writer), spec)
 
     def build(writer: Writer) -> Dataset:
-        tables = read_written(spec, open_them(), _say(spec))  # only if it is not stored yet
+        tables = read_written(spec, open_them(), _notes(spec))  # only if it is not stored yet
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
-            return table_dataset(spec, tables, _say(spec), make=writer.array, advance=advance)
+            return table_dataset(spec, tables, _notes(spec), make=writer.array, advance=advance)
 
     return stored_dataset(_source(spec, found), build)
 
@@ -126,7 +126,7 @@ def _load_language(
     spec: DatasetSpec, found: Sequence[File], read: Callable[[], dict[str, str]]
 ) -> Dataset:
     return stored_dataset(
-        _source(spec, found), lambda _: texts.language_dataset(spec, read(), _say(spec))
+        _source(spec, found), lambda _: texts.language_dataset(spec, read(), _notes(spec))
     )
 
 
@@ -149,7 +149,7 @@ def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
     }
 
 
-def _say(spec: DatasetSpec) -> Say:
+def _notes(spec: DatasetSpec) -> Note:
     return lambda sentence: print_note(f"{spec.path}: {sentence}")
 
 
@@ -199,14 +199,14 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
     """Write images and labels of each table in a mixed order; return their description."""
-    tables = read_written(spec, tables, _say(spec))
-    columns, _ = find_roles(spec, tables, _say(spec))
+    tables = read_written(spec, tables, _notes(spec))
+    columns, _ = find_roles(spec, tables, _notes(spec))
     image = spec.image
     assert image is not None
     for table in tables.values():
         require_image_column(table, image)
     labels = read_labels(tables, columns, spec.task, are_pictures=True)
-    say_splits(spec, tables, _say(spec))
+    note_splits(spec, tables, _notes(spec))
     is_class = labels.task == "classification"
     form = images.probe(first_pictures(tables["train"], image), spec)
     for split, table in tables.items():
@@ -224,7 +224,7 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
         pictures, name = _pictures(table, image, order), f"{split}-inputs"
         images.decode_images(writer, name, pictures, table.num_rows, form)
     if form.white is not None:
-        _say(spec)(images.white_line(form.white))
+        _notes(spec)(images.white_line(form.white))
     encoding = {"white": form.white} if form.white is not None else None
     return {"task": labels.task, "class_names": list(labels.class_names), "encoding": encoding}
 

@@ -15,7 +15,7 @@ from raybench.data.memory import require_memory
 from raybench.data.sources.cut import TYPICAL_SHARE
 from raybench.data.sources.files import SPLIT_NAMES, encoding_of, find_files, not_utf8, split_of
 from raybench.data.sources.folders import TEXT_ENDINGS
-from raybench.data.sources.table import Say, Table, is_text
+from raybench.data.sources.table import Note, Table, is_text
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
@@ -101,8 +101,8 @@ class Tokens:
 
     dtype = np.int32
 
-    def __init__(self, spec: DatasetSpec, source: str, texts: Iterable[str], say: Say) -> None:
-        """Number the tokens of all training texts; `say` takes notes on empty or shortened ones."""
+    def __init__(self, spec: DatasetSpec, source: str, texts: Iterable[str], note: Note) -> None:
+        """Number the tokens of all training texts; `note` gets sentences on empty or cut ones."""
         assert spec.text is not None
         column, most, kind = spec.text, spec.sequence_length, spec.tokens
         self.columns, self.encoding = [column], {"tokens": kind}
@@ -124,10 +124,10 @@ class Tokens:
                 ErrorCode.INVALID_DATA,
             )
         if empty := lengths.count(0):
-            say(f"column '{column}' is empty in {empty:,} of {len(lengths):,} training rows.")
+            note(f"column '{column}' is empty in {empty:,} of {len(lengths):,} training rows.")
         share = float((self.lengths > most).mean())
         if share > MANY_SHORTENED:
-            say(
+            note(
                 f"{100 * share:.0f} % of the texts are longer than {most} {kind} and are cut there "
                 f"(half have up to {np.median(lengths):.0f}); dataset.sequence_length says so."
             )
@@ -208,19 +208,19 @@ def read_text(file: Path) -> str:
         raise not_utf8(file) from error
 
 
-def language_dataset(spec: DatasetSpec, texts: dict[str, str], say: Say) -> Dataset:
+def language_dataset(spec: DatasetSpec, texts: dict[str, str], note: Note) -> Dataset:
     """Return windows of `sequence_length` tokens, labeled with the tokens that follow.
 
     Args:
         spec: The dataset.
         texts: Texts by split; missing splits are cut off the end of `train`, the test last.
-        say: Takes a note on what is held out.
+        note: Called with a sentence on what is held out.
 
     Raises:
         UserError: A split has less text than one window.
     """
     pieces = {split: cut_text(text, spec.tokens) for split, text in texts.items()}
-    pieces = _cut_off(spec, pieces, say)
+    pieces = _cut_off(spec, pieces, note)
     counts = Counter[str]()
     count_tokens(pieces["train"], counts)
     vocabulary = number_tokens(counts, spec.tokens, spec.vocabulary_size)
@@ -248,7 +248,7 @@ def language_dataset(spec: DatasetSpec, texts: dict[str, str], say: Say) -> Data
     )
 
 
-def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces], say: Say) -> dict[str, Pieces]:
+def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces], note: Note) -> dict[str, Pieces]:
     rest = pieces["train"]
     total = (len(rest) - 1) // spec.sequence_length
     typical = max(1, round(TYPICAL_SHARE * total))
@@ -269,5 +269,5 @@ def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces], say: Say) -> dict[str
     found["train"] = rest
     parts = [f"the {len(found[split]):,} {spec.tokens} of the {split} split" for split in missing]
     if parts:
-        say(f"held out from its end: {', and before them '.join(parts)}.")
+        note(f"held out from its end: {', and before them '.join(parts)}.")
     return found

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from raybench.data.sources.files import CsvTable
 from raybench.data.sources.table import (
     MAX_SHOWN,
-    Say,
+    Note,
     Table,
     Tables,
     Unread,
@@ -252,10 +252,10 @@ class _Texts:
         self.either = {mark: is_either & has_mark[mark] for mark in READABLE}
         """Numbers whose mark may be the decimal one or separate thousands: 1,200."""
         self.only = {mark: self.by_mark[mark] & ~is_either for mark in READABLE}
-        self.is_parted = self.is_number & _matches(self.texts, rf"\d{SPACE}\d")
+        self.has_thousands = self.is_number & _matches(self.texts, rf"\d{SPACE}\d")
         """Numbers whose thousands are certainly separated, by a mark or a space."""
-        self.is_parted |= self.only["."] & has_mark[","]
-        self.is_parted |= self.only[","] & has_mark["."]
+        self.has_thousands |= self.only["."] & has_mark[","]
+        self.has_thousands |= self.only[","] & has_mark["."]
 
         self.dates: dict[DateOrder, tuple[npt.NDArray[np.datetime64], Mask]] = {}
         """Times, and the mask of the texts that are dates, by each order."""
@@ -294,7 +294,7 @@ class _Texts:
         return set(pc.unique(self.units.filter(pa.array(self.is_number))).to_pylist())
 
     @property
-    def looks_parted(self) -> bool:
+    def looks_like_thousands(self) -> bool:
         """Whether a mark seems to separate thousands: 2,100 beside 900, and no 1200."""
         is_either = self.either["."] | self.either[","]
         is_round = (is_either & _matches(self.body, "0$")).any()
@@ -319,10 +319,10 @@ class _Texts:
         return can if self.differ.any() else can[:1]
 
 
-def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
+def read_written(spec: DatasetSpec, tables: Tables, note: Note) -> Tables:
     """Return the tables with numbers and dates in place of texts.
 
-    `say` takes notes on how they are read. Ambiguous columns are in `Table.unread`.
+    `note` gets sentences on how they are read. Ambiguous columns are in `Table.unread`.
     """
     if spec.name not in TABLES:  # labels are names of folders
         return tables
@@ -333,7 +333,7 @@ def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
     # Categories of pandas are names.
     kept |= {one.name for one in columns if pa.types.is_dictionary(one.type)}
     names = [name for name in columns.names if name not in kept]
-    numbers = _maybe_parted(tables, names)
+    numbers = _columns_with_possible_thousands(tables, names)
     as_read = _with_texts(tables, numbers)
     texts = {name: one for name in names if (one := _texts_of(as_read, name)) is not None}
     marks = {mark for one in texts.values() if (mark := one.own_mark) is not None}
@@ -351,13 +351,13 @@ def read_written(spec: DatasetSpec, tables: Tables, say: Say) -> Tables:
         is_read = not any(is_text(one, name) for one in tables.values() if name in one.schema.names)
         if is_read and name in forms and forms[name].decimal == ".":
             own = texts[name]
-            if own.either["."].any() and (own.looks_parted or not known.is_english):
-                say(
+            if own.either["."].any() and (own.looks_like_thousands or not known.is_english):
+                note(
                     f"column '{name}' is read with decimal points ({_as(own, forms[name])}); if "
                     "points stand between thousands there, set dataset.decimal: ','."
                 )
             del forms[name]
-    _say_forms(texts, forms, say)
+    _note_forms(texts, forms, note)
     written = _with_texts(tables, [name for name in numbers if name in forms])
     unread = {
         name: replace(one, place=_place_of(one, name, written))
@@ -391,7 +391,7 @@ def _with_texts(tables: Tables, names: Sequence[str]) -> Tables:
     }
 
 
-def _maybe_parted(tables: Tables, names: Sequence[str]) -> list[str]:
+def _columns_with_possible_thousands(tables: Tables, names: Sequence[str]) -> list[str]:
     """Return the columns of numbers in CSV files that must be read as texts.
 
     The point in 2.100 may separate thousands, and another split may hold other texts.
@@ -404,13 +404,13 @@ def _maybe_parted(tables: Tables, names: Sequence[str]) -> list[str]:
             continue
         are_fractions = [pa.types.is_floating(one.schema.field(name).type) for one in own]
         if len(numbers) < len(own) or (
-            any(are_fractions) and all(_is_parted(one, name) for one in numbers)
+            any(are_fractions) and all(_may_be_thousands(one, name) for one in numbers)
         ):
             found.append(name)
     return found
 
 
-def _is_parted(table: Table, name: str) -> bool:
+def _may_be_thousands(table: Table, name: str) -> bool:
     """Return whether all numbers are like 900 and 2.100: at most 3 decimals, and none below 1."""
     if not is_number_type(table.schema.field(name).type):
         return False
@@ -488,7 +488,7 @@ def _number_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
         shown = " and ".join(f"'{unit}'" if unit else "none" for unit in sorted(texts.known_units))
         return Unread(f"holds amounts of several units ({shown}); write them in one")
     marks = [mark for mark in READABLE if texts.either[mark].any()]
-    mark, is_amount = texts.own_mark, bool(units) or bool(texts.is_parted.any())
+    mark, is_amount = texts.own_mark, bool(units) or bool(texts.has_thousands.any())
     can_be_both = all((mask == texts.is_number).all() for mask in texts.by_mark.values())
     if mark is None and (not can_be_both or len(marks) == 2):
         shown_by = texts.either if can_be_both else texts.only
@@ -502,7 +502,11 @@ def _number_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
         mark = known.spec.decimal or (next(iter(known.marks)) if len(known.marks) == 1 else None)
         # 12.500 in an English CSV file has a decimal point; 1.000 EUR, or a typed text, has none.
         is_plain_english = known.is_english and not texts.is_typed and not units
-        if mark is None and texts.looks_parted and not (marks == ["."] and is_plain_english):
+        if (
+            mark is None
+            and texts.looks_like_thousands
+            and not (marks == ["."] and is_plain_english)
+        ):
             mark = "," if marks == ["."] else "."
         if mark is None and (marks == ["."] or known.is_english):
             mark = "."
@@ -522,16 +526,16 @@ def _date_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
         shown = shown or [str(texts.first(~texts.is_number))]
         examples = "', '".join(shown)
         return Unread(f"holds dates in several orders ('{examples}'); write them alike", shown[0])
-    told = [one for one in can if one == known.spec.dates] or [
+    known_orders = [one for one in can if one == known.spec.dates] or [
         one for one in can if known.orders == {one}
     ]
-    if len(can) > 1 and not told:
+    if len(can) > 1 and not known_orders:
         ways = " or ".join(can)
         return Unread(
-            f"holds dates whose day and month cannot be told apart ('{texts.first(texts.differ)}');"
+            f"holds dates whose day and month are ambiguous ('{texts.first(texts.differ)}');"
             f" set dataset.dates: {ways}, or write them as 2017-12-31"
         )
-    return NumberForm(kind="date", order=(told or can)[0])
+    return NumberForm(kind="date", order=(known_orders or can)[0])
 
 
 def _as(texts: _Texts, form: NumberForm) -> str:
@@ -540,13 +544,13 @@ def _as(texts: _Texts, form: NumberForm) -> str:
         masks = [texts.of_order_alone(form.order), texts.dates[form.order][1]]
     else:
         has_unit = texts.is_number & ~_mask(pc.equal(texts.units, ""))
-        masks = [has_unit, texts.is_parted, texts.either[","], texts.either["."]]
+        masks = [has_unit, texts.has_thousands, texts.either[","], texts.either["."]]
     text = next(text for mask in masks if (text := texts.first(mask)) is not None)
     value = form.read(pa.array([text]))[0].as_py()
     return f"'{text}' is {value:.10g}" if form.kind == "number" else f"'{text}' is {value:%Y-%m-%d}"
 
 
-def _say_forms(texts: Mapping[str, _Texts], forms: Mapping[str, NumberForm], say: Say) -> None:
+def _note_forms(texts: Mapping[str, _Texts], forms: Mapping[str, NumberForm], note: Note) -> None:
     """Give one note per notation on how the columns are read."""
     lines: dict[str, list[str]] = {}
     for name, form in forms.items():
@@ -560,4 +564,4 @@ def _say_forms(texts: Mapping[str, _Texts], forms: Mapping[str, NumberForm], say
             lines.setdefault("cells taken as missing", []).append(f"{name} ({shown})")
     for begin, columns in lines.items():
         more = ", ..." if len(columns) > MAX_SHOWN else ""
-        say(f"{begin}: {', '.join(columns[:MAX_SHOWN])}{more}.")
+        note(f"{begin}: {', '.join(columns[:MAX_SHOWN])}{more}.")
