@@ -19,13 +19,9 @@ from raybench.data.sources.table import (
     Table,
     Tables,
     as_texts,
-    column_of,
     find_roles,
-    is_long_text,
     is_number_type,
-    is_text,
     require_columns,
-    some_of,
 )
 from raybench.data.sources.table_set import Member, prepare, split_members, time_line
 from raybench.data.sources.tables import (
@@ -280,12 +276,12 @@ def _candidates(table: Table, names: list[str]) -> str:
     """Return which of the columns may be the label, for a sentence."""
     shown = []
     for name in names:
-        if not is_text(table, name) and not is_number_type(table.schema.field(name).type):
+        if not table.is_text(name) and not is_number_type(table.kind(name)):
             continue
         if task_of(table, [name], MAX_NUMBERED_CLASSES) == "regression":
             shown.append(f"{name} (numbers)")
             continue
-        number = len(pc.unique(as_texts(column_of(table, name)).drop_null()))
+        number = len(pc.unique(as_texts(table.column(name)).drop_null()))
         if 1 < number <= MAX_CANDIDATE_CLASSES:
             shown.append(f"{name} ({number} classes)")
     return ", ".join(shown) or "none of its columns looks like one"
@@ -296,17 +292,17 @@ def _long_texts(table: Table) -> list[str]:
     return [
         name
         for name in table.schema.names
-        if is_long_text(table, name) and not _is_image(table, name)
+        if table.is_long_text(name) and not _is_image(table, name)
     ]
 
 
 def _is_image(table: Table, name: str) -> bool:
-    if is_number_type(table.schema.field(name).type):
+    if is_number_type(table.kind(name)):
         return False
     try:
         require_image_column(table, name)  # first: rows of lists are long to read
-        values = [value for value in some_of(table, name).to_pylist() if value]
-        if is_text(table, name):
+        values = [value for value in table.head(name).to_pylist() if value]
+        if table.is_text(name):
             return bool(values) and all(map(images.is_image, values))
         if values and isinstance(values[0], bytes):  # or a hash, or an array
             images.read_head(values[0], name)

@@ -15,10 +15,8 @@ from raybench.data.sources.table import (
     Tables,
     as_numbers,
     as_texts,
-    column_of,
     is_number,
     is_number_type,
-    is_text,
 )
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
@@ -56,8 +54,8 @@ def read_labels(
     """
     train, pairs = tables["train"], list(itertools.product(tables.values(), columns))
     for table, column in pairs:
-        if not is_text(table, column) and not is_number_type(table.schema.field(column).type):
-            kind = table.schema.field(column).type
+        if not table.is_text(column) and not is_number_type(table.kind(column)):
+            kind = table.kind(column)
             raise UserError(
                 f"{table.source}: label column '{column}' holds {kind}; name texts or numbers.",
                 ErrorCode.INVALID_DATA,
@@ -90,14 +88,14 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
     """Infer the task from columns of labels: `classification` or `regression`."""
     if len(columns) > 1:
         return "regression"
-    form, kind = table.forms.get(columns[0]), table.schema.field(columns[0]).type
+    form, kind = table.forms.get(columns[0]), table.kind(columns[0])
     if columns[0] in table.unread or (form is not None and form.is_amount):
         return "regression"
-    if columns[0] in table.class_names or is_text(table, columns[0]) or pa.types.is_boolean(kind):
+    if columns[0] in table.class_names or table.is_text(columns[0]) or pa.types.is_boolean(kind):
         return "classification"
     if pa.types.is_temporal(kind):
         return "regression"
-    numbers = np.unique(as_numbers(column_of(table, columns[0])))
+    numbers = np.unique(as_numbers(table.column(columns[0])))
     numbers = numbers[~np.isnan(numbers)]
     are_whole = bool((numbers == np.round(numbers)).all())
     # Quantities that happen to be whole and few have hardly more rows than values.
@@ -107,7 +105,7 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
 
 def _require_all(table: Table, column: str, *, is_class: bool) -> None:
     """Raise UserError with the first row that has no label."""
-    values, are_names = column_of(table, column), is_class or is_text(table, column)
+    values, are_names = table.column(column), is_class or table.is_text(column)
     advice = "fill them in, or leave these rows out"
     if column in table.forms:  # read from texts
         advice += "; dataset.task: classification keeps signs such as '-' and 'none'"
@@ -120,8 +118,8 @@ def _require_all(table: Table, column: str, *, is_class: bool) -> None:
 
 def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
     """Return a column as numbers; raise UserError with the first row that holds none."""
-    values = column_of(table, column)
-    if not is_text(table, column):
+    values = table.column(column)
+    if not table.is_text(column):
         return as_numbers(values)
     texts = as_texts(values).to_pylist()
     wrong = [not is_number(text) for text in texts]
@@ -147,7 +145,7 @@ def _classes(
         names = list(train.class_names[column])
         values = {split: _numbered(table, column, len(names)) for split, table in tables.items()}
         return values, tuple(names)
-    texts = {split: as_texts(column_of(table, column)) for split, table in tables.items()}
+    texts = {split: as_texts(table.column(column)) for split, table in tables.items()}
     # Numbers by their size, before texts.
     names = sorted(
         pc.unique(texts["train"]).to_pylist(),
@@ -176,7 +174,7 @@ def _classes(
 
 
 def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int64]:
-    values = as_numbers(column_of(table, column)).astype(np.int64)
+    values = as_numbers(table.column(column)).astype(np.int64)
     wrong = (values < 0) | (values >= num_classes)
     table.require_none(
         wrong,
@@ -188,13 +186,13 @@ def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int
 
 def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
     """Return the weights of all rows; raise UserError with the first row below 0 or without one."""
-    kind = table.schema.field(column).type
+    kind = table.kind(column)
     if not is_number_type(kind):
         raise UserError(
             f"dataset.weight: column '{column}' of {table.source} holds {kind}; name numbers.",
             ErrorCode.INVALID_DATA,
         )
-    weights = as_numbers(column_of(table, column))
+    weights = as_numbers(table.column(column))
     wrong = ~(weights >= 0)
     table.require_none(
         wrong,

@@ -101,6 +101,10 @@ class Unread:
         return UserError(f"{self.place}: {column} {self.reason}.", ErrorCode.INVALID_DATA)
 
 
+LONG_TEXT = 40  # least mean characters of a column of texts that are no names
+SEEN_ROWS = 2000  # first rows that decide on the use of a column
+
+
 class Table:
     """Rows of files, of a folder or of a Hugging Face set: columns by name, read in batches."""
 
@@ -177,6 +181,30 @@ class Table:
                 ErrorCode.INVALID_FILE,
             ) from error
 
+    def kind(self, name: str) -> Any:
+        """Return the type of pyarrow of a column."""
+        return self.schema.field(name).type
+
+    def is_text(self, name: str) -> bool:
+        """Return whether a column holds texts."""
+        return is_text_type(self.kind(name))
+
+    def is_long_text(self, name: str) -> bool:
+        """Return whether a column holds texts that are longer than names."""
+        if not self.is_text(name):
+            return False
+        length = pc.mean(pc.utf8_length(self.head(name).cast(pa.string()))).as_py()
+        return length is not None and length >= LONG_TEXT
+
+    def column(self, name: str) -> Any:
+        """Return a whole column as a `pyarrow.Array`."""
+        parts = [batch.column(0) for batch in self.batches([name])]
+        return pa.chunked_array(parts, self.kind(name)).combine_chunks()
+
+    def head(self, name: str) -> Any:
+        """Return the first values of a column, a `pyarrow.Array`."""
+        return next(iter(self.batches([name]))).column(0).slice(0, SEEN_ROWS)
+
     def read_as(self, forms: Mapping[str, Any], unread: Mapping[str, Unread]) -> Self:
         """Return the table with texts of some columns read as numbers or dates."""
         found = copy.copy(self)
@@ -240,7 +268,7 @@ def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
                     "or name the columns to use in dataset.columns.",
                     ErrorCode.UNKNOWN_NAME,
                 )
-            kinds = [one.schema.field(column).type for one in (train, table)]
+            kinds = [one.kind(column) for one in (train, table)]
             are_texts = [is_text_type(kind) for kind in kinds]
             if len(set(are_texts)) > 1 and not any(map(pa.types.is_null, kinds)):
                 raise UserError(
@@ -248,34 +276,6 @@ def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
                     f"{table.source}; make them the same.",
                     ErrorCode.INVALID_DATA,
                 )
-
-
-def column_of(table: Table, name: str) -> Any:
-    """Return a whole column as a `pyarrow.Array`."""
-    parts = [batch.column(0) for batch in table.batches([name])]
-    return pa.chunked_array(parts, table.schema.field(name).type).combine_chunks()
-
-
-def is_text(table: Table, column: str) -> bool:
-    """Return whether a column holds texts."""
-    return is_text_type(table.schema.field(column).type)
-
-
-LONG_TEXT = 40  # least mean characters of a column of texts that are no names
-SEEN_ROWS = 2000  # first rows that decide on the use of a column
-
-
-def some_of(table: Table, column: str) -> Any:
-    """Return the first values of a column, a `pyarrow.Array`."""
-    return next(iter(table.batches([column]))).column(0).slice(0, SEEN_ROWS)
-
-
-def is_long_text(table: Table, column: str) -> bool:
-    """Return whether a column holds texts that are longer than names."""
-    if not is_text(table, column):
-        return False
-    length = pc.mean(pc.utf8_length(some_of(table, column).cast(pa.string()))).as_py()
-    return length is not None and length >= LONG_TEXT
 
 
 def is_text_type(kind: Any) -> bool:
@@ -341,7 +341,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str]
     rest = [] if is_table else [one for one in train.schema.names if one not in uses]
     if rest := [name for name in rest if not ROW_NUMBERS.fullmatch(name)]:
         kind, advice = "text" if spec.image is None else "image", []
-        if columns := [name for name in rest if not is_long_text(train, name)]:
+        if columns := [name for name in rest if not train.is_long_text(name)]:
             advice.append(f"columns: [{_listed(columns)}] in place of {kind} learns from them")
         if len(columns) < len(rest):
             advice.append("to learn from several texts, write them into one column")

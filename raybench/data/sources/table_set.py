@@ -21,7 +21,6 @@ from raybench.data.sources.table import (
     Tables,
     as_numbers,
     as_texts,
-    column_of,
     find_roles,
     is_number_type,
     split_column,
@@ -99,7 +98,7 @@ def _read_columns(
     """Read columns of the training rows in one pass."""
     seen: dict[str, ColumnValues] = {}
     for name in names:
-        is_number = is_number_type(train.table.schema.field(name).type)
+        is_number = is_number_type(train.table.kind(name))
         seen[name] = [] if is_number and name not in (spec.categories or []) else Counter()
     for batch in train.batches(names):
         for name, found in seen.items():
@@ -112,7 +111,7 @@ def _read_columns(
 
 def _learn(spec: DatasetSpec, name: str, train: Member, seen: ColumnValues) -> encode.Encoder:
     """Return the encoder of a column; raise NotUsed if nothing can be learned from it."""
-    table, kind = train.table, train.table.schema.field(name).type
+    table, kind = train.table, train.table.kind(name)
     is_asked = spec.columns is not None
     if isinstance(seen, list):
         # Whole numbers alone: dates in order may still be useful.
@@ -230,7 +229,7 @@ def row_order(
     if spec.split_by is None:
         return mixed_order(classes, table.num_rows, seed=spec.split_seed), None
     column = split_column(spec)
-    kind = table.schema.field(column).type
+    kind = table.kind(column)
     if isinstance(spec.split_by, str) and not pa.types.is_temporal(kind):
         unread = table.unread.get(column)
         why = unread.reason if unread else f"holds {kind}, no dates"
@@ -240,7 +239,7 @@ def row_order(
             ErrorCode.INVALID_DATA,
         )
     is_time = isinstance(spec.split_by, str) or "time" in spec.split_by
-    values = column_of(table, column)
+    values = table.column(column)
     if is_time and not is_number_type(kind):
         raise UserError(
             f"dataset.split_by: '{column}' of {table.source} holds {kind}, no times; name another.",
@@ -280,7 +279,7 @@ def time_line(spec: DatasetSpec, tables: Tables) -> str | None:
     for column in train.schema if is_cut and spec.split_by is None else ():
         if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
             continue
-        days = as_numbers(column_of(train, column.name))
+        days = as_numbers(train.column(column.name))
         steps = np.diff(days[~np.isnan(days)])
         steps = steps[steps != 0]
         if len(steps) >= MIN_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:

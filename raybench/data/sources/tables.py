@@ -18,9 +18,7 @@ from raybench.data.sources.table import (
     Note,
     Table,
     Tables,
-    column_of,
     find_roles,
-    is_text,
     is_text_type,
     require_columns,
 )
@@ -180,7 +178,7 @@ def is_picture_type(kind: Any) -> bool:
 
 def require_image_column(table: Table, column: str) -> None:
     """Raise UserError if a column cannot hold images."""
-    kind = table.schema.field(column).type
+    kind = table.kind(column)
     tests = (pa.types.is_binary, pa.types.is_large_binary, is_text_type, is_picture_type)
     if not any(test(kind) for test in tests):
         raise UserError(
@@ -233,9 +231,9 @@ def _image_files(column: str, tables: Tables) -> list[File]:
     """Return the existing files of a column of paths: if one changes, all are decoded anew."""
     found = {}
     for table in tables.values():
-        if column not in table.schema.names or not is_text(table, column):
+        if column not in table.schema.names or not table.is_text(column):
             continue
-        for cell in column_of(table, column).to_pylist():
+        for cell in table.column(column).to_pylist():
             path = Path(table.folder, cell or "").absolute()
             if path.is_file():
                 found[str(path)] = file_at(path, name=str(path))
@@ -359,7 +357,7 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
     if spec.image is None and spec.text is None and spec.columns is None:
         labels = [spec.label] if isinstance(spec.label, str) else spec.label or []
         used = {chosen.get("label"), *labels}
-        texts = [name for name in train.schema.names if is_text(train, name) and name not in used]
+        texts = [name for name in train.schema.names if train.is_text(name) and name not in used]
         if images := [field.name for field in train.schema if is_picture_type(field.type)]:
             chosen["image"] = images[0]
         elif "text" in texts or len(texts) == 1:
@@ -370,6 +368,6 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
         return spec, tables
     kept = {"train": tables["train"]}
     for split, table in tables.items():
-        if label in table.schema.names and (np.asarray(column_of(table, label)) != HIDDEN).any():
+        if label in table.schema.names and (np.asarray(table.column(label)) != HIDDEN).any():
             kept[split] = table
     return spec, kept

@@ -15,7 +15,7 @@ from raybench.data.memory import require_memory
 from raybench.data.sources.cut import TYPICAL_SHARE
 from raybench.data.sources.files import SPLIT_NAMES, encoding_of, find_files, not_utf8, split_of
 from raybench.data.sources.folders import TEXT_ENDINGS
-from raybench.data.sources.table import Note, Table, is_text
+from raybench.data.sources.table import Note, Table
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
@@ -88,8 +88,8 @@ MANY_SHORTENED = 0.25  # share of shortened texts beyond which a note says so
 
 def require_text(table: Table, column: str) -> None:
     """Raise UserError if a column holds no texts."""
-    if not is_text(table, column):
-        kind = table.schema.field(column).type
+    if not table.is_text(column):
+        kind = table.kind(column)
         raise UserError(
             f"dataset.text: column '{column}' holds {kind}, no text; name another one.",
             ErrorCode.INVALID_DATA,

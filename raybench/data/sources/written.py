@@ -25,8 +25,6 @@ from raybench.data.sources.table import (
     as_numbers,
     as_texts,
     is_number_type,
-    is_text,
-    some_of,
 )
 from raybench.spec.dataset_spec import TABLES, DatasetSpec, DateOrder, DecimalMark
 
@@ -348,7 +346,7 @@ def read_written(spec: DatasetSpec, tables: Tables, note: Note) -> Tables:
     }
     forms = {name: one for name, one in found.items() if isinstance(one, NumberForm)}
     for name in numbers:
-        is_read = not any(is_text(one, name) for one in tables.values() if name in one.schema.names)
+        is_read = not any(one.is_text(name) for one in tables.values() if name in one.schema.names)
         if is_read and name in forms and forms[name].decimal == ".":
             own = texts[name]
             if own.either["."].any() and (own.looks_like_thousands or not known.is_english):
@@ -370,7 +368,7 @@ def read_written(spec: DatasetSpec, tables: Tables, note: Note) -> Tables:
 def _place_of(unread: Unread, column: str, tables: Tables) -> str:
     """Return the first place of the text to correct, or else the table."""
     for table in tables.values() if unread.wrong is not None else ():
-        if column not in table.schema.names or not is_text(table, column):
+        if column not in table.schema.names or not table.is_text(column):
             continue
         start = 0
         for batch in table.batches([column]):
@@ -399,10 +397,10 @@ def _columns_with_possible_thousands(tables: Tables, names: Sequence[str]) -> li
     found = []
     for name in names:
         own = [one for one in tables.values() if name in one.schema.names]
-        numbers = [one for one in own if not is_text(one, name)]
+        numbers = [one for one in own if not one.is_text(name)]
         if not numbers or not all(isinstance(one, CsvTable) for one in numbers):
             continue
-        are_fractions = [pa.types.is_floating(one.schema.field(name).type) for one in own]
+        are_fractions = [pa.types.is_floating(one.kind(name)) for one in own]
         if len(numbers) < len(own) or (
             any(are_fractions) and all(_may_be_thousands(one, name) for one in numbers)
         ):
@@ -412,7 +410,7 @@ def _columns_with_possible_thousands(tables: Tables, names: Sequence[str]) -> li
 
 def _may_be_thousands(table: Table, name: str) -> bool:
     """Return whether all numbers are like 900 and 2.100: at most 3 decimals, and none below 1."""
-    if not is_number_type(table.schema.field(name).type):
+    if not is_number_type(table.kind(name)):
         return False
     for batch in table.batches([name]):  # mostly the first one decides
         numbers = np.abs(as_numbers(batch.column(0)))
@@ -433,9 +431,9 @@ def _has_points(table: Table, names: set[str]) -> bool:
 
 def _texts_of(tables: Tables, name: str) -> _Texts | None:
     """Return the texts of a column; None unless it may hold numbers or dates in every split."""
-    own = [one for one in tables.values() if name in one.schema.names and is_text(one, name)]
+    own = [one for one in tables.values() if name in one.schema.names and one.is_text(name)]
     for table in own:
-        first = _Texts([some_of(table, name).slice(0, PROBED_ROWS)])
+        first = _Texts([table.head(name).slice(0, PROBED_ROWS)])
         most = max(first.cells(first.is_number), first.cells(first.is_date))
         if most < (1 - MAX_MISTAKES) * first.cells():
             return None
