@@ -78,37 +78,30 @@ def values_of(spec: RunSpec, learning_rate: float) -> dict[str, Any]:
 
 
 def run_command(run: Run) -> None:
-    """Run the command of a run spec to its end, or until a report says stop."""
-    if is_launched(run.spec.workload):
-        _run_ranks(run)
-    else:
-        _run_alone(run)
+    """Run the command of a run spec to its end, or until a report says stop.
 
-
-def _run_ranks(run: Run) -> None:
-    """Run the command of this worker's rank; rank 0 reports.
-
-    The ranks tell each other their state every POLL_S, so that all end where one fails.
+    A launched command runs on every rank, and rank 0 reports.
     """
     spec = run.spec
     words = words_of(spec.workload, values_of(spec, run.learning_rate))
+    is_everywhere = is_launched(spec.workload)
+    environment = _environment_of_rank(run) if is_everywhere else {}
     metric, began_s = spec.objective.judged_by.name, time.perf_counter()
-    with _started(words, spec, _environment_of_rank(run)) as process:
-        reports = _Reports(process, spec, began_s)
-        errors, timing = _Tail(process), _Timing(began_s)
+    with _started(words, spec, environment) as process:
+        command = _Command(process, spec, began_s)
         while True:
             with run.training():
-                report, train_s = _next_of_ranks(run, process, reports, timing, errors)
+                report, train_s = command.next_of_ranks(run) if is_everywhere else command.next()
             if train_s is None:
                 break
             run.override_training_time(train_s)
-            run.note = UNTIMED if timing.is_untimed else None
+            run.note = UNTIMED if command.timing.is_untimed else None
             values = {} if report is None else report.values
             samples = values.get("samples", 1)
             if run.report(values.get(metric), samples=samples, test=values.get("test")):
                 return
         if run.rank == 0:
-            reports.require_metric()
+            command.reports.require_metric()
 
 
 def _environment_of_rank(run: Run) -> dict[str, str]:
@@ -142,47 +135,78 @@ class _RankState(IntEnum):
     FAILED = 3
 
 
-def _next_of_ranks(
-    run: Run,
-    process: "subprocess.Popen[bytes]",
-    reports: "_Reports",
-    timing: "_Timing",
-    errors: "_Tail",
-) -> "tuple[_Report | None, float | None]":
-    """Wait until rank 0 reports or ends.
+class _Command:
+    """A command that runs, with its output."""
 
-    Returns:
-        Report of rank 0 (None on other ranks), and its training seconds; None and None if the
-        command has ended.
+    def __init__(self, process: "subprocess.Popen[bytes]", spec: RunSpec, began_s: float) -> None:
+        self._process, self._errors = process, _Tail(process)
+        self.reports, self.timing = _Reports(process, spec, began_s), _Timing(began_s)
 
-    Raises:
-        UserError: The command has failed on a rank.
-    """
-    while True:
-        report: _Report | None = None
-        state, train_s, problem = _RankState.RUNNING, 0.0, None
-        try:
-            if run.rank == 0:
-                with contextlib.suppress(queue.Empty):
-                    report = reports.next(POLL_S)
-                    state = _RankState.ENDED if report is None else _RankState.REPORTED
-                    train_s = 0.0 if report is None else timing.train_s(report)
-            else:
-                time.sleep(POLL_S)
-            if process.poll() is not None or state is _RankState.ENDED:
-                _require_success(process.wait(), errors)
-        except UserError as error:
-            state, problem = _RankState.FAILED, error
-        rows = run.gather([float(state), train_s])
-        states = [_RankState(round(row[0])) for row in rows]
-        if problem is not None:
-            raise problem
-        if _RankState.FAILED in states:
-            raise UserError(
-                f"the command failed on rank {states.index(_RankState.FAILED)}.", ErrorCode.COMMAND
-            )
-        if states[0] is not _RankState.RUNNING:
-            return report, rows[0][1] if states[0] is _RankState.REPORTED else None
+    def next(self, timeout_s: float | None = None) -> "tuple[_Report | None, float | None]":
+        """Wait for a report.
+
+        Returns:
+            The report and its training seconds; None and None if the command has ended.
+
+        Raises:
+            UserError: The command has failed, or has printed an invalid line.
+            queue.Empty: There is no report within `timeout_s` seconds.
+        """
+        report = self.reports.next(timeout_s)
+        if report is not None:
+            return report, self.timing.train_s(report)
+        self._require_success(self._process.wait())
+        return None, None
+
+    def next_of_ranks(self, run: Run) -> "tuple[_Report | None, float | None]":
+        """Wait until rank 0 reports or ends.
+
+        The ranks tell each other their state every POLL_S, so that all end where one fails.
+
+        Returns:
+            Report of rank 0 (None on other ranks), and its training seconds; None and None if the
+            command has ended.
+
+        Raises:
+            UserError: The command has failed on a rank.
+        """
+        while True:
+            report, train_s, problem = None, None, None
+            state = _RankState.RUNNING
+            try:
+                if run.rank == 0:
+                    with contextlib.suppress(queue.Empty):
+                        report, train_s = self.next(POLL_S)
+                        state = _RankState.ENDED if report is None else _RankState.REPORTED
+                else:
+                    time.sleep(POLL_S)
+                if (code := self._process.poll()) is not None:
+                    self._require_success(code)
+            except UserError as error:
+                state, problem = _RankState.FAILED, error
+            rows = run.gather([float(state), train_s or 0.0])
+            states = [_RankState(round(row[0])) for row in rows]
+            if problem is not None:
+                raise problem
+            if _RankState.FAILED in states:
+                failed = states.index(_RankState.FAILED)
+                raise UserError(f"the command failed on rank {failed}.", ErrorCode.COMMAND)
+            if states[0] is not _RankState.RUNNING:
+                return report, rows[0][1] if states[0] is _RankState.REPORTED else None
+
+    def _require_success(self, code: int) -> None:
+        """Raise UserError with the last line of stderr if the command has failed."""
+        if code == 0:
+            return
+        text = self._errors.text()
+        lines = (line.strip() for line in reversed(text.splitlines()))
+        last = next((line for line in lines if line), "no line on stderr")
+        how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
+        raise UserError(
+            f"the command ended with {how} ({shorten(last, MAX_SHOWN)}).",
+            ErrorCode.COMMAND,
+            details=text,
+        )
 
 
 def _free_port() -> int:
@@ -193,30 +217,6 @@ def _free_port() -> int:
         with socket.socket() as one:
             if one.connect_ex(("127.0.0.1", port)):
                 return port
-
-
-def _run_alone(run: Run) -> None:
-    """Run the command as one process."""
-    spec = run.spec
-    words = words_of(spec.workload, values_of(spec, run.learning_rate))
-    metric = spec.objective.judged_by.name
-    began_s = time.perf_counter()
-    with _started(words, spec) as process:
-        reports, errors = _Reports(process, spec, began_s), _Tail(process)
-        timing = _Timing(began_s)
-        while True:
-            with run.training():
-                report = reports.next()
-            if report is None:
-                break
-            run.override_training_time(timing.train_s(report))
-            run.note = UNTIMED if timing.is_untimed else None
-            values = report.values
-            samples = values.get("samples", 1)
-            if run.report(values[metric], samples=samples, test=values.get("test")):
-                return
-        _require_success(process.wait(), errors)
-        reports.require_metric()
 
 
 @dataclass(frozen=True)
@@ -521,17 +521,3 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _require_success(code: int, errors: _Tail) -> None:
-    """Raise UserError with the last line of stderr if a command failed."""
-    if code == 0:
-        return
-    text = errors.text()
-    last = next((line for line in reversed(text.splitlines()) if line.strip()), "no line on stderr")
-    how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
-    raise UserError(
-        f"the command ended with {how} ({shorten(last.strip(), MAX_SHOWN)}).",
-        ErrorCode.COMMAND,
-        details=text,
-    )
