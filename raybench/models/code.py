@@ -7,6 +7,7 @@ they import from their folders, anywhere in the file. Installed packages are not
 import ast
 import hashlib
 import json
+import logging
 import os.path
 import shlex
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,8 @@ from pathlib import Path
 from raybench.models.named import is_named
 from raybench.models.user_code import loop_file
 from raybench.spec.own_loop import is_command, is_own_loop, text_of_command
+
+logger = logging.getLogger(__name__)
 
 MAX_BYTES = 16 << 20
 """Largest file in a command that is code; a larger one is data."""
@@ -93,7 +96,8 @@ def _imported(file: Path) -> Iterator[Path]:
     """Yield the files that a file imports from its folders; none if it is not valid Python."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError) as error:
+        logger.info("%s is not Python, so changes of what it imports are not seen: %s", file, error)
         return
     root = file.parent
     while (root / "__init__.py").is_file():

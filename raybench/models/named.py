@@ -5,7 +5,7 @@ Trained weights are read from the folders in which the libraries keep them; noth
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from raybench.data.inputs import shown
 from raybench.models.base import DataShape, Workload
 from raybench.models.networks import NETWORKS
 from raybench.models.user_code import check_settings, user_code_errors
-from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.run import Task
 
 
@@ -243,3 +243,46 @@ def weights_file(
             f"weights {weights}: there is no such file on this machine.", ErrorCode.NOT_FOUND
         )
     return path
+
+
+def unknown_model(workload: NamedWorkload, known: Collection[str]) -> UserError:
+    """Return the error for a name that is not among the `known` ones of the library."""
+    plain = workload.model.partition(".")[0]  # timm's names have a tag of weights
+    hint = did_you_mean(plain, known, "see the library's list of models.")
+    return UserError(
+        f"Workload {workload.name}: {workload.library} has no model '{workload.model}' among its "
+        f"{len(known)} models; {hint}",
+        ErrorCode.UNKNOWN_NAME,
+    )
+
+
+def unfit_images(workload: NamedWorkload, error: Exception, made_for: int = MADE_FOR) -> UserError:
+    """Return the error for images that a library cannot build the model for.
+
+    Args:
+        workload: The model.
+        error: Exception of the library.
+        made_for: Height and width in pixels that the model accepts.
+    """
+    height, width, *_ = workload.input_shape
+    return UserError(
+        f"Workload {workload.name}: cannot be built for images of {height} x {width} ({error}); "
+        f"set dataset.image_size: {made_for}.",
+        ErrorCode.INVALID_MODEL,
+    )
+
+
+def other_model(source: str, name: str, found: object) -> UserError:
+    """Return the error for weights of another model; `name` is a tensor, `found` its shape there
+    and here."""
+    return UserError(
+        f"weights {source}: are of another model ({name}: {found}); name the model that they were "
+        "trained with.",
+        ErrorCode.INVALID_WEIGHTS,
+    )
+
+
+def new_head(source: object, *names: str) -> list[str]:
+    """Return the warning that weights lack the head for the data; `names` are its tensors."""
+    shown = f" ({', '.join(names)})" if names else ""
+    return [f"weights {source}: the head{shown} is drawn anew for these data."]

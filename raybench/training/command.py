@@ -8,6 +8,7 @@ the start of the command) is training. A given `train_s` is valid whenever its l
 
 import contextlib
 import json
+import logging
 import math
 import os
 import platform
@@ -36,6 +37,8 @@ from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED, is_launched, words_of
 from raybench.spec.run import RunSpec, flat
 from raybench.spec.text import clean, shorten
 from raybench.training.own import Run
+
+logger = logging.getLogger(__name__)
 
 GRACE_S = 10.0
 """Seconds between SIGTERM and SIGKILL for a command and its children."""
@@ -512,8 +515,10 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         family = psutil.Process(process.pid).children(recursive=True)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    try:
         process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        logger.warning("the command goes on %.0f s after SIGTERM and is killed", GRACE_S)
     _, alive = psutil.wait_procs(family, timeout=0.1)
     for child in alive:
         with contextlib.suppress(psutil.Error):

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -29,6 +30,8 @@ from raybench.data.memory import GIB, available_bytes
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.training.base import PACKAGES as FRAMEWORKS
 from raybench.training.base import find_part
+
+logger = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S = 120.0
 """Timeout of a query in seconds; importing a framework from a cold disk takes less."""
@@ -106,6 +109,7 @@ def framework_sees(framework: str) -> GpusSeen:
     except subprocess.TimeoutExpired:
         return GpusSeen(problem=f"it did not answer within {ASK_TIMEOUT_S:g} s")
     if asked.returncode:
+        logger.info("%s did not list its GPUs:\n%s", framework, asked.stderr)
         last = (asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1]
         return GpusSeen(problem=f"it did not start: {last}")
     return TypeAdapter(GpusSeen).validate_json(asked.stdout.splitlines()[-1])
@@ -202,7 +206,8 @@ def cores_near(index: int) -> set[int]:
         return set()
     try:
         words = nvml.nvmlDeviceGetCpuAffinity(handle, -(-(os.cpu_count() or 1) // WORD_BITS))
-    except nvml.NVMLError:
+    except nvml.NVMLError as error:
+        logger.info("cores near GPU %d are unknown: %s", index, error)
         return set()
     return {
         number * WORD_BITS + bit
@@ -230,7 +235,8 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
     the memory of the host."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    except nvml.NVMLError:
+    except nvml.NVMLError as error:
+        logger.info("the memory of a GPU is unknown: %s", error)
         return 0, 0
     return int(memory.total), int(memory.free)
 
@@ -258,7 +264,8 @@ def _visible_gpu(nvml: Any, index: int) -> Any:
         if name.isdigit():
             return nvml.nvmlDeviceGetHandleByIndex(int(name))
         return nvml.nvmlDeviceGetHandleByUUID(name)
-    except nvml.NVMLError:
+    except nvml.NVMLError as error:
+        logger.info("GPU %s of CUDA_VISIBLE_DEVICES is unknown: %s", name, error)
         return None
 
 

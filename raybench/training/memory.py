@@ -8,6 +8,7 @@ ignore it. Results do not depend on it.
 """
 
 import ctypes
+import logging
 import math
 import resource
 import sys
@@ -19,6 +20,8 @@ from raybench.data.dataset import Dataset, Split
 from raybench.data.inputs import parts, sample_shape
 from raybench.spec.run import RunSpec
 
+logger = logging.getLogger(__name__)
+
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
 """Written to RESET, sets the peak to the current usage (proc(5), since Linux 4.0)."""
@@ -28,7 +31,8 @@ def reset_peak() -> bool:
     """Reset the peak; return whether the system supports it."""
     try:
         RESET.write_text(RESET_PEAK)
-    except OSError:
+    except OSError as error:
+        logger.info("the peak memory of this process cannot be reset: %s", error)
         return False
     return True
 

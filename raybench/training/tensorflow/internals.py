@@ -18,10 +18,13 @@ tests/training/test_internals.py fails if the libraries change them.
 
 import contextlib
 import importlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import keras
+
+logger = logging.getLogger(__name__)
 
 
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
@@ -56,7 +59,8 @@ def _gradient_registry() -> dict[str, Any]:
     try:
         ops = importlib.import_module("tensorflow.python.framework.ops")
         registry = ops.gradient_registry._registry
-    except (ImportError, AttributeError):
+    except (ImportError, AttributeError) as error:
+        logger.warning("TensorFlow keeps gradients of earlier runs in memory: %s", error)
         return {}
     return registry if isinstance(registry, dict) else {}
 

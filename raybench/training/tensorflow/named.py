@@ -24,7 +24,11 @@ from raybench.models.named import (
     first_there,
     keras_folder,
     missing,
+    new_head,
+    other_model,
     require_library,
+    unfit_images,
+    unknown_model,
     weights_file,
 )
 from raybench.models.networks import (
@@ -38,7 +42,7 @@ from raybench.models.networks import (
     ConvSpec,
     initial_arrays,
 )
-from raybench.spec.errors import ErrorCode, UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.training.base import find_part
 from raybench.training.tensorflow.layers import BatchNorm
 
@@ -116,11 +120,7 @@ def build_keras(workload: NamedWorkload) -> NamedModel:
                 **workload.settings,
             )
     except ValueError as error:
-        raise UserError(
-            f"Workload {workload.name}: cannot be built for images of {height} x {width} "
-            f"({error}); set dataset.image_size: 224.",
-            ErrorCode.INVALID_MODEL,
-        ) from None
+        raise unfit_images(workload, error) from error
     preprocess = sys.modules[function.__module__].preprocess_input
 
     def prepare(inputs: tf.Tensor) -> tf.Tensor:
@@ -144,13 +144,9 @@ def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
     known: dict[str, Callable[..., keras.Model]] = {
         name: one for name, one in vars(keras.applications).items() if inspect.isfunction(one)
     }
-    if workload.model in known:
-        return known[workload.model]
-    raise UserError(
-        f"Workload {workload.name}: keras.applications has no model '{workload.model}'; "
-        f"{did_you_mean(workload.model, known)}",
-        ErrorCode.UNKNOWN_NAME,
-    )
+    if workload.model not in known:
+        raise unknown_model(workload, known)
+    return known[workload.model]
 
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -217,7 +213,7 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
             return _load_saved(model, path)
         if path.suffix == ".h5" and isinstance(model, NamedModel):
             model.backbone.load_weights(path)
-            return [f"weights {path}: the head is drawn anew for these data."]
+            return new_head(path)
     except (ValueError, OSError, KeyError) as error:
         raise UserError(
             f"weights {path}: are no weights of workload {workload.name}; name the model that "
@@ -250,7 +246,7 @@ def _load_saved(model: keras.Model, path: Path) -> list[str]:
     ]
     if all(same):
         raise ValueError(skipped[0])
-    return [f"weights {path}: the head is drawn anew for these data."]
+    return new_head(path)
 
 
 def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
@@ -268,14 +264,8 @@ def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
                 drawn.append(name)
             else:
                 found = arrays[name].shape if name in arrays else "none there"
-                raise UserError(
-                    f"weights {source}: are of another model ({name}: {found}); name the model "
-                    "that they were trained with.",
-                    ErrorCode.INVALID_WEIGHTS,
-                )
-    if not drawn:
-        return []
-    return [f"weights {source}: the head ({', '.join(drawn)}) is drawn anew for these data."]
+                raise other_model(source, name, found)
+    return new_head(source, *drawn) if drawn else []
 
 
 def _plain(name: str) -> str:

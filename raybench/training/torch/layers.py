@@ -81,7 +81,7 @@ class DepthwiseConv2d(nn.Conv2d):
         return side_by_side.flatten(3, 4).permute(0, 3, 1, 2)
 
 
-class Positions(nn.Module):
+class TorchPositions(nn.Module):
     """Adds a learned vector per position."""
 
     def __init__(self, tokens: int, size: int) -> None:
@@ -93,7 +93,7 @@ class Positions(nn.Module):
         return inputs + self.weight
 
 
-class GlobalAveragePool(nn.Module):
+class TorchGlobalAveragePool(nn.Module):
     """Mean over all axes between those of samples and channels."""
 
     def __init__(self, *, is_image: bool) -> None:
@@ -105,7 +105,7 @@ class GlobalAveragePool(nn.Module):
         return inputs.mean(self._axes)
 
 
-class CausalAttention(nn.Module):
+class TorchCausalAttention(nn.Module):
     """Softmax attention to the previous tokens and the token itself."""
 
     def __init__(self, size: int, heads: int) -> None:
@@ -124,7 +124,7 @@ class CausalAttention(nn.Module):
         return outputs
 
 
-class Residual(nn.Module):
+class TorchResidual(nn.Module):
     """Sum of the input and the output of layers."""
 
     def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
@@ -152,14 +152,16 @@ _MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
     description.GELU: lambda one, before: nn.GELU(),
     description.GroupNorm: lambda one, before: nn.GroupNorm(one.groups, before[-1], NORM_EPSILON),
     description.LayerNorm: lambda one, before: nn.LayerNorm(before[-1], NORM_EPSILON),
-    description.GlobalAveragePool: lambda one, before: GlobalAveragePool(is_image=len(before) == 3),
+    description.GlobalAveragePool: lambda one, before: TorchGlobalAveragePool(
+        is_image=len(before) == 3
+    ),
     description.Embedding: lambda one, before: nn.Embedding(one.vocabulary, one.size),
     description.MeanEmbedding: lambda one, before: nn.EmbeddingBag(
         one.vocabulary, one.size, mode="mean", padding_idx=0
     ),
-    description.Positions: lambda one, before: Positions(*before),
-    description.CausalAttention: lambda one, before: CausalAttention(before[-1], one.heads),
-    description.Residual: lambda one, before: Residual(one.layers, before),
+    description.Positions: lambda one, before: TorchPositions(*before),
+    description.CausalAttention: lambda one, before: TorchCausalAttention(before[-1], one.heads),
+    description.Residual: lambda one, before: TorchResidual(one.layers, before),
 }
 """Makers of torch modules by kind of layer; they get the layer and its input shape."""
 

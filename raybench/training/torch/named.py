@@ -21,7 +21,11 @@ from raybench.models.named import (
     cached_network,
     first_there,
     missing,
+    new_head,
+    other_model,
     torch_folder,
+    unfit_images,
+    unknown_model,
     weights_file,
 )
 from raybench.models.networks import MEAN, NETWORKS, STD, initial_arrays
@@ -96,7 +100,7 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
     name = workload.model
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
-        raise _unknown_model_error(workload, name, known)
+        raise unknown_model(workload, known)
     assert not isinstance(workload.input_shape, dict)
     height, width, _ = workload.input_shape
     given: dict[str, Any] = {}
@@ -145,9 +149,8 @@ def build_timm(workload: NamedWorkload) -> NamedModel:
     import timm
 
     known = timm.list_models()
-    plain = workload.model.partition(".")[0]
-    if plain not in known:
-        raise _unknown_model_error(workload, plain, known)
+    if workload.model.partition(".")[0] not in known:
+        raise unknown_model(workload, known)
     assert not isinstance(workload.input_shape, dict)
     height, width, channels = workload.input_shape
     if channels == 1:
@@ -213,27 +216,11 @@ def _of_images(
 
     Raises UserError for images that it does not accept, recommending `made_for` pixels per side.
     """
-    assert not isinstance(workload.input_shape, dict)
-    height, width, _ = workload.input_shape
     try:
         head = head_parameters(make, workload.num_classes)
         return NamedModel(make(workload.num_classes), head, **normalised)
     except (AssertionError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"Workload {workload.name}: cannot be built for images of {height} x {width} "
-            f"({error}); set dataset.image_size: {made_for}.",
-            ErrorCode.INVALID_MODEL,
-        ) from error
-
-
-def _unknown_model_error(workload: NamedWorkload, name: str, known: list[str]) -> UserError:
-    """Return the error for a name that the library does not know."""
-    hint = did_you_mean(name, known, "see the library's list of models.")
-    return UserError(
-        f"Workload {workload.name}: {workload.library} has no model '{workload.model}' among its "
-        f"{len(known)} models; {hint}",
-        ErrorCode.UNKNOWN_NAME,
-    )
+        raise unfit_images(workload, error, made_for) from error
 
 
 def _from_hub(name: str) -> Path | None:
@@ -464,17 +451,14 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
         elif name in head:
             drawn.append(name.removeprefix(PREFIX))
         elif found is not None:
-            raise _mismatch_error(
-                source, name, f"{tuple(found.shape)} there, {tuple(own.shape)} here"
-            )
+            shapes = f"{tuple(found.shape)} there, {tuple(own.shape)} here"
+            raise other_model(source, name.removeprefix(PREFIX), shapes)
         elif own.numel() > 1 or own.is_floating_point():  # else a counter of batch norm
             missing.append((name, own))
     for name, own in missing:
         if own.data_ptr() not in shared:  # otherwise tied to one that was found
-            raise _mismatch_error(source, name, "none there")
-    if not drawn:
-        return []
-    return [f"weights {source}: the head ({', '.join(drawn)}) is drawn anew for these data."]
+            raise other_model(source, name.removeprefix(PREFIX), "none there")
+    return new_head(source, *drawn) if drawn else []
 
 
 def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
@@ -483,11 +467,3 @@ def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
         if one in tensors:
             return tensors[one]
     return None
-
-
-def _mismatch_error(source: str, name: str, found: str) -> UserError:
-    return UserError(
-        f"weights {source}: are of another model ({name.removeprefix(PREFIX)}: {found}); name the "
-        "model that they were trained with.",
-        ErrorCode.INVALID_WEIGHTS,
-    )
