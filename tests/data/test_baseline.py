@@ -35,7 +35,7 @@ def test_the_most_frequent_class_of_training_is_judged_on_validation():
     assert baseline_value("perplexity", dataset) == pytest.approx(math.exp(loss), rel=1e-5)
 
 
-def test_chance_is_no_less_than_a_class_named_at_random():
+def test_the_baseline_is_no_less_than_a_class_named_at_random():
     dataset = classes([0, 0, *range(20)], [1] * 40, 20)
     assert baseline_value("accuracy", dataset) == 0.05
     assert baseline_value("top5_accuracy", dataset) == 1.0, "1 is among the five most frequent"
