@@ -30,7 +30,8 @@ from raybench.results.store import machine, versions
 from raybench.scaling.bottleneck import judge
 from raybench.scaling.fits import run_spread
 from raybench.scaling.forecast import OptimumModel, SmallRun
-from raybench.scaling.plan import StepSeconds, chance, plan
+from raybench.scaling.measurements import Predicted
+from raybench.scaling.plan import chance, plan
 from raybench.scaling.samples_to_target import fit, leave_one_out
 from raybench.scaling.shares import PARTS, Estimate, Probes, Shares
 from raybench.scaling.speed_axes import AXES, AxisProbes
@@ -537,9 +538,9 @@ def _plan(rng: Rng, sizes: list[int], repeats: int, sigma: float) -> tuple[pd.Se
     )
     doubt = 0.05
 
-    def steps(asked: Any) -> list[StepSeconds]:
+    def steps(asked: Any) -> list[Predicted]:
         log = doubt * rng.normal()
-        step = StepSeconds(*(math.exp(log + one * 1.645 * doubt) for one in (0, -1, 1)))
+        step = Predicted(*(math.exp(log + one * 1.645 * doubt) for one in (0, -1, 1)))
         return [step for _ in asked]
 
     table = plan(

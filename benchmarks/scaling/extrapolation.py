@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 
 from raybench.scaling.averaged import ThroughputModel, ernest, pollux
+from raybench.scaling.fit_command import SURE, NetworkRatio
 from raybench.scaling.measurements import Cell, MeasuredSteps, Observed
-from raybench.scaling.network import SURE, NetworkRatio
 from raybench.scaling.throughput import PRIORS, Priors
 
 OURS, PEERS = "raybench", {"Ernest": ernest, "Pollux": pollux}

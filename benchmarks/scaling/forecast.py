@@ -6,7 +6,8 @@ run; the small ones are all pairs of at most 10, 20 or 35 % of its compute. Quot
 the named rate and batch (nearest cell of the grid) over the best loss of the grid, how often the
 90 % intervals hold the optimum (of a local quadratic) and the best loss, and the error of the
 predicted loss. Peers: the best small run copied, alone, and with square-root and linear scaling of
-the batch to the number of tokens; StepLaw's formula, which was fitted to all of these runs.
+the batch to the number of tokens; StepLaw's formula, which was fitted to all of these runs, and
+DeepSeek's, which was fitted to others.
 
 `design`: the same from single runs in pairs of at most 10 % of the compute, which together cost
 30 % of the large run: three at a random place of the smallest pair, the others as `forecast --plan`
@@ -104,11 +105,18 @@ def step_law(small: pd.DataFrame, parameters: float, samples: float) -> tuple[fl
     return 1.79 * parameters**-0.713 * samples**0.307, 0.58 * samples**0.571
 
 
+def deep_seek(small: pd.DataFrame, parameters: float, samples: float) -> tuple[float, float]:
+    """Return the rate and batch of DeepSeek LLM's formula (arXiv 2401.02954)."""
+    compute = FLOPS_PER_SAMPLE * parameters * samples
+    return 0.3118 * compute**-0.1250, 0.2920 * compute**0.3271
+
+
 PEERS = {
     "best small run copied": copied(0.0),
     "the same, batch by the root of the tokens": copied(0.5),
     "the same, batch by the tokens": copied(1.0),
     "StepLaw's formula (fitted to all of them)": step_law,
+    "DeepSeek's formula (fitted to others)": deep_seek,
 }
 
 

@@ -12,7 +12,8 @@ import pandas as pd
 from batch_peers import PEERS, known_medians
 
 from raybench.scaling import samples_to_target
-from raybench.scaling.plan import StepSeconds, answers, plan
+from raybench.scaling.measurements import Predicted
+from raybench.scaling.plan import answers, plan
 from raybench.scaling.samples_to_target import read
 
 OURS, MEASURED = "raybench", "best measured"
@@ -26,7 +27,7 @@ class Profile:
     batch: np.ndarray
     seconds: np.ndarray
 
-    def __call__(self, num_workers: int, num_nodes: int, batch_size: int) -> StepSeconds:
+    def __call__(self, num_workers: int, num_nodes: int, batch_size: int) -> Predicted:
         """Predict a step on the one GPU."""
         del num_workers, num_nodes
         found = float(np.interp(batch_size, self.batch, self.seconds))
@@ -36,7 +37,7 @@ class Profile:
             slope = max((stop - start) / (right - left), 0.0)
             beyond = start + slope * (batch_size - left)
             found = max(float(beyond), 0.1 * float(self.seconds[0]))
-        return StepSeconds(found, found, found)
+        return Predicted(found, found, found)
 
 
 @dataclass(frozen=True)

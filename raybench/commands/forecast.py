@@ -18,7 +18,8 @@ from raybench.results.store import write_out
 from raybench.results.study import Study, load
 from raybench.runs.options import ForecastOptions
 from raybench.scaling.forecast import Forecast, LargeRunModel, OptimumModel, SmallRun
-from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw, Predicted
+from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw
+from raybench.scaling.measurements import Predicted
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import Ended, ErrorCode, UserError
 from raybench.spec.space import Space, values_of

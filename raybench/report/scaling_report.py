@@ -25,8 +25,8 @@ from raybench.results.study import Study
 from raybench.scaling import fit_command, fits
 from raybench.scaling.averaged import STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
+from raybench.scaling.fit_command import read_network
 from raybench.scaling.measurements import read_measurements
-from raybench.scaling.network import read_network
 from raybench.scaling.published import STUDIES, Claim
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean, command_line

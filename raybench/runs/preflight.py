@@ -30,8 +30,7 @@ from raybench.models.named import NamedWorkload, cached_network, size_warnings, 
 from raybench.models.user_code import user_code_errors
 from raybench.report.console import say
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
-from raybench.scaling.cells import CELL_COLUMNS
-from raybench.scaling.runs import RUN_COLUMNS
+from raybench.scaling.cells import CELL_COLUMNS, RUN_COLUMNS
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import (
     ACCURACY,

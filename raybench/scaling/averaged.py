@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import minimize, nnls
 
-from raybench.scaling.fit import LawFit
 from raybench.scaling.measurements import NINE_OF_TEN, Cell, Floats, Layout, MeasuredSteps, Observed
-from raybench.scaling.throughput import PRIORS, Priors
+from raybench.scaling.throughput import PRIORS, LawFit, Priors
 
 LEAST_S = 1e-9
 

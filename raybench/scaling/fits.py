@@ -21,22 +21,20 @@ from scipy.special import stdtrit
 from raybench.results.study import Study
 from raybench.results.trials import accelerators_of
 from raybench.scaling.averaged import ThroughputModel
-from raybench.scaling.cells import scaling_runs, series_of
+from raybench.scaling.cells import MISSES, scaling_runs, series_of
 from raybench.scaling.fit_command import FittedSeries, cells_matched, fits
-from raybench.scaling.measurements import Cell, MeasuredSteps, Measurements, SeriesKey
+from raybench.scaling.measurements import Cell, MeasuredSteps, Measurements, Predicted, SeriesKey
 from raybench.scaling.plan import (
     KEYS,
     MONEY,
     NO_GPU,
     WORKER_SECONDS,
     Overhead,
-    StepSeconds,
     answers,
     offers_of,
     plan,
     with_measured,
 )
-from raybench.scaling.runs import MISSES
 from raybench.scaling.samples_to_target import SamplesToTarget, fit, from_noise_scale, read
 from raybench.spec.errors import UserError
 from raybench.spec.prices import MachinePrice
@@ -389,7 +387,7 @@ def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget,
 
 def predicted_steps(
     model: ThroughputModel, cells: Sequence[tuple[int, int, int]], /
-) -> list[StepSeconds]:
+) -> list[Predicted]:
     """Return predicted steps for (workers, nodes, samples of a worker's step).
 
     The samples are divided into as many passes as were measured, or the next fewer that divide
@@ -400,4 +398,4 @@ def predicted_steps(
     for workers, nodes, own in cells:
         passes = next(number for number in range(min(most, own), 0, -1) if own % number == 0)
         asked.append(Cell(workers, nodes, own // passes, passes))
-    return [StepSeconds(one.step_s, one.low_s, one.high_s) for one in model.predict(asked)]
+    return [Predicted(one.step_s, one.low_s, one.high_s) for one in model.predict(asked)]

@@ -19,16 +19,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from raybench.scaling.loss_law import (
-    FLOPS_PER_SAMPLE,
-    Array,
-    LossLaw,
-    Predicted,
-    heavy_tailed,
-    interval,
-)
+from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw, heavy_tailed, interval
+from raybench.scaling.measurements import Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import counted
 
@@ -53,6 +48,8 @@ NOISE, MISFIT = 0.002, 0.6
 """Standard deviation of the log loss between seeds, at least, and of the misfit of the quadratic
 relative to the distance from the best."""
 FEWEST_RUNS = 6
+FIT_ROUNDS = 3
+"""Fits, each with the noise that the one before has found."""
 NUM_SHARED = 9
 """Parameters of the model that all cells share."""
 
@@ -148,9 +145,9 @@ class OptimumModel:
         """Predict the best learning rate of a run at a given batch."""
         row = self._row(parameters, samples)
 
-        def log_rate(mode: Array) -> Array:
+        def log_rate(mode: Floats) -> Floats:
             away = math.log(batch) - row @ mode[3:6]
-            found: Array = (
+            found: Floats = (
                 row @ mode[0:3] - np.tanh(mode[8]) * np.exp(0.5 * (mode[7] - mode[6])) * away
             )
             return found
@@ -228,65 +225,61 @@ class OptimumModel:
                 found.append(f"the best {name} is an end of the tried ones in most cells")
         return found
 
-    def _row(self, parameters: float, samples: float) -> Array:
+    def _row(self, parameters: float, samples: float) -> Floats:
         log = np.log([parameters, samples]) - self._center
         return np.array([1.0, *log])
 
     def _fit(self, num_measured: int) -> None:
         """Find mode and covariance of the laws of the optimum, the curvature and the cells."""
-        number = len(self.cells)
         own = [np.flatnonzero(self._cell_of == cell) for cell in range(num_measured)]
         best = np.array([at[self._loss[at].argmin()] for at in own])
-        least = np.concatenate([self._loss[best], np.full(number - num_measured, self._loss.min())])
-        excess = self._loss - least[self._cell_of]
+        number = len(self.cells)
+        least = [*self._loss[best], *[self._loss.min()] * (number - num_measured)]
+        excess = self._loss - np.array(least)[self._cell_of]
         nearest = [np.sort(excess[at])[:FEWEST_NEAR] for at in own]
         at_least = np.array([one[-1] for one in nearest])[self._cell_of]
-        rate, batch = EXPONENTS["rate"], EXPONENTS["batch"]
-        means = np.concatenate(
-            [
-                [self._rate[best].mean(), rate[0][0], rate[1][0]],
-                [self._batch[best].mean(), batch[0][0], batch[1][0]],
-                [CURVATURE[0], CURVATURE[0], 0.0],
-                least,
-                np.zeros(2 * number),
-            ]
-        )
-        spreads = np.concatenate(
-            [
-                [POSITION_DEVIATION, rate[0][1], rate[1][1]],
-                [POSITION_DEVIATION, batch[0][1], batch[1][1]],
-                [CURVATURE[1], CURVATURE[1], TILT_DEVIATION],
-                np.full(number, LEVEL_DEVIATION),
-                np.repeat(DEVIATIONS, number),
-            ]
-        )
-        mode = means
+        shared = [
+            *((self._rate[best].mean(), POSITION_DEVIATION), *EXPONENTS["rate"]),
+            *((self._batch[best].mean(), POSITION_DEVIATION), *EXPONENTS["batch"]),
+            *(CURVATURE, CURVATURE, (0.0, TILT_DEVIATION)),
+        ]
+        moves = [(0.0, deviation) for deviation in DEVIATIONS for _ in self.cells]
         self._noise = max(NOISE, float(np.median([np.median(one) for one in nearest])))
-        for _ in range(3):
-            near = excess <= np.maximum(at_least, WIDTH * self._noise / NOISE)
-            cells, rates, batches = self._cell_of[near], self._rate[near], self._batch[near]
-            errors = np.hypot(self._noise, MISFIT * excess[near])
-            spreads[NUM_SHARED : NUM_SHARED + number] = LEVEL_DEVIATION * self._noise / NOISE
+        self._mode = np.array([mean for mean, _ in shared] + least + [0.0] * len(moves))
+        for _ in range(FIT_ROUNDS):
+            # Noisy losses need a wider range around the optimum.
+            wider = self._noise / NOISE
+            levels = [(level, LEVEL_DEVIATION * wider) for level in least]
+            near = excess <= np.maximum(at_least, WIDTH * wider)
+            self._fit_near(near, excess, np.array(shared + levels + moves))
 
-            def residuals(
-                mode: Array,
-                near: Array = near,
-                cells: Array = cells,
-                rates: Array = rates,
-                batches: Array = batches,
-                errors: Array = errors,
-            ) -> Array:
-                away = self._expected(mode, cells, rates, batches) - self._loss[near]
-                return np.concatenate([heavy_tailed(away / errors), (mode - means) / spreads])
+    def _fit_near(self, near: npt.NDArray[np.bool_], excess: Floats, priors: Floats) -> None:
+        """Fit to the runs `near` the optimum, starting from the mode so far.
 
-            found = least_squares(residuals, mode)
-            mode = found.x
-            away = self._expected(mode, cells, rates, batches) - self._loss[near]
-            self._noise = max(NOISE, 1.48 * float(np.median(np.abs(away))))
-        self._mode: Array = mode
-        self._covariance: Array = np.linalg.inv(found.jac.T @ found.jac)
+        Args:
+            near: Whether a run is used, shape [runs].
+            excess: Log loss of each run above the best of its cell, shape [runs].
+            priors: Mean and standard deviation of each parameter, shape [parameters, 2].
+        """
+        runs = self._cell_of[near], self._rate[near], self._batch[near]
+        errors = np.hypot(self._noise, MISFIT * excess[near])
 
-    def _expected(self, mode: Array, cells: Array, rate: Array, batch: Array) -> Array:
+        def away(mode: Floats) -> Floats:
+            found: Floats = self._expected(mode, *runs) - self._loss[near]
+            return found
+
+        def residuals(mode: Floats) -> Floats:
+            prior = (mode - priors[:, 0]) / priors[:, 1]
+            return np.concatenate([heavy_tailed(away(mode) / errors), prior])
+
+        found = least_squares(residuals, self._mode)
+        self._mode = found.x
+        self._covariance: Floats = np.linalg.inv(found.jac.T @ found.jac)
+        self._noise = max(NOISE, 1.48 * float(np.median(np.abs(away(self._mode)))))
+
+    def _expected(
+        self, mode: Floats, cells: npt.NDArray[np.int64], rate: Floats, batch: Floats
+    ) -> Floats:
         """Return the expected log losses of runs, shape [runs]; `cells`: number of each cell."""
         number = len(self.cells)
         levels = mode[NUM_SHARED : NUM_SHARED + number]
@@ -294,18 +287,18 @@ class OptimumModel:
         u = rate - (self._rows @ mode[0:3] + moved[0])[cells]
         v = batch - (self._rows @ mode[3:6] + moved[1])[cells]
         a, b, tilt = math.exp(mode[6]), math.exp(mode[7]), math.tanh(mode[8])
-        found: Array = levels[cells] + 0.5 * (
+        found: Floats = levels[cells] + 0.5 * (
             a * u**2 + b * v**2 + 2 * tilt * math.sqrt(a * b) * u * v
         )
         return found
 
-    def _gradients(self, runs: Sequence[SmallRun]) -> tuple[Array, Array]:
+    def _gradients(self, runs: Sequence[SmallRun]) -> tuple[Floats, Floats]:
         """Return the gradients of the expected log losses of runs by the parameters, shape [runs,
         parameters], and the variances of their residuals, shape [runs]."""
         cells = np.array([self.cells.index(one.size) for one in runs])
         logs = np.log([(one.learning_rate, one.batch) for one in runs])
 
-        def expected(mode: Array) -> Array:
+        def expected(mode: Floats) -> Floats:
             return self._expected(mode, cells, logs[:, 0], logs[:, 1])
 
         above = expected(self._mode) - self._mode[NUM_SHARED + cells]
@@ -379,7 +372,7 @@ def _checked(runs: list[SmallRun]) -> list[SmallRun]:
     return runs
 
 
-def _gradient(function: Callable[[Array], Array], mode: Array) -> Array:
+def _gradient(function: Callable[[Floats], Floats], mode: Floats) -> Floats:
     """Return the derivatives of a function by the parameters, shape [parameters, *values]."""
     here, step = function(mode), 1e-5
     return np.array([(function(mode + step * unit) - here) / step for unit in np.eye(len(mode))])

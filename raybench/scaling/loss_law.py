@@ -10,16 +10,13 @@ have priors; the posterior is approximated by a normal distribution at its mode 
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from raybench.scaling.measurements import NINE_OF_TEN
+from raybench.scaling.measurements import NINE_OF_TEN, Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
 
-Array = NDArray[np.float64]
 FLOPS_PER_SAMPLE = 6.0
 """Floating-point operations per parameter and sample: forward and backward pass of a transformer on
 tokens (Kaplan et al. 2020, section 2.1)."""
@@ -45,14 +42,6 @@ much with each decade below, because the law does not hold exactly over many dec
 FEWEST_SIZES = 2
 
 
-class Predicted(NamedTuple):
-    """A value with its 90 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class LossLaw:
     """Posterior of the law, given runs.
 
@@ -67,7 +56,9 @@ class LossLaw:
             largest runs.
     """
 
-    def __init__(self, parameters: Array, samples: Array, loss: Array, error: float = 0.0) -> None:
+    def __init__(
+        self, parameters: Floats, samples: Floats, loss: Floats, error: float = 0.0
+    ) -> None:
         best: dict[tuple[float, float], float] = {}
         for size, one in zip(zip(parameters, samples, strict=True), loss, strict=True):
             best[size] = min(one, best.get(size, math.inf))
@@ -111,12 +102,12 @@ class LossLaw:
         total = math.log(compute / FLOPS_PER_SAMPLE)
         free = total - float(self._center.sum())
 
-        def parameters(law: Array) -> float:
+        def parameters(law: Floats) -> float:
             alpha, beta, sharpness = np.exp(law[[2, 4, 5]])
             ahead = sharpness * (law[2] - law[4]) + law[1] - law[3]
             return float((ahead + beta * free) / (alpha + beta))
 
-        def loss(law: Array) -> float:
+        def loss(law: Floats) -> float:
             at = parameters(law)
             return float(_log_loss(law, np.array([[at, free - at]]))[0])
 
@@ -125,7 +116,7 @@ class LossLaw:
         best = self._interval(lambda law: parameters(law) + float(self._center[0]), deviation)
         return best, self._interval(loss, self._noise)
 
-    def _fit(self, sizes: Array, losses: Array) -> None:
+    def _fit(self, sizes: Floats, losses: Floats) -> None:
         """Find mode and covariance of (log E, log A, log alpha, log B, log beta, log g)."""
         least, part = float(np.exp(losses.min())), (1 - IRREDUCIBLE[0]) / 2
         alpha, beta, spread = EXPONENTS
@@ -138,17 +129,17 @@ class LossLaw:
         compute = sizes.sum(axis=1)
         noise = self._noise * (1 + (compute.max() - compute) / math.log(10.0))
 
-        def residuals(law: Array) -> Array:
+        def residuals(law: Floats) -> Floats:
             scaled = (_log_loss(law, sizes) - losses) / noise
             exponent = 1 / (1 + math.exp(law[2] - law[4]))
             prior = (exponent - OPTIMUM_EXPONENT[0]) / OPTIMUM_EXPONENT[1]
             return np.concatenate([heavy_tailed(scaled), (law - means) / deviations, [prior]])
 
         found = least_squares(residuals, means)
-        self._mode: Array = found.x
-        self._covariance: Array = np.linalg.inv(found.jac.T @ found.jac)
+        self._mode: Floats = found.x
+        self._covariance: Floats = np.linalg.inv(found.jac.T @ found.jac)
 
-    def _interval(self, function: Callable[[Array], float], deviation: float) -> Predicted:
+    def _interval(self, function: Callable[[Floats], float], deviation: float) -> Predicted:
         """Return exp of a function of the law with its 90 % interval."""
         mean, step = function(self._mode), 1e-4
         gradient = np.array(
@@ -158,10 +149,10 @@ class LossLaw:
         return interval(mean, math.sqrt(variance + deviation**2))
 
 
-def heavy_tailed(scaled: Array) -> Array:
+def heavy_tailed(scaled: Floats) -> Floats:
     """Return residuals whose squares are the log density of a Cauchy-like distribution: a run far
     off changes a fit little."""
-    found: Array = np.sign(scaled) * np.sqrt(2 * np.log1p(scaled**2 / 2))
+    found: Floats = np.sign(scaled) * np.sqrt(2 * np.log1p(scaled**2 / 2))
     return found
 
 
@@ -171,11 +162,11 @@ def interval(mean: float, error: float) -> Predicted:
     return Predicted(math.exp(mean), math.exp(low), math.exp(high))
 
 
-def _log_loss(law: Array, sizes: Array) -> Array:
+def _log_loss(law: Floats, sizes: Floats) -> Floats:
     """Return the log loss of runs, given as centered logs of parameters and samples, shape
     [runs, 2]."""
     alpha, beta, sharpness = np.exp(law[[2, 4, 5]])
     of_size = (law[1] - alpha * sizes[:, 0]) / sharpness
     of_samples = (law[3] - beta * sizes[:, 1]) / sharpness
-    found: Array = np.logaddexp(law[0], sharpness * np.logaddexp(of_size, of_samples))
+    found: Floats = np.logaddexp(law[0], sharpness * np.logaddexp(of_size, of_samples))
     return found

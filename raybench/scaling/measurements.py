@@ -19,6 +19,14 @@ NINE_OF_TEN = 1.645
 """Standard deviations of a normal distribution on each side of nine tenths of it."""
 
 
+class Predicted(NamedTuple):
+    """A value with its 90 % interval; an end is 0 or infinite if nothing bounds it."""
+
+    value: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, order=True)
 class Cell:
     """Workers, nodes and samples of an optimizer step."""

@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from raybench.scaling.measurements import NINE_OF_TEN, Floats
-from raybench.scaling.runs import median_time
+from raybench.scaling.cells import median_time
+from raybench.scaling.measurements import NINE_OF_TEN, Floats, Predicted
 from raybench.scaling.samples_to_target import SamplesToTarget, middles
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.prices import CPU, MachinePrice
@@ -40,16 +40,9 @@ DRAWS = 2000
 """Simulated jobs behind a probability."""
 
 
-class StepSeconds(NamedTuple):
-    """Predicted seconds of a step and its 90 % interval."""
-
-    step_s: float
-    low_s: float
-    high_s: float
-
-
-StepModel = Callable[[Sequence[tuple[int, int, int]]], Sequence[StepSeconds]]
-"""Predicts the steps of one kind of worker for (workers, nodes, samples of a worker's step)."""
+StepModel = Callable[[Sequence[tuple[int, int, int]]], Sequence[Predicted]]
+"""Predicts the seconds of steps of one kind of worker for (workers, nodes, samples of a worker's
+step)."""
 
 
 class Overhead(NamedTuple):
@@ -192,9 +185,9 @@ def plan(
         for (workers, nodes, batch), step in zip(cells, steps, strict=True):
             need, low, high = by_batch[batch]
             more = beside(offer.kind, workers)
-            work_s = need / batch * step.step_s * more.stalls + more.per_sample_s * need
-            below = math.hypot(math.log(need / low), math.log(step.step_s / step.low_s), apart)
-            above = math.hypot(math.log(high / need), math.log(step.high_s / step.step_s), apart)
+            work_s = need / batch * step.value * more.stalls + more.per_sample_s * need
+            below = math.hypot(math.log(need / low), math.log(step.value / step.low), apart)
+            above = math.hypot(math.log(high / need), math.log(step.high / step.value), apart)
             row: dict[str, Any] = {
                 "offer": offer.name,
                 "gpu_type": offer.kind,
@@ -204,7 +197,7 @@ def plan(
                 "batch_size_per_worker": batch // workers,
                 "global_batch_size": batch,
                 "samples": need,
-                "step_s": step.step_s,
+                "step_s": step.value,
                 "fixed_s": offer.terms.startup_s + more.fixed_s,
                 "hourly": offer.machines(workers) * offer.terms.price,
                 "billing_step_s": offer.terms.billing_step_s,

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import log_ndtr, ndtri
 
-from raybench.scaling.measurements import Floats
+from raybench.scaling.measurements import Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
 
 LEAST_SPREAD = 0.01
@@ -184,15 +184,6 @@ FAR = 10.0
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A value and its 90 % interval, with ends 0 or infinite if nothing bounds it."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Left:
     """Residuals of the law at the measured batch sizes, for each draw of its parameters."""
 
@@ -269,7 +260,7 @@ class SamplesToTarget:
         return not (missed_below or missed_above or batch_size in self.missed)
 
     @property
-    def critical_batch(self) -> Interval:
+    def critical_batch(self) -> Predicted:
         """The batch size beyond which more samples are wasted than saved in steps (B_crit)."""
         found = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
         low, value, high = (float(x) for x in found)
@@ -281,7 +272,7 @@ class SamplesToTarget:
             low, high = low / step, high * step
             low = 0.0 if low < self.tried[0] / FAR else low
             high = np.inf if high > FAR * self.tried[1] else high
-        return Interval(value, low, high)
+        return Predicted(value, low, high)
 
     def sentence(self) -> str:
         """Return a sentence on the critical batch."""

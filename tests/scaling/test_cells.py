@@ -10,8 +10,15 @@ import pytest
 
 from raybench.report.scaling_printed import other_lines, outlier_lines, printed_cells
 from raybench.report.study import load
-from raybench.scaling.cells import CELL_COLUMNS, cell_table, curves_of, on_more_hosts, series_of
-from raybench.scaling.runs import RUN_COLUMNS, run_table
+from raybench.scaling.cells import (
+    CELL_COLUMNS,
+    RUN_COLUMNS,
+    cell_table,
+    curves_of,
+    on_more_hosts,
+    run_table,
+    series_of,
+)
 from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import METRICS
 from raybench.spec.run import DatasetSpec, RunSpec

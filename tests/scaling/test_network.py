@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from raybench.commands import cli
-from raybench.scaling.network import SURE, read_network
+from raybench.scaling.fit_command import SURE, read_network
 from raybench.scaling.throughput import PRIORS
 from raybench.spec.errors import ErrorCode
 from tests.refusals import refused

@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 
 from raybench.scaling import plan as plans
-from raybench.scaling.measurements import NINE_OF_TEN
+from raybench.scaling.measurements import NINE_OF_TEN, Predicted
 from raybench.scaling.plan import (
     Offer,
     Overhead,
-    StepSeconds,
     answers,
     bill,
     chance,
@@ -39,7 +38,7 @@ def true_step(workers, nodes, own):
 
 def steps(cells, factor=1.0):
     times = [factor * true_step(*cell) for cell in cells]
-    return [StepSeconds(one, 0.9 * one, 1.1 * one) for one in times]
+    return [Predicted(one, 0.9 * one, 1.1 * one) for one in times]
 
 
 def curve(noise=0.03, **more):
@@ -110,7 +109,7 @@ def test_both_doubts_are_in_the_interval() -> None:
     sure, unsure = (
         plan(
             curve(noise=noise),
-            {"gpu": lambda cells: [StepSeconds(1.0, 0.8, 1.25)] * len(cells)},
+            {"gpu": lambda cells: [Predicted(1.0, 0.8, 1.25)] * len(cells)},
             layouts=[(1, 1)],
             batch_sizes=[128],
         ).iloc[0]
@@ -159,7 +158,7 @@ def test_a_trivial_gain_buys_no_workers() -> None:
     for gain, workers in ((0.02, 1), (0.2, 2)):
 
         def flat(cells, gain=gain):
-            return [StepSeconds(*[1 - gain if k == 2 else 1.0] * 3) for k, _, _ in cells]
+            return [Predicted(*[1 - gain if k == 2 else 1.0] * 3) for k, _, _ in cells]
 
         found = plan(curve(), {"gpu": flat}, layouts=[(1, 1), (2, 1)], batch_sizes=[128])
         assert answers(found)["num_workers"].tolist() == [workers, 1]
@@ -208,7 +207,7 @@ def priced(**terms):
     """Return the rows of 1 and 8 workers at batch 128, whose steps take a second."""
     offer = Offer("p4", MachinePrice(**MACHINE | terms))
     options = {"layouts": [(1, 1), (8, 4)], "batch_sizes": [128], "offers": [offer]}
-    kinds = {"A100": lambda cells: [StepSeconds(1.0, 0.9, 1.1)] * len(cells)}
+    kinds = {"A100": lambda cells: [Predicted(1.0, 0.9, 1.1)] * len(cells)}
     return plan(curve(), kinds, beside=lambda kind, k: Overhead(10.0 * k, 1e-3), **options)
 
 
@@ -237,7 +236,7 @@ def test_the_chance_is_that_of_simulated_jobs() -> None:
     """Samples and steps are drawn as their intervals say, each job is billed by the minute."""
     samples = curve(noise=0.3)
     need = samples.predict([128]).iloc[0]
-    step_s = {"A100": lambda cells: [StepSeconds(1.0, 0.8, 1.25)] * len(cells)}
+    step_s = {"A100": lambda cells: [Predicted(1.0, 0.8, 1.25)] * len(cells)}
     offer = Offer("p4", MachinePrice(**MACHINE, billing_step_s=60.0))
     (row,) = plan(samples, step_s, layouts=[(1, 1)], batch_sizes=[128], offers=[offer]).to_dict(
         "records"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raybench.scaling.runs import first_epoch_seconds, steady
+from raybench.scaling.cells import first_epoch_seconds, steady
 from raybench.stats.step_times import StepTimes
 from tests.runs.made_up import EPOCH, point, timed
 

@@ -6,7 +6,8 @@ from matplotlib.figure import Figure
 
 from raybench.report.figures import parts
 from raybench.scaling.forecast import Forecast, LargeRunModel
-from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, Predicted
+from raybench.scaling.loss_law import FLOPS_PER_SAMPLE
+from raybench.scaling.measurements import Predicted
 
 PANELS = ("learning rate", "global batch [samples]", "loss")
 
