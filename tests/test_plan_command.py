@@ -11,7 +11,7 @@ from raybench.report.study import load
 from raybench.scaling.fits import measured_runs
 from raybench.scaling.plan import CHEAPEST, FASTEST, KEYS
 from raybench.spec.documents import read_mapping
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.prices import read_prices
 from raybench.spec.text import seconds_of
 from tests.fitted_once import fitted_once as fitted_once
@@ -143,5 +143,6 @@ def test_a_deadline_is_told_in_its_unit(folders: tuple[Path, Path]) -> None:
 
 
 def test_studies_without_a_target_are_refused(folders: tuple[Path, Path], capsys: Capture) -> None:
-    error = asked(capsys, "plan", folders[1], code=2)["error"]["message"]
-    assert "asked for no target" in error
+    error = asked(capsys, "plan", folders[1], code=2)["error"]
+    assert error["code"] == ErrorCode.MISSING
+    assert "base.objective.target" in error["message"]

@@ -163,7 +163,7 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
         what = "fastest and the cheapest"
     head = "Train with"
     if not fastest.new_hits:
-        head = "Nothing is confirmed yet. Best so far, perhaps by luck:"
+        head = "Not confirmed yet. Best so far (selection-biased):"
     near = _as_good((*verdict.others(), *verdict.once), like)
     standing = f"the {what} of {tried_words(results)}{near}"
     first = f"{head} {named(results, fastest.trial)}, {standing}."
@@ -224,8 +224,8 @@ def _has(spec: RunSpec, key: str, value: Any) -> bool:
 def _fastest_model(results: Study, verdicts: Mapping[str, Verdict]) -> tuple[str, str]:
     """Return which of several models of GPU is the fastest."""
     fastest = {kind: winners_of(results, one)[0] for kind, one in verdicts.items()}
-    soonest = min(fastest, key=lambda kind: fastest[kind].seconds)
-    said = f"Of these the soonest is {soonest}, {duration(fastest[soonest].seconds)} of training"
+    first = min(fastest, key=lambda kind: fastest[kind].seconds)
+    said = f"The fastest of these is {first}, {duration(fastest[first].seconds)} of training"
     if not all(one.new_hits for one in fastest.values()):
         said += " (not confirmed on all of them)"
     return f"{said}.", f"best.yaml and cheapest.yaml are of {next(iter(fastest))}."
@@ -277,7 +277,7 @@ def _seeds(one: ConfigurationResult) -> str:
 
 
 def _how_run(one: ConfigurationResult) -> str:
-    return "run alone" if one.is_alone else "run beside others"
+    return "run alone" if one.is_alone else "run in parallel"
 
 
 def reaches(results: Study, one: ConfigurationResult) -> str:
@@ -369,7 +369,7 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
             "chose nothing, came out the other way round is chance."
         )
     if not results.baselines and metric.name not in METRICS:
-        lines.append(f"Not compared with guessing: nobody knows what it reaches of {metric.words}.")
+        lines.append(f"Not compared with a baseline: that of {metric.words} is not known.")
     return lines
 
 
@@ -413,7 +413,7 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
         found, metric = judged_on(results, verdict), results.metric
         assert found is not None
         base, value = results.baselines[found[0]], metric.shown(found[1])
-        than = "it is no better than guessing" if found[0] == "test" else "that may be luck"
+        than = "it is no better than guessing" if found[0] == "test" else "that may be chance"
         guess = GUESSES.get(metric.name, "guessing")
         first = (
             f"No winner: {results.label(results.specs[verdict.fastest])} (trial "
@@ -444,8 +444,8 @@ def optimism_lines(results: Study, verdict: Verdict) -> list[str]:
     if metric.gap(*values) <= CRITICAL_VALUE * math.hypot(*errors):
         return []
     return [
-        f"Validation said more than the test rows do: {' against '.join(shares)}, which "
-        "is more than luck of the rows; believe the latter."
+        f"The validation value is better than the test value by more than the sampling error of "
+        f"the rows ({' against '.join(shares)}); rely on the test value."
     ]
 
 

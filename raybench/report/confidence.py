@@ -1,5 +1,5 @@
-"""How sure a verdict is, in words: its runs, their scatter, and what more runs would show. Also the
-next steps, each with its command.
+"""Confidence in a verdict, in words: its runs, their scatter, and what more runs would show. Also
+the next steps, each with its command.
 
 No probability that the winner is within some percentage of the best is given: posteriors of few
 runs are off by up to 17 points (`benchmarks/search/race.py`). In nine of ten studies there, the
@@ -77,7 +77,7 @@ def _scatter(results: Study, noise: Noise, trial: str) -> str:
     """Return the standard deviation of runs of one configuration, in words; also that of `trial` if
     its own runs scatter more than chance explains."""
     if math.isinf(noise.sigma):
-        return "how far runs of one configuration lie apart is not known"
+        return "the scatter of runs of one configuration is not known"
     one = repeated(results).get(trial)
     runs = one.chosen if one is not None else ()
     own, more = noise_at_least(runs, noise), ""
@@ -149,15 +149,15 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
     if (results.folder / PAGE_FILE).is_file():
         steps.append(SuggestedStep("figures, every trial", str(results.folder / PAGE_FILE)))
     if verdict is not None:
-        steps += _surer(results, verdict)
+        steps += _more_confidence(results, verdict)
     left = _go_on(results)
     if left and steps and steps[-1].do == left[0].do:  # one command does both
         return [*steps[:-1], SuggestedStep(f"{left[0].what}, confirm", left[0].do)]
     return [*steps, *left]
 
 
-def _surer(results: Study, verdict: Verdict) -> list[SuggestedStep]:
-    """Return the step that makes the verdict surer; [] if there is none."""
+def _more_confidence(results: Study, verdict: Verdict) -> list[SuggestedStep]:
+    """Return the step that raises the confidence; [] if there is none."""
     if not verdict.is_confirmed:
         if repeated(results):  # these missed, so more runs do not help
             return []

@@ -22,7 +22,7 @@ from raybench.report.words import duration
 from raybench.results.study import Study
 from raybench.scaling.fits import TargetPlan, Terms, fit_study, target_plans
 from raybench.scaling.plan import IN_TIME, KEYS, MONEY, NO_GPU, TIE, WITHIN, offers_of, with_more
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import counted
 
 PLAN = {
@@ -141,11 +141,15 @@ class PlanReport:
         fitted = fit_study(*studies, predict=predict, are_few_enough=True)
         if all(one.target is None for one in studies):
             raise UserError(
-                f"{studies[0].place}: asked for no target, so nobody knows how long a job is; "
-                "measure one with --set base.objective.target=0.95, say."
+                f"{studies[0].place}: has no target, so the length of a job is not known; "
+                "measure one, for example with --set base.objective.target=0.95.",
+                ErrorCode.MISSING,
             )
         if not fitted:
-            raise UserError(f"{studies[0].place}: no run has measured steps; finish the study.")
+            raise UserError(
+                f"{studies[0].place}: no run has measured steps; finish the study.",
+                ErrorCode.NO_RESULT,
+            )
         offers_of([one.key.gpu_type or NO_GPU for one in fitted], terms.prices)
         return cls(target_plans(studies, fitted, terms))
 

@@ -33,7 +33,7 @@ class Verdict:
     """Trial with the least train seconds to the target."""
     cheapest: str
     """Trial with the least worker-seconds of training to the target; where the study names a price,
-    with the least money as billed (worker-seconds held)."""
+    with the lowest bill (worker-seconds held)."""
     is_confirmed: bool
     """Whether both were chosen by repeated runs; otherwise by one search trial each."""
     ties: tuple[str, ...]

@@ -70,7 +70,7 @@ def test_each_model_of_gpu_has_its_winner(tmp_path):
     assert {kind: one.fastest for kind, one in each.items()} == {"H100": "0000", "A100": "0001"}
     assert (each["A100"].is_confirmed, results.confirmed["runs"].tolist()) == (True, [2])
     text = shown(results)
-    for line in ("On A100: Train with ", "On H100: Nothing is confirmed yet. "):
+    for line in ("A100: Train", "H100: Not confirmed"):
         assert text.count(line) == 1
     assert set(reached_target(results)["trial"]) == {"0001", "0002"}, "those of the winner's model"
 

@@ -19,8 +19,8 @@ FIGURES: dict[str, FigureKind] = {
     ),
     "race": FigureKind(
         "Confirmation runs",
-        "A mark is a run, a bar the 90 % interval of its configuration. Where it says 'tied', a "
-        "lucky seed may be all that is between it and the first.",
+        "A mark is a run, a bar the 90 % interval of its configuration. Where it says 'tied', "
+        "the difference from the first may be chance.",
         curves.race_figure,
         curves.race_table,
         lambda results: bool(repeated(results)),
@@ -34,8 +34,8 @@ FIGURES: dict[str, FigureKind] = {
     ),
     "importance": FigureKind(
         "Hyperparameter importance",
-        "How much of the result hangs on each searched key, among the runs that were made. A thin "
-        "line that reaches 0 says that the key may not matter.",
+        "Share of the result that each searched key explains, among the runs that were made. If "
+        "the thin line reaches 0, the key may not matter.",
         outcomes.importance_figure,
         outcomes.importance_table,
         lambda results: len(importance_of(results)) > 0,
@@ -60,15 +60,15 @@ FIGURES: dict[str, FigureKind] = {
     ),
     "timeline": FigureKind(
         "The search over its wall-clock",
-        "Above the best so far, below what ran beside what: a row is a worker group, a bar a run; "
-        "hollow bars were stopped early.",
+        "Above: the best so far. Below: a row is a worker group, a bar a run; hollow bars were "
+        "stopped early.",
         timeline.timeline_figure,
         timeline.timeline_table,
         lambda results: len(timeline.spans(results).runs) > 1,
     ),
     "ledger": FigureKind(
         "Seconds by phase",
-        "Only train counts for the target; everything else is what a study costs beside it.",
+        "Only train counts for the target; the rest is overhead.",
         timeline.ledger_figure,
         timeline.ledger_table,
         lambda results: bool(results.trials["wall_s"].notna().any()),

@@ -363,7 +363,7 @@ def pareto_figure(results: Study) -> Figure:
     points = reached_target(results)
     points = points.assign(x=points["worker_seconds_to_target"], y=points["time_to_target_s"])
     figure, axes = parts.new_figure(4.0)
-    axes.set_xlabel("worker-seconds to the target [s]  (right: dearer)")
+    axes.set_xlabel("worker-seconds to the target [s]  (right: more expensive)")
     axes.set_ylabel("expected seconds to the target [s]")
     front = pareto_front(points)
     # The axes span the points and the intervals of those on the front.
