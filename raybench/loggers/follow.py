@@ -4,10 +4,12 @@ A thread follows the records file, so that training never waits for a tool. A to
 dropped; the driver waits for the others at the end of the study, for a limited time.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
 import os
+import sys
 import threading
 import time
 import traceback
@@ -38,6 +40,8 @@ POLL_S = 0.5
 """Seconds between two looks at the records."""
 CLOSE_S = 30.0
 """Longest wait for the tools at the end of a study, in seconds."""
+NOT_NEEDED = ("torch", "tensorflow")
+"""Modules that tensorboardX and W&B import if installed: seconds, and hundreds of megabytes."""
 SAY_S = 2.0
 """Seconds of that wait before the user is told of it."""
 
@@ -124,9 +128,13 @@ class Loggers:
             is_whole: Whether the records of earlier sessions are written too.
         """
         position = 0 if is_whole else (self._folder / RECORDS_FILE).stat().st_size
-        for tool in self._tools:
-            follower = _Follower(tool, self._folder, self._place, position, self._say)
-            self._threads.append(follower)
+        self._threads = [
+            _Follower(tool, self._folder, self._place, position, self._say) for tool in self._tools
+        ]
+        with _hidden(NOT_NEEDED):
+            for follower in self._threads:
+                follower.load()
+        for follower in self._threads:
             follower.start()
 
     def end(self) -> None:
@@ -160,6 +168,18 @@ class Loggers:
         self.close()
 
 
+@contextlib.contextmanager
+def _hidden(names: Sequence[str]) -> Iterator[None]:
+    """Let the import of modules fail that are not imported yet. No other thread may need them."""
+    new = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(new))  # type: ignore[arg-type]  # None: an ImportError
+    try:
+        yield
+    finally:
+        for name in new:
+            del sys.modules[name]
+
+
 def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
     """Wait for all threads, `seconds` in all."""
     until = time.monotonic() + seconds
@@ -185,8 +205,17 @@ class _Follower(threading.Thread):
         self.ended, self.closed = threading.Event(), threading.Event()
         self.has_failed, self._is_dropped = False, False
 
+    def load(self) -> None:
+        """Import the tool's module; drop the tool if that fails."""
+        try:
+            self._module = importlib.import_module(f"raybench.loggers.to_{self._tool}")
+        except Exception as error:  # noqa: BLE001 (a library's)
+            self.drop(self._reason(error))
+
     def run(self) -> None:
         """Follow the records; say what was written, or why the tool is dropped."""
+        if self._is_dropped:
+            return
         try:
             written = self._follow()
         except BaseException as error:  # noqa: BLE001 (a library's, its sys.exit too)
@@ -203,9 +232,7 @@ class _Follower(threading.Thread):
 
     def _follow(self) -> str | None:
         """Return a sentence on what was written; None if the driver did not reach the end."""
-        sink: Sink = importlib.import_module(f"raybench.loggers.to_{self._tool}").open_sink(
-            self._folder, self._study
-        )
+        sink: Sink = self._module.open_sink(self._folder, self._study)
         feed, bad, is_last = Feed(sink), 0, False
         with (self._folder / RECORDS_FILE).open("rb") as records:
             records.seek(self._position)

@@ -2,6 +2,8 @@
 study does not wait and goes on."""
 
 import shutil
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
@@ -113,6 +115,17 @@ def test_a_package_that_is_missing_is_refused_before_anything_starts(tmp_path, m
         check_loggers(["wandb"])
     assert cli.main(["tune", "--log", "wandb"]) == cli.WRONG_INPUT
     assert [one.name for one in tmp_path.iterdir()] == ["no_such_logger"]
+
+
+def test_frameworks_that_a_tool_would_import_stay_away(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from raybench.loggers.follow import Loggers\n"
+        "with Loggers(['tensorboard'], Path(sys.argv[1]), place='x', say=print) as running:\n"
+        "    running.start(); running.end()\n"
+        "assert 'tensorboardX' in sys.modules and 'torch' not in sys.modules"
+    )
+    (tmp_path / "records.jsonl").touch()
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
 def exported(study):
