@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from raybench.cluster.protocol import fault_of
 from raybench.results.records import read_records
@@ -19,22 +19,6 @@ from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.spec.errors import StudyError
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Role, RunOutcome, RunRecord, StopReason
-
-
-class RunScreen(Protocol):
-    """Shows runs; a `ProgressDisplay` does."""
-
-    def started(self, name: str, spec: RunSpec) -> None:
-        """Show a run that waits for its workers."""
-
-    def evaluated(self, name: str, evaluation: Evaluation) -> None:
-        """Show an evaluation of a run."""
-
-    def finished(self, record: RunRecord) -> None:
-        """Show the end of a run."""
-
-    def say(self, text: str) -> None:
-        """Print a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)

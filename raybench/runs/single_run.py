@@ -6,21 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from raybench.cluster.run_client import RunClient, release
 from raybench.cluster.session import Session
 from raybench.results.store import Store
 from raybench.runs.deadline import Deadline
-from raybench.runs.lifecycle import RunLifecycle, RunRecorder, RunScreen
+from raybench.runs.lifecycle import RunLifecycle, RunRecorder
 from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.wait_watch import WaitScreen, WaitWatch
+from raybench.runs.wait_watch import RunScreen, WaitWatch
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
-
-
-class StudyScreen(RunScreen, WaitScreen, Protocol):
-    """Shows runs and what they wait for; a `ProgressDisplay` does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +98,7 @@ def single_runs(
     session: Session,
     store: Store,
     deadline: Deadline,
-    screen: StudyScreen,
+    screen: RunScreen,
     *,
     wait_s: float | None,
 ) -> Iterator[SingleRun]:

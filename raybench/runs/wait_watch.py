@@ -70,8 +70,17 @@ GRACE_S = 10.0
 """Seconds that a run has to reach its next evaluation, once its phase is over."""
 
 
-class WaitScreen(Protocol):
-    """Shows what runs wait for; a `ProgressDisplay` does."""
+class RunScreen(Protocol):
+    """Shows runs and what they wait for; a `ProgressDisplay` does."""
+
+    def started(self, name: str, spec: RunSpec) -> None:
+        """Show a run that waits for its workers."""
+
+    def evaluated(self, name: str, evaluation: Evaluation) -> None:
+        """Show an evaluation of a run."""
+
+    def finished(self, record: RunRecord) -> None:
+        """Show the end of a run."""
 
     @property
     def is_starting(self) -> bool:
@@ -126,7 +135,7 @@ class WaitWatch:
         self,
         session: Session,
         deadline: Deadline,
-        screen: WaitScreen,
+        screen: RunScreen,
         *,
         wait_s: float | None = None,
     ) -> None:
