@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from raybench.cluster import states
-from raybench.cluster.output import HeadAndTail
 from raybench.cluster.protocol import Progress
 from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
@@ -87,7 +86,8 @@ class PoolOfThisProcess:
 
     @property
     def held(self) -> dict[str, Checkpoint]:
-        return self.pool._kept
+        runs = self.pool._runs.items()
+        return {name: run.checkpoint for name, run in runs if run.checkpoint is not None}
 
 
 class Bench:
@@ -124,7 +124,7 @@ def bench(
 
 def test_what_one_driver_has_written_another_continues(bench: Bench) -> None:
     bench.write("0001", 3)
-    bench.pool.held.clear()
+    bench.pool.pool._runs.clear()
     with bench.saved() as saved:
         assert saved.resume("0002", SPEC) == ()
         curve = saved.resume("0001", SPEC)
@@ -137,23 +137,22 @@ def test_what_one_driver_has_written_another_continues(bench: Bench) -> None:
 def test_what_runs_print_is_written_while_they_go_on_and_when_they_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printed = bench.pool.pool._printed
+    run = bench.pool.pool._runs["0001"]
     log = bench.store.folder / "logs" / "0001.txt"
     with bench.saved() as saved:
         saved.look("0001")
         assert saved.log("0001") is None, "it has printed nothing"
-        printed["0001"] = HeadAndTail()
-        printed["0001"].add(b"first\n")
+        run.printed.add(b"first\n")
         assert saved.log("0001") == log
-        printed["0001"].add(b"second\n")
+        run.printed.add(b"second\n")
         monkeypatch.setattr(module, "LOOK_S", 0.0)
         saved.look("0001")
     assert log.read_text() == "first\nsecond\n"
     with bench.saved() as saved:
-        printed["0001"].add(b"third\n")
+        run.printed.add(b"third\n")
         saved.over(record("0001"))
     assert log.read_text() == "first\nsecond\nthird\n"
-    assert not printed
+    assert not run.printed.content()
 
 
 def test_a_run_that_goes_on_in_another_session_adds_to_what_it_has_printed(bench: Bench) -> None:
@@ -161,8 +160,7 @@ def test_a_run_that_goes_on_in_another_session_adds_to_what_it_has_printed(bench
     bench.store.write_log("0001", b"of the first session\n")
     with bench.saved() as saved:
         saved.resume("0001", SPEC)
-        bench.pool.pool._printed["0001"] = HeadAndTail()
-        bench.pool.pool._printed["0001"].add(b"of the second\n")
+        bench.pool.pool._runs["0001"].printed.add(b"of the second\n")
         log = saved.log("0001")
     assert log is not None
     assert log.read_text() == "of the first session\nof the second\n"
@@ -194,7 +192,7 @@ def test_what_cannot_serve_is_put_aside_and_said(is_damaged: bool, bench: Bench)
     folder = bench.store.folder / "checkpoints" / "0001"
     if is_damaged:
         next(folder.glob("*/weights.pt")).write_bytes(b"")
-    bench.pool.held.clear()
+    bench.pool.pool._runs.clear()
     for _ in range(2):
         with bench.saved() as saved:
             assert saved.resume("0001", SPEC) == ()
