@@ -207,6 +207,9 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
             if key not in line[part]:
                 raise ValueError(f"the key '{part}.{key}' is missing")
     run = _built(RUN_TYPE, line | {"spec": _without_gone(line.get("spec"))})
+    metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
+    if metric.is_share and any(one is not None and not 0 <= one <= 1 for one in values):
+        raise ValueError(f"{metric.words} lies between 0 and 1")
     if run.ledger["train"] < 0:
         raise ValueError("training took less than 0 s")
     return name, run

@@ -70,7 +70,7 @@ def test_every_place_of_a_tear_is_survived_and_mended(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        *({"wall_s": -1.0}, {"time_to_target_s": -2.0}),
+        *({"best_value": 5.0}, {"test_value": -0.1}, {"wall_s": -1.0}, {"time_to_target_s": -2.0}),
         {"ledger": run_line("0001", 2.0)["ledger"] | {"train": -1.0}},
     ],
 )
