@@ -10,7 +10,7 @@ import pytest
 
 from raybench.commands import cli
 from raybench.report.scaling_report import fit_to_files
-from raybench.scaling.fit_command import cells_matched
+from raybench.scaling.fit_command import cells_matched, fits
 from raybench.scaling.measurements import Cell, Measurements, read_measurements
 from raybench.spec.errors import ErrorCode
 from tests.refusals import refused
@@ -83,9 +83,8 @@ def test_worker_counts_are_predicted_at_every_batch(several: Path, tmp_path: Pat
         true = step(row["num_workers"], row["num_nodes"], row["batch_size_per_worker"], speed)
         assert row["step_s"] == pytest.approx(true, rel=0.15)
     printed = capsys.readouterr().out
-    assert printed.count("Leave-one-out error: median ") == 3
-    assert "resnet on A100" in printed
-    assert "~ beyond what was measured" in printed
+    for name in ("resnet on T4", "resnet on A100", "bert on T4"):
+        assert name in printed
 
 
 def test_a_file_of_cells_is_predicted_row_by_row(several: Path, tmp_path: Path) -> None:
@@ -105,12 +104,16 @@ def test_a_file_of_cells_is_predicted_row_by_row(several: Path, tmp_path: Path) 
     assert len(found) == 3
 
 
-def test_what_was_never_measured_is_said(good: Path, capsys) -> None:
-    assert run("--fit", good, "--predict", "16") == cli.DONE
-    assert "Never measured on more than one node" in capsys.readouterr().out
+def test_what_was_never_measured_is_said(good: Path) -> None:
+    def words(predict: str) -> list[str]:
+        measured = read_measurements(good)
+        (found,) = fits(measured, cells_matched(predict, measured)[0])
+        return found.words()
+
+    # Four workers fill a node: sixteen need several, which were not measured.
+    assert len(words("16")) > len(words("2"))
     good.write_text(f"{HEAD}\n1,1,32,0.05\n1,1,64,0.08\n")
-    assert run("--fit", good, "--predict", "16") == cli.DONE
-    assert "Never measured on more than one worker" in capsys.readouterr().out
+    assert len(words("16")) > len(words("1"))
 
 
 def test_a_spreadsheet_s_file_is_read(tmp_path: Path) -> None:
@@ -202,12 +205,11 @@ def test_out_needs_predict_and_fit_runs_no_study(good: Path, capsys) -> None:
         assert given in capsys.readouterr().err
 
 
-def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path, capsys) -> None:
+def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path) -> None:
     with several.open("a") as file:
         file.write("V100,resnet,,1,1,32,0.05\n")
     out = tmp_path / "predicted.csv"
     assert run("--fit", several, "--predict", "8", "--out", out) == cli.DONE
-    assert "Leave-one-out error: none, there is one cell" in capsys.readouterr().out
     table = pd.read_csv(out)
     (row,) = table[table["gpu_type"] == "V100"].to_dict("records")
     assert row["high_s"] > 3 * row["low_s"]
