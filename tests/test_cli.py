@@ -15,7 +15,7 @@ from raybench.data.load import load_dataset
 from raybench.report.console import make_console
 from raybench.search.factorisation import factorise
 from raybench.search.study_plan import StudyPlan
-from raybench.spec.errors import Ended, UserError
+from raybench.spec.errors import Ended, ErrorCode, UserError
 from raybench.spec.study import build_study
 from tests.search.made_up import STUDY
 
@@ -136,7 +136,7 @@ def test_every_command_of_the_overview_exists(capsys, command):
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(UserError("is wrong."), 2), (KeyboardInterrupt(), 130)]
+    ("error", "code"), [(UserError("is wrong.", ErrorCode.CONFLICT), 2), (KeyboardInterrupt(), 130)]
 )
 def test_exit_codes(capsys, error, code):
     def fail():

@@ -20,7 +20,7 @@ from raybench.data.shared import open_shared
 from raybench.results.store import Store, command, keep_error
 from raybench.search.sampling.earlier import load_earlier
 from raybench.spec.documents import parse_settings, read_mapping
-from raybench.spec.errors import StudyError, UserError
+from raybench.spec.errors import ErrorCode, StudyError, UserError
 from raybench.spec.study import StudySpec, build_study, load_content
 from raybench.spec.text import redact_text
 
@@ -346,7 +346,11 @@ def test_the_screen_and_the_details_tell_no_secret(
     secret: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def mistaken() -> int:
-        raise UserError(f"--out s3://b: 401 for {secret}", details=f"OSError: {secret}\n")
+        raise UserError(
+            f"--out s3://b: 401 for {secret}",
+            ErrorCode.UNREACHABLE,
+            details=f"OSError: {secret}\n",
+        )
 
     def failed() -> int:
         raise StudyError(f"401 for {secret}")

@@ -115,7 +115,7 @@ class UserError(ValueError):
     def __init__(
         self,
         message: object,
-        code: ErrorCode = ErrorCode.INVALID_VALUE,
+        code: ErrorCode,
         details: str | None = None,
     ) -> None:
         super().__init__("".join(map(_printable, str(message))))

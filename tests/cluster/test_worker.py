@@ -152,7 +152,7 @@ OTHERS = [
     AcceleratorError("CUDA error: device-side assert triggered"),
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
     ValueError("shapes do not fit"),
-    UserError("a mistake"),
+    UserError("a mistake", ErrorCode.CONFLICT),
 ]
 
 

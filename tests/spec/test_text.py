@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean
 
 
@@ -49,12 +49,12 @@ def test_a_long_text_takes_no_time(part: str) -> None:
 
 
 def test_a_message_is_one_printable_line():
-    error = UserError("a\nb\t\x1b[31m \udce9 größer")
+    error = UserError("a\nb\t\x1b[31m \udce9 größer", ErrorCode.CONFLICT)
     assert str(error) == "a b \\x1b[31m \\udce9 größer"
     assert str(error).isprintable()
 
 
 def test_details_cross_processes_and_need_not_be_there():
-    error = pickle.loads(pickle.dumps(UserError("short", details="long\ntext")))
-    assert (str(error), error.details) == ("short", "long\ntext")
-    assert UserError("short").details is None
+    error = pickle.loads(pickle.dumps(UserError("short", ErrorCode.CONFLICT, "long\ntext")))
+    assert (str(error), error.code, error.details) == ("short", ErrorCode.CONFLICT, "long\ntext")
+    assert UserError("short", ErrorCode.CONFLICT).details is None
