@@ -24,6 +24,8 @@ ABSENT = 3.0
 """Distance between a configuration that has a number and one that has not."""
 MOST_SHAPES = 40
 """Curves in the library, the latest ones."""
+MORE_SHAPES = 8
+"""New curves in a full library after which all curves are extrapolated anew."""
 
 
 @dataclass
@@ -434,6 +436,8 @@ class CurveModel:
         alone, and its standard deviation."""
         shapes = self._shapes
         num_added = 0 if shapes is None else shapes.num_added
+        if num_added >= MOST_SHAPES:  # one shape more changes little, and it takes long
+            num_added -= num_added % MORE_SHAPES
         state = shapes, num_added, len(curve.amounts), curve.reached, curve.has_missed
         if curve.said is None or curve.said[0] != state:
             curve.said = state, self._extrapolate(curve)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from raybench.search.factorisation import GLOBAL_BATCH, speed_values
 from raybench.search.placement import Placer
@@ -68,24 +68,24 @@ class ProposalHistory:
             if reason == NO_TIME:
                 continue  # this session may have time for it
             if reason is None and trial.state != TrialState.WAITING:
-                self.accepted(trial, str(trial.user_attrs.get(TRIAL)))
+                self.accepted(trial.params, str(trial.user_attrs.get(TRIAL)))
             else:
-                self.drew(trial, is_known=reason in (WOULD_FAIL, NO_ROOM))
+                self.drew(trial.params, is_known=reason in (WOULD_FAIL, NO_ROOM))
 
-    def accepted(self, trial: FrozenTrial, name: str) -> None:
+    def accepted(self, params: dict[str, Any], name: str) -> None:
         """Add a trial that runs."""
         self.num_ran += 1
         self._names.add(name)
-        self.drew(trial, is_known=True)
+        self.drew(params, is_known=True)
 
-    def drew(self, trial: FrozenTrial, *, is_known: bool) -> None:
+    def drew(self, params: dict[str, Any], *, is_known: bool) -> None:
         """Add a draw; `is_known`: whether it runs or is infeasible. A configuration outside of the
         space has no parameters and is ignored."""
-        if not trial.params:
+        if not params:
             return
-        self.drawn.add(key_of(trial.params))
+        self.drawn.add(key_of(params))
         if is_known:
-            self.known.add(key_of(trial.params))
+            self.known.add(key_of(params))
 
     def free_name(self) -> str:
         """Return the lowest trial name not in use."""
@@ -156,7 +156,7 @@ class Proposer:
                 self._journal.tell(trial, state=TrialState.FAIL)
             else:  # the sampler is told of a failure
                 self._feedback.tell_would_fail(trial)
-            history.drew(self._frozen(trial), is_known=not options)
+            history.drew(trial.params, is_known=not options)
             if self._is_exhausted() or (attempt >= MOST_REFUSED and not options):
                 return None
         # An interrupted trial keeps its name.
@@ -217,7 +217,7 @@ class Proposer:
             self._failing.add(key_of(params))
             trial.set_user_attr(NOT_RUN, self._reason(values))
             self._feedback.tell_would_fail(trial)
-            self.history.drew(self._frozen(trial), is_known=True)
+            self.history.drew(trial.params, is_known=True)
             return None
         if has_run:
             options = [one.model_copy(update={"seed": seed}) for one in options]
@@ -242,7 +242,7 @@ class Proposer:
     def _accept(self, trial: optuna.Trial, name: str, spec: RunSpec) -> Proposal:
         trial.set_user_attr(TRIAL, name)
         trial.set_user_attr("spec", spec.document())
-        self.history.accepted(self._frozen(trial), name)
+        self.history.accepted(trial.params, name)
         return Proposal(trial, name, spec)
 
     @property
@@ -251,9 +251,6 @@ class Proposer:
         if self._history is None:
             self._history = ProposalHistory(self._journal)
         return self._history
-
-    def _frozen(self, trial: optuna.Trial) -> FrozenTrial:
-        return self._journal.get_trials(deepcopy=False)[trial.number]
 
     def _is_exhausted(self) -> bool:
         """Return whether all configurations of a finite space were run or are infeasible."""
