@@ -5,8 +5,8 @@ import math
 import pytest
 from made_up_probes import spec_of, step_of, times_of
 
-from raybench.scaling.bottleneck import NOT_SURE, Outlook, judge
-from raybench.scaling.shares import Probe, Probes
+from raybench.scaling.bottleneck import HEADS, NOT_SURE, Outlook, judge
+from raybench.scaling.shares import Probe, Probes, StepPart
 from raybench.scaling.throughput import FEED_OVERLAP
 
 KINDS = {
@@ -18,25 +18,24 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "begins", "tries"),
+    ("kind", "tries"),
     [
-        ("compute", "Compute-bound: ", ["num_workers: 4"]),
+        ("compute", ["num_workers: 4"]),
         (
             "communication",
-            "Communication-bound: ",
             ["exchange_every: 4", "batch_size_per_worker: 256", "gradient_compression: bf16"],
         ),
-        ("input", "Input-bound: ", ["prefetch: 2", "data in memory"]),
-        ("overhead", "Bound by the overhead", ["batch_size_per_worker: 256"]),
+        ("input", ["prefetch: 2", "data in memory"]),
+        ("overhead", ["batch_size_per_worker: 256"]),
     ],
 )
-def test_every_kind_and_what_to_try(kind: str, begins: str, tries: list[str]) -> None:
+def test_every_kind_and_what_to_try(kind: StepPart, tries: list[str]) -> None:
     spec = spec_of()
     found = judge(spec, times_of(spec, noise=0.08, **KINDS[kind]), num_parameters=10**6)
     assert found.kind == found.document()["verdict"] == kind
     assert found.shares[kind].value > 0.5
     assert found.num_bytes == 4_000_000
-    assert found.sentence.startswith(begins)
+    assert found.sentence.startswith(HEADS[kind])
     changes = [gain.change for gain in found.gains]
     assert set(tries) <= set(changes)
     assert found.gains[0].words in found.sentence

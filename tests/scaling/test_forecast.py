@@ -264,8 +264,10 @@ fixed: {num_workers: 2, batch_size_per_worker: 32}
 """
 
 
-def study_of(folder: Path, *, size: int, rate_factor: float = 1.0, error: float = 1.0) -> Path:
-    """Write a study: the fixture with another model size, other rates and other errors."""
+def study_of(
+    folder: Path, *, size: int | None, rate_factor: float = 1.0, error: float = 1.0, **changes: Any
+) -> Path:
+    """Write a study: the fixture with another model size, other rates, errors and run-spec keys."""
     folder.mkdir()
     (folder / "study.yaml").write_bytes((RACE / "study.yaml").read_bytes())
     lines = [json.loads(line) for line in (RACE / "records.jsonl").read_text().splitlines()]
@@ -274,6 +276,7 @@ def study_of(folder: Path, *, size: int, rate_factor: float = 1.0, error: float 
             line["num_parameters"] = size
         if "spec" in line:
             line["spec"]["learning_rate"] *= rate_factor
+            line["spec"] |= changes
         if line["kind"] == "eval":
             line["value"] = 1 - error * (1 - line["value"])
     (folder / "records.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
@@ -309,6 +312,28 @@ def test_runs_of_a_study_have_one_length_and_the_error_there(tmp_path: Path) -> 
     assert length == min(whole)
     assert {one.parameters for one in known} == {10_000}
     assert all(0.03 < one.loss < 0.9 for one in known)
+
+
+def test_runs_with_a_decaying_schedule_count_at_their_end_alone(tmp_path: Path) -> None:
+    """Before it a curve depends on where the schedule ends."""
+    constant = runs_of_study(load(study_of(tmp_path / "constant", size=10_000)), "adam")
+    study = load(study_of(tmp_path / "cosine", size=10_000, schedule="cosine"))
+    decaying = runs_of_study(study, "adam")
+    assert 0 < len(decaying) < len(constant)
+    as_long = [one for one in study.runs.values() if one.samples <= 1.05 * decaying[0].samples]
+    assert {one.learning_rate for one in decaying} <= {one.spec.learning_rate for one in as_long}
+
+
+def test_a_study_whose_runs_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    unknown = load(study_of(tmp_path / "unknown", size=None))
+    with refused(ErrorCode.NO_RESULT, unknown.place):
+        runs_of_study(unknown, "adam")
+    with refused(ErrorCode.NO_RESULT, unknown.place, "sgd"):
+        runs_of_study(unknown, "sgd")
+    file = tmp_path / "unknown" / "study.yaml"
+    file.write_text(file.read_text().replace("metric: accuracy", "metric: r2", 1))
+    with refused(ErrorCode.UNSUPPORTED, "r2"):
+        runs_of_study(load(tmp_path / "unknown"), "adam")
 
 
 @pytest.mark.parametrize(
