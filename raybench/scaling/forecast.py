@@ -14,7 +14,7 @@ published laws (`EXPONENTS`). The posterior is approximated by a normal distribu
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw, heavy_tailed, interval
+from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw, gradient, heavy_tailed, interval
 from raybench.scaling.measurements import Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import counted
@@ -152,8 +152,8 @@ class OptimumModel:
             )
             return found
 
-        gradient = _gradient(log_rate, self._mode)
-        variance = float(gradient @ self._covariance @ gradient) + DEVIATIONS[0] ** 2
+        slopes = gradient(log_rate, self._mode)
+        variance = float(slopes @ self._covariance @ slopes) + DEVIATIONS[0] ** 2
         return interval(float(log_rate(self._mode)), math.sqrt(variance))
 
     def off_by_two(self) -> dict[str, float]:
@@ -302,7 +302,7 @@ class OptimumModel:
             return self._expected(mode, cells, logs[:, 0], logs[:, 1])
 
         above = expected(self._mode) - self._mode[NUM_SHARED + cells]
-        return _gradient(expected, self._mode).T, self._noise**2 + (MISFIT * above) ** 2
+        return gradient(expected, self._mode).T, self._noise**2 + (MISFIT * above) ** 2
 
 
 class LargeRunModel:
@@ -370,9 +370,3 @@ def _checked(runs: list[SmallRun]) -> list[SmallRun]:
                     ErrorCode.INVALID_DATA,
                 )
     return runs
-
-
-def _gradient(function: Callable[[Floats], Floats], mode: Floats) -> Floats:
-    """Return the derivatives of a function by the parameters, shape [parameters, *values]."""
-    here, step = function(mode), 1e-5
-    return np.array([(function(mode + step * unit) - here) / step for unit in np.eye(len(mode))])

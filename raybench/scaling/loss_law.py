@@ -141,12 +141,15 @@ class LossLaw:
 
     def _interval(self, function: Callable[[Floats], float], deviation: float) -> Predicted:
         """Return exp of a function of the law with its 90 % interval."""
-        mean, step = function(self._mode), 1e-4
-        gradient = np.array(
-            [(function(self._mode + step * unit) - mean) / step for unit in np.eye(len(self._mode))]
-        )
-        variance = float(gradient @ self._covariance @ gradient)
+        mean, slopes = function(self._mode), gradient(function, self._mode)
+        variance = float(slopes @ self._covariance @ slopes)
         return interval(mean, math.sqrt(variance + deviation**2))
+
+
+def gradient(function: Callable[[Floats], Floats | float], mode: Floats) -> Floats:
+    """Return the derivatives of a function by the parameters, shape [parameters, *values]."""
+    here, step = function(mode), 1e-5
+    return np.array([(function(mode + step * unit) - here) / step for unit in np.eye(len(mode))])
 
 
 def heavy_tailed(scaled: Floats) -> Floats:
