@@ -93,7 +93,14 @@ def forecast(options: ForecastOptions) -> Ended:
     print("\n".join(words))
     if options.figure is not None:
         figure = forecast_figure(model, found, large.parameters, large.samples)
-        figure.savefig(options.figure)
+        try:
+            figure.savefig(options.figure)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"--figure {options.figure}: cannot be written ({clean(str(error))}); name "
+                "another, such as forecast.png.",
+                ErrorCode.NOT_WRITABLE,
+            ) from None
         details["figure"] = options.figure
         print(f"\nWrote {options.figure}.")
     if options.to is not None:
@@ -401,7 +408,7 @@ def choose_runs(runs: list[SmallRun], large: LargeRun, share: float) -> list[Sma
     }
     model = OptimumModel(runs, sorted(sizes))
     candidates = [
-        SmallRun(*size, max(1.0, float(f"{batch * b:.3g}")), float(f"{rate * r:.3g}"), 1.0)
+        SmallRun(*size, max(1.0, round(float(f"{batch * b:.3g}"))), float(f"{rate * r:.3g}"), 1.0)
         for size in sorted(sizes)
         for rate, batch in [model.position(size)]
         for r in STEPS

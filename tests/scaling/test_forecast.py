@@ -200,6 +200,7 @@ def test_a_plan_keeps_to_its_budget_and_is_read_once_its_losses_are_known(
     assert len(planned) == len(document["details"]["runs"]) >= 5
     assert planned["share_of_large_run"].sum() <= 0.05 + 1e-9
     cost = planned["parameters"] * planned["samples"] / (LARGE[0] * LARGE[1])
+    assert (planned["batch"] % 1 == 0).all()
     assert planned["share_of_large_run"].to_numpy() == pytest.approx(cost.to_numpy())
     made = [
         run(one.parameters, one.samples, one.learning_rate, one.batch)
@@ -233,6 +234,8 @@ def test_a_loss_needs_no_rates(table: Path, tmp_path: Path) -> None:
         (["text.csv", *SIZE], ErrorCode.INVALID_FILE, ["text.csv", "learning_rate"]),
         ([*SIZE], ErrorCode.MISSING, ["RUNS"]),
         (["runs.csv"], ErrorCode.MISSING, ["--parameters", "--to"]),
+        (["runs.csv", *SIZE, "--figure", "no/x.png"], ErrorCode.NOT_WRITABLE, ["--figure"]),
+        (["runs.csv", *SIZE, "--figure", "x.docx"], ErrorCode.NOT_WRITABLE, ["x.docx"]),
         (["runs.csv", *SIZE, "--plan", "0.001%"], ErrorCode.TOO_FEW, ["--plan"]),
         (["runs.csv", *SIZE, "--plan", "150%"], ErrorCode.INVALID_VALUE, ["--plan", "150%"]),
     ],
