@@ -134,9 +134,6 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
         return found(*first, **{rate: given["learning_rate"]}, **options)
 
 
-HUGE_EPSILON = 1e20
-"""An epsilon so large that sqrt(v_hat) vanishes beside it; with an equally large rate it leaves lr
-m_hat."""
 NO_MATRICES = ("embed", "position", "depthwise")
 """Words in the names of layers and weights that are tables, or depthwise filters."""
 NUM_STEPS = 5

@@ -193,10 +193,9 @@ class Run:
         self._refuse_stopped()
         given = self._value(value, metric)
         if samples < 1:
-            raise UserError(
-                f"run.report: samples={samples}; name the training samples of all workers since "
-                "the last report, 1 or more.",
-                ErrorCode.USER_CODE,
+            raise _misuse(
+                f"samples={samples}; name the training samples of all workers since "
+                "the last report, 1 or more."
             )
         self._adapter.synchronize()
         self._ledger.enter("report")
@@ -219,17 +218,13 @@ class Run:
     ) -> Evaluation:
         """Return the next evaluation, from numbers that all ranks share."""
         if not values:
-            raise UserError(
-                f"run.report: no worker has named the {self._metric.name}.", ErrorCode.USER_CODE
-            )
+            raise _misuse(f"no worker has named the {self._metric.name}.")
         value = values[0] if len(set(values)) == 1 else sum(values) / len(values)
         last, train_s = self._last, ledger["train"]
         interval = train_s - (last.train_s if last else 0.0)
         if interval <= 0:
-            raise UserError(
-                "run.report: nothing was on the clock since the last report; train in `with "
-                "run.training():`.",
-                ErrorCode.USER_CODE,
+            raise _misuse(
+                "nothing was on the clock since the last report; train in `with run.training():`."
             )
         index = last.index + 1 if last else 0
         failed = not math.isfinite(value)
@@ -318,29 +313,20 @@ class Run:
         named = {OTHER_METRIC_NAMES.get(name, name): one for name, one in metric.items()}
         wanted = self._metric.name
         if unknown := [name for name in named if name != wanted]:
-            raise UserError(
-                f"run.report: {', '.join(unknown)} is not what runs are judged by, {wanted}; name "
-                "that alone, or set objective.metric.",
-                ErrorCode.USER_CODE,
+            raise _misuse(
+                f"{', '.join(unknown)} is not what runs are judged by, {wanted}; name "
+                "that alone, or set objective.metric."
             )
         if named and value is not None:
-            raise UserError(
-                f"run.report: {wanted} stands there twice; name it once.", ErrorCode.USER_CODE
-            )
+            raise _misuse(f"{wanted} stands there twice; name it once.")
         given = named.get(wanted, value)
         found = None if given is None else _number(wanted, given)
         if found is None and self.num_workers == 1:
-            raise UserError(
-                f"run.report: name it, as run.report({wanted}=..., samples=...).",
-                ErrorCode.USER_CODE,
-            )
+            raise _misuse(f"name it, as run.report({wanted}=..., samples=...).")
         if found is None or not self._metric.is_share:
             return found
         if found < -ROUNDING or found > 1 + ROUNDING:
-            raise UserError(
-                f"run.report: {wanted}={found:g} is no share; report 0.91, not 91.",
-                ErrorCode.USER_CODE,
-            )
+            raise _misuse(f"{wanted}={found:g} is no share; report 0.91, not 91.")
         return found if math.isnan(found) else min(max(found, 0.0), 1.0)
 
     def _refuse_stopped(self) -> None:
@@ -372,6 +358,11 @@ class Run:
         return [row[1:] for row in rows]
 
 
+def _misuse(what: str) -> UserError:
+    """Return the error for an invalid call of `Run.report`."""
+    return UserError(f"run.report: {what}", ErrorCode.USER_CODE)
+
+
 def _number(name: str, value: Any) -> float:
     """Return a reported value as a float: a number, or a scalar of numpy or a framework.
 
@@ -384,10 +375,9 @@ def _number(name: str, value: Any) -> float:
             return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):
         pass  # an array, or not a number at all: raised below
-    raise UserError(
-        f"run.report: {name} must be one number (found a {type(value).__name__}: "
-        f"{shorten(' '.join(repr(value).split()), 40)}).",
-        ErrorCode.USER_CODE,
+    raise _misuse(
+        f"{name} must be one number (found a {type(value).__name__}: "
+        f"{shorten(' '.join(repr(value).split()), 40)})."
     )
 
 

@@ -19,7 +19,6 @@ from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
     ADAMW_RMS,
     COEFFICIENTS,
-    HUGE_EPSILON,
     NO_MATRICES,
     SMALLEST_NORM,
     construct,
@@ -206,11 +205,6 @@ class Adam(Optimizer):
     SETTINGS = DEFAULTS["adam"]
 
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return self._corrected(kind, step, rate, self.epsilon)
-
-    def _corrected(
-        self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor, epsilon: tf.Tensor | float
-    ) -> tuple[tf.Tensor, ...]:
         """Return step size and epsilon, both including the bias corrections."""
         betas: tuple[float, ...] = (self.beta1, self.beta2)
         if kind in FUSED_DTYPES:
@@ -219,7 +213,7 @@ class Adam(Optimizer):
             betas = tuple(float(np.asarray(one, kind.as_numpy_dtype)) for one in betas)
         first, second = (correction(step, one) for one in betas)
         size = rate * tf.sqrt(second) / first
-        return tf.cast(size, kind), tf.cast(epsilon * tf.sqrt(second), kind)
+        return tf.cast(size, kind), tf.cast(self.epsilon * tf.sqrt(second), kind)
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         self._decay(variable, rates)
@@ -258,12 +252,18 @@ class RAdam(Adam):
     """Rectified Adam."""
 
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        rectified, term = rectification_term(step, self.beta2)
-        # Where not rectified, an epsilon that drowns sqrt(v_hat) leaves lr m_hat: no branch needed.
-        drown = tf.constant(HUGE_EPSILON, tf.float64)
-        epsilon = self.epsilon / tf.sqrt(correction(step, self.beta2))
-        factor, epsilon = (tf.where(rectified, one, drown) for one in (term, epsilon))
-        return self._corrected(kind, step, rate * factor, epsilon)
+        """Return the step sizes of m and of m / (sqrt(v) + epsilon); one of them is 0."""
+        is_rectified, term = rectification_term(step, self.beta2)
+        first, second = (correction(step, one) for one in (self.beta1, self.beta2))
+        plain, rectified, zero = rate / first, rate * term * tf.sqrt(second) / first, 0 * rate
+        sizes = tf.where(is_rectified, zero, plain), tf.where(is_rectified, rectified, zero)
+        return tf.cast(sizes[0], kind), tf.cast(sizes[1], kind)
+
+    def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
+        self._decay(variable, rates)
+        self._take_in(gradient, states)
+        (exp_avg, exp_avg_sq), (plain, rectified) = states, rates.own
+        variable.assign_sub((plain + rectified / (tf.sqrt(exp_avg_sq) + self.epsilon)) * exp_avg)
 
 
 def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:
