@@ -63,11 +63,13 @@ for _tag, _pattern, _first in _RESOLVERS:
 def _construct_mapping(loader: _Loader, node: yaml.Node) -> dict[Any, Any]:
     keys = set()
     if not isinstance(node, yaml.MappingNode):
-        raise yaml.MarkedYAMLError(problem="!!map is not one", problem_mark=node.start_mark)
+        raise yaml.MarkedYAMLError(
+            problem="!!map on a value that is not a mapping", problem_mark=node.start_mark
+        )
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode) and key.value in keys:
             raise yaml.MarkedYAMLError(
-                problem=f"the key '{key.value}' stands there twice", problem_mark=key.start_mark
+                problem=f"duplicate key '{key.value}'", problem_mark=key.start_mark
             )
         keys.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
     return loader.construct_mapping(node, deep=True)
@@ -91,7 +93,7 @@ def parse_yaml(text: str, source: str) -> Any:
         ) from None
     except RecursionError:
         raise UserError(
-            f"{source}: is nested too deep; {MAX_DEPTH} levels are read.", ErrorCode.INVALID_FILE
+            f"{source}: is nested deeper than {MAX_DEPTH} levels.", ErrorCode.INVALID_FILE
         ) from None
     _refuse_too_much(content, source)
     return content
@@ -111,7 +113,7 @@ def _refuse_too_much(content: Any, source: str) -> None:
             )
     if level:
         raise UserError(
-            f"{source}: is nested too deep; {MAX_DEPTH} levels are read.", ErrorCode.INVALID_FILE
+            f"{source}: is nested deeper than {MAX_DEPTH} levels.", ErrorCode.INVALID_FILE
         )
 
 
@@ -393,7 +395,7 @@ def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict
         target = target.setdefault(parent, {})
         if not isinstance(target, dict):
             raise UserError(
-                f"{source}: '{parent}' holds no keys of its own.", ErrorCode.UNKNOWN_KEY
+                f"{source}: '{parent}' is a single value and has no keys.", ErrorCode.UNKNOWN_KEY
             )
     target[last] = value
     return result

@@ -112,15 +112,14 @@ def resolved(
     metric = find_metric(objective.metric, task=task, own=own)
     is_max, target = metric.direction == "max", objective.target
     if objective.direction not in (None, metric.direction):
-        more = "more" if is_max else "less"
         raise UserError(
-            f"objective.direction: {metric.name} is better the {more} it is; leave it out.",
+            f"objective.direction: that of {metric.name} is {metric.direction}; leave it out.",
             ErrorCode.CONFLICT,
         )
     if objective.is_share not in (None, metric.is_share):
-        is_share = "a" if metric.is_share else "no"
+        is_share = "true" if metric.is_share else "false"
         raise UserError(
-            f"objective.is_share: {metric.name} is {is_share} share; leave it out.",
+            f"objective.is_share: that of {metric.name} is {is_share}; leave it out.",
             ErrorCode.CONFLICT,
         )
     if objective.baseline_value is not None:
@@ -128,15 +127,15 @@ def resolved(
     if target is not None:
         if metric.is_share and not 0 < target <= 1:
             raise UserError(
-                f"objective.target: of {metric.name} it is a fraction above 0, at most 1: 0.98, "
-                f"not 98 (found {target:g}).",
+                f"objective.target: the target of {metric.name} is a fraction, above 0 and at most "
+                f"1: 0.98, not 98 (found {target:g}).",
                 ErrorCode.INVALID_VALUE,
             )
         if baseline_value is not None and metric.gap(target, baseline_value) <= 0:
             raise UserError(
                 f"objective.target: {target:g} is not better than the baseline, whose "
-                f"{metric.words} is {baseline_value:.6g} (an answer that does not look at the "
-                f"inputs); name a {'higher' if is_max else 'lower'} one.",
+                f"{metric.words} is {baseline_value:.6g} (of a constant prediction); set a "
+                f"{'higher' if is_max else 'lower'} target.",
                 ErrorCode.INVALID_VALUE,
             )
     return objective.model_copy(update=naming(metric) | {"baseline_value": baseline_value})

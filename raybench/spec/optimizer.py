@@ -41,7 +41,7 @@ def _known(name: str) -> str:
         return name
     if ":" in name:
         raise ValueError(
-            "a library's class is written torch:SGD or keras:Nadam, of another module "
+            "write a library's class as torch:SGD or keras:Nadam, and one of another module as "
             "torch:module.Class"
         )
     if (problem := removed(f"optimizer {name}")) is not None:
@@ -74,15 +74,15 @@ def problem_of_optimizer(optimizer: str, framework: str, options: dict[str, Any]
         if not options:
             return None
         return (
-            f"optimizer_options are a library's, as of torch:SGD; what {optimizer} reads are keys "
-            f"of the run: {', '.join(DEFAULTS[optimizer])}, weight_decay"
+            f"optimizer_options require a library's class, such as torch:SGD; the settings of "
+            f"{optimizer} are keys of the run: {', '.join(DEFAULTS[optimizer])}, weight_decay"
         )
     if wanted != framework:
         return (
-            f"optimizer {optimizer} is of framework {wanted}; set framework: {wanted}, or an "
-            f"optimizer of both: {', '.join(OPTIMIZERS)}"
+            f"optimizer {optimizer} requires framework {wanted}; set framework: {wanted}, or an "
+            f"optimizer of both frameworks: {', '.join(OPTIMIZERS)}"
         )
     for name in options:
         if name in KEY_OF:
-            return f"optimizer_options.{name} is the run's {KEY_OF[name]}; set that key"
+            return f"set the key {KEY_OF[name]} in place of optimizer_options.{name}"
     return None

@@ -99,8 +99,8 @@ def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
             placed += _option(option[1], option[2], _value(values, option[3]))
         elif "{-" in word:
             raise UserError(
-                f"command: {word} is no option that can be left out; write it as a word of its "
-                "own, without blanks, as {--flag:model.NAME}.",
+                f"command: {word} is not a valid option; write it as a separate word without "
+                "blanks, as {--flag:model.NAME}.",
                 ErrorCode.COMMAND,
             )
         else:
@@ -129,7 +129,7 @@ def _value(values: Mapping[str, Any], key: str) -> Any:
         if isinstance(outer, Mapping) and name in outer:
             return outer[name]
     hint = did_you_mean(key, values, "see docs/keys.md.")
-    raise UserError(f"command: {{{key}}} is no key of the run; {hint}", ErrorCode.UNKNOWN_KEY)
+    raise UserError(f"command: {{{key}}} is not a key of the run; {hint}", ErrorCode.UNKNOWN_KEY)
 
 
 def _text(value: Any) -> str:

@@ -43,14 +43,14 @@ def read_prices(given: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:
     content, source = content_of(given, "prices")
     if not content:
         raise UserError(
-            f"{source}: names no machine; write one, as p4d: {{workers: 8, price: 33}}",
+            f"{source}: lists no machines; add one, such as p4d: {{workers: 8, price: 33}}.",
             ErrorCode.MISSING,
         )
     found = {}
     for name, one in content.items():
         if not isinstance(one, dict):
             raise UserError(
-                f"{source}: '{name}': must hold keys of its own: workers, price, ...",
+                f"{source}: '{name}': must be a mapping with the keys workers, price, ...",
                 ErrorCode.INVALID_VALUE,
             )
         found[str(name)] = validate(MachinePrice, one, f"{source}, {name}")

@@ -347,17 +347,17 @@ class RunSpec(Document):
 def _problems(spec: RunSpec) -> Iterator[str]:
     """Yield keys that exclude each other; spaces check all values of the keys read here."""
     if spec.warmup_samples and spec.warmup_epochs:
-        yield "warmup_samples and warmup_epochs are one warm-up; keep one of them"
+        yield "warmup_samples and warmup_epochs both set the warm-up; keep one of them"
     for key in ("warmup_epochs", "warmup_samples"):
         if spec.schedule in OWN_RAMP and getattr(spec, key):
-            yield f"schedule {spec.schedule} has a ramp of its own; set {key}: 0"
+            yield f"schedule {spec.schedule} has its own warm-up; set {key}: 0"
     if 0 < spec.gpus_per_worker < 1 < spec.num_workers:
         yield (
-            f"gpus_per_worker {spec.gpus_per_worker} is for num_workers 1: several workers "
-            "need a whole GPU each (NCCL refuses two on one); set gpus_per_worker: 1"
+            f"gpus_per_worker {spec.gpus_per_worker} requires num_workers 1: NCCL does "
+            "not support several workers on one GPU; set gpus_per_worker: 1"
         )
     if spec.accelerator_type and not spec.gpus_per_worker:
-        yield "accelerator_type is of GPUs; set gpus_per_worker: 1 with it"
+        yield "accelerator_type requires GPUs; set gpus_per_worker: 1"
     if ":" in spec.optimizer or spec.optimizer_options:
         problem = problem_of_optimizer(spec.optimizer, spec.framework, spec.optimizer_options)
         yield from [problem] if problem else []
@@ -371,8 +371,8 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
             if (value := getattr(spec, key)) != RunSpec.model_fields[key].default:
                 shown = str(value).lower() if isinstance(value, bool) else value
                 yield (
-                    f"{key}: {shown} is of workers in processes of their own; leave it out with "
-                    "strategy: single_process, or set strategy: distributed"
+                    f"{key}: {shown} is not supported with strategy: single_process; leave it "
+                    "out, or set strategy: distributed"
                 )
         if spec.framework == "torch" and spec.num_workers > 1 and not spec.gpus_per_worker:
             yield (
@@ -382,34 +382,31 @@ def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
     is_between_gpus = spec.gpus_per_worker and spec.num_workers > 1
     if (spec.framework, spec.gradient_compression) == ("tensorflow", "bf16") and is_between_gpus:
         yield (
-            "gradient_compression: bf16 is not of tensorflow between GPUs, whose NCCL adds up no "
-            "bfloat16; set gradient_compression: fp16 or none"
+            "tensorflow does not support gradient_compression: bf16 between GPUs; set it to fp16 "
+            "or none"
         )
     if spec.compile != "none" and not is_own_loop(spec.workload):
         if spec.compile not in (known := COMPILES.get(spec.framework, ())):
             yield (
-                f"compile: {spec.compile} is not of {spec.framework}; set it to one of "
+                f"compile: {spec.compile} is not supported by {spec.framework}; set it to one of "
                 f"{', '.join(['none', *known])}"
             )
         if spec.compile in CUDA_GRAPHS and spec.gpus_per_worker and spec.accumulate > 1:
             yield (
-                f"compile: {spec.compile} writes the gradients of a pass over those of the one "
-                "before (pytorch#169545); set accumulate: 1 or compile: default"
+                f"compile: {spec.compile} overwrites the gradients of the previous pass "
+                "(pytorch#169545); set accumulate: 1 or compile: default"
             )
         if spec.compile == "xla" and spec.sync_batch_norm:
-            yield "compile: xla sums nothing over workers; set compile: none with sync_batch_norm"
+            yield "compile: xla does not support sync_batch_norm; set compile: none"
     if spec.sync_batch_norm:
         if spec.num_workers > 1 and not spec.gpus_per_worker:
-            yield "sync_batch_norm is for workers on GPUs; set it to false, or gpus_per_worker: 1"
+            yield "sync_batch_norm requires GPUs; set it to false, or gpus_per_worker: 1"
         if spec.accumulate > 1:
-            yield (
-                "sync_batch_norm normalises over all samples of a step, which several passes do "
-                "not see at once; set accumulate: 1"
-            )
+            yield ("sync_batch_norm does not support several passes per step; set accumulate: 1")
         if spec.framework == "torch" and spec.replicas_per_process > 1:
             yield (
-                "sync_batch_norm is not for strategy single_process of torch (nn.DataParallel has "
-                "no way between its replicas); set strategy: distributed"
+                "torch does not support sync_batch_norm with strategy single_process; set "
+                "strategy: distributed"
             )
 
 
@@ -417,20 +414,20 @@ def _problems_of_own_loop(spec: RunSpec) -> Iterator[str]:
     if not is_own_loop(spec.workload):
         if spec.framework == "python":
             yield (
-                "framework python is of a training loop of your own (--train FILE.py:FUNCTION, "
-                "--command); name torch or tensorflow"
+                "framework python requires your own training loop (--train FILE.py:FUNCTION, "
+                "--command); set torch or tensorflow"
             )
         return
     if spec.strategy == "single_process":
-        yield "strategy single_process is not of a training loop of your own; leave it out"
+        yield "strategy single_process does not support your own training loop; leave it out"
     if is_command(spec.workload):
         if spec.framework != framework_of_command(spec.workload):
             name = framework_of_command(spec.workload)
-            yield f"a command is started by framework {name}; leave framework out"
+            yield f"a command requires framework {name}; leave framework out"
     elif spec.framework == "python" and spec.num_workers > 1:
         yield (
-            "workers of framework python have no way to exchange gradients; set num_workers: 1, "
-            "or framework: torch"
+            "framework python does not exchange gradients between workers; set num_workers: 1, or "
+            "framework: torch"
         )
 
 

@@ -100,7 +100,8 @@ class ScalingStudy(Document):
             if key in NO_AXES:
                 own = OWN_KEYS.get(key)
                 raise ValueError(
-                    f"'{key}' is no axis; " + (f"write {own}: [...]" if own else "leave it out")
+                    f"'{key}' cannot be an axis; "
+                    + (f"write {own}: [...]" if own else "leave it out")
                 )
             if not values:
                 raise ValueError(f"'{key}': the list is empty; name at least one value")
@@ -112,10 +113,10 @@ class ScalingStudy(Document):
             values = getattr(self, key)
             if self.cells is not None and values and values != type(self).model_fields[key].default:
                 raise ValueError(
-                    f"{key} is of a grid, and cells are written out; leave out one of them"
+                    f"{key} belongs to a grid, and this study lists its cells; remove one of them"
                 )
             if isinstance(values, list) and len(set(values)) < len(values):
-                raise ValueError(f"{key} names a value twice; keep one of them")
+                raise ValueError(f"{key} has a value twice; remove the duplicate")
         return self
 
     def with_workers(self, num_workers: list[int]) -> "ScalingStudy":
@@ -256,7 +257,7 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
             for name, said in whole or [(key.removeprefix("base."), value)]:
                 if ALWAYS.get(str(name), said) != said:
                     raise UserError(
-                        f"--set {name}: a study's runs all have it; leave it out.",
+                        f"--set {name}: is set for all runs of a scaling study; leave it out.",
                         ErrorCode.CONFLICT,
                     )
                 content = _everywhere(content, str(name), said)
@@ -269,7 +270,7 @@ def _everywhere(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]
     axes, cells = content.get("axes"), content.get("cells")
     if key in OWN_KEYS and not cells:
         raise UserError(
-            f"--set {key}: is the grid's; write --set '{OWN_KEYS[key]}=[{value}]'.",
+            f"--set {key}: is set by the grid; write --set '{OWN_KEYS[key]}=[{value}]'.",
             ErrorCode.CONFLICT,
         )
     if isinstance(axes, dict):
@@ -285,8 +286,8 @@ def _in_cell(cell: Any, key: str, value: Any) -> Any:
         return cell  # validation reports it
     if key in OWN_KEYS and key in changes:
         raise UserError(
-            f"--set {key}: the cells of this study are written out, each with its own {key}; leave "
-            "it out, or write cells of your own into a file.",
+            f"--set {key}: this study lists its cells, each with its own {key}; leave it out, or "
+            "list your own cells in a file.",
             ErrorCode.CONFLICT,
         )
     kept = _overruled({name: [one] for name, one in changes.items()}, key, value)
@@ -326,8 +327,8 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
         for key, own in OWN_KEYS.items():
             if key in base and not content.get("cells"):
                 raise UserError(
-                    f"{source}: 'base.{key}': is the grid's; write {own}: [{base[key]}] at the top "
-                    "level.",
+                    f"{source}: 'base.{key}': is set by the grid; write {own}: [{base[key]}] at "
+                    "the top level.",
                     ErrorCode.CONFLICT,
                 )
         asked = base.get("objective")

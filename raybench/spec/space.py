@@ -253,7 +253,7 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
             raise UserError(f"{where}: cannot be searched; {hint}", ErrorCode.UNKNOWN_KEY)
         if key in flat(fixed):
             raise UserError(
-                f"{where}: also stands under 'fixed'; keep one of the two.", ErrorCode.CONFLICT
+                f"{where}: is also under 'fixed'; remove one of the two.", ErrorCode.CONFLICT
             )
         dimension = _parse_dimension(content, key, where, f"{source}: space")
         if is_open(key, "data") and _has_range(dimension):
@@ -299,7 +299,7 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
         return _parse_simple(content, key, where, source)
     if not all(map(is_case, content)):
         raise UserError(
-            f"{where}: has values beside cases; give each of them a 'when'.",
+            f"{where}: mixes values and cases; give every item a 'when'.",
             ErrorCode.INVALID_VALUE,
         )
     cases = []
@@ -327,7 +327,7 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
 def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
     """Parse a list of values or a range, and check its values; errors begin with `source`."""
     if (how := written_here(content)) is not None:
-        raise UserError(f"{where}: is in another tool's form; {how}.", ErrorCode.INVALID_VALUE)
+        raise UserError(f"{where}: is in the form of another tool; {how}.", ErrorCode.INVALID_VALUE)
     if isinstance(content, dict):
         if not content.keys() & RangeForm.model_fields.keys():
             raise UserError(
@@ -354,7 +354,7 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
     found = [_validated(key, value, source) for value in values]
     if len({*map(identity, found)}) < len(found):
         raise UserError(
-            f"{where}: a value stands there twice; name each once.", ErrorCode.INVALID_VALUE
+            f"{where}: the list has a value twice; remove the duplicate.", ErrorCode.INVALID_VALUE
         )
     # Values that are lists (`augment`) take the form of the run spec.
     return Choices(tuple(found if any(isinstance(one, list) for one in found) else values))

@@ -194,7 +194,7 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
         raise UserError(
             f"{source}: 'space': is empty; name at least one key to search.", ErrorCode.MISSING
         )
-    elsewhere = dict.fromkeys(COMMON, "stands at the top level, not under fixed")
+    elsewhere = dict.fromkeys(COMMON, "belongs at the top level, not under fixed")
     elsewhere["seed"] = "is the search's seed; write search.seed"
     if study.fixed.get("exchange_gradients") is False:
         elsewhere["exchange_gradients"] = (
@@ -224,7 +224,7 @@ def _check_first(given: dict[str, Any], where: str) -> None:
     for key, value in flat(given).items():
         if key in (*COMMON, "seed"):
             raise UserError(
-                f"{where}: '{key}' is the study's, for all its runs; leave it out.",
+                f"{where}: '{key}' is set by the study for all runs; leave it out.",
                 ErrorCode.CONFLICT,
             )
         parent, _, name = key.partition(".")
