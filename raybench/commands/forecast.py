@@ -54,6 +54,7 @@ class LargeRun:
         batch: Global batch, if it is fixed.
         optimizers: Optimizers that may be used; None for any.
         content: Content of the space; None if there is none.
+        per_worker: Largest batch per worker of the space; None if there is none.
     """
 
     parameters: float
@@ -61,6 +62,7 @@ class LargeRun:
     batch: float | None = None
     optimizers: list[str] | None = None
     content: dict[str, Any] | None = None
+    per_worker: int | None = None
 
     @property
     def compute(self) -> float:
@@ -341,7 +343,9 @@ def large_run(options: ForecastOptions) -> LargeRun:
             samples = float(epochs[0]) * dataset.num_train_samples
     is_named = "optimizer" in {**content["space"], **(content.get("fixed") or {})}
     optimizers = values_of("optimizer", space, study.fixed) if is_named else None
-    return LargeRun(parameters, samples, global_batch(study, space), optimizers, content)
+    per_worker = max(values_of("batch_size_per_worker", space, study.fixed))
+    batch = global_batch(study, space)
+    return LargeRun(parameters, samples, batch, optimizers, content, per_worker)
 
 
 def global_batch(study: StudySpec, space: Space) -> float | None:
@@ -423,7 +427,7 @@ def sentences(found: Forecast, large: LargeRun, nearest: Sequence[SmallRun]) -> 
     at = "" if large.batch is None else f" at a global batch of {large.batch:.4g}"
     said = [
         f"Learning rate{at}: {_interval(found.learning_rate)}.",
-        f"Best global batch: {_interval(found.batch)} samples.",
+        f"Best global batch: {_interval(found.batch)} samples.{_workers(found.batch, large)}",
         f"Loss: {_interval(found.loss)}.",
         f"Off by a factor of two, the learning rate costs {rate:.2g} % of the loss and the batch "
         f"{batch:.2g} %.",
@@ -435,6 +439,19 @@ def sentences(found: Forecast, large: LargeRun, nearest: Sequence[SmallRun]) -> 
         for one in nearest
     ]
     return said + [f"Do not rely on it: {one}." for one in found.doubts]
+
+
+def _workers(batch: Predicted, large: LargeRun) -> str:
+    """Return a sentence on the workers that the best batch feeds; empty if the batch per worker is
+    not known."""
+    if large.per_worker is None:
+        return ""
+    least, most = (max(1, round(one / large.per_worker)) for one in (batch.low, batch.high))
+    number = max(1, round(batch.value / large.per_worker))
+    return (
+        f" With {large.per_worker} samples per worker it feeds {counted(number, 'worker')} "
+        f"({least} to {most}); more workers need a larger batch, and with it more samples."
+    )
 
 
 def _interval(one: Predicted) -> str:
