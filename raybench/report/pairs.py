@@ -50,11 +50,13 @@ class Pairs:
     """Smallest difference that matters: a share of the seconds or value, or points / 100."""
     errors: float = ERRORS
     """Error rate over all sides together."""
+    is_throughput: bool = False
+    """Whether training seconds per sample are compared (`--metric samples_per_s`)."""
 
     @property
     def is_timed(self) -> bool:
-        """Whether seconds to a target are compared, rather than values at a budget."""
-        return self.objective.kind == TIME
+        """Whether seconds are compared, to a target or per sample, rather than values."""
+        return self.is_throughput or self.objective.kind == TIME
 
     @property
     def _bar(self) -> tuple[float, float]:
@@ -119,6 +121,7 @@ def pairs_of(
     *,
     smallest: float,
     errors: float,
+    is_throughput: bool = False,
 ) -> Pairs:
     """Return the pairs in a folder's records, without runs that were lost or that failed before
     they trained."""
@@ -127,11 +130,22 @@ def pairs_of(
         is_broken = record.failure == "error" and not record.samples
         is_pair = record.role == "pair" and record.counts_for("measurement") and not is_broken
         if is_pair and record.source in runs:
-            found = replicate_of(
-                record, curves.get(trial, ()), baseline_value=objective.baseline_value
-            )
+            curve = curves.get(trial, ())
+            found = replicate_of(record, curve, baseline_value=objective.baseline_value)
+            if is_throughput:
+                seconds = seconds_per_sample(record, curve)
+                found = Replicate(seconds or math.inf, is_hit=seconds is not None)
             runs[record.source][int(trial.rpartition("-")[2])] = found
-    return Pairs(sides, objective, runs, smallest, errors)
+    return Pairs(sides, objective, runs, smallest, errors, is_throughput)
+
+
+def seconds_per_sample(record: RunRecord, curve: Sequence[Evaluation]) -> float | None:
+    """Return the training seconds per sample of a run, from its first evaluation on if it has
+    several; None for a run that did not train."""
+    samples, seconds = record.samples, record.ledger["train"]
+    if len(curve) > 1:  # the first interval includes warm-up
+        samples, seconds = samples - curve[0].samples, seconds - curve[0].train_s
+    return seconds / samples if samples > 0 and seconds > 0 else None
 
 
 @once
@@ -148,6 +162,7 @@ def comparison_of(results: Study) -> Pairs | None:
         results.evaluations,
         smallest=asked["smallest"],
         errors=asked["errors"],
+        is_throughput=asked.get("is_throughput", False),
     )
 
 
@@ -159,7 +174,10 @@ def answer_lines(pairs: Pairs) -> list[str]:
 def _side_line(pairs: Pairs, side: Side) -> str:
     runs = list(pairs.runs[side.name].values())
     hits = [one.seconds for one in runs if one.is_hit]
-    if pairs.is_timed:
+    if pairs.is_throughput:
+        middle = f"{1 / statistics.median(hits):,.4g}" if hits else "none"
+        what = f"{middle} samples/s in the median of {len(hits)} runs"
+    elif pairs.is_timed:
         middle = f", {statistics.median(hits):.3g} s in the median" if hits else ""
         what = f"{len(hits)} of {len(runs)} runs reached the target{middle}"
     else:
@@ -234,8 +252,11 @@ def _unit(pairs: Pairs) -> str:
 def _size(pairs: Pairs, found: Comparison) -> str:
     if found.effect is None:
         better = found.outcome == "better"
+        if pairs.is_throughput:
+            return "training at all" if better else "not training"
         return "reaching the target more often" if better else "missing the target"
     what = " of the seconds" if pairs.is_timed else ""
+    what += " per sample" if pairs.is_throughput else ""
     return f"{abs(_percent(pairs, found.effect)):.1f} {_unit(pairs)}{what}"
 
 

@@ -68,6 +68,8 @@ class Compared:
     warnings: list[str]
     smallest: float
     """Smallest relative difference that matters."""
+    is_throughput: bool = False
+    """Whether samples per second are compared, instead of results by the objective."""
     errors: float = ERRORS
     """Error rate of this comparison; less if it is one of a session of many."""
 
@@ -79,7 +81,8 @@ class Compared:
     @property
     def digest(self) -> str:
         """Hash of the comparison."""
-        text = json.dumps([self.documents, self.smallest], sort_keys=True)
+        compared = [self.documents, self.smallest, *["samples_per_s"] * self.is_throughput]
+        text = json.dumps(compared, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -169,7 +172,8 @@ def check_sides(options: CompareOptions) -> Compared:
         Side(name, sources[name], describe(spec, label_keys(dict.fromkeys(keys))))
         for name, spec in specs.items()
     )
-    return Compared(sides, specs, datasets, warnings, options.smallest)
+    is_throughput = options.metric is not None
+    return Compared(sides, specs, datasets, warnings, options.smallest, is_throughput)
 
 
 def read_side(
@@ -267,7 +271,8 @@ def _refuse_other(place: str, folder: Path, compared: Compared) -> None:
         raise UserError(
             f"{place}: holds another study; name another place with --out.", ErrorCode.STUDY_CHANGED
         )
-    if before["specs"] != compared.documents or before["smallest"] != compared.smallest:
+    asked = compared.documents, compared.smallest, compared.is_throughput
+    if (before["specs"], before["smallest"], before.get("is_throughput", False)) != asked:
         raise UserError(
             f"{place}: holds another comparison; name another place with --out.",
             ErrorCode.STUDY_CHANGED,
@@ -293,6 +298,7 @@ def _run(
             records.curves,
             smallest=compared.smallest,
             errors=compared.errors,
+            is_throughput=compared.is_throughput,
         )
 
     with live_session(options.address, interrupt, console) as session:
@@ -309,6 +315,7 @@ def _run(
                     "sides": [vars(side) for side in compared.sides],
                     "smallest": compared.smallest,
                     "errors": compared.errors,
+                    "is_throughput": compared.is_throughput,
                 },
                 "notes": session.notes,
                 **with_session(earlier, cluster=session.capacity.document()),

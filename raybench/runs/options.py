@@ -381,6 +381,8 @@ class CompareOptions(FollowedOptions):
     """Total time."""
     smallest: Annotated[float, BeforeValidator(share), Argument(parse=str)] = 0.02
     """Smallest relative difference that matters, such as 2%; 0 looks for any difference."""
+    metric: Literal["samples_per_s"] | None = None
+    """Compare training throughput instead of the result by the objective."""
     session: Text = None
     """File shared by several comparisons, which keeps their joint error rate below 5 %."""
 

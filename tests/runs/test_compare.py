@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,9 +28,10 @@ from raybench.runs.compare import at_revision, check_sides, errors_left, read_si
 from raybench.runs.compare import compare as run_compare
 from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE, ErrorCode
 from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
 from raybench.stats.replicates import Replicate
 from raybench.stats.sequential import Comparison
-from tests.factories import options_given
+from tests.factories import evaluation, options_given, record
 from tests.made_results import results_folder, run_line
 from tests.refusals import refused
 
@@ -108,6 +110,27 @@ def test_runs_that_an_error_ended_at_once_are_none(tmp_path):
     records = results_folder(tmp_path, lines, objective=TIMED).runs
     found = pairs_of(SIDES, TIMED, records, {}, smallest=0.02, errors=0.05)
     assert list(found.runs["A"]) == [1]
+
+
+@pytest.mark.parametrize(("slower", "code"), [(1.06, WORSE), (0.94, DONE), (1.0, NO_DIFFERENCE)])
+def test_throughput_is_compared_whatever_the_runs_reach(slower, code):
+    """From the first evaluation on, so that warm-up does not count."""
+    records, curves = {}, {}
+    for name, factor in (("A", 1.0), ("B", slower)):
+        for number in range(12):
+            seconds = factor * (1 + 0.005 * math.sin(7 * number + len(curves)))
+            run = f"{name}-{number:03d}"
+            ended = record(run, RunSpec(objective=TIMED), stop="epochs", samples=3000)
+            ledger = ended.ledger | {"train": 9.0 + 2 * seconds}
+            records[run] = replace(ended, role="pair", source=name, ledger=ledger)
+            first = evaluation(9.0, value=0.1)
+            curves[run] = [
+                replace(first, samples=1000),
+                replace(first, samples=3000, train_s=9.0 + 2 * seconds),
+            ]
+    found = pairs_of(SIDES, TIMED, records, curves, smallest=0.03, errors=0.05, is_throughput=True)
+    assert exit_code(found) == code
+    assert found.runs["A"][0].seconds == pytest.approx(1e-3, rel=0.01)
 
 
 def test_a_report_of_a_comparisons_folder_says_what_it_has_found(tmp_path, capsys):
