@@ -16,6 +16,7 @@ from raybench.spec.prices import read_prices
 from raybench.spec.text import seconds_of
 from tests.fitted_once import fitted_once as fitted_once
 from tests.fitted_once import without_pollux as without_pollux
+from tests.refusals import refused
 from tests.runs.made_up import law, reaching, run_of, study_of, write
 from tests.test_json import asked
 
@@ -114,19 +115,18 @@ def test_a_recorded_study_is_planned_with(prices: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "code", "key"),
     [
-        ({"p4": 33}, "prices: 'p4': must hold keys of its own"),
-        ({"p4": {"price": 33}}, r"prices, p4: the key 'workers' is required"),
-        ({"p4": {"workers": 8, "prise": 33}}, "prices, p4: unknown key 'prise'; did you mean"),
-        (
-            {"p4": {"workers": 1, "price": 3, "spot": {"price": 1}}},
-            "prices, p4: 'spot' was removed; ",
-        ),
+        ({"p4": 33}, ErrorCode.INVALID_VALUE, "p4"),
+        ({"p4": {"price": 33}}, ErrorCode.MISSING, "workers"),
+        ({"p4": {"workers": 8, "prise": 33}}, ErrorCode.UNKNOWN_KEY, "prise"),
+        ({"p4": {"workers": 1, "price": 3, "spot": {"price": 1}}}, ErrorCode.REMOVED, "spot"),
     ],
 )
-def test_a_mistake_in_prices_is_one_sentence(content: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_a_mistake_in_prices_is_refused(
+    content: dict[str, object], code: ErrorCode, key: str
+) -> None:
+    with refused(code, "prices", key):
         read_prices(content)
 
 

@@ -33,7 +33,8 @@ from raybench.report.console import make_console
 from raybench.results.store import DIAGNOSIS, Store, machine, versions
 from raybench.runs.deadline import Deadline
 from raybench.runs.diagnose import ProbeTrainer, leeway_of
-from raybench.runs.wait_watch import WaitLines, WaitWatch, live_session
+from raybench.runs.single_run import single_runs
+from raybench.runs.wait_watch import RunLines, live_session
 from raybench.scaling.speed_axes import Leeway, every_way
 from raybench.spec.documents import read_mapping
 from raybench.spec.run import RunSpec
@@ -101,9 +102,9 @@ def measure(
     rng = np.random.default_rng(0)
     with live_session(None, interrupt, console) as session, Store(folder) as store:
         grid.specs = every_way(grid.specs[0], leeway)
-        deadline, lines = Deadline(None, interrupt=interrupt), WaitLines(console)
-        with WaitWatch(session, deadline, lines):
-            trainer = ProbeTrainer(session.pool, store, lines, deadline)
+        deadline = Deadline(None, interrupt=interrupt)
+        with single_runs(session, store, deadline, RunLines(console), wait_s=None) as single_run:
+            trainer = ProbeTrainer(single_run)
             for number in range(rounds):
                 for index in rng.permutation(len(grid.specs)).tolist():
                     spec = grid.specs[index]

@@ -40,7 +40,7 @@ def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
     [
         ({"accumulate": 2}, "set accumulate: 1"),
         ({"strategy": "single_process"}, "set strategy: distributed"),
-        ({"gpus_per_worker": 0}, "is for workers on GPUs; set it to false, or gpus_per_worker: 1"),
+        ({"gpus_per_worker": 0}, "gpus_per_worker: 1"),
     ],
 )
 def test_what_cannot_be_synchronised_is_refused(changes: dict[str, object], words: str) -> None:
