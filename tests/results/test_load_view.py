@@ -151,7 +151,7 @@ def test_the_winner_is_trained(tmp_path, capfd):
     objective = Objective(kind="best_at_budget", max_train_seconds=2.0)
     lines = [run_line("0000", objective=objective, **spec)]
     best = results_folder(tmp_path / "study", lines, objective=objective).best
-    with refused(ErrorCode.NOT_FOUND, "nowhere"):
+    with refused(ErrorCode.USER_CODE, "nowhere"):
         best.train(out=tmp_path / "no", workload="nowhere:Model", say=False)
     trained = best.train(out=tmp_path / "again", seed=5)
     assert trained.specs["0000"].seed == 5
