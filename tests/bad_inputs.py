@@ -134,6 +134,8 @@ FLAGS = [
     given(Code.UNKNOWN_NAME, "mnist_small", "--workload", "''"),
     given(Code.NOT_WRITABLE, "--out space.yaml", "--out", "space.yaml"),
     given(Code.UNKNOWN_KEY, "'optimzer' 'optimizer'", "--set", "optimzer=adam", command="train"),
+    given(Code.UNKNOWN_KEY, "'optimzer' 'optimizer'", "--set", "optimzer=adam"),
+    given(Code.REMOVED, "'mup_base'", "--set", "mup_base=3"),
 ]
 USERS = [
     by_user(
