@@ -36,7 +36,7 @@ from raybench.spec.space import (
     lies_in,
     possible_values,
 )
-from raybench.spec.study import EVAL_INTERVAL, StudySpec
+from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
 
 DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
@@ -235,6 +235,9 @@ def _from_training(earlier: Study, study: StudySpec) -> Earlier:
             continue
         curve = earlier.evaluations.get(name, ())
         record = rejudged(run, curve, objective)
+        if objective.kind == TIME and record.time_to_target_s is None:
+            # It may have ended sooner than a trial here would: no miss, but an unfinished curve.
+            record = replace(record, state="stopped")
         runs.append(
             EarlierRun(
                 settings_of_spec(run.spec),

@@ -253,6 +253,12 @@ def test_a_training_is_known_by_its_curve_at_this_studys_target(tmp_path: Path) 
     assert len(trials) == 1
     assert trials[0].params == {"learning_rate": 0.02, "model.n": 2}
     assert trials[0].value == pytest.approx(math.log(4.0))
+    # One that ended below the target may have had less time than a trial has: no miss.
+    higher = NEW | {"objective": {"target": 0.97, "max_train_seconds": 100.0}}
+    study, space = build_study(higher, "test")
+    assert [one.record.state for one in load_earlier(folder, study, space).runs if one.record] == [
+        "stopped"
+    ]
     # A key that is new, whose old value nobody knows, keeps the training as well.
     trials = told(tmp_path / "newer", folder, **OWN)
     assert trials[0].params == {"learning_rate": 0.02, "model.n": 2}
