@@ -249,6 +249,11 @@ class Task:
             repeats.append(Replicate(reached[0], True) if reached else missed)
         return expected_running_time(repeats)
 
+    @cached_property
+    def least_expected_s(self) -> float:
+        """Return the least expected running time of the grid."""
+        return min(map(self.expected_s, self.table.configs()))
+
     def close_configs(self, margin: float) -> int:
         """Count the configurations of the grid within a margin of the best."""
         times = [self.tta(config) for config in self.table.configs()]

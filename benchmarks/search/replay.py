@@ -75,7 +75,7 @@ def search(
     events: list[tuple[float, int, _Running, int]] = []
     waiting: _Running | None = None
     within = dict.fromkeys(MARGINS, math.inf)
-    held: list[tuple[float, float]] = []
+    held: list[tuple[float, float, Config | None]] = []
     stops: dict[str, int] = {}
 
     def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -118,7 +118,7 @@ def search(
         stops[stop] = stops.get(stop, 0) + 1
         best = call(contestant.incumbent)
         true = task.tta(best) if best is not None else math.inf
-        held.append((clock / task.best_s, true / task.best_s))
+        held.append((clock / task.best_s, true / task.best_s, best))
         for margin in MARGINS:
             if math.isinf(within[margin]) and true <= (1 + margin) * task.best_s:
                 within[margin] = clock / task.best_s

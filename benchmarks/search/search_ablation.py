@@ -53,6 +53,7 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "model.shape_sd": (0.25, 1.0),
     "model.correlation": (0.0, 0.6),
     "model.fit": (0.0, 1.0),
+    "model.missed": (1.0, 3.0),
     "model.ceiling": (2.5, 8.0),
 }
 """Values below and above the shipped one, by constant of `CurvePolicy` and `ModelSettings`."""

@@ -16,15 +16,18 @@ def anytime(bare: None) -> Any:
 
 
 def test_the_last_that_was_held_by_then_counts(anytime: Any) -> None:
-    course = [(1.0, math.inf), (2.0, 3.0), (4.0, 1.5), (9.0, 1.0)]
-    assert [anytime.held_at(course, moment) for moment in (0.5, 1, 3, 4, 20)] == [8, 8, 3, 1.5, 1]
+    course = [(1.0, math.inf, None), (2.0, 3.0, "a"), (4.0, 1.5, "b"), (9.0, 1.0, "c")]
+    held = [anytime.held_at(course, moment) for moment in (0.5, 1, 3, 4, 20)]
+    assert [ratio for ratio, _ in held] == [math.inf, math.inf, 3, 1.5, 1]
+    assert [config for _, config in held] == [None, None, "a", "b", "c"]
 
 
 @pytest.mark.parametrize("name", ["raybench", "raybench, TPE"])
 def test_a_search_is_replayed_until_its_limit(anytime: Any, name: str) -> None:
     row = anytime.replay_one(("mnist_mlp", name, 0, 0.0, 4.0, {}))
     assert row["trials"] >= 4
-    assert all(1 <= ratio <= anytime.NOTHING for ratio in row["held"])
+    for kind in ("held", "expected"):
+        assert all(1 <= ratio <= anytime.NOTHING for ratio in row[kind])
     again = anytime.replay_one(("mnist_mlp", name, 0, 0.0, 4.0, {}))
     assert again["held"] == row["held"]
 
