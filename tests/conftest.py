@@ -1,7 +1,10 @@
 """Done before any test module is imported; an object store for the tests."""
 
+import atexit
 import contextlib
 import importlib
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +19,27 @@ from raybench.results import lease, storage
 from raybench.results.store import STUDY_FILE
 from tests.made_results import results_folder
 from tests.s3_server import FAST, S3Server
+
+EXIT_CODE = pytest.StashKey[int]()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[EXIT_CODE] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the process without the destructors of native libraries if Ray and TensorFlow share it.
+
+    After all tests had passed, such a process crashed once while they were unloaded (SIGSEGV); no
+    command of raybench loads both, and how commands end is tested in processes of their own.
+    """
+    if hasattr(config, "workerinput") or not {"ray", "tensorflow"} <= sys.modules.keys():
+        return
+    atexit._run_exitfuncs()  # Ray's among them
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(config.stash.get(EXIT_CODE, 1))
 
 
 @pytest.fixture(scope="session", autouse=True)
