@@ -1,12 +1,14 @@
-"""Model of learning curves: how much training each configuration needs, and how sure that is.
+"""Model of learning curves: predicted amount of training to the target, with its uncertainty.
 
-Learning curves become *amounts to the target* (samples, or seconds where speed is not known apart):
-measured for runs that reached it, extrapolated for those that were stopped. A Gaussian process over
-the search space puts them together. Runs of one configuration differ by their seeds; that is noise
-of each observation, so that equal and neighboring configurations share what they know.
+Each learning curve is reduced to one number, the *amount to the target*: training samples, or
+seconds if speed is not modeled separately. It is measured if the run reached the target, and
+extrapolated otherwise, by the shapes of the curves that did. A Gaussian process over the search
+space combines these numbers. Differences between seeds are observation noise, so equal and
+neighboring configurations share information.
 
-Plain numpy: neither Optuna nor Ray. `search/curve_search.py` proposes and stops by it in a study,
-`search/sampling/curve_sampler.py` in any study of Optuna; `report/figures/surface.py` draws it.
+NumPy and SciPy only, without Optuna and Ray. `search/curve_search.py` proposes and stops trials of
+a study by this model, `search/sampling/curve_sampler.py` those of any Optuna study;
+`report/figures/surface.py` draws it.
 """
 
 import math
@@ -19,28 +21,29 @@ from scipy.special import ndtr
 
 Array = NDArray[np.float64]
 LEVELS = 96
-"""Progress levels at which the shapes of curves are kept."""
+"""Number of progress levels at which the shape of a curve is stored."""
 ABSENT = 3.0
-"""Distance between a configuration that has a number and one that has not."""
+"""Distance along an axis between a configuration that has the key and one that does not."""
 MOST_SHAPES = 40
-"""Curves in the library, the latest ones."""
+"""Largest number of stored shapes; the latest are kept."""
 MORE_SHAPES = 8
-"""New curves in a full library after which all curves are extrapolated anew."""
+"""Number of new shapes, once MOST_SHAPES are stored, after which all curves are extrapolated
+again."""
 
 
 @dataclass
 class Curve:
-    """Learning curve of one run so far; `amounts` and `best` grow together.
+    """Learning curve of one run so far.
 
     Args:
-        point: The configuration, as `Axes.point` gives it.
-        amounts: Samples (or seconds) of training at each evaluation, increasing.
-        best: Best value by then; the more the better.
-        reached: Amount at which the target was reached; None while it was not.
-        has_missed: Whether it came to its end without the target.
-        has_failed: Whether it diverged.
-        extra_sd: Standard deviation of the log amount beyond that of seeds, as of a run on another
-            machine or of an earlier version of the code.
+        point: Configuration, as returned by `Axes.point`, shape [axes].
+        amounts: Training samples (or seconds) at each evaluation, increasing.
+        best: Best metric value up to each evaluation, same length as `amounts`; higher is better.
+        reached: Amount at which the run reached the target; None if it has not.
+        has_missed: Whether the run ended without reaching the target.
+        has_failed: Whether the run diverged.
+        extra_sd: Standard deviation of the log amount in addition to that of seeds, such as for a
+            run on another machine or of an earlier version of the code.
     """
 
     point: Array
@@ -50,112 +53,126 @@ class Curve:
     has_missed: bool = False
     has_failed: bool = False
     extra_sd: float = 0.0
-    said: tuple[object, tuple[float, float]] | None = field(default=None, repr=False)
-    """State and result of the last `CurveModel.extrapolate`."""
+    cached: tuple[object, tuple[float, float]] | None = field(default=None, repr=False)
+    """Inputs and result of the last `CurveModel.extrapolate`."""
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The constants of the model; log units throughout."""
+    """Constants of the curve model. Standard deviations and differences are in log amounts."""
 
     seed_sd: float = 0.2
-    """Scatter of the log amount to the target between seeds of one configuration."""
+    """Standard deviation of the amount to the target between seeds of one configuration."""
     shape_sd: float = 0.5
-    """Error of a curve extrapolated from nothing: what its shape may differ from all others."""
+    """Standard deviation of an extrapolation from the start of a curve, since its shape may differ
+    from all stored shapes."""
     correlation: float = 0.3
     """Prior correlation between two values of a category, such as two optimizers."""
     offset_sd: float = 0.3
-    """Prior deviation between categories that is the same everywhere."""
+    """Prior standard deviation of a constant offset between categories."""
     same_category: float = 3.0
-    """Weight of a shape of the same categories over one of others."""
+    """Weight of a shape of the same categories, relative to one of others."""
     ceiling: float = 4.0
-    """Log amounts beyond the least one that are told apart no more."""
+    """Largest difference to the least amount; larger ones are clipped."""
     most: int = 300
-    """Observations that are modelled: those with the least amounts, and the latest."""
+    """Largest number of modeled observations: half with the least amounts, half the latest."""
     refit: int = 8
-    """New observations after which the length scales are chosen anew."""
+    """Number of new observations after which the length scales are fitted again."""
     fit: float = 0.3
-    """Power of the likelihood that weights shapes."""
+    """Exponent of the likelihood in the weights of shapes."""
     most_misfit: float = 9.0
-    """Most squared deviations that one evaluation speaks against a shape."""
+    """Largest squared standardized residual that one evaluation adds to the misfit of a shape."""
     failed: float = 2.0
-    """Least log of the amount of a run that diverged over the least amount known."""
+    """Smallest difference of a diverged run to the least known amount."""
     missed: float = 2.0
-    """Least log of the amount to the target over that of a run that ended without it."""
+    """Smallest difference from the final amount of a run that missed the target to the amount that
+    would reach it."""
     missed_sd: float = 0.2
-    """Standard deviation of the log amount of such a run."""
+    """Standard deviation of the amount to the target of such a run."""
     beyond: float = 0.8
-    """Standard deviations added to the lower bound of a curve still at its starting value: about
-    the mean of a normal distribution cut off at its center."""
+    """Number of standard deviations between the lower bound and the mean for a curve that is still
+    at its starting value: about the mean of a half-normal distribution."""
     floor: float = 0.14
-    """Least deviation by which a run is compared with the best."""
+    """Smallest standard deviation in the comparison of a run with the best."""
     few: int = 3
-    """Runs that must have passed the nearer target, which counts until a run reaches the target."""
+    """Number of runs that have passed the interim target, which is used until a run reaches the
+    target itself."""
     nearer_sd: float = 0.3
-    """Error of an amount that is to a nearer target."""
+    """Standard deviation added to an amount measured at the interim target."""
     blur: float = 0.02
-    """Share of the way by which a value is blurred."""
+    """Uncertainty of a metric value, as a share of the progress to the target."""
     earliest: float = 0.4
-    """Share of the amount at its first evaluation by which a curve has any value at the least."""
+    """Smallest share of the amount at the first evaluation at which a curve is assumed to have any
+    lower value."""
 
 
 class Shapes:
-    """The courses of the runs that came to a target: which share of the way they had come by which
-    share of their amount.
+    """Shapes of the learning curves that reached the target: share of the amount to the target, as
+    a function of the progress.
+
+    Progress is the share of the improvement from the baseline to the target, 0 to 1.
 
     Args:
-        baseline: Value of an answer that never looks; the way to the target begins there.
-        target: Value at the target.
+        baseline: Metric of a constant prediction.
+        target: Target value of the metric.
+        settings: Constants.
     """
 
     def __init__(self, baseline: float, target: float, settings: ModelSettings) -> None:
         self.baseline, self.target, self._settings = baseline, target, settings
         self._levels = np.linspace(0.0, 1.0, LEVELS)
         self._logs = np.empty((0, LEVELS))
-        """Log share of the amount at each level, by curve."""
+        """Log share of the amount at each progress level, shape [shapes, LEVELS]."""
         self._points: list[Array] = []
         self.num_added = 0
-        """Curves taken so far, those that were dropped since included."""
+        """Number of shapes added so far, including those no longer stored."""
 
     def add(self, curve: Curve, reached: float) -> None:
-        """Take a curve that came to the target after the amount `reached`."""
+        """Add a curve that reached the target after the amount `reached`."""
         share = np.array([a for a in curve.amounts if a < reached] + [reached]) / reached
-        way = self.way(np.array([*curve.best[: len(share) - 1], self.target]))
-        way = np.maximum.accumulate(way)
-        # Before the first evaluation nothing was seen: a value below that one comes as soon as by a
-        # straight line, but no sooner than by `earliest` of its share.
-        first = share[0] * np.maximum(self._levels / max(way[0], 1e-9), self._settings.earliest)
-        way = way + 1e-9 * np.arange(len(way))  # a standstill has a beginning and an end
-        at = np.where(self._levels < way[0], first, np.interp(self._levels, way, share))
+        progress = self.progress(np.array([*curve.best[: len(share) - 1], self.target]))
+        progress = np.maximum.accumulate(progress)
+        # Before the first evaluation the curve is assumed linear, but no value below that of the
+        # first evaluation is reached before `earliest` of its amount.
+        linear = self._levels / max(progress[0], 1e-9)
+        first = share[0] * np.maximum(linear, self._settings.earliest)
+        progress = progress + 1e-9 * np.arange(len(progress))  # np.interp needs increasing values
+        at = np.where(self._levels < progress[0], first, np.interp(self._levels, progress, share))
         self._logs = np.vstack([self._logs, np.log(at)])[-MOST_SHAPES:]
         self._points = [*self._points, curve.point][-MOST_SHAPES:]
         self.num_added += 1
 
-    def way(self, best: Array) -> Array:
-        """Return which shares of the way to the target values are, 0 to 1."""
+    def progress(self, best: Array) -> Array:
+        """Return the progress to the target of metric values, 0 to 1, same shape."""
         length = max(abs(self.target - self.baseline), 1e-12)
         found: Array = np.clip((best - self.baseline) / length, 0.0, 1.0)
         return found
 
-    def left(self, curve: Curve, num_categories: int) -> tuple[float, float]:
-        """Return the log of the amount to the target over a curve's amount so far, and the
-        standard deviation of that.
+    def remaining(self, curve: Curve, num_categories: int) -> tuple[float, float]:
+        """Return mean and standard deviation of the log amount to the target, minus the log amount
+        of a curve so far.
 
-        Each shape says it after each evaluation; what it says should not change from one to the
-        next. The shapes are weighted by how little it did, as if its logarithm were a Brownian
-        motion over the log amount, and those of the same categories more.
+        Each shape predicts the amount to the target after each evaluation. A shape that fits
+        predicts the same amount every time, so shapes are weighted by the likelihood of the changes
+        of their prediction, modeled as a Brownian motion over the log amount. Shapes of the same
+        categories have a larger weight.
+
+        Args:
+            curve: A curve with at least one evaluation that has not reached the target.
+            num_categories: Number of leading axes of a point that are categories.
         """
         settings = self._settings
-        logs, way = np.log(curve.amounts), self.way(np.array(curve.best))
-        since = np.searchsorted(way, way)  # the evaluation that had the value first
+        logs, progress = np.log(curve.amounts), self.progress(np.array(curve.best))
+        since = np.searchsorted(progress, progress)  # the first evaluation with the same value
         steps = np.array([-settings.blur, 0.0, settings.blur])
-        at = self._at(np.clip(way[None, :] + steps[:, None], 0.0, 1.0))  # [shapes, 3, evaluations]
-        # A curve needs no less than where a shape has left its value by now.
+        blurred = np.clip(progress[None, :] + steps[:, None], 0.0, 1.0)
+        at = self._at(blurred)  # [shapes, 3, evaluations]
+        # The present value has not been exceeded yet, which bounds the amount from below.
         least = logs - at[:, 2]
         totals = np.maximum(logs[since] - at, least[:, None, :])
-        nowhere = way < settings.blur
+        is_at_start = progress < settings.blur
         beyond = settings.beyond * settings.shape_sd * np.sqrt(-at[:, 2])
-        totals[:, :, nowhere] = (least + beyond)[:, None, nowhere]
+        totals[:, :, is_at_start] = (least + beyond)[:, None, is_at_start]
         share = self._weights(totals[:, 1], at[:, 1], curve.point[:num_categories])[:, None]
         share = share * np.array([0.25, 0.5, 0.25])
         total = float((share * totals[:, :, -1]).sum())
@@ -164,8 +181,14 @@ class Shapes:
         return left, math.sqrt(settings.shape_sd**2 * left + spread)
 
     def _weights(self, totals: Array, at: Array, categories: Array) -> Array:
-        """Return the weight of each shape, which sum to 1, by what it said after each evaluation:
-        log amounts to the target `totals`, shares `at`, both [shapes, evaluations]."""
+        """Return the weights of the shapes, which sum to 1, shape [shapes].
+
+        Args:
+            totals: Predicted log amount to the target after each evaluation, shape
+                [shapes, evaluations].
+            at: Log share of that amount at each evaluation, same shape.
+            categories: Categories of the curve, shape [categories].
+        """
         settings = self._settings
         far = np.maximum(np.diff(at, axis=1), 0.0)
         variances = settings.shape_sd**2 * far + settings.floor**2
@@ -177,10 +200,10 @@ class Shapes:
         found: Array = weights / weights.sum()
         return found
 
-    def _at(self, way: Array) -> Array:
-        """Return the log share of the amount at which each shape reaches shares of the way, `way`
-        [...], as [shapes, ...]."""
-        place = way * (LEVELS - 1)
+    def _at(self, progress: Array) -> Array:
+        """Return the log share of the amount at which each shape has a progress, shape
+        [shapes, *progress.shape]."""
+        place = progress * (LEVELS - 1)
         low = np.minimum(place.astype(int), LEVELS - 2)
         part = place - low
         found: Array = self._logs[:, low] * (1 - part) + self._logs[:, low + 1] * part
@@ -188,19 +211,24 @@ class Shapes:
 
 
 class Surface:
-    """A Gaussian process over configurations, with noise per observation.
+    """Gaussian process over configurations, with a noise level per observation.
 
-    A point has its categories first (their numbers), then numbers on the scale of `Axes`; what a
-    configuration does not have is NaN, and as far from everything as the end of an axis. Kernel:
-    Matérn 3/2 over the numbers, each with a length scale; categories are correlated as
-    `settings.correlation` (Rasmussen and Williams 2006, equation 4.17; length scales by marginal
-    likelihood, section 5.4).
+    A point lists the indices of its categories, then its numbers on the scale of `Axes`; a key that
+    the configuration does not have is NaN, at the distance `ABSENT` from all numbers. Kernel:
+    Matérn 3/2 over the numbers, with one length scale per axis, times `settings.correlation` for
+    each category that differs, plus a linear kernel (Rasmussen and Williams 2006, equation 4.17;
+    length scales by marginal likelihood, section 5.4).
+
+    Args:
+        num_categories: Number of categories.
+        num_numbers: Number of numeric axes.
+        settings: Constants.
+        slopes: Prior standard deviation of the slope of the linear kernel, shape [num_numbers].
     """
 
     def __init__(
         self, num_categories: int, num_numbers: int, settings: ModelSettings, slopes: Array
     ) -> None:
-        """`slopes`: prior deviation of a straight line over each number."""
         self._num_categories, self._settings = num_categories, settings
         self.scales = np.full(num_numbers, 1.4)
         self.height = 1.0
@@ -209,7 +237,13 @@ class Surface:
         self._fitted = 0
 
     def fit(self, points: Array, values: Array, deviations: Array) -> None:
-        """Condition on observations: points [n, axes], log amounts [n], deviations [n]."""
+        """Condition on observations.
+
+        Args:
+            points: Configurations, shape [n, axes].
+            values: Log amounts to the target, shape [n].
+            deviations: Standard deviations of the observations, shape [n].
+        """
         number = len(values)
         is_due = number >= self._settings.refit and number >= self._fitted + self._settings.refit
         parts = self._parts(points, points)
@@ -227,14 +261,15 @@ class Surface:
         return len(self._points)
 
     def predict(self, points: Array) -> tuple[Array, Array]:
-        """Return means [n] and covariance [n, n] of the log amounts at points [n, axes]."""
+        """Return mean, shape [n], and covariance, shape [n, n], of the log amount at points,
+        shape [n, axes]."""
         cross = self._kernel(self._parts(points, self._points))
         prior = self._kernel(self._parts(points, points))
         return self.mean + cross @ self._weights, prior - cross @ self._inverse @ cross.T
 
     def variances(self, points: Array, pending: Array) -> Array:
-        """Return the variances of the log amounts at points once those at `pending` are known,
-        too; their deviation is that of seeds."""
+        """Return the variances of the log amount at points, shape [n], given one more observation
+        with the noise of a seed at each pending point, shape [m, axes]."""
         inverse, known = self._inverse, self._points
         if len(pending):
             known = np.concatenate([known, pending])
@@ -246,26 +281,30 @@ class Surface:
             corner = -half @ rest
             inverse = np.block([[inverse + half @ rest @ half.T, corner], [corner.T, rest]])
         cross = self._kernel(self._parts(points, known))
-        # The prior variance is the same everywhere but for the straight lines.
+        # The prior variance is constant, apart from the linear kernel.
         prior = self.height**2 + self._settings.offset_sd**2
         lines = np.nan_to_num(points[:, self._num_categories :]) ** 2 @ self._slopes**2
         found: Array = prior + lines - ((cross @ inverse) * cross).sum(axis=1)
         return found
 
     def means(self, points: Array) -> Array:
-        """Return the means alone."""
+        """Return the mean of the log amount at points, shape [n]."""
         found: Array = self.mean + self._kernel(self._parts(points, self._points)) @ self._weights
         return found
 
     def without(self, number: int) -> tuple[float, float]:
-        """Return mean and variance at an observation's point, known all but it (Rasmussen and
-        Williams 2006, equation 5.12)."""
+        """Return the leave-one-out mean and variance at an observation's point (Rasmussen and
+        Williams 2006, equation 5.12).
+
+        Args:
+            number: Index of the observation.
+        """
         precision = float(self._inverse[number, number])
         return float(self._values[number] - self._weights[number] / precision), 1 / precision
 
     def _parts(self, one: Array, other: Array) -> tuple[Array, Array, Array]:
-        """Return what does not depend on the scales: category correlations, squared distances by
-        axis, covariance of the straight lines."""
+        """Return the parts of the kernel that do not depend on the length scales: category
+        correlations, squared distances by axis, linear kernel."""
         count = self._num_categories
         alike = np.ones((len(one), len(other)))
         for axis in range(count):
@@ -300,8 +339,8 @@ class Surface:
     def _choose_scales(
         self, parts: tuple[Array, Array, Array], values: Array, deviations: Array
     ) -> None:
-        """Choose the height and each length scale in turn, by marginal likelihood times a prior
-        about 1."""
+        """Choose the height, then each length scale, by marginal likelihood times a log-normal
+        prior (median height 1, median length scale 1.4)."""
         noise = np.diag(deviations**2)
 
         def evidence(scales: Array, height: float) -> float:
@@ -332,16 +371,21 @@ class Surface:
 
 
 class CurveModel:
-    """Curves in, beliefs out: the log amount to the target of every configuration.
+    """Predicts the log amount to the target of every configuration from learning curves.
+
+    Until a run has reached the target, and always if there is none, amounts refer to an interim
+    target: the value that `settings.few` runs have passed.
 
     Args:
-        num_categories: How many axes of a point, the first ones, are categories.
-        num_numbers: How many axes follow them.
-        baseline: Value of an answer that never looks; None: not known.
-        target: Value at the target, the more the better; None: as high as can be, so that what
-            counts is the amount to a value that a few have passed.
-        slopes: Prior deviation of a straight line over each number; none by default.
-        expected: Log amounts expected beforehand at points [n, axes], but for a constant.
+        num_categories: Number of leading axes of a point that are categories.
+        num_numbers: Number of numeric axes that follow.
+        baseline: Metric of a constant prediction; None: the worst first evaluation.
+        target: Target value of the metric, higher is better; None: the best possible value.
+        settings: Constants.
+        slopes: Prior standard deviation of the slope along each numeric axis, shape [num_numbers];
+            None: 0.
+        expected: Returns the prior mean of the log amount at points, up to a constant: shape
+            [n, axes] to [n]. None: constant.
     """
 
     def __init__(
@@ -365,19 +409,26 @@ class CurveModel:
         self._num_reached = 0
         self._shapes: Shapes | None = None
         self._rows: dict[str, int] = {}
-        """Number of the observation of each run in the surface."""
+        """Index of the observation of each run in the surface."""
         self._is_stale = True
 
     def begin(self, run: str, point: Array, *, extra_sd: float = 0.0) -> None:
-        """Take a run that begins; see `Curve` for the arguments."""
+        """Add a run that starts; see `Curve` for the arguments."""
         self.curves[run] = Curve(point, extra_sd=extra_sd)
 
     def observe(self, run: str, amount: float, best: float, reached: float | None = None) -> None:
-        """Take a run's evaluation: its amount so far, its best value, the amount at the target."""
+        """Add an evaluation of a run.
+
+        Args:
+            run: Name of the run.
+            amount: Training samples (or seconds) so far.
+            best: Best metric value so far; higher is better.
+            reached: Amount at which the run reached the target; None if it has not.
+        """
         curve = self.curves[run]
-        if not curve.amounts or amount > curve.amounts[-1]:  # else it was told before
+        if not curve.amounts or amount > curve.amounts[-1]:  # else it is a repeat
             curve.amounts.append(amount)
-            # A run that began anew in other workers may say less than it said before.
+            # A run that was restarted in other workers may report lower values than before.
             curve.best.append(max([best, *curve.best[-1:]]))
             self._is_stale = True
         if reached is None or curve.reached is not None:
@@ -392,8 +443,8 @@ class CurveModel:
         self._shapes.add(curve, reached)
 
     def _set_shapes(self) -> None:
-        """Take a nearer target, as long as no run has come to the target: the value that a few of
-        them have passed."""
+        """Set the interim target while no run has reached the target, and the shapes of the curves
+        that passed it."""
         if self._num_reached:
             return
         curves = [one for one in self.curves.values() if one.best]
@@ -417,7 +468,7 @@ class CurveModel:
 
     @staticmethod
     def _passed(curve: Curve, value: float) -> float | None:
-        """Return the amount at which a curve passed a value; None where it has not."""
+        """Return the amount at which a curve passed a value, interpolated; None if it has not."""
         at = int(np.searchsorted(curve.best, value))
         if at == len(curve.best):
             return None
@@ -432,16 +483,16 @@ class CurveModel:
         return min((curve.best[0] for curve in self.curves.values() if curve.best), default=0.0)
 
     def extrapolate(self, curve: Curve) -> tuple[float, float]:
-        """Return the log amount to the target of a curve with an evaluation, by its own course
-        alone, and its standard deviation."""
+        """Return mean and standard deviation of the log amount to the target of a curve with at
+        least one evaluation, from that curve alone."""
         shapes = self._shapes
         num_added = 0 if shapes is None else shapes.num_added
-        if num_added >= MOST_SHAPES:  # one shape more changes little, and it takes long
+        if num_added >= MOST_SHAPES:  # one more shape changes little, and extrapolating is slow
             num_added -= num_added % MORE_SHAPES
         state = shapes, num_added, len(curve.amounts), curve.reached, curve.has_missed
-        if curve.said is None or curve.said[0] != state:
-            curve.said = state, self._extrapolate(curve)
-        return curve.said[1]
+        if curve.cached is None or curve.cached[0] != state:
+            curve.cached = state, self._extrapolate(curve)
+        return curve.cached[1]
 
     def _extrapolate(self, curve: Curve) -> tuple[float, float]:
         settings, shapes = self.settings, self._shapes
@@ -453,18 +504,19 @@ class CurveModel:
             noise = math.hypot(noise, settings.nearer_sd)
         if reached is not None and not curve.has_missed:
             return math.log(reached), noise
-        left, deviation = shapes.left(curve, self._num_categories)
-        if curve.has_missed and left < settings.missed:
-            left, deviation = settings.missed, settings.missed_sd
-        return math.log(curve.amounts[-1]) + left, math.hypot(noise, deviation)
+        remaining, deviation = shapes.remaining(curve, self._num_categories)
+        if curve.has_missed and remaining < settings.missed:
+            remaining, deviation = settings.missed, settings.missed_sd
+        return math.log(curve.amounts[-1]) + remaining, math.hypot(noise, deviation)
 
     def refresh(self) -> None:
-        """Put all that was observed into the surface."""
+        """Fit the surface to all observations."""
         if not self._is_stale:
             return
         self._is_stale = False
         latest = list(self.curves)[-2 * self.settings.most :]
-        names = [name for name in {**self._rows, **dict.fromkeys(latest)} if self.has_shown(name)]
+        known = {**self._rows, **dict.fromkeys(latest)}
+        names = [name for name in known if self.curves[name].amounts]
         if not names:
             return
         self._set_shapes()
@@ -482,47 +534,47 @@ class CurveModel:
         points = np.array([self.curves[name].point for name in names])
         self.surface.fit(points, log - self._expected(points), deviation)
 
-    def has_shown(self, run: str) -> bool:
-        """Whether a run has been evaluated."""
-        return bool(self.curves[run].amounts)
-
     @property
     def modelled(self) -> list[str]:
-        """The runs that were put into the surface: the best and the latest."""
+        """Names of the runs in the surface: the best and the latest."""
         return list(self._rows)
 
     @property
     def is_known(self) -> bool:
-        """Whether anything was put into the surface."""
+        """Whether the surface has observations."""
         return len(self.surface) > 0
 
     def predict(self, points: Array) -> tuple[Array, Array]:
-        """Return means [n] and covariance [n, n] of the log amount to the target at points."""
+        """Return mean, shape [n], and covariance, shape [n, n], of the log amount to the target at
+        points, shape [n, axes]."""
         mean, covariance = self.surface.predict(points)
         return mean + self._expected(points), covariance
 
     def means(self, points: Array) -> Array:
-        """Return the means alone."""
+        """Return the mean of the log amount to the target at points, shape [n]."""
         return self.surface.means(points) + self._expected(points)
 
     def expected_improvements(
         self, points: Array, offsets: Array, best: float, *, pending: Array, explore: float = 1.0
     ) -> Array:
-        """Return by how much one more run should bring configurations' means below `best`, at
-        least 0 (Jones et al. 1998, equation 15, with the deviation by which that run, its seed's
-        noise included, moves the mean: Frazier et al. 2009, equation 2.10). A configuration that
-        ran often has little left to show.
+        """Return the expected improvement on `best` by one more run of each configuration.
+
+        The improvement is that of the posterior mean (knowledge gradient: Frazier et al. 2009,
+        equation 2.10; the formula of Jones et al. 1998, equation 15, with the standard deviation by
+        which a run with the noise of a seed changes the mean). A configuration that has run often
+        can improve little.
 
         Args:
             points: Configurations, shape [n, axes].
-            offsets: What is added to their log amounts, such as log seconds a sample; [n].
-            best: The log amount, with its offset, to be improved on.
-            pending: Configurations that run and have shown nothing, shape [m, axes]: taken for as
-                they are expected, so that others are preferred to one more of them.
-            explore: Factor on the deviations.
+            offsets: Added to their log amounts, such as the log seconds per sample, shape [n].
+            best: Log amount, offset included, to improve on.
+            pending: Configurations of running trials without an evaluation, shape [m, axes]. Their
+                observation is assumed to equal its prediction, so that other configurations are
+                preferred.
+            explore: Factor on the standard deviations.
 
         Returns:
-            Expected improvements, log units, shape [n].
+            Expected improvements in log units, at least 0, shape [n].
         """
         gain = best - (self.means(points) + offsets)
         variance = self.surface.variances(points, pending)
@@ -534,8 +586,8 @@ class CurveModel:
         return found
 
     def belief(self, run: str) -> tuple[float, float]:
-        """Return mean and variance of the log amount to the target of a run that goes on: by its
-        own curve and by what the others say of its configuration."""
+        """Return mean and variance of the log amount to the target of a run, from its own curve and
+        the leave-one-out prediction of the other runs."""
         curve = self.curves[run]
         log, deviation = self.extrapolate(curve)
         row = self._rows.get(run)

@@ -44,8 +44,8 @@ def test_a_curve_is_carried_on_by_the_shape_that_it_has_had_so_far() -> None:
     early = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
     shapes.add(Curve(bent, [100 * one for one in shares], early), 100.0)
     other = np.array([2.0, 0.0])
-    evenly, _ = shapes.left(Curve(other, [10.0, 20.0, 40.0, 60.0], [0.1, 0.2, 0.4, 0.6]), 1)
-    fast_at_first, _ = shapes.left(Curve(other, [10.0, 20.0, 40.0], [0.5, 0.6, 0.7]), 1)
+    evenly, _ = shapes.remaining(Curve(other, [10.0, 20.0, 40.0, 60.0], [0.1, 0.2, 0.4, 0.6]), 1)
+    fast_at_first, _ = shapes.remaining(Curve(other, [10.0, 20.0, 40.0], [0.5, 0.6, 0.7]), 1)
     assert evenly == pytest.approx(math.log(100 / 60), abs=0.15)
     assert fast_at_first == pytest.approx(math.log(100 / 40), abs=0.15)
 
@@ -67,8 +67,8 @@ def test_where_curves_stand_still_for_a_while_the_error_is_larger() -> None:
     shapes.add(
         Curve(ONE, [10.0, 20.0, 30.0, 60.0, 80.0, 100.0], [0.1, 0.5, 0.5, 0.5, 0.8, 1.0]), 100.0
     )
-    still, wide = shapes.left(Curve(ONE, [30.0], [0.5]), 1)
-    moving, narrow = shapes.left(Curve(ONE, [80.0], [0.8]), 1)
+    still, wide = shapes.remaining(Curve(ONE, [30.0], [0.5]), 1)
+    moving, narrow = shapes.remaining(Curve(ONE, [80.0], [0.8]), 1)
     assert wide > 3 * narrow
     assert still == pytest.approx(math.log(100 / 40), abs=0.4)
     assert moving == pytest.approx(math.log(100 / 80), abs=0.1)
