@@ -29,16 +29,16 @@ from raybench.spec.study import ConfirmSpec, SearchSpec, StudySpec
 ROOT = Path(__file__).parents[1]
 NOTE = "<!-- Written by `python docs/reference.py`; change the code, not this file. -->\n"
 MODELS: dict[str, tuple[type[BaseModel], str]] = {
-    "A run": (RunSpec, "All that determines one training: `best.yaml` is such a file."),
-    "`dataset`": (DatasetSpec, "Which data; see [data](data.md)."),
-    "`objective`": (Objective, "What a run is judged by, and when it ends."),
+    "A run": (RunSpec, "All settings of one training; `best.yaml` is such a file."),
+    "`dataset`": (DatasetSpec, "Training data, and how much of it to use; see [data](data.md)."),
+    "`objective`": (Objective, "Metric, target and budget of a run."),
     "A search": (StudySpec, "The file of `raybench tune`; see [search](search.md)."),
-    "`search`": (SearchSpec, "How long a search runs, and how it proposes."),
-    "`confirm`": (ConfirmSpec, "How winners are confirmed."),
+    "`search`": (SearchSpec, "Length and method of a search."),
+    "`confirm`": (ConfirmSpec, "Confirmation of the winners."),
     "A scaling study": (ScalingStudy, "The file of `raybench scale`; see [scaling](scaling.md)."),
     "A machine of `prices.yaml`": (
         MachinePrice,
-        "`raybench plan --prices` takes a file of them by name, as `examples/prices.yaml`.",
+        "`raybench plan --prices FILE` reads machines by name, as in `examples/prices.yaml`.",
     ),
 }
 START, END = "<!-- search times: python docs/reference.py -->\n", "<!-- end of search times -->"
@@ -68,14 +68,14 @@ def keys_page() -> str:
     """Return `docs/keys.md`."""
     parts = [NOTE, "# The keys of files\n"]
     parts.append(
-        "Each can be set in a file or by `--set KEY=VALUE` (a key inside another one with a dot: "
-        "`--set dataset.limit=1000`). Unknown keys are refused.\n"
+        "Each key can be set in a file or by `--set KEY=VALUE`; nested keys are dotted: "
+        "`--set dataset.limit=1000`. Unknown keys are refused.\n"
     )
     for title, (model, about) in MODELS.items():
         rows = [
             f"| `{name}` | {_values(field.annotation)} | {_default(field)} | {_text(field)} |"
             for name, field in model.model_fields.items()
-            if not field.exclude and "not written by hand" not in (_text(field).lower())
+            if not field.exclude and "Not for files" not in _text(field)
         ]
         head = "| key | value | default | |\n|---|---|---|---|"
         parts.append(f"## {title}\n\n{about}\n\n{head}\n" + "\n".join(rows) + "\n")
@@ -84,7 +84,7 @@ def keys_page() -> str:
 
 def words_page() -> str:
     """Return `docs/words.md`."""
-    parts = [NOTE, "# Words\n", "What screens, pages and tables call things.\n"]
+    parts = [NOTE, "# Words\n", "Terms on screens, pages and in tables.\n"]
     for title, words in glossary().items():
         rows = [f"| {word} | {_cell(text)} |" for word, text in words.items()]
         parts.append(f"## {title}\n\n| word | meaning |\n|---|---|\n" + "\n".join(rows) + "\n")

@@ -100,7 +100,7 @@ class DatasetSpec(Document):
     image_size: PositiveInt | None = None
     """Height and width in pixels to which images are scaled; by default their own size."""
     resize: Literal["stretch", "crop"] = "stretch"
-    """How to make images square: `stretch` them, or `crop` their center."""
+    """Method that makes images square: `stretch` distorts them, `crop` keeps their center."""
     channels: Literal[1, 3] | None = None
     """Channels of images from files, 1 (gray) or 3 (RGB); by default those of the first images."""
     white: PositiveFloat | None = None

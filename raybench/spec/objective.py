@@ -35,7 +35,8 @@ class Objective(Document):
     """Metric, target and budget of a run."""
 
     kind: Annotated[Literal["time_to_target", "best_at_budget"], BeforeValidator(_kind)] = TIME
-    """`time_to_target` (training seconds to the target) or `best_at_budget`."""
+    """Kind of objective: fewest training seconds to the target (`time_to_target`), or best metric
+    within `max_train_seconds` (`best_at_budget`)."""
     metric: str | None = None
     """Metric on the validation split: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
     mean_absolute_error, or that of the workload; by default that of the task."""
@@ -73,12 +74,8 @@ class Objective(Document):
     def _target_given(self) -> "Objective":
         if self.kind == TIME and self.target is None:
             raise ValueError(f"{TIME} needs a target, for example target: 0.95")
-        is_share = self.metric is not None and self.judged_by.is_share
-        if is_share and self.target is not None and not 0 < self.target <= 1:
-            raise ValueError(
-                f"the target of {self.metric} is a fraction above 0, at most 1: 0.98, not 98 "
-                f"(found {self.target:g})"
-            )
+        if self.metric is not None and (problem := _problem_of_share(self.judged_by, self.target)):
+            raise ValueError(problem)
         return self
 
     @property
@@ -87,6 +84,16 @@ class Objective(Document):
         if self.metric is None:
             return ACCURACY
         return named_metric(self.metric, self.direction or "max", is_share=bool(self.is_share))
+
+
+def _problem_of_share(metric: Metric, target: float | None) -> str | None:
+    """Return why a share cannot reach the target; None if it can."""
+    if not metric.is_share or target is None or 0 < target <= 1:
+        return None
+    return (
+        f"the target of {metric.name} is a fraction above 0, at most 1: 0.98, not 98 "
+        f"(found {target:g})"
+    )
 
 
 def naming(metric: Metric) -> dict[str, object]:
@@ -125,12 +132,8 @@ def resolved(
     if objective.baseline_value is not None:
         baseline_value = objective.baseline_value
     if target is not None:
-        if metric.is_share and not 0 < target <= 1:
-            raise UserError(
-                f"objective.target: the target of {metric.name} is a fraction, above 0 and at most "
-                f"1: 0.98, not 98 (found {target:g}).",
-                ErrorCode.INVALID_VALUE,
-            )
+        if problem := _problem_of_share(metric, target):
+            raise UserError(f"objective.target: {problem}.", ErrorCode.INVALID_VALUE)
         if baseline_value is not None and metric.gap(target, baseline_value) <= 0:
             raise UserError(
                 f"objective.target: {target:g} is not better than the baseline, whose "

@@ -57,14 +57,14 @@ Optimizer = Annotated[
 ]
 
 
-def is_librarys(name: str) -> bool:
+def is_library_class(name: str) -> bool:
     """Whether an optimizer is a class of a library."""
     return ":" in name
 
 
 def framework_of(name: str) -> str | None:
     """Return the framework of a library's optimizer; None for shipped ones, which have both."""
-    return FRAMEWORK_OF[name.partition(":")[0]] if is_librarys(name) else None
+    return FRAMEWORK_OF[name.partition(":")[0]] if is_library_class(name) else None
 
 
 def problem_of_optimizer(optimizer: str, framework: str, options: dict[str, Any]) -> str | None:

@@ -164,24 +164,25 @@ class RunSpec(Document):
     cpus_per_worker: PositiveInt = 1
     """CPU cores per worker, which also set the size of its thread pools."""
     gpus_per_worker: Annotated[int | float, Field(ge=0, le=1)] = 0
-    """GPUs per worker: 0 or 1; a run with one worker may use a fraction, such as 0.5. A search that
-    does not set it uses 1 on machines with GPUs that its frameworks can use."""
+    """GPUs per worker: 0 or 1; a run with one worker may use a fraction, such as 0.5. The default
+    of a search is 1 on machines with GPUs that its frameworks can use."""
     accelerator_type: str | None = None
     """Ray's name of the GPU model, such as `H100`; by default any."""
     placement_strategy: Literal["pack", "spread"] = "pack"
-    """Place workers on as few hosts as possible (`pack`) or on as many as possible (`spread`)."""
+    """Placement of workers: on as few hosts as possible (`pack`) or on as many as possible
+    (`spread`)."""
     batch_size_per_worker: PositiveInt = 64
     """Samples per worker in one forward and backward pass."""
     accumulate: PositiveInt = 1
     """Forward and backward passes per optimizer step. `exchange_every` is another name of this key,
     because gradients are exchanged once per step."""
     exchange_gradients: bool = True
-    """Whether workers exchange gradients. Without the exchange each worker trains by itself, which
-    measures the cost of the exchange; such runs are not ranked."""
+    """Whether workers exchange gradients. Without the exchange, each worker trains a model of its
+    own; such runs measure the cost of the exchange and are not ranked."""
     gradient_compression: Literal["none", "fp16", "bf16"] = "none"
-    """Type in which gradients are sent between workers and summed. The maximum of fp16 is 65,504;
-    a run with larger gradients fails as `nan`, unless `precision: fp16` scales them. TensorFlow
-    does not support `bf16` between GPUs."""
+    """Data type of the gradients that workers send and sum. The maximum of fp16 is 65,504; a run
+    with larger gradients fails as `nan`, unless `precision: fp16` scales them. TensorFlow does not
+    support `bf16` between GPUs."""
     bucket_mb: PositiveFloat = 25.0
     """MiB of gradients per exchange; the exchange overlaps with the rest of the backward pass."""
     optimizer: Optimizer = "adam"
@@ -189,16 +190,18 @@ class RunSpec(Document):
     frameworks; or a class of one framework: `torch:SGD`, `keras:Nadam`, or of another module
     `torch:pytorch_optimizer.Lion`."""
     optimizer_options: dict[Name, Setting] = {}
-    """Further arguments of such a class by name, besides the learning rate and `weight_decay`:
-    `{momentum: 0.9}`; null is the default of the class. In a space, each has its own values."""
+    """Further arguments of a library's optimizer class by name, besides the learning rate and
+    `weight_decay`: `{momentum: 0.9}`; null is the default of the class. In a space, each argument
+    has its own values."""
     learning_rate: PositiveFloat = 1e-3
     """Base learning rate, before `learning_rate_scaling` and `schedule`."""
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Multiply the learning rate by `num_workers` (linear) or its square root (sqrt)."""
+    """Factor of the learning rate: 1 (`none`), `num_workers` (`linear`) or the square root of
+    `num_workers` (`sqrt`)."""
     schedule: ScheduleName = "constant"
     """Learning-rate schedule over the training samples, from the end of the warm-up to `epochs`.
-    `one_cycle` rises over 30 % of them from 1/25 of the rate, and `ramp_decay` is the schedule of
-    study 2; both take no other warm-up."""
+    `one_cycle` rises over 30 % of these samples from 1/25 of the rate, and `ramp_decay` is the
+    schedule of study 2; both take no other warm-up."""
     warmup_epochs: NonNegativeFloat = 0.0
     """Epochs of linear warm-up, from the unscaled learning rate (from 0 without scaling)."""
     warmup_samples: NonNegativeInt = 0
@@ -220,7 +223,7 @@ class RunSpec(Document):
     nesterov: bool = False
     """Whether sgd uses Nesterov momentum; muon always does."""
     beta1: Decay = 0.9
-    """Decay of the first moment (all but sgd and lars); for muon, of the part AdamW trains."""
+    """Decay of the first moment (all but sgd and lars); for muon, of the part that AdamW trains."""
     beta2: Decay | None = None
     """Decay of the second moment (all but sgd and lars); by default 0.999."""
     epsilon: PositiveFloat | None = None
@@ -228,13 +231,14 @@ class RunSpec(Document):
     trust_coefficient: PositiveFloat = 0.001
     """Trust coefficient of lars."""
     clip_norm: PositiveFloat | None = None
-    """Maximum norm of the gradient of a step, to which it is scaled down; by default no limit."""
+    """Maximum norm of the gradient of a step; larger gradients are scaled down to this norm. By
+    default, there is no maximum."""
     label_smoothing: Decay = 0.0
     """Label smoothing of the training loss (Szegedy et al. 2016, arXiv 1512.00567); evaluation uses
     the original labels."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Decay per step of an exponential moving average of the weights, which is evaluated and saved
-    instead of the weights."""
+    """Decay per step of an exponential moving average of the weights; the average is evaluated and
+    saved instead of the weights. By default, there is no average."""
     augment: list[Augmentation] = []
     """Augmentations of training samples in order, such as `flip` or `{kind: random_crop, padding:
     4}`; their randomness depends on seed, epoch and sample only."""
@@ -251,10 +255,10 @@ class RunSpec(Document):
     multiplies with 10 bits of mantissa on NVIDIA GPUs since Ampere and equals fp32 elsewhere;
     `fp32` never does. `fp16` scales the loss and skips steps whose gradients overflow."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune", "xla"] = "none"
-    """Compile the pass of a full batch (forward, loss, backward) before the training clock starts:
-    `default`, `reduce-overhead` (CUDA graphs) or `max-autotune` with torch, `xla` with tensorflow.
-    Results are equal within rounding, except for the random numbers of dropout. Smaller batches,
-    such as the last of an epoch, are not compiled."""
+    """Compilation of the pass of a full batch (forward, loss, backward) before the training clock
+    starts: `default`, `reduce-overhead` (CUDA graphs) or `max-autotune` with torch, `xla` with
+    tensorflow. Results are equal within rounding, except for the random numbers of dropout. Smaller
+    batches, such as the last of an epoch, are not compiled."""
     prefetch: Annotated[int, Field(ge=0)] = 0
     """Number of batches (with tensorflow: optimizer steps) prepared ahead, by as many threads, for
     data that are augmented or read on demand; data in memory need none. One thread at a time reads
@@ -264,11 +268,11 @@ class RunSpec(Document):
     seed: Seed = 0
     """Seed of initial weights, dropout and sample order."""
     checkpoint_every_s: NonNegativeFloat = 300.0
-    """Seconds of training and evaluation between two checkpoints, which are saved at evaluations: a
-    lost worker costs no more than this; 0 saves no checkpoints."""
+    """Minimum seconds of training and evaluation between two checkpoints, which are saved at
+    evaluations; a lost worker repeats what came after the last one. 0 saves no checkpoints."""
     record_steps: bool = False
-    """Record the time of every step, memory, exchanged bytes and gradient noise; see `StepTimes`
-    and the keys after `steps` in an `eval` record."""
+    """Whether to record the time of every step, memory, exchanged bytes and gradient noise; see
+    `StepTimes` and the keys after `steps` in an `eval` record."""
 
     @model_validator(mode="before")
     @classmethod

@@ -19,8 +19,13 @@ from raybench.spec.documents import (
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean, removed
 from raybench.spec.objective import BUDGET, Objective
 from raybench.spec.objective import TIME as TIME
-from raybench.spec.optimizer import is_librarys
-from raybench.spec.own_loop import OWN_DATA, framework_of_command, is_command, is_own_loop
+from raybench.spec.optimizer import is_library_class
+from raybench.spec.own_loop import (
+    framework_of_command,
+    is_command,
+    is_own_loop,
+    with_own_data,
+)
 from raybench.spec.run import DatasetSpec, RunSpec, flat, is_key, is_open, nested
 from raybench.spec.space import SEARCHABLE, Space, parse_space, values_of
 
@@ -32,11 +37,11 @@ class ConfirmSpec(Document):
     """Confirmation: the best candidates run with new seeds, then the winners run alone."""
 
     race: Annotated[int, Field(ge=0, le=MOST)] = 24
-    """Runs with new seeds, shared by the best candidates of the search, to find the fastest, and as
-    many to find the cheapest (most runs serve both). A time budget may allow fewer; 0 skips
-    confirmation."""
+    """Number of confirmation runs, with new seeds, that the best candidates of the search share to
+    find the fastest, and as many to find the cheapest (most runs serve both). A time budget may
+    allow fewer; 0 skips confirmation."""
     fresh: PositiveInt = 3
-    """Runs of each winner with nothing else on the machine, for the reported time."""
+    """Number of runs of each winner, alone on the machine, that give the reported time."""
 
 
 AUTO = "auto"
@@ -66,33 +71,34 @@ class SearchSpec(Document):
     seed: Seed = 0
     """Seed of the sampler and of the training of every trial."""
     time_budget_s: PositiveFloat | None = None
-    """Total seconds, with start-up and confirmation: the search ends when the rest is needed for
-    confirmation."""
+    """Time budget of the study in seconds, including start-up and confirmation; the search ends
+    when the remaining seconds are needed for confirmation. By default, there is no budget."""
     trial_seconds: PositiveFloat | None = None
-    """Maximum wall-clock seconds of a run from when it has its workers, with set-up and
-    evaluations. A longer run fails (`timeout`), workers that hang are replaced, and the search
-    continues; by default there is no limit."""
+    """Maximum wall-clock seconds of a run on its workers, including set-up and evaluations. A
+    longer run fails (`timeout`), workers that hang are replaced, and the search continues; by
+    default, there is no limit."""
     concurrency: PositiveInt | None = None
-    """Number of trials at the same time; by default as many as fit the cluster."""
+    """Maximum number of concurrent trials; by default as many as fit the cluster."""
     sampler: Literal["model", "tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "model"
     """Sampler of configurations: `model` uses a model of all learning curves, the others are those
     of Optuna. `cmaes` samples categorical keys with TPE, `nsga2` searches the Pareto front of
     seconds and worker-seconds, `grid` runs every combination of lists."""
     early_stopping: bool = True
-    """Stop trials that cannot be the best according to the learning curves so far; false also
-    disables `cap_factor`."""
+    """Whether to stop trials that cannot be the best according to the learning curves so far; false
+    also disables `cap_factor`."""
     priors: bool = True
-    """Try the typical learning rate of each optimizer among the first trials."""
+    """Whether the first trials include the typical learning rate of each optimizer."""
     widen: bool = True
-    """Let the sampler `model` try learning rates up to a factor of four outside their range if it
-    expects an improvement."""
+    """Whether the sampler `model` may try learning rates up to a factor of four outside their range
+    where the model expects an improvement."""
     factorise: bool = True
-    """Sample the keys that affect accuracy (optimizer, learning rate, global batch) and predict the
-    effect of those that affect speed only (workers, GPU model, compilation, and the framework if
-    both have the same network); false samples all keys."""
+    """Whether to sample only the keys that affect accuracy (optimizer, learning rate, global batch)
+    and predict the effect of those that affect speed only (workers, GPU model, compilation, and the
+    framework if both have the same network); false samples all keys."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
-    """Stop trials whose next evaluation comes after this multiple of the expected time of the best
-    configuration (with `grid`, of the best measured time); null disables it."""
+    """Cutoff of a trial, as a multiple of the expected time of the best configuration (with `grid`,
+    of the best measured time): a trial whose next evaluation comes later is stopped. null disables
+    the cutoff."""
 
 
 class StudySpec(Document):
@@ -113,7 +119,7 @@ class StudySpec(Document):
     """Keys that reference runs set before the search: those of the objective that are `auto`, and
     the evaluation interval by default. Not for files."""
     is_set: bool = False
-    """Whether reference runs have set these keys. Not for files."""
+    """Whether reference runs have set the keys in `auto`. Not for files."""
     price: PositiveFloat | None = None
     """Price of a worker-hour: winners are then also reported in money, and the cheapest one has the
     lowest bill."""
@@ -210,7 +216,7 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     for number, given in enumerate(study.search.first):
         _check_first(given, f"{source}: 'search.first.{number}'")
     for one in values_of("optimizer", space, study.fixed):
-        if is_librarys(one) and "learning_rate" not in (*space, *study.fixed):
+        if is_library_class(one) and "learning_rate" not in (*space, *study.fixed):
             raise UserError(
                 f"{source}: 'space': {one} has no default learning rate here; name its range under "
                 "space.learning_rate, or one rate under fixed.",
@@ -242,7 +248,8 @@ def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
     is_named = any("framework" in (content.get(part) or {}) for part in ("space", "fixed"))
     if is_command(workload) and isinstance(fixed, dict) and not is_named:
         content = content | {"fixed": {"framework": framework_of_command(workload)} | fixed}
-    return content | ({"dataset": OWN_DATA} if is_own_loop(workload) else {})
+    found: dict[str, Any] = with_own_data(content)
+    return found
 
 
 def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from raybench.models.named import NamedWorkload
 from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric, find_metric
-from raybench.spec.optimizer import is_librarys
+from raybench.spec.optimizer import is_library_class
 from raybench.spec.run import RunSpec
 from raybench.spec.values import identity
 from raybench.training.base import DistributedContext, find_part
@@ -54,7 +54,7 @@ def check_start(
     """
     if isinstance(workload, OwnLoop) or world.rank:
         return []
-    if is_librarys(spec.optimizer):
+    if is_library_class(spec.optimizer):
         find_part(spec.framework, "optim").check_optimizer(spec)
     key = identity([spec.workload, spec.model, spec.framework, spec.label_smoothing])
     if isinstance(workload, LayerWorkload) or key in _checked:

@@ -14,7 +14,7 @@ from keras import ops
 
 from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import ErrorCode
-from raybench.spec.optimizer import DEFAULTS, is_librarys
+from raybench.spec.optimizer import DEFAULTS, is_library_class
 from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
     ADAMW_RMS,
@@ -429,7 +429,7 @@ def build_optimizer(
         options: Arguments of a library's class.
         **settings: Settings that replace those of `spec.optimizer.DEFAULTS`.
     """
-    if is_librarys(name):
+    if is_library_class(name):
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
         return _of_library(name, model, **given)
     own: dict[str, Any] = DEFAULTS[name] | settings

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.optimizer import DEFAULTS, is_librarys
+from raybench.spec.optimizer import DEFAULTS, is_library_class
 from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
     ADAMW_RMS,
@@ -255,7 +255,7 @@ def build_optimizer(
         **settings: Settings that replace those of `spec.optimizer.DEFAULTS`.
     """
     params: list[Any] = trainable(model)
-    if is_librarys(name):
+    if is_library_class(name):
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
         return _of_library(name, params, **given)
     own = DEFAULTS[name] | settings
