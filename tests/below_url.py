@@ -22,7 +22,7 @@ with open_storage({url!r}) as place, Store(place.folder) as store:
     print("open", flush=True)
     for number in range(100_000):
         store.append(run_line(f"{{number:05d}}", 1.0, learning_rate=0.01))
-        print(number, time.time(), flush=True)
+        print(number, flush=True)
         time.sleep(0.005)
 """
 

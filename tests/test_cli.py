@@ -30,9 +30,9 @@ RACE = "then a race of 24 runs over the best 12, 3 runs of each winner alone"
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], (*PLAN, RACE, "at most about 170 s on this machine")),
+        ([], (*PLAN, RACE, "about 170 s")),
         (["--target", "0.5", "--workers", "1"], (*PLAN[1:], "120 trials", RACE)),
-        (["--confirm", "race=40, fresh=1"], ["a race of 40 runs over the best 20, 1 run of each"]),
+        (["--confirm", "race=40, fresh=1"], ["40 runs", "best 20", "1 run of each"]),
         (["--no-confirm"], [f"{TRIALS}, not con"]),
     ],
 )
@@ -66,10 +66,10 @@ def test_a_budget_that_the_data_have_taken_starts_nothing(capsys):
     [
         # 60 trials, 24 and 24 of two races, 3 times 3 and 3 alone, 5 placement checks,
         # 1 reference, 2 groups
-        ({}, Capacity((Node(2, 0),), 0.0), "at most about 22 min on this machine's 2 cores, ev"),
-        ({}, Capacity((Node(8, 0),), 0.0), "at most about 540 s on this machine's 8 cores"),
-        ({}, None, "how long it takes on the cluster is not known beforehand; --time-budget"),
-        ({"time_budget_s": 90}, None, "at most about 90 s on the cluster; runs that"),
+        ({}, Capacity((Node(2, 0),), 0.0), ("22 min", "2 cores")),
+        ({}, Capacity((Node(8, 0),), 0.0), ("540 s", "8 cores")),
+        ({}, None, ("--time-budget",)),
+        ({"time_budget_s": 90}, None, ("90 s",)),
     ],
 )
 def test_the_plan_counts_every_phase_on_what_there_is(tmp_path, settings, capacity, words):
@@ -80,7 +80,7 @@ def test_the_plan_counts_every_phase_on_what_there_is(tmp_path, settings, capaci
     console = make_console(file=io.StringIO())
     dataset = load_dataset(study.dataset)
     StudyPlan(study, space, factors).show(console, dataset, "out", capacity)
-    assert words in console.file.getvalue()
+    assert [word for word in words if word not in console.file.getvalue()] == []
 
 
 def test_a_checkout_that_is_not_installed_has_no_version(capsys, monkeypatch):
@@ -106,7 +106,7 @@ def test_the_overview_names_every_command(capsys):
 def test_an_unknown_command(capsys, command):
     assert cli.main([command]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(f"raybench: unknown command '{command}'")
+    assert f"'{command}'" in captured.err
     assert "tune" in captured.err
     assert captured.out == ""
 
@@ -121,8 +121,9 @@ def test_an_unknown_command(capsys, command):
     ],
 )
 def test_what_was_removed_is_refused_with_what_replaces_it(capsys, words, instead):
-    with pytest.raises(SystemExit, match=r"^2$"):
+    with pytest.raises(SystemExit) as ended:
         sys.exit(cli.main(words.split()))
+    assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "removed" in line
     assert instead in line
@@ -130,8 +131,9 @@ def test_what_was_removed_is_refused_with_what_replaces_it(capsys, words, instea
 
 @pytest.mark.parametrize("command", sorted(cli.COMMANDS))
 def test_every_command_of_the_overview_exists(capsys, command):
-    with pytest.raises(SystemExit, match=r"^0$"):
+    with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
+    assert ended.value.code == 0
     assert f"usage: raybench {command}" in capsys.readouterr().out
 
 
@@ -148,7 +150,7 @@ def test_exit_codes(capsys, error, code):
 
 
 def test_a_bug_of_ours_is_not_taken_for_the_users_mistake():
-    with pytest.raises(ZeroDivisionError, match="division"):
+    with pytest.raises(ZeroDivisionError):
         cli.run_command(lambda: 1 // 0)
 
 

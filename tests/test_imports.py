@@ -202,8 +202,9 @@ def test_the_page_on_the_architecture_has_the_packages_in_order_and_names_files_
 
 
 def test_the_checker_knows_every_part_of_the_package():
-    with pytest.raises(AssertionError, match="is of no layer"):
+    with pytest.raises(AssertionError) as unknown:
         violations("import raybench.plotting.lines", "raybench.tune")
+    assert "plotting" in str(unknown.value)
 
 
 def test_the_package_keeps_its_layers():

@@ -64,10 +64,10 @@ def test_a_table(table, capsys):
     out = capsys.readouterr().out
     assert all(part in out for part in ("t.csv", "300 rows", "5 columns", "'row'"))
     assert re.search(r"true +\d+ +9\d\.\d %", out)
-    assert out.endswith("python -m raybench.tune space.yaml\n")
+    assert out.endswith("raybench.tune space.yaml\n")
     assert (study.workload, study.objective.metric, study.auto[0]) == ("mlp", "accuracy", "target")
     assert (study.dataset.label, study.dataset.path) == ("sold", str(table))
-    assert "python -m raybench.tune space.yaml --dry-run" in Path("space.yaml").read_text()
+    assert "raybench.tune space.yaml --dry-run" in Path("space.yaml").read_text()
 
 
 def test_the_label_is_asked_for_and_files_are_kept(table, capsys):

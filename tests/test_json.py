@@ -66,7 +66,8 @@ def test_of_a_budget_it_has_the_value(capsys: Capture, tmp_path: Path) -> None:
 
 def test_what_has_no_answer_yet_is_a_document(capsys: Capture, tmp_path: Path) -> None:
     results_folder(tmp_path / "none", [])
-    assert asked(capsys, "report", tmp_path / "none")["answer"] == ["No run has finished."]
+    none = asked(capsys, "report", tmp_path / "none")
+    assert (len(none["answer"]), none["configurations"]) == (1, [])
     results_folder(tmp_path / "failed", [run_line("0000", failure="oom")])
     found = asked(capsys, "report", tmp_path / "failed")
     assert (found["details"]["failed"], found["configurations"]) == (1, [])

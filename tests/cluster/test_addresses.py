@@ -78,10 +78,10 @@ class TestInterfaces:
         assert interface_to(rank_0) == name
 
     def test_without_a_route_it_says_so(self) -> None:
-        with pytest.raises(NoInterface, match=r"10\.66\.0\.1"):
-            interface_to("10.66.0.1")
-        with pytest.raises(NoInterface, match=r"192\.0\.2\.1"):
-            interface_to("10.99.0.1")
+        for rank_0, named in (("10.66.0.1", "10.66.0.1"), ("10.99.0.1", "192.0.2.1")):
+            with pytest.raises(NoInterface) as missing:
+                interface_to(rank_0)
+            assert named in str(missing.value)
 
     def test_a_named_one_goes_before_the_route(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert place_of("10.77.0.1", None) == Place("b", "eth0", "10.77.0.2")
@@ -91,8 +91,9 @@ class TestInterfaces:
 
     @pytest.mark.parametrize("name", ["ib7", "tap"])
     def test_one_that_is_not_there_names_those_that_are(self, name: str) -> None:
-        with pytest.raises(NoInterface, match=f"{name} .*docker0, eth0, ib0"):
+        with pytest.raises(NoInterface) as missing:
             address_of(name)
+        assert all(one in str(missing.value) for one in (name, "docker0, eth0, ib0"))
 
     def test_gloo_gets_the_name_and_nccl_exactly_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         place = Place("b", "eth0", "10.77.0.2")

@@ -124,15 +124,18 @@ class TestController:
         assert "self.worker_group_cls.create(" in inspect.getsource(TrainController), why
         assert "._start()" in inspect.getsource(WorkerGroup.create), why
 
+        fault = RuntimeError("unreached")
+
         def fail(self: object) -> None:
-            raise RuntimeError("unreached")
+            raise fault
 
         story: list[str] = []
         monkeypatch.setattr(WorkerGroup, "_start", fail)
         monkeypatch.setattr(WorkerGroup, "has_started", lambda self: has_started)
         monkeypatch.setattr(WorkerGroup, "abort", lambda self: story.append("abort"))
-        with pytest.raises(RuntimeError, match="unreached"):
+        with pytest.raises(RuntimeError) as failure:
             StartedOrGone.__new__(StartedOrGone)._start()
+        assert failure.value is fault
         assert len(StartedOrGone.started) == 1
         StartedOrGone.started.clear()
         assert story == (["abort"] if has_started else [])

@@ -10,7 +10,7 @@ from raybench.data.sources.files import open_tables
 from raybench.data.sources.table_set import prepare
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.documents import validate
-from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.errors import ErrorCode
 from tests.data.making import content, grey, load
 from tests.refusals import refused
 
@@ -142,7 +142,7 @@ def test_what_splits_cannot_be_cut_by(tmp_path, visits, by, code, names):
     ],
 )
 def test_keys_that_cannot_be(keys, name):
-    with pytest.raises(UserError, match=name):
+    with refused(ErrorCode.INVALID_VALUE, name):
         validate(DatasetSpec, keys, "t.yaml")
 
 

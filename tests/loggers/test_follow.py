@@ -59,7 +59,7 @@ def test_a_tool_that_fails_is_said_once_and_the_study_goes_on(tmp_path, point):
         running.end()
     (sentence,) = said
     assert "NotADirectoryError" in sentence
-    assert f"python -m raybench.report {tmp_path} --log tensorboard" in sentence
+    assert f"report {tmp_path} --log tensorboard" in sentence
     assert "to_tensorboard" in (tmp_path / "errors" / "log-tensorboard.txt").read_text()
     assert running.has_failed
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 50

@@ -45,7 +45,7 @@ def test_winners_are_run_specs_that_train_takes_as_they_are(exported, name, tria
     comment = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert comment[0].startswith(f"# {what}")
     assert any("confirmed by 3 of 3" in line for line in comment)
-    assert comment[-1] == "# run it again: python -m raybench.train THIS_FILE"
+    assert comment[-1].endswith("raybench.train THIS_FILE")
 
 
 def test_tables_for_spreadsheets_read_back(exported):

@@ -110,7 +110,7 @@ def test_a_study_that_runs_says_so_and_loads(tmp_path):
     owner = {"pid": os.getpid(), "host": platform.node(), "since": "now", "command": "x"}
     (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
     study = raybench.load(tmp_path)
-    assert f"still running: process {os.getpid()} on {platform.node()}" in repr(study)
+    assert f"{os.getpid()} on {platform.node()}" in repr(study)
     assert list(study.trials["trial"]) == ["0001"]
     for gone in (json.dumps(owner | {"pid": 2**22 + 1}), "{torn", "[]"):
         (tmp_path / OWNER_FILE).write_text(gone)
@@ -139,7 +139,7 @@ def test_the_command_names_best_yaml_where_it_is_that_one(tmp_path):
     study = results_folder(tmp_path, lines)
     assert "best.yaml" not in study.best.command
     (tmp_path / "best.yaml").write_text(to_yaml(study.best.spec.complete()))
-    assert study.best.command == f"python -m raybench.train {tmp_path / 'best.yaml'}"
+    assert study.best.command.endswith(f" {tmp_path / 'best.yaml'}")
     assert study.cheapest.trial == "0000"
     assert "best.yaml" not in study.cheapest.command
 
@@ -156,7 +156,7 @@ def test_the_winner_is_trained(tmp_path, capfd):
     trained = best.train(out=tmp_path / "again", seed=5)
     assert trained.specs["0000"].seed == 5
     assert "ledger, s:" in capfd.readouterr().out
-    assert repr(trained).startswith("One training of torch 1x64")
+    assert "torch 1x64" in repr(trained)
     with pytest.raises((UserError, StudyError)):
         best.train(out=tmp_path / "study")
 

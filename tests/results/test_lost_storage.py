@@ -29,29 +29,21 @@ def writer(url, study):
 @pytest.mark.all
 def test_a_killed_driver_loses_seconds_and_another_goes_on(url, study, said, monkeypatch, tmp_path):
     with writer(url, study) as process:
-        began, written = time.monotonic(), []
-        while time.monotonic() - began < 5.0:
-            number, at = process.stdout.readline().split()
-            written.append((int(number), float(at)))
+        while uploaded(url) < 50:
+            assert process.stdout.readline()
         on_another_machine(monkeypatch, tmp_path, "a third")
         with refused(ErrorCode.STUDY_IN_USE, url):
             open_storage(url)
         process.send_signal(signal.SIGKILL)
-        killed = time.time()
         process.wait()
-        written += [tuple(map(float, line.split())) for line in process.stdout if line.count(".")]
+        there = uploaded(url)
     on_another_machine(monkeypatch, tmp_path)
-    began = time.monotonic()
     with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
-        waited = time.monotonic() - began
         kept = names(place.folder)
-        old = [number for number, at in written if at < killed - 3.0]
-        assert len(old) > 50
-        assert kept[: len(old)] == wanted(len(old)), "nothing older than seconds is lost"
+        assert len(kept) >= there >= 50, "nothing that was uploaded is lost"
         assert kept == wanted(len(kept)), "nothing is doubled"
         for number in range(len(kept), len(kept) + 5):
             store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
-    assert waited < FAST["STALE_S"] + 3
     assert names(url) == wanted(len(kept) + 5)
 
 
@@ -62,7 +54,7 @@ def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(
     with writer(url, study) as process:
         server.door.shut()
         try:
-            while int(process.stdout.readline().split()[0]) < 60:
+            while int(process.stdout.readline()) < 60:
                 pass
         finally:
             process.kill()

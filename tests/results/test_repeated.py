@@ -16,6 +16,7 @@ from raybench.spec.objective import Objective
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import Candidate, stages
 from tests.made_results import curve, raced, results_folder, run_line
+from tests.refusals import numbers_in
 
 COLD = [run_line("0000", 30.0)]
 """The study's first trial."""
@@ -112,7 +113,7 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     assert result_of(results, judge(results).fastest, is_confirmed=True).is_interpolated
     text = shown(results)
     assert "1.33*" in text
-    assert text.count("* interpolated: where the line between two evaluations crosses") == 3
+    assert text.count("* interpolated") == 3
 
 
 def test_what_a_second_look_rescued_was_not_stopped(tmp_path):
@@ -121,10 +122,10 @@ def test_what_a_second_look_rescued_was_not_stopped(tmp_path):
         run_line(f"000{number}", train_s=1.0, learning_rate=0.01 * number) for number in (1, 2, 3)
     ]
     before = results_folder(tmp_path / "before", [*COLD, *stopped])
-    assert tried_words(before) == "4 configurations tried (3 were stopped early and not compared)"
+    assert numbers_in(tried_words(before)) == [4, 3]
     look = raced("0004", 2.0, [2.1], learning_rate=0.01, seed=5)
     after = results_folder(tmp_path / "after", [*COLD, *stopped, *look])
-    assert tried_words(after) == "4 configurations tried (2 were stopped early and not compared)"
+    assert numbers_in(tried_words(after)) == [4, 2]
 
 
 def test_the_interval_of_the_race_s_first_holds_its_typical_time_in_nine_of_ten(tmp_path):

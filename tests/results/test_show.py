@@ -20,6 +20,7 @@ from raybench.results.store import Store
 from raybench.results.verdict import judge
 from raybench.spec.objective import Objective
 from tests.made_results import curve, raced, results_folder, run_line
+from tests.refusals import numbers_in
 
 MOST_LINES = 45
 """Of the screen, whose tables have so many rows whatever else is said."""
@@ -68,46 +69,41 @@ def comment_of(results):
 
 
 def steps(results):
-    return {step.what: step.do for step in next_steps(results, judge(results))}
+    """The suggested commands, each with the numbers that say what it does."""
+    return {step.do: numbers_in(step.what) for step in next_steps(results, judge(results))}
 
 
 def test_a_study_that_was_moved_goes_on_where_it_is(tmp_path):
     results = results_folder(tmp_path / "results" / "my", [run_line("0001", 2.0)])
     own = tmp_path / "results" / "my"  # begun from Python, where the space was no file
     command = f"python -m raybench.tune {own}/study.yaml --out {own}"
-    assert steps(results)["confirm it with new seeds"] == command
+    assert command in steps(results)
     (tmp_path / "results" / "my").rename(tmp_path / "moved")
     results = load(tmp_path / "moved")
     results.study["study"]["search"] = {"trials": 10}
     results.study["command"] = "python -m raybench.tune"
-    both = {"run the 9 trials left, confirm": f"python -m raybench.tune --out {tmp_path}/moved"}
-    assert both.items() <= steps(results).items()
+    assert steps(results)[f"python -m raybench.tune --out {tmp_path}/moved"] == [9]
 
 
 def test_the_steps_are_the_studys_own_commands(tmp_path):
     near = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
     results = study(tmp_path, *near)
     results.study["command"] = "python -m raybench.tune my.yaml --fresh --out x"
-    found = steps(results)
-    assert found == {
-        "train it, keep the model": f"python -m raybench.train {tmp_path}/best.yaml",
-        "resolve 1 tie": f"python -m raybench.tune my.yaml --out {tmp_path} --more 8",
-    }
+    train = {f"python -m raybench.train {tmp_path}/best.yaml": []}
+    resolve = {f"python -m raybench.tune my.yaml --out {tmp_path} --more 8": [1]}
+    assert steps(results) == train | resolve
     (tmp_path / "report.html").write_text("")
     results.study["study"]["search"] = {"trials": 10}
-    found = steps(results)
-    assert list(found)[1:] == [
-        "figures, every trial",
-        "resolve 1 tie",
-        "run the 7 trials left",
-    ]
-    assert found["run the 7 trials left"] == f"python -m raybench.tune my.yaml --out {tmp_path}"
+    search = f"python -m raybench.tune my.yaml --out {tmp_path}"
+    page = {f"{tmp_path}/report.html": []}
+    found = train | page | resolve | {search: [7]}
+    assert list(steps(results).items()) == list(found.items())
     results.study["notes"] = [f"The search ended after 3 of 10 trials: {NOTHING_LEFT}"]
-    assert "run the 7 trials left" not in steps(results)
+    assert search not in steps(results)
     results.study["notes"], results.study["study"]["search"] = [], {"trials": None}
-    for number, offered in ((3, 0), (5, 2)):  # as its grid has
+    for number, offered in ((3, None), (5, [2])):  # as its grid has
         results.study["num_trials"] = number
-        assert f"run the {offered} trials left" in [*steps(results), "run the 0 trials left"]
+        assert steps(results).get(search) == offered
 
 
 def test_a_study_without_a_race_is_confirmed_not_told_to_run_more_which_would_be_refused(tmp_path):
@@ -116,7 +112,7 @@ def test_a_study_without_a_race_is_confirmed_not_told_to_run_more_which_would_be
     results.study["command"] = "python -m raybench.tune my.yaml --no-confirm --out x"
     results.study["study"]["confirm"] = {"race": 0, "fresh": 3}
     command = "python -m raybench.tune my.yaml --out x --confirm race=24"
-    assert steps(results)["confirm it with new seeds"] == command
+    assert command in steps(results)
 
 
 @pytest.mark.parametrize("program", ["raybench tune", "/opt/my env/bin/raybench tune"])
@@ -124,14 +120,14 @@ def test_the_steps_use_the_words_of_the_command_that_was_given(tmp_path, program
     path, name = program.rsplit(" ", 1)
     results = study(tmp_path, raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4]))
     results.study["command"] = f"{shlex.quote(path)} {name} my.yaml --out {tmp_path}"
-    found = list(steps(results).values())
+    found = list(steps(results))
     assert found[0] == f"{shlex.quote(path)} train {tmp_path}/best.yaml"
     assert found[1].startswith(f"{shlex.quote(path)} tune my.yaml --out {tmp_path} --more ")
     assert f"again: {shlex.quote(path)} train THIS_FILE" in comment_of(results)
     own = f"{shlex.quote(path)} {name} my.yaml --out {tmp_path}"
     later = [f"{own} --time-budget 60", f"{own} --more 8"]
     results.study["continued"] = [{"command": one} for one in later]
-    assert list(steps(results).values())[1].startswith(
+    assert list(steps(results))[1].startswith(
         f"{shlex.quote(path)} tune my.yaml --time-budget 60 --out {tmp_path} --more "
     ), "as it was asked for last"
 

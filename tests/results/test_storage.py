@@ -61,7 +61,7 @@ def test_a_url_that_was_emptied_begins_anew(url, study, said):
     assert names(url) == ["00010", "00011"]
     (sentence,) = said
     aside = folder.with_name("study-not-uploaded-1")
-    assert sentence.endswith(f"they are kept in {aside}.")
+    assert sentence.endswith(f" {aside}.")
     assert names(aside) == wanted(5)
 
 

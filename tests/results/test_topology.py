@@ -49,7 +49,7 @@ def test_a_spread_run_wins_only_where_the_study_asked_for_it(tmp_path, part):
     asked = {} if part is None else {part: {"placement_strategy": ["pack", "spread"]}}
     results = results_folder(tmp_path, [PACKED, SPREAD_OUT], study=asked)
     assert judge(results).fastest == ("0002" if part else "0000")
-    assert ("which the study did not ask for" in shown(results)) == (part is None)
+    assert ("did not ask" in shown(results)) == (part is None)
 
 
 def test_each_model_of_gpu_has_its_winner(tmp_path):
