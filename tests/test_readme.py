@@ -57,7 +57,7 @@ CLUSTER_COMMANDS = [line for line in WITHOUT_TOKEN if line.startswith("ray ")]
 PIP_COMMANDS = [line for line in COMMANDS if line.startswith("pip install ")]
 IN_TABLES = re.findall(r"^\|.*\| `((?:raybench|sbatch) [^`]+)` \|", "".join(PAGES.values()), re.M)
 SLURM_COMMANDS = [line for line in (*COMMANDS, *IN_TABLES) if line.startswith("sbatch ")]
-AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "forecast")
+AS_THEY_ARE = ("report", "data", "doctor", "init", "plan", "forecast", "import")
 """Commands that start nothing; the others get --dry-run."""
 
 
@@ -119,6 +119,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         store_optuna_trials()
         for words in ("init -q", "add own_loop.py", f"{COMMITTER} commit -qm start"):
             subprocess.run(["git", *words.split()], check=True)
+        (line,) = (one for one in RAYBENCH_COMMANDS if one.startswith("raybench import "))
+        raybench(*shlex.split(line)[1:])
         raybench("init", "my_data.csv", "--label", "price", "--out", "my_data.yaml")
         (folder / "screen.txt").write_text(raybench("report", "results/digits"))
         for name in ("digits-2", "own_loop"):
@@ -176,6 +178,8 @@ def test_command(line: str, folder: Path) -> None:
         return
     if words[0] == "init":
         words.append("--force")
+    elif words[0] == "import":
+        shutil.rmtree(Path("results") / words[-1])
     elif words[0] not in AS_THEY_ARE and not {"--dry-run", "--fit"} & {*words}:
         words.append("--dry-run")
     assert raybench(*words).strip()

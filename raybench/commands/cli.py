@@ -46,6 +46,7 @@ COMMANDS = {
     "compare": "test whether B is better than A, by paired runs",
     "forecast": "predict learning rate, batch and loss of a large run from small runs",
     "init": "inspect a dataset and write a search space for it",
+    "import": "make a study of runs that another tool recorded",
     "report": "rebuild the tables and the page of a results folder, and print them",
     "doctor": "check hardware, drivers and network",
     "data": "list or remove the decoded datasets that are kept on this machine",
@@ -55,8 +56,10 @@ HOMES = dict.fromkeys(COMMANDS, "raybench.commands") | {
     **dict.fromkeys(("train", "diagnose", "compare"), "raybench.runs"),
 }
 """Packages of the modules that define the functions of the commands."""
-WITHOUT_RAY = ("plan", "forecast", "init", "report", "data")
+WITHOUT_RAY = ("plan", "forecast", "init", "import", "report", "data")
 """Commands that do not start Ray: their functions take no Interrupt."""
+FUNCTIONS = {"import": "import_runs"}
+"""Functions and modules of commands whose name is a keyword of Python."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -175,7 +178,8 @@ def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
     if name not in WITHOUT_RAY:
         refuse_hiding_files(Path.cwd())  # before importing the modules that they hide
     with interrupt.heard():
-        function = getattr(importlib.import_module(f"{HOMES[name]}.{name}"), name)
+        own = FUNCTIONS.get(name, name)
+        function = getattr(importlib.import_module(f"{HOMES[name]}.{own}"), own)
         ended: Ended = function(options) if name in WITHOUT_RAY else function(options, interrupt)
     return ended
 

@@ -74,6 +74,13 @@ def _compare(places: Sequence[str], file: Path) -> Ended:
         raise UserError(
             f"--compare: needs two folders or more, found {places[0]} alone.", ErrorCode.MISSING
         )
-    page = write_comparison([load(place) for place in places], file)
+    studies = [load(place) for place in places]
+    for one in studies:
+        if one.is_imported:
+            raise UserError(
+                f"{one.place}: holds imported runs, whose clock is not known; leave it out.",
+                ErrorCode.CONFLICT,
+            )
+    page = write_comparison(studies, file)
     say(make_console(sys.stdout), f"page: {page}")
     return Ended(cli.DONE, details={"page": page})

@@ -40,10 +40,12 @@ from raybench.results.ranking import (
     cost_of,
     kinds,
     nearest,
+    ranked,
     repeated,
     result_of,
     rows_error,
 )
+from raybench.results.store import IMPORTED
 from raybench.results.study import Study
 from raybench.results.verdict import (
     Verdict,
@@ -71,6 +73,8 @@ CRITICAL_VALUE = 2.33
 
 def configuration_words(results: Study, spec: RunSpec) -> str:
     """Return a configuration in words: `PyTorch on 2 workers, 64 samples a step each, adam ...`."""
+    if results.is_imported:
+        return results.label(spec)
     batch = f"{counted(spec.batch_size_per_worker, 'sample')} a step"
     if spec.accumulate > 1:
         batch = f"{spec.accumulate} passes of {spec.batch_size_per_worker} samples a step"
@@ -127,6 +131,8 @@ def summary_of(results: Study) -> Summary:
         return Summary([(line,) for line in found], caveats=mind)
     if results.study["study"].get("run"):
         return Summary([(_trained(results),)], caveats=notes)
+    if results.is_imported:
+        return Summary([(_imported(results),)], caveats=notes)
     verdict = judge(results)
     each = {kind or "hosts without a GPU": one for kind, one in judge_each(results).items()}
     answer = [] if each else [*(guessing_lines(results) or _unreached(results))]
@@ -596,6 +602,19 @@ def _trained(results: Study) -> str:
     if record.time_to_target_s is None:
         return f"{name} did not reach {words}: {best}, ended by {record.stop}."
     return f"{name} reaches {words} after {record.time_to_target_s:.2f} s ({best})."
+
+
+def _imported(results: Study) -> str:
+    """Return the best of the imported runs, by their own clock."""
+    source, runs = results.study[IMPORTED]["from"], counted(len(results.trials), "run")
+    best = ranked(results.trials).iloc[0]
+    seconds = best["time_to_target_s" if results.is_timed else "train_s"]
+    after = f" after {duration(seconds)} by the clock there" if seconds > 0 else ""
+    reached = f"{results.metric.words} {results.metric.shown(best[results.metric.best_column])}"
+    if results.is_timed and after:
+        reached = target_in_words(results)
+    named = f"trial {best['trial']}, {best['config']}"
+    return f"The best of {runs} of {source} is {named}: {reached}{after}."
 
 
 def _fastest_cell(cells: pd.DataFrame) -> str:

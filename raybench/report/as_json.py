@@ -15,7 +15,7 @@ from raybench.report.pairs import comparison_of, documents
 from raybench.report.study import StudyResults
 from raybench.results.place import is_url
 from raybench.results.ranking import result_of
-from raybench.results.store import DIAGNOSIS, WINNERS
+from raybench.results.store import DIAGNOSIS, IMPORTED, WINNERS
 from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.documents import read_mapping
@@ -130,6 +130,8 @@ def of_results(results: StudyResults) -> dict[str, Any]:
         found["details"] |= {"spec": run.spec.complete(), "seconds": dict(run.ledger)}
         found["details"] |= {key: getattr(run, key) for key in told}
         return found
+    if results.is_imported:
+        found["details"][IMPORTED] = results.study[IMPORTED]
     found["configurations"] = [
         row for gpu, one in judge_each(results).items() for row in _named(results, one, gpu)
     ]

@@ -37,7 +37,8 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
         for name in WINNERS:
             (store.folder / name).unlink(missing_ok=True)
         trial = nearest(results) or nearest(results, "reference")
-        if trial is not None and not guessing_lines(results):
+        can_train = not results.is_imported and not guessing_lines(results)
+        if trial is not None and can_train:
             comment = spec_comment(results, trial, None, "nearest to the target")
             store.write_yaml("best.yaml", results.specs[trial].complete(), comment=comment)
             written.append(store.folder / "best.yaml")

@@ -97,7 +97,7 @@ def show(
 def _show_summary(console: Console, results: Study, *, verbose: bool) -> None:
     found = summary_of(results)
     for paragraph in (
-        *([] if verbose else [ledger_line(results), *failed_line(results)]),
+        *([] if verbose or results.is_imported else [ledger_line(results), *failed_line(results)]),
         *found.caveats,
         *(sensitivity_lines(results) if verbose else []),
         *([f"Confidence: {found.confidence}"] if found.confidence else []),
@@ -160,7 +160,8 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
     title = f"Search: {which}{aim}, single runs, selection-biased"
-    return [(texts(_named(rows, results), forms), title, CONFIGURATION_NOTE)]
+    below = "" if results.is_imported else CONFIGURATION_NOTE
+    return [(texts(_named(rows, results), forms), title, below)]
 
 
 def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:

@@ -116,6 +116,8 @@ FORMAT = 1
 """Format of a results folder, as its `study.yaml` says it."""
 SCALING = "scaling_study"
 """Key of `study.yaml` that holds a scaling study."""
+IMPORTED = "imported"
+"""Key of `study.yaml` that names the source of runs of another tool; also their workload."""
 
 
 class Store(StudyFiles):

@@ -16,13 +16,13 @@ from raybench.results.lock import owner_in
 from raybench.results.place import is_url, local_path
 from raybench.results.records import read_records, read_study, uncollected
 from raybench.results.storage import fetch
-from raybench.results.store import SCALING, STUDY_FILE
+from raybench.results.store import IMPORTED, SCALING, STUDY_FILE
 from raybench.results.trials import curve_table, prediction_table, trial_table
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric
 from raybench.spec.objective import TIME, Baseline, Objective, baseline_value_of
-from raybench.spec.run import RunSpec, describe, label_keys
+from raybench.spec.run import RunSpec, describe, label_keys, settings_words
 from raybench.spec.scaling_study import ScalingStudy
 from raybench.spec.study import target_of
 from raybench.spec.text import command_line
@@ -153,6 +153,11 @@ class Study:
         """Whether this is a scaling study, not a search."""
         return SCALING in self.study
 
+    @property
+    def is_imported(self) -> bool:
+        """Whether another tool recorded the runs, with code and a clock that are not known."""
+        return IMPORTED in self.study
+
     @cached_property
     def scaling_study(self) -> ScalingStudy:
         """The scaling study, as `study.yaml` has it; UserError if the folder holds none."""
@@ -174,7 +179,7 @@ class Study:
 
     def label(self, spec: RunSpec) -> str:
         """Return a configuration of this study in one line, with every searched key."""
-        return describe(spec, label_keys(self.study["study"].get("space", {})))
+        return _label(spec, self.study)
 
     @classmethod
     def load(cls, folder: str | Path, files: Sequence[str] = ()) -> Self:
@@ -205,6 +210,10 @@ class Study:
                 curves=records.curves,
                 baseline_value=value_at_start(study),
             )
+            if IMPORTED in study:  # what is not known of them is not in a label
+                labels = [_label(run.spec, study) for run in records.runs.values()]
+                speeds = trials["samples_per_s"].where(trials["samples"] > 0)
+                trials = trials.assign(config=labels, samples_per_s=speeds)
             return cls(
                 place=place if is_url(place) else str(folder),
                 folder=folder,
@@ -215,6 +224,11 @@ class Study:
                 predictions=prediction_table(records.predictions),
                 evaluations=records.curves,
             )
+
+
+def _label(spec: RunSpec, study: Mapping[str, Any]) -> str:
+    space = study["study"].get("space", {})
+    return settings_words(spec, space) if IMPORTED in study else describe(spec, label_keys(space))
 
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
 from raybench.results.place import check_place
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage
-from raybench.results.store import STUDY_FILE, Store, with_session
+from raybench.results.store import IMPORTED, STUDY_FILE, Store, with_session
 from raybench.runs.deadline import Deadline
 from raybench.runs.options import CompareOptions
 from raybench.runs.preflight import (
@@ -190,6 +190,12 @@ def read_side(
     if isinstance(side, str) and is_own_loop(side):
         content = {"workload": at_revision(side), "objective": RunSpec().objective.model_dump()}
         return validate(RunSpec, apply_settings(content, settings), source)
+    file = Path(side) / STUDY_FILE if isinstance(side, str | Path) else None
+    if file is not None and file.is_file() and IMPORTED in read_mapping(file):
+        raise UserError(
+            f"{source}: holds imported runs, whose code and clock are not known; name a run spec.",
+            ErrorCode.CONFLICT,
+        )
     content, _ = content_of(side, source)
     if "space" not in content:
         return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)

@@ -139,6 +139,11 @@ def changes(given: Any) -> Any:
     return parse_settings(given) if isinstance(given, list) else given
 
 
+def meanings(given: Any) -> Any:
+    """Return the values of several `--column COLUMN=KEY` by their columns."""
+    return parse_settings(given, "--column") if isinstance(given, list) else given
+
+
 TIME = "90|30min|2h"
 Duration = Annotated[float | None, BeforeValidator(duration), Argument(TIME, parse=duration)]
 Text = Annotated[str | None, BeforeValidator(text)]
@@ -456,6 +461,28 @@ class InitOptions(Options):
     """Overwrite an existing file."""
 
 
+class ImportOptions(Options):
+    """Options of the import of runs that another tool recorded."""
+
+    OF: ClassVar[str] = "import"
+    source: Annotated[str, Argument("RUNS.csv|mlruns/|optuna.db", is_positional=True)]
+    """CSV with one row per run, folder that MLflow writes, or Optuna storage (a journal, a SQLite
+    file or a URL; #NAME selects a study)."""
+    name: Annotated[str, Argument("NAME", flag="as")]
+    """Name of the new study in results/, or a folder."""
+    metric: str | None = None
+    """Name of the metric (default: the only one among the columns)."""
+    direction: Literal["max", "min"] | None = None
+    """Whether more or less of the metric is better (default: known, or as in Optuna's study)."""
+    target: float | None = None
+    """Value of the metric that the seconds in column time_to_target_s are of."""
+    columns: Annotated[
+        dict[str, str], BeforeValidator(meanings), Argument("COLUMN=KEY", flag="column")
+    ] = {}
+    """Meaning of a column whose name does not say it: a key such as learning_rate or model.NAME,
+    the metric, time_to_target_s, seconds, samples, or none to leave it out; repeatable."""
+
+
 class ReportOptions(Options):
     """Options of a report."""
 
@@ -497,7 +524,7 @@ OPTIONS: dict[str, type[Options]] = {
     for one in (
         *(TuneOptions, TrainOptions, ScaleOptions, DiagnoseOptions, CompareOptions),
         *(PlanOptions, ForecastOptions, InitOptions),
-        *(ReportOptions, DoctorOptions, DataOptions),
+        *(ImportOptions, ReportOptions, DoctorOptions, DataOptions),
     )
 }
 """Options by command."""

@@ -252,7 +252,7 @@ class Search(Scheduler):
                 continue
             if self._study.search.sampler in MODEL_ALL and not known.keys() <= params.keys():
                 continue
-            if not is_resumed:
+            if not is_resumed and not run.is_of_other_clock:
                 add_answer(self._journal, answer, params, known, {NOT_RUN: EARLIER_STUDY})
             num_learned += 1
             values = values_of_params(params, self._sampled, self._study.fixed)

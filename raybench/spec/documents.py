@@ -355,8 +355,8 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the values of `KEY=VALUE` texts, which are YAML, by the own names of the keys.
+def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any]:
+    """Return the values of an option's `KEY=VALUE` texts, which are YAML, by keys' own names.
 
     If a key is repeated, its last value counts, at its last position: the order of keys matters.
 
@@ -368,12 +368,12 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
         key, separator, text = one.partition("=")
         if not separator or not key.strip():
             raise UserError(
-                f"--set {one}: write it as key=value, for example optimizer=lamb.",
+                f"{option} {one}: write it as key=value, for example optimizer=lamb.",
                 ErrorCode.INVALID_OPTION,
             )
         name = own_name(key.strip())
         found.pop(name, None)
-        found[name] = parse_yaml(text, f"--set {key}")
+        found[name] = parse_yaml(text, f"{option} {key}")
     return found
 
 

@@ -519,8 +519,14 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
         f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker}{passes} "
         f"{named_optimizer(spec)} {spec.learning_rate:.3g}"
     )
-    shown = [key for key in keys if key != "accumulate" and has_value(spec, key)]
-    return " ".join([base, *(f"{shown_key(key)} {_shown_value(spec, key)}" for key in shown)])
+    own = settings_words(spec, [key for key in keys if key != "accumulate"])
+    return f"{base} {own}" if own else base
+
+
+def settings_words(spec: RunSpec, keys: Iterable[str]) -> str:
+    """Return the values of the keys that a spec has, with their names: `n 3 act relu`."""
+    shown = [key for key in keys if has_value(spec, key)]
+    return " ".join(f"{shown_key(key)} {_shown_value(spec, key)}" for key in shown)
 
 
 def _shown_value(spec: RunSpec, key: str) -> str:

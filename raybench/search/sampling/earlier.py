@@ -5,7 +5,6 @@ its runs; those with a learning curve also join the curve model, with wider nois
 trials of the new study, do not appear in its tables, and their times stop no trial.
 """
 
-import csv
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -17,16 +16,26 @@ import optuna
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from raybench.results.foreign import (
+    OTHER_KEYS,
+    SECONDS_TO_TARGET,
+    VALUE,
+    ForeignTable,
+    number_of,
+    positive_number,
+    read_csv,
+)
 from raybench.results.place import comparable, is_url
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.study import Study, load
 from raybench.search.factorisation import GLOBAL_BATCH, SPEED_KEYS
 from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, encode, params_of
 from raybench.search.sampling.optuna_study import JOURNAL_FILE
-from raybench.spec.documents import parse_yaml, validate
+from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.metric import Direction
 from raybench.spec.objective import BUDGET, Objective, StopRule, search_score
-from raybench.spec.run import OPEN, RunSpec, flat, is_key, is_open, shown_key, value_of
+from raybench.spec.run import OPEN, RunSpec, flat, has_value, is_key, is_open, shown_key, value_of
 from raybench.spec.space import (
     NOT_SEARCHED,
     SEARCHABLE,
@@ -41,14 +50,14 @@ from raybench.stats.record import Evaluation, RunRecord
 
 DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
 """Matches the URL of an Optuna storage."""
+TABLES = (".csv", ".tsv")
+OPTION = "--seed-from "
+"""Beginning of messages about a source."""
 SQLITE = b"SQLite format 3"
 OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
 """Files that may be named in place of their results folder."""
 SAME = ("workload", "dataset", "objective")
 """Settings that must be equal for scores to be comparable."""
-OTHER_KEYS = {"lr": "learning_rate", "batch_size": "batch_size_per_worker"}
-"""Column names of other tools, and the run spec keys they stand for."""
-SECONDS = "time_to_target_s"
 USEFUL = (None, "oom", "nan")
 """Failures of runs that say something about their configuration; None: no failure."""
 
@@ -70,6 +79,8 @@ class EarlierRun:
     """Its record, judged by the objective of the study; None if the source is not raybench's."""
     curve: Sequence[Evaluation] = ()
     """Its evaluations; empty if unknown."""
+    is_of_other_clock: bool = False
+    """Whether its seconds only order the first trials (`raybench import`)."""
 
     def score(self, objective: Objective) -> float | None:
         """Return the score that a search minimizes; None if it has neither seconds nor a value, or
@@ -169,10 +180,12 @@ def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = Non
         )
     is_own = path.name in OWN_FILES and (path.parent / STUDY_FILE).is_file()
     if DATABASE.match(place) or (path.is_file() and not is_own):
-        if path.suffix.lower() in (".csv", ".tsv"):
-            return _from_table(path, study, space or {})
-        return _from_optuna(place, study, space or {})
+        if path.suffix.lower() in TABLES:
+            return _from_table(read_csv(path, OPTION), study, space or {})
+        return _from_optuna(read_optuna(place, OPTION), study, space or {})
     earlier = load(path.parent if is_own else folder)
+    if earlier.is_imported:
+        return _from_imported(earlier, study)
     if earlier.study["study"].get("run"):
         return _from_training(earlier, study)
     if not earlier.searched:
@@ -351,49 +364,91 @@ def _not_default(spec: RunSpec) -> set[str]:
     return {key for key, value in found if is_open(key) or value != value_of(default, key)}
 
 
-def _from_table(path: Path, study: StudySpec, space: Space) -> Earlier:
+def _from_table(table: ForeignTable, study: StudySpec, space: Space) -> Earlier:
     """Return the rows of a CSV with columns for settings, `time_to_target_s` and the metric."""
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        sample = file.read(4096)
-        file.seek(0)
-        delimiter = max(",;\t", key=sample.partition("\n")[0].count)
-        reader = csv.DictReader(file, delimiter=delimiter)
-        rows, columns = list(reader), list(reader.fieldnames or [])
+    columns = table.columns
     keys = {one: key for one in columns if (key := _key_of(one, space)) is not None}
     if not keys:
         raise UserError(
-            f"--seed-from {path}: has no column of a searched key; name them {', '.join(space)}.",
+            f"--seed-from {table.place}: has no column of a searched key; name them "
+            f"{', '.join(space)}.",
             ErrorCode.MISSING,
         )
     metric = study.objective.judged_by
     of_value = next((one for one in (metric.best_column, metric.name) if one in columns), None)
-    if of_value is None and SECONDS not in columns:
+    if of_value is None and SECONDS_TO_TARGET not in columns:
         raise UserError(
-            f"--seed-from {path}: says not what its rows reached; add a column {SECONDS} or "
-            f"{metric.name}.",
+            f"--seed-from {table.place}: says not what its rows reached; add a column "
+            f"{SECONDS_TO_TARGET} or {metric.name}.",
             ErrorCode.MISSING,
         )
     runs = []
-    for row in rows:
-        cells = {name: _cell(text) for name, text in row.items() if text and isinstance(text, str)}
-        if cells.get("state") == "failed":
-            continue
-        settings = {key: cells[one] for one, key in keys.items() if one in cells}
-        seconds, value = _seconds(cells.get(SECONDS)), _number(cells.get(of_value or ""))
-        runs.append(EarlierRun(settings, settings, seconds, value))
-    return Earlier(str(path), runs)
+    for row in table.rows:
+        settings = {key: row[one] for one, key in keys.items() if one in row}
+        seconds = positive_number(row.get(SECONDS_TO_TARGET))
+        runs.append(EarlierRun(settings, settings, seconds, number_of(row.get(of_value or ""))))
+    return Earlier(table.place, runs)
 
 
-def _from_optuna(place: str, study: StudySpec, space: Space) -> Earlier:
-    """Return the complete trials of an Optuna study.
+def _from_optuna(table: ForeignTable, study: StudySpec, space: Space) -> Earlier:
+    """Return the complete trials of an Optuna study; UserError if its values are others."""
+    objective = study.objective
+    metric = objective.judged_by
+    is_value = table.direction == metric.direction
+    if not (is_value or objective.kind != BUDGET):
+        raise UserError(
+            f"--seed-from {table.place}: its values are not this study's {metric.words} (its "
+            f"direction: {table.direction}imize); leave it out.",
+            ErrorCode.CONFLICT,
+        )
+    runs = []
+    for row in table.rows:
+        own = {one.removeprefix("user_attrs_").removeprefix("params_"): row[one] for one in row}
+        settings = {key: own[one] for one in own if (key := _key_of(one, space)) is not None}
+        value = float(row[VALUE])
+        seconds = positive_number(own.get(SECONDS_TO_TARGET) if is_value else value)
+        runs.append(EarlierRun(settings, settings, seconds, value if is_value else None))
+    words = f"its values taken for {metric.words if is_value else 'seconds to the target'}"
+    return Earlier(table.place, runs, words)
+
+
+def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
+    """Return the runs of `raybench import`; UserError if they are of another metric or target.
+
+    Their seconds are of another clock: they order the first trials, and no sampler is told them.
+    """
+    then, now = earlier.objective, study.objective
+    asked = [("metric", then.judged_by.name, now.judged_by.name)]
+    asked += [("target", str(then.target), str(now.target))] if earlier.is_timed else []
+    for key, old, new in asked:
+        if old != new:
+            raise _another_task(earlier.place, f"{key} was {old}, is {new}")
+    if earlier.is_timed and study.search.sampler != "model":
+        raise UserError(
+            f"--seed-from {earlier.place}: its seconds are of another clock, which search.sampler: "
+            f"{study.search.sampler} cannot use; leave it out, or set search.sampler: model.",
+            ErrorCode.CONFLICT,
+        )
+    runs = []
+    for run in earlier.runs.values():
+        keys = [key for key in earlier.searched if has_value(run.spec, key)]
+        settings = {key: value_of(run.spec, key) for key in keys}
+        seconds, value = run.time_to_target_s, run.best_value
+        own = EarlierRun(settings, settings, seconds, value, is_of_other_clock=earlier.is_timed)
+        runs.append(own)
+    words = "by another clock, so its seconds only order the first trials"
+    return Earlier(earlier.place, runs, words if earlier.is_timed else "")
+
+
+def read_optuna(place: str, asked: str = "") -> ForeignTable:
+    """Read the complete trials of an Optuna study: parameters, user attributes, and the value.
 
     Args:
         place: Journal file, SQLite file or database URL; with `#NAME` if it has several studies.
-        study: The new study.
-        space: Its search space.
+        asked: Option that names it, for messages.
 
     Raises:
-        UserError: The storage cannot be read, or its values are not comparable.
+        UserError: The storage cannot be read, or its trials have several values.
     """
     storage, _, name = place.partition("#")
     try:
@@ -405,40 +460,37 @@ def _from_optuna(place: str, study: StudySpec, space: Space) -> Earlier:
             raise ValueError("holds no Optuna study")
         if name not in names:
             raise UserError(
-                f"--seed-from {place}: which Optuna study? Add its name, {storage}#NAME; there are "
+                f"{asked}{place}: which Optuna study? Add its name, {storage}#NAME; there are "
                 f"{', '.join(names)}.",
                 ErrorCode.UNKNOWN_NAME,
             )
         theirs = optuna.load_study(study_name=name, storage=found)
-        trials = theirs.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        directions = [one.name for one in theirs.directions]
+        trials = theirs.get_trials(deepcopy=False)
+        directions = [one.name.lower() for one in theirs.directions]
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 (any fault of a foreign file, by several libraries)
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"--seed-from {place}: cannot be read as an Optuna storage ({reason}); name a results "
+            f"{asked}{place}: cannot be read as an Optuna storage ({reason}); name a results "
             "folder, a CSV or an Optuna storage.",
             ErrorCode.INVALID_FILE,
         ) from None
-    objective = study.objective
-    metric = objective.judged_by
-    is_value = directions[0] == ("MAXIMIZE" if metric.direction == "max" else "MINIMIZE")
-    if len(directions) > 1 or not (is_value or objective.kind != BUDGET):
+    if len(directions) > 1:
         raise UserError(
-            f"--seed-from {place}: its values are not this study's {metric.words} (its directions: "
-            f"{', '.join(directions).lower()}); leave it out.",
+            f"{asked}{place}: its trials have several values (its directions: "
+            f"{', '.join(directions)}); leave it out.",
             ErrorCode.CONFLICT,
         )
-    runs = []
-    for trial in trials:
-        own = {**trial.params, **trial.user_attrs}
-        settings = {key: own[one] for one in own if (key := _key_of(one, space)) is not None}
-        value = float(trial.values[0])
-        seconds = _seconds(own.get(SECONDS) if is_value else value)
-        runs.append(EarlierRun(settings, settings, seconds, value if is_value else None))
-    words = f"its values taken for {metric.words if is_value else 'seconds to the target'}"
-    return Earlier(place, runs, words)
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    rows = [
+        {f"user_attrs_{key}": one for key, one in trial.user_attrs.items()}
+        | {f"params_{key}": one for key, one in trial.params.items()}
+        | {VALUE: trial.value}
+        for trial in complete
+    ]
+    direction: Direction = "max" if directions == ["maximize"] else "min"
+    return ForeignTable(place, rows, len(trials) - len(complete), direction)
 
 
 def _storage(place: str) -> optuna.storages.BaseStorage:
@@ -469,22 +521,3 @@ def _as_in(key: str, value: Any, possible: Sequence[Any]) -> Any:
     if not is_open(key) or is_one_of(key, value, possible):
         return value
     return next((one for one in possible if one == value or str(one) == str(value)), value)
-
-
-def _cell(text: str) -> Any:
-    """Return the value of a cell parsed as YAML, or its text if that fails."""
-    try:
-        return parse_yaml(text.strip().removeprefix("'") if text[:2] == "'=" else text.strip(), "")
-    except UserError:
-        return text
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
-
-
-def _seconds(value: Any) -> float | None:
-    """Return seconds to the target; None for values of at most 0, which mark a miss."""
-    seconds = _number(value)
-    return seconds if seconds is not None and seconds > 0 else None

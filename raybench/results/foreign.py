@@ -1,0 +1,350 @@
+"""Runs that another tool recorded, and the study that `raybench import` makes of them.
+
+The code that ran, its hardware and its clock are not known. `study.yaml` names the source under
+`imported`: seconds of such a study are shown, but no winner is named by them (`results.verdict`),
+and they are not compared with those of raybench.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raybench.results.store import IMPORTED, STUDY_FILE, Store, with_session
+from raybench.spec.documents import parse_yaml, read_mapping, validate
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean
+from raybench.spec.metric import METRICS, OTHER_METRIC_NAMES, Direction, Metric
+from raybench.spec.objective import BUDGET, TIME, naming
+from raybench.spec.own_loop import OWN_DATA
+from raybench.spec.run import OPEN, RunSpec, is_key, nested
+from raybench.spec.space import NOT_SEARCHED
+from raybench.spec.text import counted
+from raybench.spec.values import identity
+from raybench.stats.record import Evaluation, RunOutcome
+
+VALUE, SECONDS_TO_TARGET, SECONDS, SAMPLES = "value", "time_to_target_s", "seconds", "samples"
+"""Meanings of columns that are no settings; `value` is the metric, and the value of Optuna."""
+LEFT_OUT = "none"
+"""Meaning of a column that is left out."""
+OTHER_KEYS = {"lr": "learning_rate", "batch_size": "batch_size_per_worker"}
+"""Column names of other tools, and the run spec keys they stand for."""
+OTHER_NAMES = OTHER_KEYS | dict.fromkeys(
+    ("train_s", "duration", "runtime", "_runtime", "train_runtime", "time_total_s"), SECONDS
+)
+BOOKKEEPING = ("trial", "number", "run", "run_id", "id", "name", "state", "status", "seed")
+"""Columns that are neither settings nor results."""
+SETTING = re.compile(r"^(params[._]|config[/.])")
+"""Prefix of settings in the tables of MLflow, Optuna and Ray Tune, whose other columns are none."""
+MEASURE = re.compile(r"^(metrics\.|user_attrs_)")
+VALIDATION = re.compile(r"^(val|valid|validation|eval)[_/]")
+NOT_ENDED = ("failed", "fail", "pruned", "killed", "running")
+"""States of rows that are left out."""
+FINISHED = (3, "FINISHED")
+"""Status of a finished run of MLflow."""
+
+
+@dataclass(frozen=True)
+class ForeignTable:
+    """Runs of another tool: a row of values by column for each."""
+
+    place: str
+    """Path or URL given by the user."""
+    rows: Sequence[Mapping[str, Any]]
+    """Values of the runs that ended well; unknown ones are left out."""
+    num_failed: int = 0
+    direction: Direction | None = None
+    """Direction of an Optuna study, whose metric is in column `value`."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns with a value in some row."""
+        return list(dict.fromkeys(column for row in self.rows for column in row))
+
+
+def read_csv(path: Path, asked: str = "") -> ForeignTable:
+    """Read a CSV with a row for each run; `asked` is the option that names it, for messages.
+
+    Raises:
+        UserError: It is not a table.
+    """
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        sample = file.read(4096)
+        file.seek(0)
+        delimiter = max(",;\t", key=sample.partition("\n")[0].count)
+        try:
+            given = list(csv.DictReader(file, delimiter=delimiter))
+        except csv.Error as error:
+            message = f"{asked}{path}: is no CSV ({error})."
+            raise UserError(message, ErrorCode.INVALID_FILE) from None
+    rows = [
+        {name: cell_value(text) for name, text in row.items() if text and isinstance(text, str)}
+        for row in given
+    ]
+    states = [str(row.get("state", row.get("status"))).lower() for row in rows]
+    kept = [row for row, state in zip(rows, states, strict=True) if state not in NOT_ENDED]
+    return ForeignTable(str(path), kept, len(rows) - len(kept))
+
+
+def cell_value(text: str) -> Any:
+    """Return the value of a cell parsed as YAML or Python's None, or its text if that fails."""
+    if text == "None":
+        return None
+    try:
+        return parse_yaml(text.strip().removeprefix("'") if text[:2] == "'=" else text.strip(), "")
+    except UserError:
+        return text
+
+
+def read_mlflow(folder: Path) -> ForeignTable:
+    """Read the runs of an experiment, with the last values of their metrics, from `mlruns`.
+
+    Args:
+        folder: The folder that MLflow writes, or that of one experiment in it.
+
+    Raises:
+        UserError: It holds no runs, or those of several experiments.
+    """
+    experiments: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
+    for file in sorted([*folder.glob("*/meta.yaml"), *folder.glob("*/*/meta.yaml")]):
+        meta = read_mapping(file)
+        if "run_id" in meta and meta.get("lifecycle_stage") != "deleted":
+            experiments.setdefault(file.parent.parent, []).append((file.parent, meta))
+    if len(experiments) != 1:
+        problem = "holds no runs of MLflow; name the folder mlruns"
+        if experiments:
+            problem = f"holds several experiments; name one: {', '.join(map(str, experiments))}"
+        raise UserError(f"{folder}: {problem}.", ErrorCode.NOT_FOUND)
+    (runs,) = experiments.values()
+    rows = []
+    for run, meta in runs:
+        if meta.get("status") in FINISHED:
+            begun, ended = number_of(meta.get("start_time")), number_of(meta.get("end_time"))
+            row = {} if begun is None or ended is None else {"duration": (ended - begun) / 1000}
+            row |= {f"params.{name}": cell_value(text) for name, text in _texts(run / "params")}
+            for name, text in _texts(run / "metrics"):  # lines of milliseconds, value, step
+                row[f"metrics.{name}"] = cell_value(text.strip().rpartition("\n")[2].split()[1])
+            rows.append(row)
+    return ForeignTable(str(folder), rows, len(runs) - len(rows))
+
+
+def _texts(folder: Path) -> list[tuple[str, str]]:
+    """Return the names of the files below a folder that are not empty, and their texts."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.stat().st_size]
+    return [
+        (one.relative_to(folder).as_posix(), one.read_text("utf-8", "replace")) for one in files
+    ]
+
+
+def match_columns(
+    table: ForeignTable, named: Mapping[str, str], metric: str | None, direction: Direction | None
+) -> tuple[Metric, dict[str, str]]:
+    """Return the metric of the runs, and what their columns mean.
+
+    Args:
+        table: The runs.
+        named: Meanings by column: a run spec key, the metric, `time_to_target_s`, `seconds`,
+            `samples`, or `none` for a column to leave out. Others go by their names.
+        metric: Name of the metric; by default the only known one among the columns.
+        direction: Direction of a metric that raybench does not know.
+
+    Returns:
+        The metric, and by column `value`, `time_to_target_s`, `seconds`, `samples` or a key.
+
+    Raises:
+        UserError: A column is unknown or matches nothing, or there is no metric.
+    """
+    for column in named:
+        if column not in table.columns:
+            message = f"--column {column}: is no column of {table.place}; "
+            message += did_you_mean(column, table.columns)
+            raise UserError(message, ErrorCode.UNKNOWN_NAME)
+    meanings = {one: named.get(one) or _meaning(one) for one in table.columns}
+    found, value = _metric_of(table, meanings, metric, direction)
+    columns, unmatched = {value: VALUE}, []
+    is_export = any(map(SETTING.match, table.columns))
+    for column, meaning in meanings.items():
+        is_key_of_run = is_key(meaning) and meaning.partition(".")[0] not in _NO_SETTINGS
+        is_meant = is_key_of_run or meaning in (SECONDS_TO_TARGET, SECONDS, SAMPLES)
+        if column == value or meaning == LEFT_OUT:
+            continue
+        if is_meant and meaning not in columns.values():
+            columns[column] = meaning
+        elif SETTING.match(column) and column not in named:
+            columns[column] = own_setting(meaning)
+        elif column in named or not (is_export or _is_no_setting(meaning)):
+            unmatched.append(column)
+    if unmatched:
+        first, own = unmatched[0], own_setting(unmatched[0])
+        raise UserError(
+            f"{table.place}: what is in column {', '.join(unmatched)}? Say it for each: --column "
+            f"{first}={own} for a setting of your own, --column {first}=none to leave it out.",
+            ErrorCode.UNKNOWN_KEY if first in named else ErrorCode.MISSING,
+        )
+    if not any(map(is_key, columns.values())):
+        message = f"{table.place}: no column is a setting; name one with --column NAME=KEY."
+        raise UserError(message, ErrorCode.MISSING)
+    return found, columns
+
+
+_NO_SETTINGS = {"seed", *NOT_SEARCHED} - {*OPEN}
+
+
+def own_setting(column: str) -> str:
+    """Return the run spec key for a column that is a setting of the user's own."""
+    name = re.sub(r"\W", "_", column.removeprefix("model."))
+    return f"model.{'_' if name[:1].isdigit() else ''}{name}"
+
+
+def _meaning(column: str) -> str:
+    name = MEASURE.sub("", SETTING.sub("", column))
+    return OTHER_NAMES.get(name, name)
+
+
+def _is_no_setting(meaning: str) -> bool:
+    """Return whether a column is known to hold no setting."""
+    return meaning in (*BOOKKEEPING, VALUE) or _metric_name(meaning) in METRICS
+
+
+def _metric_name(column: str) -> str:
+    """Return the name of the metric of a column: accuracy for `val_acc`."""
+    name = VALIDATION.sub("", column.lower()).removeprefix("best_")
+    return "accuracy" if name == "acc" else OTHER_METRIC_NAMES.get(name, name)
+
+
+def _metric_of(
+    table: ForeignTable,
+    meanings: Mapping[str, str],
+    metric: str | None,
+    direction: Direction | None,
+) -> tuple[Metric, str]:
+    """Return the metric and its column, that of the validation set if there are several."""
+    place, wanted, found = table.place, direction or table.direction, dict[str, str]()
+    for column, meaning in meanings.items():
+        name = metric if meaning == metric else _metric_name(meaning)
+        is_asked = name in METRICS if metric is None else name == metric
+        is_first = name not in found or VALIDATION.match(meaning)
+        if name is not None and is_asked and is_first and not SETTING.match(column):
+            found[name] = column
+    if not found and metric is not None and table.direction is not None:
+        found = {metric: VALUE}
+    if len(found) != 1:
+        raise UserError(
+            f"{place}: which column is the metric? Name it with --metric; there are "
+            f"{', '.join(found or meanings)}.",
+            ErrorCode.MISSING if metric is None else ErrorCode.UNKNOWN_NAME,
+        )
+    ((name, column),) = found.items()
+    known = METRICS.get(OTHER_METRIC_NAMES.get(name, name))
+    if known is None and wanted is None:
+        message = f"{place}: is more {name} better, or less? Add --direction max or min."
+        raise UserError(message, ErrorCode.MISSING)
+    if known is not None and wanted not in (None, known.direction):
+        message = f"{place}: the best {name} is not its {wanted}imum; name what its values are "
+        raise UserError(f"{message}with --metric.", ErrorCode.CONFLICT)
+    return known or Metric(name, wanted or "max"), column
+
+
+def write_imported(
+    folder: Path,
+    table: ForeignTable,
+    metric: Metric,
+    columns: Mapping[str, str],
+    target: float | None,
+) -> None:
+    """Write `study.yaml` and the records of imported runs.
+
+    Args:
+        folder: The new results folder.
+        table: The runs.
+        metric: Their metric.
+        columns: What their columns mean.
+        target: Value that the seconds to target are of; None: values are compared.
+
+    Raises:
+        UserError: The seconds lack their target or the target its seconds, or a value is invalid.
+    """
+    place, is_timed = table.place, SECONDS_TO_TARGET in columns.values()
+    if (target is not None) != is_timed:
+        raise UserError(
+            f"{place}: --target and the column {SECONDS_TO_TARGET}, the seconds to it, belong "
+            "together; give both (--column NAME=KEY says what a column is), or leave both out.",
+            ErrorCode.MISSING,
+        )
+    runs = [{columns[one]: row[one] for one in row if one in columns} for row in table.rows]
+    runs = [run for run in runs if number_of(run.get(VALUE)) is not None]
+    values = [float(run[VALUE]) for run in runs]
+    if not runs or (metric.is_share and not 0 <= min(values) <= max(values) <= 100):
+        message = f"{place}: holds no {metric.words} in the column named so; name another --metric."
+        raise UserError(message, ErrorCode.INVALID_VALUE)
+    percent = 100 if metric.is_share and max(values) > 1 else 1
+    times = [positive_number(run.get(one)) for run in runs for one in (SECONDS, SECONDS_TO_TARGET)]
+    objective = naming(metric) | {"kind": TIME if is_timed else BUDGET, "target": target}
+    if any(times):
+        objective["max_train_seconds"] = max(one for one in times if one)
+    study: dict[str, Any] = {"workload": IMPORTED, "dataset": OWN_DATA, "objective": objective}
+    space: dict[str, dict[str, Any]] = {}
+    lines = []
+    for number, run in enumerate(runs):
+        settings = {key: one for key, one in run.items() if is_key(key)}
+        for key, one in settings.items():
+            space.setdefault(key, {})[identity(one)] = one
+        spec = _spec(nested(settings) | study, f"{place}, run {number + 1}")
+        lines.append(_line(f"{number:04d}", spec, run, values[number] / percent))
+    notes = [
+        f"Imported from {place}: the code, the hardware and the clock of these runs are not known, "
+        "so their seconds are shown and never compared with seconds that raybench has measured. "
+        "Settings that are not named there have their defaults in the tables."
+    ]
+    if missing := table.num_failed + len(table.rows) - len(runs):
+        notes.append(f"Left out: {counted(missing, 'run')} that failed or without {metric.words}.")
+    study["space"] = {key: list(known.values()) for key, known in space.items()}
+    source = {"from": place, "columns": dict(columns)}
+    with Store(folder) as store:
+        content = {"study": study, IMPORTED: source, "notes": notes}
+        store.write_yaml(STUDY_FILE, with_session({}) | content)
+        for line in lines:
+            store.append(line)
+
+
+def _spec(content: dict[str, Any], source: str) -> RunSpec:
+    try:
+        return validate(RunSpec, content, source)
+    except UserError as error:
+        advice = "a setting of your own is kept by --column NAME=model.NAME."
+        raise UserError(f"{str(error).removesuffix('.')}; {advice}", error.code) from None
+
+
+def _line(name: str, spec: RunSpec, run: Mapping[str, Any], value: float) -> dict[str, Any]:
+    """Return the record line of a run that ended somewhere; what is not known of it is empty."""
+    reached_s = positive_number(run.get(SECONDS_TO_TARGET))
+    seconds = positive_number(run.get(SECONDS)) or reached_s or 0.0
+    last = Evaluation(
+        index=0,
+        epoch=math.nan,
+        samples=int(positive_number(run.get(SAMPLES)) or 0),
+        train_s=seconds,
+        train_loss=math.nan,
+        value=value,
+        learning_rate=math.nan,
+        samples_per_s=math.nan,
+        best_value=value,
+        time_to_target_s=reached_s,
+        stop="epochs" if reached_s is None else "target",
+    )
+    outcome = RunOutcome(evaluation=last, ledger={"train": seconds}, wall_s=seconds)
+    return outcome.record(name, spec, role="trial", source=None, stopped_by="epochs").line()
+
+
+def number_of(value: Any) -> float | None:
+    """Return a finite number of a cell; None for any other value."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def positive_number(value: Any) -> float | None:
+    """Return a number above 0; None for others, as seconds to target of at most 0 mark a miss."""
+    number = number_of(value)
+    return number if number is not None and number > 0 else None
