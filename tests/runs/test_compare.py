@@ -57,13 +57,13 @@ SLOW = [2.0, 2.1, 2.2, 1.9, 2.0, 2.3, 1.8, 2.0, 2.1]
 @pytest.mark.parametrize(
     ("a", "b", "code", "says"),
     [
-        (SLOW, FAST, DONE, "B is better than A by 5"),
-        (FAST, SLOW, WORSE, "B is worse than A by"),
-        (FAST * 4, LIKE_FAST * 4, NO_DIFFERENCE, "no difference of 2 % or more"),
-        (FAST[:3], SLOW[:3], UNDECIDED, "undecided after 3 pairs"),
-        (FAST, [], UNDECIDED, "undecided after 0 pairs"),
-        (MISSED, FAST, DONE, "by reaching the target more often"),
-        (MISSED, MISSED, UNDECIDED, "undecided after 9 pairs (90 % interval not known"),
+        (SLOW, FAST, DONE, "B is better"),
+        (FAST, SLOW, WORSE, "B is worse"),
+        (FAST * 4, LIKE_FAST * 4, NO_DIFFERENCE, " 2 % "),
+        (FAST[:3], SLOW[:3], UNDECIDED, "3 pairs"),
+        (FAST, [], UNDECIDED, "0 pairs"),
+        (MISSED, FAST, DONE, "more often"),
+        (MISSED, MISSED, UNDECIDED, "9 pairs (90 % interval not known"),
     ],
 )
 def test_the_answer_and_its_exit_code(a, b, code, says):
@@ -98,8 +98,10 @@ def test_values_at_a_budget_are_compared_in_points():
         },
         0.02,
     )
-    assert answer_lines(found)[-1].startswith("B is better than A by 5.0 points (90 % interval ")
-    assert "accuracy 95.00 % in the median of 12 runs" in answer_lines(found)[1]
+    lines = answer_lines(found)
+    assert lines[-1].startswith("B is better")
+    assert "5.0 points (90 % interval " in lines[-1]
+    assert all(value in lines[1] for value in ("95.00 %", "12 runs"))
 
 
 def test_runs_that_an_error_ended_at_once_are_none(tmp_path):

@@ -32,7 +32,7 @@ from raybench.scaling.measurements import Cell
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums, NoiseTerms
-from tests.refusals import refused
+from tests.refusals import numbers_in, refused
 from tests.runs.made_up import CRITICAL, law, needed, reaching, run_of, study_of, write
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
@@ -63,7 +63,7 @@ def test_every_repeat_is_a_measurement_of_its_cell(results) -> None:
 def test_the_model_predicts_the_law_and_says_how_good_it_is(results) -> None:
     (fitted,) = fit_study(results, predict="8,16")
     assert median_error(fitted.left_out) < 0.1
-    assert "Leave-one-out error: median" in " ".join(fitted.words())
+    assert "Leave-one-out" in " ".join(fitted.words())
     table = fitted.predictions
     assert set(table["num_workers"]) == {8, 16}
     assert table["extrapolated"].all()
@@ -125,9 +125,7 @@ def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:
     runs, curves = run_of(study, law, time_to_target_s=None)
     results = load(write(tmp_path / "missed", study, runs, curves))
     (one,) = target_plans([results], fit_study(results, predict=None))
-    assert one.sentences[0].startswith(
-        "No plan: samples to target: at no batch size did most runs reach"
-    )
+    assert one.sentences[0].startswith("No plan: ")
     assert one.answers.empty
 
 
@@ -204,13 +202,13 @@ def test_what_was_run_stands_beside_it_and_the_rest_is_said_to_be_no_measurement
     assert set(measured["global_batch_size"]) == {BATCH}
     assert np.median(np.abs(measured["error"])) < 0.1
     (sentence,) = one_size.sentences
-    assert "Of one batch size, 64," in sentence
-    assert "within a factor of three" in sentence
+    assert "64" in sentence
+    assert "three" in sentence
 
 
 def test_without_noise_one_batch_size_makes_no_plan(tmp_path: Path) -> None:
     one = plan_of(tmp_path, BATCH, has_noise=False)
-    assert one.sentences[0].startswith("No plan: samples to target: two batch sizes or more")
+    assert one.sentences[0].startswith("No plan: ")
     assert one.table.empty
 
 
@@ -246,8 +244,9 @@ def test_every_run_of_several_workers_tells_it(tmp_path: Path) -> None:
     assert len(values) == 2
     np.testing.assert_allclose(values, OF_GRADIENTS, rtol=0.05)
     (line,) = noise_lines(results)
-    assert "the critical batch is about 50" in line
+    assert "critical batch" in line
     assert "(2 runs, " in line
+    assert numbers_in(line)[0] == pytest.approx(OF_GRADIENTS, rel=0.05)
 
 
 PAIRS = """model,gpu_type,num_workers,num_nodes,batch_size_per_worker
@@ -267,9 +266,9 @@ def test_a_file_that_names_pairs_is_matched_with_what_was_measured(results, tmp_
     assert [(c.num_workers, c.batch_size_per_worker) for c in fitted.asked] == [(8, 64), (8, 32)]
     lines = not_measured(results, str(asked))
     assert len(lines) == 2, "a pair is named once"
-    assert "row 4: A100 was not measured" in lines[0]
-    assert "row 5: bert was not measured" in lines[1]
-    assert lines[1].endswith("has torch, mnist_small.")
+    assert "row 4: A100 " in lines[0]
+    assert "row 5: bert " in lines[1]
+    assert "torch, mnist_small" in lines[1]
 
 
 def test_a_file_without_pairs_or_with_empty_ones_is_for_every_series(results, tmp_path) -> None:

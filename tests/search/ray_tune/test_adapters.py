@@ -104,8 +104,8 @@ def test_a_trial_that_cannot_win_is_stopped(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("lost", "failure", "message"),
     [
-        (ray.exceptions.ActorDiedError(), "worker_lost", "the trial's own process was lost"),
-        (None, "error", "ValueError: no such thing (traceback: errors/0000.txt)"),
+        (ray.exceptions.ActorDiedError(), "worker_lost", "process"),
+        (None, "error", "(traceback: errors/0000.txt)"),
     ],
 )
 def test_a_trial_that_raises_is_no_lost_process(
@@ -118,7 +118,8 @@ def test_a_trial_that_raises_is_no_lost_process(
     trial.get_error = lambda: "Traceback ...\n  in step\nValueError: no such thing\n"
     controller.callback.on_trial_error(1, [], trial)
     record = stage.record(trial.config["trial"])
-    assert (record.failure, record.message, record.samples) == (failure, message, 1000)
+    assert (record.failure, record.samples) == (failure, 1000)
+    assert message in record.message
     assert stage.released == [trial.config["trial"]]
 
 
