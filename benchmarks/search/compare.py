@@ -26,7 +26,7 @@ from recorded import Config, Table, Task
 from scipy import stats
 
 from raybench.results.store import machine, versions
-from raybench.stats.sequential import ERRORS, outcome_of
+from raybench.stats.sequential import ALPHA, outcome_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "compare.md"
 NAMES = ("flights_mlp", "docstrings_text", "cifar_resnet", "docstrings_throttled")
@@ -49,7 +49,7 @@ def sequential(a: np.ndarray, b: np.ndarray) -> Verdict:
         differences = (a - b).tolist()
     for number in range(2, len(differences) + 1):
         known = [one for one in differences[:number] if not math.isnan(one)]
-        found = outcome_of(known, errors=ERRORS)
+        found = outcome_of(known, errors=ALPHA)
         if found != "undecided":
             return found, number
     return "undecided", len(differences)
@@ -67,8 +67,8 @@ def watched_t_test(a: np.ndarray, b: np.ndarray) -> Verdict:
         if min(len(ours), len(theirs)) < 2:
             continue
         p = stats.ttest_ind(ours, theirs, alternative="greater").pvalue
-        if p < ERRORS or p > 1 - ERRORS:
-            return ("better" if p < ERRORS else "worse"), number
+        if p < ALPHA or p > 1 - ALPHA:
+            return ("better" if p < ALPHA else "worse"), number
     return "undecided", len(a)
 
 
@@ -76,7 +76,7 @@ def mann_whitney(a: np.ndarray, b: np.ndarray, *, size: int = 20) -> Verdict:
     """Test once, after 20 pairs."""
     p = stats.mannwhitneyu(a[:size], b[:size], alternative="greater").pvalue
     other = stats.mannwhitneyu(a[:size], b[:size], alternative="less").pvalue
-    found = "better" if p < ERRORS else "worse" if other < ERRORS else "undecided"
+    found = "better" if p < ALPHA else "worse" if other < ALPHA else "undecided"
     return found, size
 
 
@@ -160,7 +160,7 @@ def main() -> int:
                 f"{share['undecided']:.1%} | {median(sizes):.0f} ({np.quantile(sizes, 0.9):.0f}) |"
             )
             if world == "the same" and test == "raybench compare":
-                is_wrong = max(share["better"], share["worse"]) > ERRORS
+                is_wrong = max(share["better"], share["worse"]) > ALPHA
     found_in = ", ".join(f"{name} ({len(rows)})" for name, rows in zip(NAMES, tables, strict=True))
     text = "\n".join(
         [

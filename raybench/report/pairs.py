@@ -15,7 +15,7 @@ from raybench.spec.objective import TIME, Objective
 from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.replicates import Replicate
-from raybench.stats.sequential import ERRORS, Comparison, PairOutcome, compare, pairs_needed
+from raybench.stats.sequential import ALPHA, Comparison, PairOutcome, compare, pairs_needed
 from raybench.stats.standing import replicate_of
 
 EXIT_CODES: dict[PairOutcome, int] = {
@@ -48,7 +48,7 @@ class Pairs:
     runs: Mapping[str, Mapping[int, Replicate]]
     smallest: float = 0.0
     """Smallest difference that matters: a share of the seconds or value, or points / 100."""
-    errors: float = ERRORS
+    errors: float = ALPHA
     """Error rate over all sides together."""
     is_throughput: bool = False
     """Whether training seconds per sample are compared (`--metric samples_per_s`)."""

@@ -51,7 +51,7 @@ from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.run import RunSpec, describe, flat, label_keys
 from raybench.spec.space import num_configurations
 from raybench.spec.study import build_study
-from raybench.stats.sequential import ERRORS
+from raybench.stats.sequential import ALPHA
 
 RUN_NAME = "{side}-{number:03d}"
 
@@ -70,7 +70,7 @@ class Compared:
     """Smallest relative difference that matters."""
     is_throughput: bool = False
     """Whether samples per second are compared, instead of results by the objective."""
-    errors: float = ERRORS
+    errors: float = ALPHA
     """Error rate of this comparison; less if it is one of a session of many."""
 
     @property
@@ -384,7 +384,7 @@ def errors_left(file: Path, digest: str) -> float:
             begun = [json.loads(line)["of"] for line in opened.read().splitlines()]
             order = list(dict.fromkeys([*begun, digest]))
             place = order.index(digest) + 1
-            errors = ERRORS / (place * (place + 1))
+            errors = ALPHA / (place * (place + 1))
             if digest not in begun:
                 opened.write(json.dumps({"of": digest, "errors": errors}) + "\n")
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Records of runs and their statistics: clock, records, replicates."""
+"""Run records and statistics: ledger, records, replicates, curve model, sequential test."""

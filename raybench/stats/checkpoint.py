@@ -5,7 +5,7 @@ The folder of a run holds a folder per checkpoint, named after the index of the 
     000012/state.json     the run so far (RunState), size and SHA-256 of the weights
     000012/weights.pt     `Trainer.state` (`weights.npz` for TensorFlow)
 
-It is written under a hidden name and renamed.
+A checkpoint is written to a hidden folder and then renamed, so a visible one is complete.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Whole
 
 VERSION = 3
-"""Version of the format; other versions are refused."""
+"""Format version; other versions are rejected."""
 IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
 """Run-spec keys that do not change the result of a run."""
 
 
 class DamagedCheckpointError(UserError):
-    """A checkpoint (`source`) is incomplete; the one before it may be complete."""
+    """Incomplete or corrupted checkpoint (`source`); the previous checkpoint may still be valid."""
 
     def __init__(self, source: str, problem: str) -> None:
         super().__init__(
@@ -44,20 +44,22 @@ class DamagedCheckpointError(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """State of a run after one of its evaluations, except for `Trainer.state`.
+    """State of a run after an evaluation, without `Trainer.state` (weights, optimizer, random
+    states).
 
-    Sample order and schedule are functions of the samples seen, the rest follows from the curve.
+    Nothing more is needed: sample order and learning-rate schedule depend only on the samples seen,
+    the rest follows from the learning curve.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     version: Whole
     spec_digest: str
-    """`spec_digest` of the run spec; the state of another run is refused."""
+    """`spec_digest` of the run spec; a state with another digest is rejected."""
     spec: dict[str, Any]
-    """The run spec as plain data, to name the differences of another one."""
+    """Run spec as plain data, to list the differences from another run spec in an error message."""
     evaluations: tuple[Evaluation, ...]
-    """The curve so far, at least one evaluation; the last one has the ledger so far."""
+    """Evaluations so far, at least one; the last one holds the ledger so far."""
 
     @classmethod
     def after(cls, spec: RunSpec, evaluations: Sequence[Evaluation]) -> "RunState":
@@ -84,11 +86,11 @@ class RunState:
 
     @property
     def train_s(self) -> float:
-        """Seconds on the training clock so far."""
+        """Training seconds so far."""
         return self.evaluations[-1].train_s
 
     def check(self, spec: RunSpec, source: str) -> None:
-        """Raise UserError if this is the state of a run of another spec."""
+        """Raise UserError if the state belongs to another run spec."""
         if self.spec_digest == spec_digest(spec):
             return
         ours, theirs = flat_keys(spec.document()), flat_keys(self.spec)
@@ -112,8 +114,8 @@ class Saved(BaseModel):
 def spec_digest(spec: RunSpec) -> str:
     """Return the SHA-256 of everything that determines the result of a run.
 
-    Keys at their defaults, optimizer settings at theirs, the metric accuracy and a baseline value
-    do not change it.
+    Keys and optimizer settings at their defaults, the default metric `accuracy` and the baseline
+    value do not change the digest.
     """
     names = ["direction", "is_share", "baseline_value"]
     names += ["metric"] if spec.objective.judged_by == ACCURACY else []
@@ -129,13 +131,14 @@ class Checkpoint:
 
     state: RunState
     weights: Path
-    """File of `Trainer.state` of rank 0: model, optimizer, random states of all ranks."""
+    """File with the `Trainer.state` of rank 0: model, optimizer, and the random states of all
+    ranks."""
     refused: tuple[str, ...] = ()
-    """A sentence for each newer, damaged checkpoint."""
+    """One message for each newer checkpoint that was damaged."""
 
 
 KEPT = 2
-"""Checkpoints that are kept per run: one more in case the last is damaged."""
+"""Number of checkpoints kept per run: the latest, and the previous one in case it is damaged."""
 STATE_FILE = "state.json"
 WEIGHTS_FILES = {"torch": "weights.pt", "tensorflow": "weights.npz", "python": "weights.bin"}
 
@@ -144,7 +147,7 @@ def write_checkpoint(folder: Path, state: RunState, place: Callable[[Path], obje
     """Write a checkpoint below the folder of a run and delete all but the last KEPT.
 
     Args:
-        folder: Folder of the run, in which one process writes at a time.
+        folder: Folder of the run; only one process may write to it at a time.
         state: State of the run.
         place: Writes `Trainer.state` to a path.
 
@@ -167,7 +170,7 @@ def write_checkpoint(folder: Path, state: RunState, place: Callable[[Path], obje
     }
     # Metrics may be NaN or infinite, which Python's JSON supports.
     content.write_text(json.dumps(document, indent=1))
-    # Otherwise the rename may survive a power cut but not the content.
+    # Without fsync the rename may survive a power failure while the content does not.
     for path in (weights, content):
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -183,7 +186,7 @@ def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
     """Return the newest complete checkpoint below the folder of a run, None if there is none.
 
     Raises:
-        UserError: It is of another spec or version, or all checkpoints are damaged.
+        UserError: It belongs to another run spec or format version, or all checkpoints are damaged.
     """
     refused: list[str] = []
     for path in reversed(_found(folder)):
@@ -197,10 +200,10 @@ def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
 
 
 def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
-    """Return one checkpoint of a run spec.
+    """Read and verify the checkpoint at `path`.
 
     Raises:
-        UserError: It is of another spec or version.
+        UserError: It belongs to another run spec or format version.
         DamagedCheckpointError: It is incomplete.
     """
     source, name = f"{path}: the checkpoint", WEIGHTS_FILES[spec.framework]
@@ -253,7 +256,7 @@ def _found(folder: Path) -> list[Path]:
 
 
 def _remove_others(folder: Path, index: int) -> None:
-    """Delete all but the last KEPT checkpoints up to `index`; later ones were damaged."""
+    """Delete all but the last KEPT checkpoints up to `index`, and later ones, which are damaged."""
     kept = [path for path in _found(folder) if int(path.name) <= index][-KEPT:]
     for path in {*_found(folder), *folder.glob(".*.partial")}.difference(kept):
         shutil.rmtree(path, ignore_errors=True)

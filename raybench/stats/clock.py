@@ -1,4 +1,4 @@
-"""Ledger of a run's seconds by phase, CPU use, and the time of day."""
+"""Ledger of a run's wall-clock seconds by phase, CPU usage, and Unix time."""
 
 import functools
 import math
@@ -19,22 +19,22 @@ PHASES = DRIVER_PHASES + WORKER_PHASES
 |---|---|
 | queue | waiting for resources of a worker group |
 | start | starting the group; 0 if it was warm |
-| lost | waiting for lost workers, and work that had to be repeated; not training time |
-| setup | data, model, optimizer: building and releasing them |
-| compile | first step, tracing and warm-up on throw-away data |
-| train | training: the clock of the objective, with waiting for data (`input`) |
+| lost | waiting for replacements of lost workers, and repeating lost work; not training time |
+| setup | building and releasing data, model and optimizer |
+| compile | first step, tracing and warm-up, on data that is discarded |
+| train | training, including waiting for data (`input`); the only phase that the objective counts |
 | eval | validation |
 | checkpoint | saving weights and checkpoints |
 | report | sending results and commands, and the driver's work between two commands |
 """
 OTHER = "other"
-"""Wall time of a run that no phase accounts for: below 1 % for a run that ended well, negative if
-the maxima over ranks overlap."""
+"""Wall time not attributed to any phase; below 1 % for a run that ended normally. It can be
+negative, because phases are maxima over ranks and these may overlap."""
 CPU_NAMES = ("train_cpu", "disturbed")
-"""Ledger entries within `train`: CPU seconds of the worker, and seconds that other processes, the
-host of a virtual machine or a quota took from its cores."""
+"""Ledger entries measured during `train`: CPU seconds of the worker, and seconds that other
+processes, the hypervisor (steal) or a CPU quota (throttling) took from its cores."""
 AWAY = "away"
-"""Phase of a worker's ledger between two commands, which the driver accounts for."""
+"""Phase of a worker's ledger between two commands; the driver attributes that time."""
 
 
 class CpuUse(NamedTuple):
@@ -43,26 +43,27 @@ class CpuUse(NamedTuple):
     own: float = 0.0
     """CPU seconds of this process."""
     delayed: float = 0.0
-    """Seconds that threads of this process waited for a core, summed over threads."""
+    """Seconds that runnable threads of this process waited for a core, summed over threads."""
     busy: float = 0.0
-    """Seconds that the cores of this process were busy with any process."""
+    """Busy seconds of the cores that this process may use, over all processes."""
     taken: float = 0.0
-    """Seconds per core that the host of a virtual machine stole or a quota refused."""
+    """Seconds per core lost to hypervisor steal or quota throttling."""
 
     def minus(self, earlier: "CpuUse") -> "CpuUse":
-        """Return the use since an earlier reading."""
+        """Return the usage since an earlier reading."""
         return CpuUse(*(now - then for now, then in zip(self, earlier, strict=True)))
 
     def plus(self, other: "CpuUse") -> "CpuUse":
-        """Return the sum of two uses."""
+        """Return the sum of two usage records."""
         return CpuUse(*map(sum, zip(self, other, strict=True)))
 
     def disturbed_s(self, seconds: float) -> float:
-        """Return how much of an interval of `seconds` with this use others took.
+        """Return how many seconds others took from an interval of `seconds` with this CPU usage.
 
-        Threads of one process also delay each other, so delays count only up to the time that other
-        processes used its cores, per thread that was delayed at once, and never more than the
-        process did not use itself (a quota's seconds are those of its whole group).
+        Threads of one process also delay each other, so delays are capped by the CPU time of other
+        processes on the same cores, and divided by the mean number of threads that run or wait. The
+        result is capped by the time that the process itself left unused, since throttling is
+        counted for the whole cgroup.
         """
         by_others = max(0.0, min(self.delayed, self.busy - self.own))
         at_once = max(1.0, (self.own + self.delayed) / max(seconds, 1e-9))
@@ -71,9 +72,9 @@ class CpuUse(NamedTuple):
 
 
 def cpu_use() -> CpuUse:
-    """Return this process's use so far (0.3 ms with 40 threads).
+    """Return the CPU usage of this process so far; this takes 0.3 ms with 40 threads.
 
-    Only its own CPU seconds outside Linux, and in containers that renumber cores or hide the quota.
+    Outside Linux, and in containers that renumber cores or hide the quota, only `own` is measured.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     own = used.ru_utime + used.ru_stime
@@ -104,7 +105,8 @@ def cpu_use() -> CpuUse:
 
 @functools.cache
 def _quota() -> Path | None:
-    """Return the cgroup file with the time that a quota refused this process, if any."""
+    """Return the `cpu.stat` file of this process's cgroup with the throttled time; None without
+    one."""
     own = Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
     files = (Path("/sys/fs/cgroup", folder, "cpu.stat") for folder in (own, "", "cpu"))
     return next(
@@ -113,9 +115,9 @@ def _quota() -> Path | None:
 
 
 def _refused_s() -> float:
-    """Return the seconds so far that a quota refused, per core that the group may use.
+    """Return the throttled seconds so far, per core that the cgroup may use.
 
-    Linux sums them over all cores of the group.
+    Linux reports the sum over the cores of the cgroup.
     """
     if (file := _quota()) is None:
         return 0.0
@@ -132,10 +134,10 @@ def _refused_s() -> float:
 
 
 class Ledger:
-    """Assigns wall time to phases; every moment is in exactly one.
+    """Assigns wall time to phases; exactly one phase is active at any time.
 
-    Each worker keeps one with `time.perf_counter`. The device must be synchronized before `enter`,
-    so that queued work counts for the phase that queued it.
+    Each worker has a ledger based on `time.perf_counter`. Synchronize the device before `enter`, so
+    that asynchronous work counts for the phase that launched it.
     """
 
     def __init__(
@@ -146,13 +148,14 @@ class Ledger:
         cpu: Callable[[], CpuUse] = cpu_use,
         earlier: Mapping[str, float] | None = None,
     ) -> None:
-        """Begin in a phase.
+        """Start the ledger in a phase.
 
         Args:
             phase: First phase.
-            clock: Seconds.
-            cpu: CPU use; read where `train` begins and ends, in the time of the phases around it.
-            earlier: Seconds by phase of the run up to the checkpoint that it resumes from.
+            clock: Returns the current time in seconds.
+            cpu: Returns the CPU usage. Called when `train` begins and ends, on the time of the
+                neighboring phases.
+            earlier: Seconds by phase up to the checkpoint from which the run resumes.
         """
         self._clock, self._cpu = clock, cpu
         self._earlier = {name: (earlier or {}).get(name, 0.0) for name in ("train", *CPU_NAMES)}
@@ -191,7 +194,8 @@ class Ledger:
         return self._seconds[phase] + running
 
     def snapshot(self) -> dict[str, float]:
-        """Return the seconds of every worker phase, and CPU_NAMES up to the last end of `train`."""
+        """Return the seconds of every worker phase so far, and CPU_NAMES up to the last end of
+        `train`."""
         train_s = self.seconds("train") - self._earlier["train"]
         cpu = dict(zip(CPU_NAMES, (self._used.own, self._used.disturbed_s(train_s)), strict=True))
         seconds = {name: self.seconds(name) for name in WORKER_PHASES}
@@ -201,12 +205,12 @@ class Ledger:
 def merge_ranks(snapshots: list[Mapping[str, float]]) -> dict[str, float]:
     """Return the maximum over ranks of each phase.
 
-    Ranks wait for one another at the end of every phase, so the maxima sum to the time that the
-    workers were busy (see `OTHER`).
+    Ranks synchronize at the end of every phase, so the maxima sum to about the wall time of the
+    workers (see `OTHER`).
     """
     return {name: max(snapshot[name] for snapshot in snapshots) for name in snapshots[0]}
 
 
 def unix_seconds() -> float:
-    """Return the Unix time; the system clock may jump."""
+    """Return the Unix time in seconds. It is not monotonic: the system clock may jump."""
     return datetime.now(UTC).timestamp()

@@ -1,7 +1,7 @@
 """Records of a study: one line per evaluation, one per finished run.
 
-The annotations validate records that are read from a file (`results.records`); constructors do not
-validate.
+The type annotations are used to validate records read from a file (`results.records`); the
+constructors do not validate.
 """
 
 import math
@@ -23,7 +23,7 @@ Truth = Annotated[bool, Strict()]
 Measured = Annotated[
     float, Strict(), BeforeValidator(lambda value: math.nan if value is None else value)
 ]
-"""May be NaN, which is null in a JSON file."""
+"""Float that may be NaN (null in JSON)."""
 
 Phase = Literal["search", "confirm", "reference", "scaling", "compare"]
 Role = Literal["trial", "placement_check", "race", "confirm", "reference", "scaling", "pair"]
@@ -32,10 +32,10 @@ Role = Literal["trial", "placement_check", "race", "confirm", "reference", "scal
 | role | run |
 |---|---|
 | trial | proposed by the search |
-| placement_check | another placement of a trial, whose time was only predicted |
-| race | candidate with a new seed, beside others, to find the winner |
-| confirm | winner with a new seed, alone, for its printed time |
-| reference | sets the target |
+| placement_check | a trial's configuration on another placement, until now only predicted |
+| race | candidate with a new seed, in parallel with others, to find the winner |
+| confirm | winner with a new seed, alone on the machine, for the reported time |
+| reference | run of a default configuration that sets the target |
 | scaling | repeat of a cell of a scaling study |
 | pair | one side of a pair of `raybench compare` |
 """
@@ -51,12 +51,12 @@ PHASE_OF: dict[Role, Phase] = {
 State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
 MACHINE_FAULTS = ("worker_lost",)
-"""Failures that the configuration did not cause, so that the run may be retried. A `timeout` is
-its own: the loop did not answer, or took longer than `search.trial_seconds`."""
+"""Failures not caused by the configuration; such runs may be retried. `timeout` is not among them:
+the training loop itself hung or exceeded `search.trial_seconds`."""
 DISTURBED_SHARE, DISTURBED_S = 0.25, 0.05
-"""A run is disturbed if other processes took more than this share of its training seconds, and
-more than these seconds. One busy process per core takes half; ten short runs with the highest
-priority on a busy machine lost 0.09 to 0.20 to the search itself and the host."""
+"""A run is disturbed if other processes took more than DISTURBED_SHARE of its training seconds and
+more than DISTURBED_S seconds. For scale: one competing process per core takes half; ten short
+top-priority runs on a busy machine lost 9 to 20 % to the search process and the hypervisor."""
 StopReason = Literal[
     "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
 ]
@@ -66,7 +66,7 @@ CUT_SHORT: dict[Purpose, tuple[StopReason, ...]] = {
     "comparison": ("interrupted", "time_budget", "scheduler"),
     "importance": ("interrupted", "time_budget"),
 }
-"""Stop reasons with which a run does not count, by purpose: see `RunRecord.counts_for`."""
+"""Stop reasons that exclude a run, by purpose: see `RunRecord.counts_for`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +80,10 @@ class Evaluation:
     samples: Whole
     """Training samples seen so far by all workers together."""
     train_s: Measured
-    """Seconds on the training clock so far, max over ranks."""
+    """Training seconds so far (phase `train`), max over ranks."""
     train_loss: Measured
-    """Mean training loss since the last evaluation, with what a Keras model adds to it (weight and
-    activity penalties, `add_loss`)."""
+    """Mean training loss since the last evaluation, including losses that a Keras model adds
+    (regularizers, `add_loss`)."""
     value: Measured
     """Metric of the objective on the full validation set."""
     learning_rate: Measured
@@ -93,7 +93,7 @@ class Evaluation:
     ledger: dict[str, float] = field(default_factory=dict)
     """Seconds of every worker phase so far, max over ranks."""
     best_value: float | None = None
-    """Best value so far, or with `best_at_budget` the last: the run is judged by it."""
+    """Value that the run is judged by: the best so far, or with `best_at_budget` the latest."""
     time_to_target_s: float | None = None
     """Train seconds to the target; None while it is not reached (and held)."""
     stop: StopReason | None = None
@@ -101,44 +101,45 @@ class Evaluation:
     failure: Literal["nan"] | None = None
     """`nan` if the loss or the weights are not finite."""
     value_error: Measured | None = None
-    """Standard error of `value` by the sampling of the validation rows; None for a share, whose
-    error is binomial."""
+    """Standard error of `value` from the finite validation set; None for a proportion (accuracy),
+    whose error is binomial."""
     rank_s: tuple[Measured, ...] | None = None
-    """Training seconds of each rank since the last evaluation, without waiting for other ranks;
+    """Training seconds of each rank since the last evaluation, excluding waits for other ranks;
     None if workers exchange gradients."""
     rank_parts: tuple[tuple[Measured, Measured, Measured], ...] | None = None
-    """Parts of each rank's training seconds since the last evaluation: CPU time, time when other
-    processes had its cores, waiting for data. Only for several workers that exchange nothing, and
-    with `record_steps`."""
+    """For each rank since the last evaluation: CPU seconds, seconds in which other processes had
+    its cores, seconds waiting for data. Only for several workers, and only with `record_steps` or
+    without gradient exchange."""
     steps: StepTimes | None = None
-    """Times of the optimizer steps since the last evaluation, None if none had a whole global
-    batch; this and the following are None unless the run spec asks for `record_steps`."""
+    """Step times since the last evaluation; None if no step had a full global batch. This field and
+    those below (except `skipped_steps`) are None without `record_steps`."""
     input_s: Measured | None = None
     """Seconds of `train_s` spent waiting for data so far, max over ranks."""
     evenness: Measured | None = None
-    """Seconds of the fastest worker over those of the slowest for these steps, at most 1. Workers
-    that exchange gradients wait for one another and are near 1. None for one worker."""
+    """Load balance over these steps: seconds of the fastest worker divided by seconds of the
+    slowest, at most 1. Near 1 if workers exchange gradients, since they wait for each other. None
+    for one worker."""
     memory_peak_bytes: Whole | None = None
-    """Peak memory of a worker since the run began, max over ranks: its tensors on a GPU, the whole
-    process on a CPU, with memory kept from earlier runs."""
+    """Peak memory of a worker since the run began, max over ranks: allocated tensors on a GPU; on a
+    CPU the whole process, including memory kept from earlier runs."""
     gpu_utilization: Measured | None = None
-    """Share of the training time since the last evaluation in which the GPU was busy, mean over
+    """Fraction of the training time since the last evaluation in which the GPU was busy, mean over
     ranks; None without GPUs, or if unknown."""
     bytes_exchanged_per_step: Whole | None = None
     """Bytes that a worker contributes to the gradient exchange of one optimizer step."""
     noise_scale: NoiseSums | None = None
-    """Gradient noise over several workers, for `scaling.fits.noise_scales`."""
+    """Sums of gradient noise over the workers; input of `scaling.fits.noise_scales`."""
     skipped_steps: Whole | None = None
-    """With `precision: fp16`: steps since the run began that were skipped because a gradient was
-    not finite; of the first worker if workers exchange nothing."""
+    """With `precision: fp16`: number of steps so far that were skipped because a gradient was not
+    finite; on rank 0 if workers do not exchange gradients."""
 
     def line(
         self, trial: str, *, role: "Role | None" = None, spec: RunSpec | None = None
     ) -> dict[str, Any]:
-        """Return the record line of this evaluation.
+        """Return this evaluation as a dict, the content of one line of `records.jsonl`.
 
-        That of a run's first evaluation also holds the role and run spec, if given, for readers of
-        a running study: the run's own record is written at its end.
+        The line of a run's first evaluation also holds role and run spec (if given), so that a
+        running study can be read before the record of the run is written.
         """
         content = asdict(self)
         keys = (*CURVE_KEYS, *(key for key in OPTIONAL_KEYS if content[key] is not None))
@@ -153,7 +154,7 @@ _KEYS = [one.name for one in fields(Evaluation)]
 CURVE_KEYS = tuple(_KEYS[: _KEYS.index("ledger")])
 """Fields of an Evaluation that every `eval` line holds."""
 OPTIONAL_KEYS = tuple(_KEYS[_KEYS.index("value_error") :])
-"""Fields that an `eval` line holds where they are not None."""
+"""Fields of an Evaluation that an `eval` line holds only if they are not None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +177,7 @@ class Prediction:
         return self.num_workers * self.time_to_target_s
 
     def line(self) -> dict[str, Any]:
-        """Return the record line of this prediction."""
+        """Return this prediction as a dict, the content of one line of `records.jsonl`."""
         return {"kind": "prediction", **asdict(self)}
 
 
@@ -188,7 +189,7 @@ class RunRecord:
     """Name of the run, unique in the study."""
     role: Role
     source: str | None
-    """Trial whose configuration it repeats, or cell that it is a repeat of."""
+    """Trial whose configuration this run repeats, or scaling-study cell that it belongs to."""
     state: State
     failure: Failure | None
     message: str | None
@@ -197,7 +198,8 @@ class RunRecord:
     spec: RunSpec
     num_parameters: Whole | None
     batch_statistics: Truth | None
-    """Whether the model normalizes over the samples of one worker's batch."""
+    """Whether the model normalizes with the batch statistics of one worker (unsynchronized
+    BatchNorm)."""
     time_to_target_s: Seconds | None
     best_value: Finite | None
     test_value: Finite | None
@@ -206,24 +208,24 @@ class RunRecord:
     ledger: dict[str, Finite]
     """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
     wall_s: Seconds
-    """Seconds from asking for workers until the result was known, on the driver's clock; for a run
-    that another driver began, its ledger up to the checkpoint counts."""
+    """Wall seconds from the request for workers to the result, on the driver's clock. For a run
+    resumed by another driver, the ledger seconds up to the checkpoint are added."""
     concurrent: Whole
-    """Largest number of other runs that trained at the same time."""
+    """Maximum number of other runs that trained at the same time."""
     hosts: list[str]
     devices: list[str]
     finished: str
-    """UTC, ISO 8601."""
+    """End time, UTC, ISO 8601."""
     workers_per_node: list[Whole] = field(default_factory=list)
-    """Workers on each node of the cluster, most first; empty if unknown."""
+    """Number of workers on each node, largest first; empty if unknown."""
     accelerators: list[str] = field(default_factory=list)
-    """GPU models of its workers, each once; empty without GPUs."""
+    """Distinct GPU models of its workers; empty without GPUs."""
     waited_for: str | None = None
-    """Resources that were missing while it was queued, in words; None if none were."""
+    """Text that names the resources it was queued for; None if it did not wait."""
     restarts: Whole = 0
-    """Number of times that it was resumed or restarted after losing its workers."""
+    """Number of times it was resumed or restarted after losing its workers."""
     restart_reason: str | None = None
-    """Reason of the last of these losses, one line."""
+    """Reason of the last loss of workers, one line."""
     code: str | None = None
     """Version of the user's code that it ran (`models.code`); None if unknown."""
 
@@ -238,18 +240,18 @@ class RunRecord:
         return self.disturbed_s > max(DISTURBED_SHARE * self.ledger["train"], DISTURBED_S)
 
     def counts_for(self, purpose: Purpose) -> bool:
-        """Return whether the run says something about its configuration.
+        """Return whether the run is valid evidence about its configuration, for a purpose.
 
         Args:
-            purpose: `measurement`: a result of its own, so it must have run to its end.
-                `comparison`: a run of a configuration that is repeated; one stopped by the cutoff
-                of the race counts too, as a miss. `importance`: the score of a trial; one stopped
-                early by the search counts too.
+            purpose: `measurement`: a result by itself, which must have run to its end.
+                `comparison`: one of a configuration's repeated runs; a run stopped by the race
+                cutoff (`cap`) counts as a miss. `importance`: input to hyperparameter importance;
+                trials stopped early count too.
 
         Returns:
-            False for a run that was cut short in a way that the purpose does not allow
-            (`CUT_SHORT`), and for one lost to a fault of the machine. A failure of the
-            configuration itself (out of memory, NaN, an error) always counts.
+            False if its stop reason is excluded for the purpose (`CUT_SHORT`), and after a machine
+            fault. A failure of the configuration itself (out of memory, NaN, an error) always
+            counts.
         """
         return self.failure not in MACHINE_FAULTS and self.stop not in CUT_SHORT[purpose]
 
@@ -260,7 +262,7 @@ class RunRecord:
 
     @property
     def places(self) -> list[str]:
-        """Host and device of each rank, for people."""
+        """Host and device of each rank, as display text."""
         pairs = zip(self.hosts, self.devices, strict=True)
         return [f"host {host}, {device}" for host, device in pairs]
 
@@ -270,7 +272,7 @@ class RunRecord:
         return PHASE_OF[self.role]
 
     def line(self) -> dict[str, Any]:
-        """Return the record line of this run."""
+        """Return this run as a dict, the content of one line of `records.jsonl`."""
         own = {"kind": "run", "trial": self.trial, "phase": self.phase}
         content = {one.name: getattr(self, one.name) for one in fields(self)}
         return own | content | {"spec": self.spec.document()}
@@ -278,24 +280,24 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """State of a run as its driver knows it; once `is_over`, the source of its record."""
+    """State of a run as known to the driver; once `is_over`, its record is built from it."""
 
     evaluation: Evaluation | None = None
-    """The last one; None before the first."""
+    """Latest evaluation; None before the first."""
     is_over: bool = False
     """Whether the run has ended by itself or by a failure."""
     traceback: str = ""
     """Traceback of a failure in code."""
     baseline_value: float | None = None
-    """Baseline value where the objective has none: 1 / number of classes; None if unknown."""
+    """Baseline value to use if the objective has none: 1 / number of classes; None if unknown."""
     saved: int | None = None
     """Index of the evaluation that follows its newest checkpoint; None without a checkpoint."""
     refused: str | None = None
-    """Reason why it started over instead of resuming from its checkpoint."""
+    """Why the run restarted from scratch instead of resuming from its checkpoint."""
     notes: tuple[str, ...] = ()
-    """Sentences for the user on the model and on how it ended; not a failure."""
+    """Messages for the user about the model or the end of the run; not failures."""
     mistake: ErrorCode | None = None
-    """Kind of mistake in the model or its settings with which it could not start."""
+    """Error code if a user mistake in the model or its settings kept the run from starting."""
     # The following fields are in the record under the same names.
     failure: Failure | None = None
     message: str | None = None
@@ -320,13 +322,14 @@ class RunOutcome:
 
     @property
     def user_error(self) -> UserError | None:
-        """The user's mistake with which the run could not start; None for any other end."""
+        """The error if a user mistake kept the run from starting; otherwise None."""
         if self.mistake is None:
             return None
         return UserError(self.message, self.mistake, self.traceback)
 
     def score(self, objective: Objective) -> float:
-        """Return the score that the search minimizes; the worst one without an evaluation."""
+        """Return the score that the search minimizes: the worst possible after a failure or without
+        an evaluation."""
         if self.failure is not None or self.evaluation is None:
             return worst_score(objective, baseline_value=self.baseline_value)
         return search_score(
@@ -339,7 +342,8 @@ class RunOutcome:
     def record(
         self, name: str, spec: RunSpec, *, role: Role, source: str | None, stopped_by: StopReason
     ) -> RunRecord:
-        """Return the record of the run; `stopped_by`: why it was stopped, if not by itself."""
+        """Return the record of the run; `stopped_by` is the stop reason if the run did not end by
+        itself."""
         last = self.evaluation
         names = {one.name for one in fields(self)} & {one.name for one in fields(RunRecord)}
         same = {name: getattr(self, name) for name in names}

@@ -1,8 +1,8 @@
-"""Statistics of repeated runs: expected running times, their noise, ties, intervals.
+"""Statistics of repeated runs: expected running time, noise, significance, confidence intervals.
 
-Times are compared by logarithms: the effect of a seed is relative. With best_at_budget
-(`is_timed=False`) all runs take the same seconds and values are compared as they are; less is
-better, so negate an accuracy.
+Times are compared on a log scale, since a seed changes them by a factor. With `best_at_budget`
+(`is_timed=False`) all runs train equally long, and metric values are compared on their own scale.
+Smaller is better, so accuracies are passed negated.
 """
 
 import math
@@ -14,20 +14,21 @@ from statistics import fmean, median
 import numpy as np
 
 PRIOR_SIGMA = 0.3
-"""Standard deviation of log seconds to a target before any was repeated: 0.315 over the 34
-configurations of `benchmarks/results/search_real.json`, 0.12 to 0.54 in each."""
+"""Prior standard deviation of log seconds to target across seeds. Measured: 0.315 pooled over the
+34 configurations of `benchmarks/results/search_real.json`, 0.12 to 0.54 for single ones."""
 PRIOR_FREEDOM = 3.0
-"""Degrees of freedom of the prior: a sigma of 0.19 to 0.88 (90 %), about as observed; ten
-repetitions outweigh it."""
+"""Degrees of freedom of that prior: its 90 % range of sigma is 0.19 to 0.88, about as observed. Ten
+repeated runs outweigh it."""
 OWN_FREEDOM = 8.0
-"""Most degrees of freedom of the pooled noise beside a configuration's own runs: sigma differs
-between configurations (0.12 to 0.54 in that file, the range that 8 degrees of freedom allow)."""
+"""Maximum degrees of freedom of the pooled noise when it is combined with a configuration's own
+runs, because sigma differs between configurations (0.12 to 0.54 in that file, the spread that 8
+degrees of freedom imply)."""
 WIDER_FREEDOM = 1.0
-"""Degrees of freedom of the pooled noise beside runs that scatter more than it explains."""
-SURE = 0.95
-"""One-sided: 90 % between two ends."""
+"""The same maximum for a configuration that scatters significantly more than the pooled noise."""
+UPPER_QUANTILE = 0.95
+"""Probability below the upper end of a two-sided 90 % interval."""
 APART = 0.975
-"""One-sided level of a significant difference: 5 % on both sides together."""
+"""Quantile for a significant difference (two-sided level of 5 %)."""
 
 
 @dataclass(frozen=True)
@@ -35,55 +36,61 @@ class Replicate:
     """One run of a configuration."""
 
     seconds: float
-    """Train seconds to the target, or all that a missed, capped or failed run spent.
+    """Training seconds to the target; all training seconds for a run that missed, was capped or
+    failed.
 
-    With best_at_budget the value, less is better; ignored for a failed run.
+    With `best_at_budget` the metric value instead (smaller is better); ignored for a failed run.
     """
     is_hit: bool
     """Whether the target was reached; with best_at_budget, whether the run did not fail."""
 
     def times(self, factor: float) -> "Replicate":
-        """Return the same run in another unit: worker-seconds for a number of workers."""
+        """Return the same run with `seconds` multiplied by `factor`, such as the number of workers
+        for worker-seconds."""
         return Replicate(self.seconds * factor, self.is_hit)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Scatter of the runs of one configuration."""
+    """Run-to-run variation of one configuration."""
 
     sigma: float
     """Standard deviation of log seconds or of values; infinite if nothing is known."""
     freedom: float
-    """Degrees of freedom behind it."""
+    """Degrees of freedom of `sigma`."""
     is_timed: bool = True
-    """Whether it is of log seconds, or of values."""
+    """True for log seconds, False for metric values."""
 
     @cached_property
-    def reach(self) -> float:
-        """Distance from its configuration's mean within which 90 of 100 runs lie (Student's t)."""
-        return self.errors(SURE) * self.sigma if self.freedom else math.inf
+    def half_width(self) -> float:
+        """Half-width of the interval around a configuration's mean that holds 90 % of its runs
+        (Student's t)."""
+        return self.t_quantile(UPPER_QUANTILE) * self.sigma if self.freedom else math.inf
 
-    def errors(self, share: float) -> float:
-        """Return the one-sided quantile of Student's t, in standard errors."""
+    def t_quantile(self, share: float) -> float:
+        """Return the quantile of Student's t at a probability; infinite without degrees of
+        freedom."""
         from scipy.special import stdtrit  # here: the package must import fast
 
         return float(stdtrit(self.freedom, share)) if self.freedom else math.inf
 
 
 def expected_running_time(repeats: Sequence[Replicate]) -> float:
-    """Return the seconds of all runs over the number of hits; infinite without a hit.
+    """Return the expected running time: the seconds of all runs divided by the number of runs that
+    reached the target (hits); infinite without a hit.
 
-    The mean time to the target if every miss is followed by a new run (ERT of Hansen et al., "COCO:
-    performance assessment", 2016).
+    This is the mean time to the target if every miss is followed by a new run (ERT of Hansen et
+    al., "COCO: performance assessment", 2016).
     """
     hits = sum(repeat.is_hit for repeat in repeats)
     return sum(repeat.seconds for repeat in repeats) / hits if hits else math.inf
 
 
 def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> Noise:
-    """Return the noise pooled over all configurations with two hits or more.
+    """Return the noise pooled over all configurations with at least two hits.
 
-    Log seconds start from the prior above. Values have a unit of their own and no prior.
+    Log seconds include the prior PRIOR_SIGMA; metric values have no prior, since their units
+    differ.
     """
     freedom = PRIOR_FREEDOM if is_timed else 0.0
     squares = freedom * PRIOR_SIGMA**2
@@ -96,7 +103,7 @@ def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> N
 
 
 def measures(repeats: Sequence[Replicate], *, is_timed: bool = True) -> list[float]:
-    """Return the log seconds, or the values, of the hits."""
+    """Return the log seconds, or metric values, of the runs that hit."""
     hits = [repeat.seconds for repeat in repeats if repeat.is_hit]
     return [math.log(seconds) for seconds in hits] if is_timed else hits
 
@@ -107,9 +114,9 @@ def _squares(values: Sequence[float]) -> float:
 
 
 def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
-    """Return the score of a configuration, less is better; infinite without a hit.
+    """Return the score of a configuration (smaller is better); infinite without a hit.
 
-    The logarithm of the expected running time, or the mean of the values.
+    The score is the log of the expected running time, or the mean metric value.
     """
     if not any(repeat.is_hit for repeat in repeats):
         return math.inf
@@ -118,12 +125,13 @@ def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
     return fmean(measures(repeats, is_timed=False))
 
 
-def runs_worth(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the number of hits that would determine the score equally well; 0 without a hit.
+def effective_runs(repeats: Sequence[Replicate], noise: Noise) -> float:
+    """Return the effective number of runs: how many hits without a miss would give the score the
+    same variance; 0 without a hit.
 
-    With h hits of n runs, mean seconds T of a hit, M of a miss and E = T + M (n - h) / h, the log
-    of E has the variance (T sigma)^2 / (h E^2) + (M / E)^2 n (n - h) / h^3: that of the mean, and
-    that of a binomial count carried through (delta method).
+    With h hits in n runs, mean seconds T per hit and M per miss, and E = T + M (n - h) / h, the
+    delta method gives log E the variance (T sigma)^2 / (h E^2) + (M / E)^2 n (n - h) / h^3: the
+    variance of the mean hit time plus that of the binomial hit count.
     """
     hits = sum(repeat.is_hit for repeat in repeats)
     misses = len(repeats) - hits
@@ -138,18 +146,19 @@ def runs_worth(repeats: Sequence[Replicate], noise: Noise) -> float:
 
 
 def upper_score(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the upper end of the 90 % interval of a score; infinite without a hit."""
-    runs = runs_worth(repeats, noise)
+    """Return the upper confidence bound of a score (90 % interval); infinite without a hit."""
+    runs = effective_runs(repeats, noise)
     if not runs:
         return math.inf
-    return score(repeats, is_timed=noise.is_timed) + noise.reach / math.sqrt(runs)
+    return score(repeats, is_timed=noise.is_timed) + noise.half_width / math.sqrt(runs)
 
 
 def ranked(groups: Mapping[str, Sequence[Replicate]], noise: Noise) -> list[str]:
     """Return the configurations sorted by upper confidence bound of their score.
 
-    One lucky run is no better than five good ones. With equal numbers of runs this is the order of
-    the scores. With best_at_budget the share of failed runs comes first. The sort is stable.
+    So one lucky run does not outrank five good ones; with equal numbers of runs this is the order
+    of the scores. With `best_at_budget`, the fraction of failed runs is compared first. The sort is
+    stable.
     """
 
     def standing(name: str) -> tuple[float, float, float]:
@@ -175,14 +184,15 @@ def is_apart(
 ) -> bool:
     """Return whether `other` is significantly worse than `best`.
 
-    The standard error is sigma sqrt(1/n1 + 1/n2) if all runs hit. A configuration that never hit is
-    apart from one that did; with best_at_budget so is one that failed more often.
+    The standard error is sigma sqrt(1/n1 + 1/n2) if all runs hit. A configuration without a hit is
+    always worse than one with a hit; with `best_at_budget`, so is one with a larger fraction of
+    failed runs.
 
     Args:
         best: Runs of the better configuration.
-        other: Runs of the other one.
+        other: Runs of the other configuration.
         noise: Pooled over all configurations.
-        errors: Standard errors of the difference; None: those of a single test at level APART.
+        errors: Critical value in standard errors; None: the Student's t quantile at APART.
     """
     if not any(repeat.is_hit for repeat in best):
         return False
@@ -196,75 +206,77 @@ def is_apart(
     if gap <= 0:
         return False
     error = math.hypot(*(_error(group, noise) for group in (best, other)))
-    return gap > (noise.errors(APART) if errors is None else errors) * error
+    return gap > (noise.t_quantile(APART) if errors is None else errors) * error
 
 
 def _error(repeats: Sequence[Replicate], noise: Noise) -> float:
     """Return the standard error of a score."""
     noise = noise_at_least(repeats, noise)
-    return noise.sigma / math.sqrt(runs_worth(repeats, noise))
+    return noise.sigma / math.sqrt(effective_runs(repeats, noise))
 
 
 def interval(repeats: Sequence[Replicate], noise: Noise) -> tuple[float, float]:
-    """Return the ends of the 90 % interval for what a new run typically takes [s, or values].
+    """Return the 90 % confidence interval of a configuration's typical time [s], or metric value.
 
     Args:
-        repeats: Runs of one configuration that did not choose it.
-        noise: Pooled over all configurations, these runs among them: three runs alone say little
+        repeats: Runs of one configuration that were not used to select it.
+        noise: Pooled over all configurations, including these runs, since three runs say little
             about their own scatter.
 
     Returns:
-        The ends around the geometric mean where all hit (the median, where log seconds are
-        symmetric), else around the expected running time; (inf, inf) without a hit.
+        (low, high), around the geometric mean if all runs hit (the median if log seconds are
+        symmetric), otherwise around the expected running time; (inf, inf) without a hit.
     """
     own = noise_at_least(repeats, noise)
     if own is noise:
         own = _own_noise(repeats, noise)
-    runs = runs_worth(repeats, own)
+    runs = effective_runs(repeats, own)
     if not runs:
         return math.inf, math.inf
-    center, reach = _center(repeats, noise), own.reach / math.sqrt(runs)
-    return _ends(center - reach, center + reach, noise)
+    center, half_width = _center(repeats, noise), own.half_width / math.sqrt(runs)
+    return _ends(center - half_width, center + half_width, noise)
 
 
 def intervals_of_chosen(
     groups: Mapping[str, Sequence[Replicate]], noise: Noise
 ) -> dict[str, tuple[float, float]]:
-    """Return the 90 % intervals of configurations that were ranked by these very runs.
+    """Return 90 % intervals that allow for selection: the configurations were ranked by the same
+    runs.
 
-    The first of many is the luckiest: 90 % intervals by its runs alone hold its typical time in 65
-    to 85 of 100 races. So each interval also reaches as far as that of an empirical Bayes estimate,
-    which moves a configuration towards the middle one by as much as their runs scatter more than
-    they differ (Efron and Morris, "Data analysis using Stein's estimator", 1975).
+    The best of many is partly lucky (winner's curse): an ordinary 90 % interval covers its typical
+    time in only 65 to 85 % of races. So each interval is widened to include that of an empirical
+    Bayes estimate, which shrinks a configuration toward the median one, more strongly the larger
+    the noise is relative to the differences between configurations (Efron and Morris, "Data
+    analysis using Stein's estimator", 1975).
 
     Args:
-        groups: Runs by configuration, without the search's own run.
+        groups: Runs by configuration, without the search run.
         noise: Pooled over these groups.
 
     Returns:
-        The ends by configuration, as `interval` has them.
+        (low, high) by configuration, as returned by `interval`.
     """
     found = {name: interval(runs, noise) for name, runs in groups.items()}
-    known = {name: runs for name, runs in groups.items() if runs_worth(runs, noise)}
+    known = {name: runs for name, runs in groups.items() if effective_runs(runs, noise)}
     if len(known) < 2 or not 0 < noise.sigma < math.inf:
         return found
     centers = {name: _center(runs, noise) for name, runs in known.items()}
-    errors = {name: noise.sigma**2 / runs_worth(runs, noise) for name, runs in known.items()}
+    errors = {name: noise.sigma**2 / effective_runs(runs, noise) for name, runs in known.items()}
     middle, apart = median(centers.values()), _apart(centers.values(), errors.values())
     of_middle = 1 / sum(1 / (apart + error) for error in errors.values())
     for name, center in centers.items():
         share = errors[name] / (apart + errors[name])
         moved = center + share * (middle - center)
         error = math.sqrt((1 - share) * errors[name] + share**2 * of_middle)
-        reach = noise.errors(SURE) * error
-        low, high = _ends(moved - reach, moved + reach, noise)
+        half_width = noise.t_quantile(UPPER_QUANTILE) * error
+        low, high = _ends(moved - half_width, moved + half_width, noise)
         found[name] = min(found[name][0], low), max(found[name][1], high)
     return found
 
 
 def _apart(centers: Iterable[float], errors: Iterable[float]) -> float:
-    """Return the variance between true centers from measured ones and their squared errors
-    (DerSimonian and Laird, "Meta-analysis in clinical trials", 1986)."""
+    """Return the between-configuration variance, estimated from measured centers and their squared
+    standard errors (DerSimonian and Laird, "Meta-analysis in clinical trials", 1986)."""
     values, weights = np.fromiter(centers, float), 1 / np.fromiter(errors, float)
     over = weights @ (values - np.average(values, weights=weights)) ** 2 - (len(values) - 1)
     return max(0.0, float(over / (weights.sum() - weights @ weights / weights.sum())))
@@ -282,8 +294,8 @@ def _ends(low: float, high: float, noise: Noise) -> tuple[float, float]:
 
 
 def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
-    """Return the pooled noise, or a larger one for a configuration whose runs scatter significantly
-    more than the others (F test at 5 %); `noise`: see `interval`."""
+    """Return the pooled noise, or a larger estimate if this configuration's runs scatter
+    significantly more than the others' (F test at 5 %). For `noise` see `interval`."""
     found = measures(repeats, is_timed=noise.is_timed)
     own, others = len(found) - 1, _without(found, noise)
     if own < 1 or not others.freedom:
@@ -307,12 +319,12 @@ def _most_ratio(own: int, freedom: float) -> float:
     """Return the 95 % quantile of the F distribution."""
     from scipy.special import fdtri
 
-    return float(fdtri(own, freedom, SURE))
+    return float(fdtri(own, freedom, UPPER_QUANTILE))
 
 
 def _own_noise(repeats: Sequence[Replicate], noise: Noise, *, most: float = OWN_FREEDOM) -> Noise:
-    """Return the noise of one configuration: that of the others, with at most `most` degrees of
-    freedom, and its own runs."""
+    """Return the noise of one configuration from its own runs and the pooled noise of the others,
+    which counts for at most `most` degrees of freedom."""
     found = measures(repeats, is_timed=noise.is_timed)
     others = _without(found, noise)
     weight, own = min(others.freedom, most), max(len(found) - 1, 0)

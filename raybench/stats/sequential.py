@@ -1,18 +1,19 @@
-"""Is B better than A? A sequential test of pairs, valid at any stopping time.
+"""Sequential paired test of whether B is better than A, valid at any stopping time.
 
-Each pair trains A and B with the same seed and gives one difference d: the logarithm of the ratio
-of their seconds, or the difference of their values, positive if B is better. If B is better by m,
-d - m is symmetric around zero (exactly so if A and B are the same: they are exchangeable). The sign
-of each d - m is then a fair coin whatever its size, and the capital of a bet on one side,
+Each pair trains A and B with the same seed and yields a difference d, positive if B is better: the
+log ratio of their seconds, or the difference of their metric values. The null hypothesis for a true
+difference m is that d - m is symmetric around zero (exactly so if A and B are identical, since they
+are then exchangeable). Under it the sign of d - m is a fair coin flip given its size, and the
+wealth of a bettor on one side,
 
     K = mean over bets f of  prod_i  exp(f u_i) / cosh(f u_i),    u_i = psi((d_i - m) / s_i),
 
-is a martingale that starts at 1 and ever exceeds 1/e in at most a share e of all comparisons
-(Ville's inequality). psi clips at +-`CLIP_SCALES`, so that a run that missed its target (d
-infinite) has a bounded effect; the scale s_i is from the pairs before. The confidence sequence is
-all m that the capital of neither side excludes. See Ramdas, Grünwald, Vovk and Shafer,
-"Game-theoretic statistics and safe anytime-valid inference" (2023), and Efron, "Student's t-test
-under symmetry conditions" (1969).
+is a martingale that starts at 1, so the probability that it ever exceeds 1/alpha is at most alpha
+(Ville's inequality). psi clips at +-`CLIP_SCALES`, which bounds the effect of a run that missed its
+target (d infinite). The scale s_i is the median absolute difference of the earlier pairs. The
+confidence sequence is the set of all m that neither one-sided bet rejects. See Ramdas, Grünwald,
+Vovk and Shafer, "Game-theoretic statistics and safe anytime-valid inference" (2023), and Efron,
+"Student's t-test under symmetry conditions" (1969).
 """
 
 import math
@@ -24,39 +25,40 @@ from typing import Literal
 import numpy as np
 
 PairOutcome = Literal["better", "worse", "same", "undecided"]
-ERRORS = 0.05
-"""Error rate on each side; the interval is a 90 % interval."""
+ALPHA = 0.05
+"""One-sided error rate; the interval covers 90 %."""
 CLIP_SCALES = 3.0
-"""Clipping of differences, in scales."""
+"""Clipping threshold of differences, in units of the scale s."""
 BETS = np.geomspace(0.05, 2.0, 12)
-"""Bets f; small ones detect many small differences, large ones a few clear ones."""
+"""Bet sizes f. Small bets detect a small difference over many pairs, large bets a large one within
+a few pairs."""
 BISECTIONS = 60
-"""Bisections for an end of the interval."""
+"""Bisection steps per interval endpoint."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of a comparison by its pairs so far."""
+    """Result of the test after the pairs so far."""
 
     outcome: PairOutcome
     pairs: int
     effect: float | None
-    """Median of the differences, in their unit; None if it is not finite."""
+    """Median difference, in log seconds or metric units; None if not finite."""
     low: float
     high: float
-    """Ends of the confidence sequence; infinite if nothing bounds it yet."""
+    """Bounds of the confidence sequence, in the unit of `effect`; infinite if not bounded yet."""
 
 
 def compare(
-    differences: Sequence[float], *, smallest: float = 0.0, errors: float = ERRORS
+    differences: Sequence[float], *, smallest: float = 0.0, errors: float = ALPHA
 ) -> Comparison:
-    """Return the comparison after some pairs.
+    """Return the test result after the pairs so far.
 
     Args:
         differences: One per pair, positive if B is better; infinite if one of the two missed its
             target, NaN if both did.
-        smallest: Differences below it do not matter.
-        errors: Error rate on each side.
+        smallest: Equivalence margin; smaller differences count as `same`.
+        errors: One-sided error rate.
     """
     known = [one for one in differences if not math.isnan(one)]
     pairs, effect = len(differences), float(np.median(known)) if known else math.nan
@@ -70,9 +72,9 @@ def compare(
 
 
 def outcome_of(
-    differences: Sequence[float], *, smallest: float = 0.0, errors: float = ERRORS
+    differences: Sequence[float], *, smallest: float = 0.0, errors: float = ALPHA
 ) -> PairOutcome:
-    """Return only the outcome, of differences without NaN."""
+    """Return only the outcome; `differences` must not contain NaN."""
     enough, turned = math.log(1.0 / errors), [-one for one in differences]
     if (
         smallest > 0.0
@@ -88,13 +90,14 @@ def pairs_needed(
     differences: Sequence[float],
     *,
     smallest: float = 0.0,
-    errors: float = ERRORS,
+    errors: float = ALPHA,
     share: float = 0.8,
     draws: int = 40,
 ) -> int | None:
-    """Return the number of further pairs that decide with probability `share`.
+    """Return how many more pairs reach a decision with probability `share`.
 
-    Simulated by resampling the pairs so far; None beyond 8 times their number.
+    Estimated by bootstrap; None with fewer than 3 pairs, or if more than 8 times the pairs so far
+    are needed.
     """
     known = [one for one in differences if not math.isnan(one)]
     if len(known) < 3:
@@ -110,7 +113,7 @@ def pairs_needed(
 
 
 def capital(differences: Sequence[float], shift: float) -> float:
-    """Return the log capital of the bet that B is better by more than `shift`."""
+    """Return the log wealth of the bet that B is better by more than `shift`."""
     if not len(differences):
         return 0.0
     moved = np.asarray(differences, dtype=float) - shift
@@ -125,7 +128,8 @@ def capital(differences: Sequence[float], shift: float) -> float:
 
 
 def _scales(sizes: np.ndarray) -> np.ndarray:
-    """Return the median size of the differences before each; 0 for the first."""
+    """Return for each difference the median absolute value of the earlier finite ones; 0 for the
+    first."""
     earlier, found = list[float](), list[float]()
     for size in sizes.tolist():
         middle = len(earlier) // 2
@@ -137,7 +141,8 @@ def _scales(sizes: np.ndarray) -> np.ndarray:
 
 
 def _lower_end(differences: Sequence[float], errors: float) -> float:
-    """Return the largest shift that is excluded with all smaller ones; -inf if none is."""
+    """Return the lower confidence bound: the largest shift rejected together with all smaller ones;
+    -inf if none."""
     finite = [one for one in differences if math.isfinite(one)]
     enough = math.log(1.0 / errors)
     if not finite:

@@ -1,9 +1,9 @@
-"""How recorded runs are compared, and which configurations run again; used by race and results.
+"""Comparison of configurations by their recorded runs, and the choice of configurations to repeat.
 
-A run is known to be at the target only at its next evaluation, half a period too late on average:
-6, 16, 24 and 34 % of the time to target for periods of 0.1, 0.3, 0.5 and 0.8 of it. Interpolating
-linearly between the evaluations before and after keeps the error below 4 %; for short periods that
-would only add the noise of the two values.
+A run that reaches the target is noticed only at the next evaluation, on average half an interval
+late: by 6, 16, 24 and 34 % of the time to target for evaluation intervals of 0.1, 0.3, 0.5 and 0.8
+of it. Linear interpolation between the evaluations before and after keeps the error below 4 %; for
+short intervals it would only add the noise of the two values.
 """
 
 import math
@@ -21,9 +21,9 @@ from raybench.stats.replicates import Replicate, is_apart, pooled, ranked, score
 from raybench.stats.sequential import PairOutcome, outcome_of
 
 LONG_PERIOD = 0.25
-"""Evaluation period, as a share of the time to target, above which times are interpolated."""
+"""Evaluation interval, as a fraction of the time to target, above which times are interpolated."""
 NEAR = 1e-9
-"""Relative tolerance of times that were written and read."""
+"""Relative tolerance for comparing times read from a file."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class TimeToTarget:
     """Time at which a run reached its target."""
 
     seconds: float
-    """Training seconds: recorded, or interpolated to an earlier time."""
+    """Training seconds, as recorded or interpolated."""
     is_interpolated: bool
-    """Whether it lies between two evaluations."""
+    """Whether `seconds` was interpolated between two evaluations."""
 
 
 def interpolated_time(
@@ -43,9 +43,10 @@ def interpolated_time(
 
     Args:
         record: The run.
-        points: Its evaluations in order. If the one before the target is missing or not finite, the
-            recorded time is returned.
-        baseline_value: Value at 0 s if the objective has none, to interpolate a first evaluation.
+        points: Its evaluations in order. If the evaluation before the one that reached the target
+            is missing or not finite, the recorded time is returned.
+        baseline_value: Metric value before training, if the objective has none; used when the first
+            evaluation already reached the target.
     """
     reached_s, objective = record.time_to_target_s, record.spec.objective
     if reached_s is None:
@@ -71,7 +72,8 @@ def crossing(
 ) -> TimeToTarget:
     """Return the time at which the line between two evaluations crosses the target.
 
-    If the value before is not known or the period is short, the time of the later one.
+    If the earlier value is unknown or the interval is short, return the time of the later
+    evaluation.
     """
     raw = TimeToTarget(reached_s, is_interpolated=False)
     period = reached_s - before_s
@@ -86,12 +88,12 @@ def crossing(
 def replicate_of(
     record: RunRecord, points: Sequence[Evaluation], *, baseline_value: float | None = None
 ) -> Replicate:
-    """Return a run as a replicate of its configuration; arguments: see `interpolated_time`.
+    """Return a run record as a `Replicate`; for the arguments see `interpolated_time`.
 
-    A hit counts with its train seconds to the target. A miss counts with all its training (a crash
-    also with the time since its last evaluation) plus set-up and compilation of the next run, so
-    that diverging at once is not free. With best_at_budget the best value, negated if more is
-    better.
+    A run that reached the target counts its training seconds to the target. A miss counts all its
+    training seconds (a crash also the time since its last evaluation) plus setup and compilation,
+    which the next run would repeat, so an immediate divergence is not free. With `best_at_budget`,
+    `seconds` holds the best metric value, negated if larger is better.
     """
     is_failed = record.failure is not None
     if record.spec.objective.kind == TIME:
@@ -107,7 +109,8 @@ def replicate_of(
 
 
 def held_per_trained(runs: Iterable[RunRecord]) -> float:
-    """Return the ratio of billed worker-seconds (all but the queue) to those of training."""
+    """Return the ratio of billed worker-seconds (all phases but `queue`) to training
+    worker-seconds."""
     phases = [phase for phase in (*PHASES, OTHER) if phase != "queue"]
     held = trained = 0.0
     for run in runs:
@@ -117,15 +120,15 @@ def held_per_trained(runs: Iterable[RunRecord]) -> float:
 
 
 def cost_per_s(price: float | None, num_workers: int, runs: Sequence[RunRecord]) -> float:
-    """Return the cost of a second of training: the number of workers, times the ratio of billed to
-    training seconds of these runs if there is a price."""
+    """Return the cost of one training second: the number of workers; if there is a price, times the
+    ratio of billed to training seconds of `runs`."""
     return num_workers * (1.0 if price is None else held_per_trained(runs))
 
 
 def first_trial(runs: Iterable[RunRecord]) -> str | None:
-    """Return the first trial of a study, whose own run had a cold start and is not compared.
+    """Return the name of a study's first trial, whose run had a cold start and is not compared.
 
-    The trial with the least number, or a reference run that counts as a trial; None without trials.
+    The lowest-numbered trial, or a reference run with the role `trial`; None without trials.
     """
     names = (one.trial for one in runs if one.role == "trial")
     return min(names, key=lambda name: (name.isdigit(), len(name), name), default=None)
@@ -133,9 +136,9 @@ def first_trial(runs: Iterable[RunRecord]) -> str | None:
 
 Axis = Literal["seconds", "worker_seconds"]
 Stages = tuple[tuple[int, int], ...]
-"""(candidates, new runs of each), ..."""
+"""A pair (number of candidates, new runs per candidate) per stage."""
 MOST = 200
-"""Most new runs of a race."""
+"""Maximum number of new runs in a race."""
 REVERSAL = 1.0
 """Standard errors by which another configuration must lead to overrule the winner of the race."""
 
@@ -146,7 +149,7 @@ class Candidate:
 
     name: str
     own: Replicate | None
-    """The search's own run; None if it does not count (cold start)."""
+    """Its run in the search; None if excluded (cold start)."""
     cost: float
     """Cost of a second of training: see `cost_per_s`."""
 
@@ -157,7 +160,7 @@ class RaceRun:
 
     name: str
     round: int
-    """Round, from 0: the same seed for every candidate."""
+    """Round, from 0; all candidates use the same seed in a round."""
 
 
 Learned = Mapping[tuple[str, int], Replicate]
@@ -167,8 +170,8 @@ Learned = Mapping[tuple[str, int], Replicate]
 def stages(number: int) -> Stages:
     """Return the stages of a race of `number` new runs; () for 0.
 
-    Half of the runs go to as many candidates, a quarter to the better half of them, what is left
-    to an eighth (two at least): 24 is ((12, 1), (6, 1), (3, 2)).
+    Successive halving: number // 2 candidates run once, the better half of them once more, and the
+    best number // 8 (at least 2) share the remaining runs. 24 runs give ((12, 1), (6, 1), (3, 2)).
     """
     if not 0 <= number <= MOST:
         raise ValueError(f"a race has 0 to {MOST} new runs, not {number}")
@@ -177,30 +180,31 @@ def stages(number: int) -> Stages:
     first, last = number // 2, max(2, number // 8)
     second = max(last, number // 4)
     rest, each = number - first - second, (number - first - second) // last
-    second += rest - each * last if each else rest  # what does not divide
+    second += rest - each * last if each else rest  # the remainder
     first, second = max(first, second), min(first, second)
     return tuple((count, runs) for count, runs in ((first, 1), (second, 1), (last, each)) if runs)
 
 
 @dataclass(frozen=True)
 class ConfigurationRuns:
-    """Runs of a configuration, in the unit of an axis."""
+    """Runs of one configuration, in seconds or worker-seconds (`Axis`)."""
 
     own: Replicate | None = None
-    """The search's own run; None if it does not count."""
+    """Its run in the search; None if excluded."""
     rounds: Mapping[int, Replicate] = field(default_factory=dict)
-    """New runs by round: a round has the same seed for every configuration."""
+    """New runs by round; all configurations use the same seed in a round."""
     alone: Sequence[Replicate] = ()
-    """Runs alone, which may overrule the rounds."""
+    """Solo runs (nothing else on the machine), which may overrule the race: see `best_first`."""
 
     def runs(self, rounds: int | None = None, *, with_alone: bool = False) -> list[Replicate]:
-        """Return the own run, those of the first `rounds` (or all), and those alone if asked."""
+        """Return the search run, the race runs of the first `rounds` rounds (None: all), and with
+        `with_alone` the solo runs."""
         found = [] if self.own is None else [self.own]
         found += [self.rounds[at] for at in sorted(self.rounds) if rounds is None or at < rounds]
         return [*found, *self.alone] if with_alone else found
 
     def times(self, factor: float) -> "ConfigurationRuns":
-        """Return the same runs in another unit."""
+        """Return the same runs with seconds multiplied by `factor`."""
         own = None if self.own is None else self.own.times(factor)
         rounds = {at: run.times(factor) for at, run in self.rounds.items()}
         return ConfigurationRuns(own, rounds, [run.times(factor) for run in self.alone])
@@ -213,7 +217,8 @@ def group_of(
     axis: Axis,
     alone: Sequence[Replicate] = (),
 ) -> ConfigurationRuns:
-    """Return a candidate's runs on an axis; `new` ones by round, and those `alone`, in seconds."""
+    """Return a candidate's runs in the unit of `axis`; `new` (by round) and `alone` are in
+    seconds."""
     group = ConfigurationRuns(candidate.own, new, alone)
     return group.times(candidate.cost) if axis == "worker_seconds" else group
 
@@ -221,12 +226,13 @@ def group_of(
 def best_first(
     groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True
 ) -> tuple[list[str], bool]:
-    """Return configurations, best first, and whether runs alone overruled the race.
+    """Return configuration names, best first, and whether solo runs overruled the race.
 
-    The order is that of the race, unless its winner ran alone and another configuration leads by
-    all runs: that one wins if it ran alone too, if the winner missed alone, or if it leads by more
-    than REVERSAL standard errors. In `benchmarks/search/race.py` that changes the printed time by
-    -1.8 % at sigma 0.3 and by -6.4 % at sigma 0.5.
+    The race decides the order, with one exception: if its winner has solo runs and another
+    configuration leads when all runs count, that configuration wins if it has solo runs too, if a
+    solo run of the race winner missed, or if it leads by more than REVERSAL standard errors. In the
+    simulations of `benchmarks/search/race.py` this lowers the reported time by 1.8 % at sigma 0.3
+    and by 6.4 % at sigma 0.5.
     """
     raced = {name: group.runs() for name, group in groups.items()}
     order = ranked(raced, pooled(raced.values(), is_timed=is_timed))
@@ -246,12 +252,13 @@ def best_first(
 
 
 TESTED_ROUNDS = 4
-"""Rounds of a race that are tested once, with half of the error rate; `--more` continues after them
-with a sequential test, with the other half."""
-MORE_ERRORS = 0.025
-"""Error rate of the sequential test on each side."""
+"""Rounds covered by the single test after the race, which spends half of the error rate; `--more`
+spends the other half on a sequential test."""
+MORE_ALPHA = 0.025
+"""One-sided error rate of the sequential test."""
 SMALLEST = 0.05
-"""Least relative difference that matters: `--more` ends when none is left."""
+"""Equivalence margin (relative): `--more` ends when every difference is significant or shown to be
+smaller."""
 
 
 @dataclass(frozen=True)
@@ -261,10 +268,10 @@ class Ties:
     repeated: tuple[str, ...] = ()
     """Configurations that ran twice or more, best first."""
     once: tuple[str, ...] = ()
-    """Configurations that ran once and are not significantly slower."""
+    """Configurations that ran once and are not significantly worse."""
     undecided: tuple[str, ...] = ()
-    """Repeated ones other than the best that are neither significantly worse nor shown to differ by
-    less than SMALLEST: more runs may decide."""
+    """Repeated configurations (without the best) that are neither significantly worse nor shown to
+    be equivalent within SMALLEST; more runs may decide."""
 
 
 def ties_of(
@@ -275,8 +282,8 @@ def ties_of(
 ) -> Ties:
     """Return the configurations that are statistically tied with the best of `groups`.
 
-    Those of `once`, which only ran in the search, are listed separately: they are selection-biased.
-    A configuration without runs is not excluded.
+    Configurations in `once`, which ran only in the search, are listed separately: they are
+    selection-biased. A configuration without counted runs stays undecided.
     """
     order, is_overruled = best_first(groups, is_timed=is_timed)
     if not order:
@@ -299,17 +306,19 @@ def ties_of(
 
 
 def _shown(first: ConfigurationRuns, other: ConfigurationRuns, *, is_timed: bool) -> PairOutcome:
-    """Return the outcome of the sequential test of `other` against `first` by common rounds."""
+    """Return the outcome of the sequential test of `other` against `first`, paired by round (same
+    seed)."""
     common = [(first.rounds[at], other.rounds[at]) for at in first.rounds if at in other.rounds]
     found = [difference(*pair, is_timed=is_timed) for pair in common]
     known = [one for one in found if not math.isnan(one)]
     unit = 1.0 if is_timed else abs(score(first.runs(), is_timed=False))
     smallest = -math.log1p(-SMALLEST) if is_timed else SMALLEST * unit
-    return outcome_of(known, smallest=smallest, errors=MORE_ERRORS)
+    return outcome_of(known, smallest=smallest, errors=MORE_ALPHA)
 
 
 def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
-    """Return by how much `other` is better: log ratio of seconds, or difference of values.
+    """Return by how much `other` is better than `one`: log ratio of seconds, or difference of
+    metric values.
 
     Infinite if one of the two missed, NaN if both did.
     """
@@ -321,7 +330,8 @@ def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
 
 
 def next_to_run(groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True) -> list[str]:
-    """Return the undecided configurations with the fewest new runs, best first; [] if none."""
+    """Return, of the best and the undecided configurations, those with the fewest new runs, best
+    first; [] if nothing is undecided."""
     ties = ties_of(groups, is_timed=is_timed)
     if not ties.undecided:
         return []
@@ -344,10 +354,10 @@ def more(
     Args:
         candidates: The candidates.
         learned: New runs so far, in seconds.
-        number: Most runs to return; one for each of the candidates with the fewest runs.
+        number: Maximum number of runs to return; one per candidate with the fewest runs.
         axis: Seconds or worker-seconds.
-        is_timed: Whether runs are compared by seconds, not by values.
-        alone: Runs alone by candidate, in seconds.
+        is_timed: True to compare seconds, False to compare metric values.
+        alone: Solo runs by candidate, in seconds.
     """
     new = {
         one.name: {done: run for (name, done), run in learned.items() if name == one.name}

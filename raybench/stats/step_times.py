@@ -1,10 +1,10 @@
 """Records of optimizer steps (`record_steps`): times, bytes exchanged, gradient noise.
 
-Workers see different samples, so their gradients differ only by noise. With per-sample covariance
-Sigma and true gradient G, a gradient over b samples has E|g|^2 = |G|^2 + tr(Sigma) / b: unbiased
-estimates of both terms follow from the mean of the workers' squared norms and the squared norm of
-their average (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1). `scaling.fits.noise_scales`
-is their ratio.
+Workers see different samples, so their gradients differ only by sampling noise. With per-sample
+covariance Sigma and true gradient G, a gradient over b samples has E|g|^2 = |G|^2 + tr(Sigma) / b:
+unbiased estimates of both terms follow from the mean of the workers' squared norms and the squared
+norm of their average (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1).
+`scaling.fits.noise_scales` computes the gradient noise scale, tr(Sigma) / |G|^2.
 """
 
 import math
@@ -23,11 +23,11 @@ Seconds = Annotated[Finite, Field(ge=0)]
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Seconds of the optimizer steps with a whole global batch since the last evaluation.
+    """Durations of the optimizer steps with a full global batch since the last evaluation [s].
 
-    The shorter last step of an epoch only counts for `max_s`. The time of a step is that of the
-    slowest rank, from the end of the previous step to its own end, with waiting for data and for
-    other workers.
+    A partial last step of an epoch counts only toward `max_s`. The duration of a step is measured
+    on the slowest rank, from the end of the previous step to its own end, including waits for data
+    and other workers.
     """
 
     num: Annotated[int, Strict(), Field(gt=0)]
@@ -37,15 +37,15 @@ class StepTimes:
     p75_s: Seconds
     p95_s: Seconds
     max_s: Seconds
-    """Slowest of all steps, short ones included: a stall if far above `p95_s`."""
+    """Longest of all steps, partial ones included; far above `p95_s` it indicates a stall."""
 
     @classmethod
     def of(cls, seconds: Sequence[float], short: Sequence[float] = ()) -> "StepTimes | None":
-        """Return the summary of some steps; None if the time of no whole step is known.
+        """Summarize steps; None if no full step has a known duration.
 
         Args:
-            seconds: Steps with a whole batch; NaN if not known.
-            short: Steps without a whole batch.
+            seconds: Durations of full steps [s]; NaN if unknown.
+            short: Durations of partial steps [s].
         """
         known = [one for one in seconds if np.isfinite(one)]
         if not known:
@@ -57,23 +57,23 @@ class StepTimes:
 
 
 class NoiseTerms(NamedTuple):
-    """Noise terms of one step, which may be negative."""
+    """Unbiased gradient-noise estimates from one step; they may be negative."""
 
     gradient: float
-    """|G|^2"""
+    """Estimate of |G|^2."""
     noise: float
-    """tr(Sigma), per sample."""
+    """Estimate of tr(Sigma), per sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSums:
-    """Sums of the noise terms of the steps since the last evaluation."""
+    """Sums of the noise estimates of the steps since the last evaluation."""
 
     num_steps: Annotated[int, Strict(), Field(gt=0)]
     gradient: Finite
-    """Estimate of |G|^2."""
+    """Sum of the estimates of |G|^2."""
     noise: Finite
-    """Estimate of tr(Sigma)."""
+    """Sum of the estimates of tr(Sigma)."""
 
     @classmethod
     def of(cls, steps: Sequence[NoiseTerms]) -> "NoiseSums | None":
@@ -90,11 +90,12 @@ class NoiseSums:
 def noise_terms(
     sum_of_squares: float, square_of_average: float, samples_per_worker: Sequence[int]
 ) -> NoiseTerms | None:
-    """Return the noise terms of a step, unbiased for uneven and empty shares of samples too.
+    """Return the noise estimates of a step, unbiased also if workers have unequal numbers of
+    samples, or none.
 
     Args:
-        sum_of_squares: Sum over workers of the squared norm of their mean gradient before the
-            exchange.
+        sum_of_squares: Sum over workers of the squared norm of each worker's mean gradient, before
+            the all-reduce.
         square_of_average: Squared norm of the mean gradient over all samples.
         samples_per_worker: Samples of each worker.
 
@@ -112,7 +113,7 @@ def noise_terms(
 def terms_of_parts(
     part_squares: Sequence[float], whole_square: float, samples_per_worker: Sequence[int]
 ) -> NoiseTerms | None:
-    """Return the noise terms of a step whose workers exchange parts of the mean gradient.
+    """Return the noise estimates of a step whose workers exchange parts of the mean gradient.
 
     A part is a worker's summed gradient divided by the samples of *all* workers, so that the parts
     sum to the mean gradient.
@@ -128,14 +129,14 @@ def terms_of_parts(
 
 
 BYTES_OF = {"none": 4, "fp16": 2, "bf16": 2}
-"""Bytes of one gradient value on the network, by `gradient_compression`; gradients are float32
-whatever the precision."""
+"""Bytes sent per gradient element, by `gradient_compression`; gradients are float32 regardless of
+`precision`."""
 
 
 def bytes_exchanged(spec: RunSpec, num_parameters: int) -> int:
-    """Return the bytes that a worker contributes to the exchange of one optimizer step.
+    """Return the bytes that one worker contributes to the gradient all-reduce of an optimizer step.
 
-    The same for a replica of a `single_process`, without the weights, samples and outputs that
+    With `single_process` the count is per replica, without the weights, samples and outputs that
     nn.DataParallel copies.
     """
     if spec.num_workers == 1 or not spec.exchange_gradients:

@@ -11,12 +11,12 @@ from raybench.stats.replicates import (
     PRIOR_SIGMA,
     Noise,
     Replicate,
+    effective_runs,
     expected_running_time,
     interval,
     is_apart,
     pooled,
     ranked,
-    runs_worth,
     score,
 )
 
@@ -58,7 +58,7 @@ def test_noise_is_pooled_within_configurations_and_starts_from_the_prior() -> No
     assert noise.freedom == PRIOR_FREEDOM + 3
     expected = math.sqrt((PRIOR_FREEDOM * PRIOR_SIGMA**2 + squares) / (PRIOR_FREEDOM + 3))
     assert noise.sigma == pytest.approx(expected)
-    assert noise.reach == pytest.approx(t.ppf(0.95, 6) * expected)
+    assert noise.half_width == pytest.approx(t.ppf(0.95, 6) * expected)
     values = pooled([hits(0.1, 0.3), hits(0.5)], is_timed=False)
     assert values == Noise(pytest.approx(math.sqrt(0.02)), 1.0, is_timed=False)
     assert pooled([hits(0.1)], is_timed=False) == VALUES
@@ -71,10 +71,10 @@ def test_misses_count_as_the_spread_that_they_make() -> None:
     is_hit = rng.random(seconds.shape) < 0.8
     logs = np.log(np.where(is_hit, seconds, 2.0).sum(1) / is_hit.sum(1))
     typical = [*hits(*[1.0] * 10), *[Replicate(2.0, is_hit=False)] * 2]
-    found = SIGMA / math.sqrt(runs_worth(typical, Noise(SIGMA, 99)))
+    found = SIGMA / math.sqrt(effective_runs(typical, Noise(SIGMA, 99)))
     assert found == pytest.approx(logs.std(), rel=0.2)
-    assert runs_worth(hits(1.0, 2.0), Noise(SIGMA, 99)) == 2
-    assert runs_worth([Replicate(2.0, is_hit=False)], Noise(SIGMA, 99)) == 0
+    assert effective_runs(hits(1.0, 2.0), Noise(SIGMA, 99)) == 2
+    assert effective_runs([Replicate(2.0, is_hit=False)], Noise(SIGMA, 99)) == 0
 
 
 def test_two_are_apart_beyond_what_luck_makes_of_one_look() -> None:
