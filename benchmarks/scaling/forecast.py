@@ -25,13 +25,16 @@ within 0.5 % (of the isoFLOP sets 1 %), optimal size within a factor of 1.3, int
 with a view to these sets. Two minutes on one core. Writes results/forecast.md; exit 1 below a bar.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import least_squares
 
 from raybench.results.store import machine, versions
 from raybench.scaling.forecast import LargeRunModel, OptimumModel, SmallRun
@@ -54,11 +57,23 @@ NEAR = 0.01
 COLUMNS = ["parameters", "samples", "batch", "learning_rate", "loss"]
 
 
+class Size(NamedTuple):
+    """A large run."""
+
+    parameters: float
+    samples: float
+    width: float
+
+
+Peer = Callable[[pd.DataFrame, Size], tuple[float, float]]
+"""Names rate and batch, given the small runs and the large one."""
+
+
 def load() -> pd.DataFrame:
     """Return the runs, one row each."""
     path = Path(os.environ["RAYBENCH_DATA"]) / "steplaw" / "dense_lr_bs_loss.csv"
     names = {"tokens": "samples", "batch_tokens": "batch", "loss_smooth": "loss"}
-    runs = pd.read_csv(path).rename(columns=names)[COLUMNS].astype(float)
+    runs = pd.read_csv(path).rename(columns=names)[[*COLUMNS, "width"]].astype(float)
     runs = runs[np.isfinite(runs["loss"]) & (runs["loss"] < 10)]
     return runs.assign(cell=runs.groupby(["parameters", "samples"]).ngroup())
 
@@ -88,27 +103,37 @@ def optimum(cell: pd.DataFrame) -> tuple[float, float]:
     return math.exp(best[0]), math.exp(best[1])
 
 
-def copied(power: float) -> Callable[[pd.DataFrame, float, float], tuple[float, float]]:
+def copied(power: float) -> Peer:
     """Return the peer that copies the best run of the largest small pair, its batch scaled by a
     power of the tokens."""
 
-    def name(small: pd.DataFrame, parameters: float, samples: float) -> tuple[float, float]:
+    def name(small: pd.DataFrame, large: Size) -> tuple[float, float]:
         compute = small["parameters"] * small["samples"]
         best = small.loc[small["loss"][compute == compute.max()].idxmin()]
-        return best["learning_rate"], best["batch"] * (samples / best["samples"]) ** power
+        return best["learning_rate"], best["batch"] * (large.samples / best["samples"]) ** power
 
     return name
 
 
-def step_law(small: pd.DataFrame, parameters: float, samples: float) -> tuple[float, float]:
+def step_law(small: pd.DataFrame, large: Size) -> tuple[float, float]:
     """Return the published formula's rate and batch."""
-    return 1.79 * parameters**-0.713 * samples**0.307, 0.58 * samples**0.571
+    return 1.79 * large.parameters**-0.713 * large.samples**0.307, 0.58 * large.samples**0.571
 
 
-def deep_seek(small: pd.DataFrame, parameters: float, samples: float) -> tuple[float, float]:
+def deep_seek(small: pd.DataFrame, large: Size) -> tuple[float, float]:
     """Return the rate and batch of DeepSeek LLM's formula (arXiv 2401.02954)."""
-    compute = FLOPS_PER_SAMPLE * parameters * samples
+    compute = FLOPS_PER_SAMPLE * large.parameters * large.samples
     return 0.3118 * compute**-0.1250, 0.2920 * compute**0.3271
+
+
+def marin(small: pd.DataFrame, large: Size) -> tuple[float, float]:
+    """Return the rate and batch of Marin's recipe for Adam of 2025 (github marin-community/marin,
+    marin.scaling_laws.recipe): a power of two of sequences of 4,096 tokens for 65,536 steps, and
+    a rate of the root of their number over the width, of at most 0.01."""
+    sequences = 2.0 ** math.ceil(math.log2(large.samples / 65_536 / 4096))
+    while (rate := 0.33 * math.sqrt(sequences) / large.width) > 0.01:
+        sequences /= 2
+    return rate, 4096 * sequences
 
 
 PEERS = {
@@ -117,6 +142,7 @@ PEERS = {
     "the same, batch by the tokens": copied(1.0),
     "StepLaw's formula (fitted to all of them)": step_law,
     "DeepSeek's formula (fitted to others)": deep_seek,
+    "Marin's recipe (of others)": marin,
 }
 
 
@@ -149,7 +175,8 @@ def grids(runs: pd.DataFrame) -> tuple[list[str], bool]:
                 continue
             small, large = runs[runs["cell"].isin(there)], runs[runs["cell"] == cell]
             found = LargeRunModel(small_runs(small)).predict(parameters, samples)
-            named = {name: peer(small, parameters, samples) for name, peer in PEERS.items()}
+            size = Size(parameters, samples, float(large["width"].iloc[0]))
+            named = {name: peer(small, size) for name, peer in PEERS.items()}
             named["raybench"] = found.learning_rate.value, found.batch.value
             best = float(large["loss"].min())
             for name, (rate, batch) in named.items():
@@ -198,7 +225,7 @@ def designed(
     while left >= cheapest:
         model = OptimumModel(made, sizes)
         rest = [one for one in small if one not in made]
-        chosen = model.choose(rest, large, min(max(each, cheapest), left))
+        chosen = model.choose(rest, large, min(max(each, cheapest), left)).runs
         made += chosen
         left -= sum(one.compute for one in chosen)
     return made
@@ -264,12 +291,49 @@ def design(runs: pd.DataFrame) -> tuple[list[str], bool]:
     return lines, bool(is_met)
 
 
+def parabola(runs: pd.DataFrame) -> tuple[float, float]:
+    """Return the log of the best size of a budget and its log loss, by a parabola through its
+    runs."""
+    curve = np.polyfit(np.log(runs["params"]), np.log(runs["loss"]), 2)
+    best = -curve[1] / 2 / curve[0]
+    return float(best), float(np.polyval(curve, best))
+
+
+def approach_2(small: pd.DataFrame, budget: float) -> tuple[float, float]:
+    """Return best size and loss by power laws of the compute through the parabolas of the budgets
+    (Hoffmann et al. 2022, section 3.2)."""
+    known = np.array([(math.log(at), *parabola(runs)) for at, runs in small.groupby("budget")])
+    size, loss = (
+        np.polyval(np.polyfit(known[:, 0], known[:, n], 1), math.log(budget)) for n in (1, 2)
+    )
+    return math.exp(size), math.exp(loss)
+
+
+def approach_3(small: pd.DataFrame, budget: float) -> tuple[float, float]:
+    """Return best size and loss by E + A / N^alpha + B / D^beta, fitted to all runs with Huber's
+    loss of the log loss from many starts (Hoffmann et al. 2022, section 3.3)."""
+    sizes, samples, losses = np.log(small[["params", "tokens", "loss"]].to_numpy()).T
+
+    def residuals(law: np.ndarray) -> np.ndarray:
+        a, b, e, alpha, beta = law
+        terms = [a - alpha * sizes, b - beta * samples, e + 0 * sizes]
+        return np.logaddexp.reduce(terms) - losses
+
+    starts = itertools.product((5, 10, 20), (5, 10, 20), (-0.5, 0.5), (0.2, 0.5), (0.2, 0.5))
+    fits = [least_squares(residuals, one, loss="huber", f_scale=1e-3) for one in starts]
+    a, b, e, alpha, beta = min(fits, key=lambda one: one.cost).x
+    total = math.log(budget / FLOPS_PER_SAMPLE)
+    size = (math.log(alpha / beta) + a - b + beta * total) / (alpha + beta)
+    terms = [a - alpha * size, b - beta * (total - size), e]
+    return math.exp(size), math.exp(np.logaddexp.reduce(terms))
+
+
 def sizes() -> tuple[list[str], bool]:
     """Return the table of isoFLOP sets, and whether the bars are met."""
     lines = [
         "| set | budget [FLOP] | predicted loss off | its interval holds | optimal size over the "
-        "known one | its interval holds |",
-        "|---" * 6 + "|",
+        "known one | its interval holds | Chinchilla's approach 2: loss off, size | approach 3 |",
+        "|---" * 8 + "|",
     ]
     is_met = True
     for name, (file, condition) in ISOFLOP_SETS.items():
@@ -278,15 +342,18 @@ def sizes() -> tuple[list[str], bool]:
             runs = runs[runs["condition"] == condition]
         for budget in sorted(runs["budget"].unique())[-NUM_BUDGETS:]:
             large, small = runs[runs["budget"] == budget], runs[runs["budget"] <= 0.101 * budget]
-            curve = np.polyfit(np.log(large["params"]), np.log(large["loss"]), 2)
-            best = -curve[1] / 2 / curve[0]
-            size, least = math.exp(best), math.exp(np.polyval(curve, best))
+            size, least = map(math.exp, parabola(large))
             law = LossLaw(*small[["params", "tokens", "loss"]].to_numpy().T)
             found, loss = law.optimum(budget)
             lines.append(
                 f"| {name} | {budget:.0e} | {100 * (loss.value / least - 1):+.2f} % | "
                 f"{'yes' if loss.low <= least <= loss.high else 'no'} | {found.value / size:.2f} | "
-                f"{'yes' if found.low <= size <= found.high else 'no'} |"
+                f"{'yes' if found.low <= size <= found.high else 'no'} | "
+                + " | ".join(
+                    f"{100 * (loss / least - 1):+.2f} %, {at / size:.2f}"
+                    for at, loss in (approach_2(small, budget), approach_3(small, budget))
+                )
+                + " |"
             )
             if budget == runs["budget"].max():
                 is_met &= abs(loss.value / least - 1) <= SIZE_LOSS_BAR / 100

@@ -1,30 +1,35 @@
 """`raybench forecast`: predict learning rate, batch and loss of a large run from small runs."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from raybench.commands import cli
-from raybench.models.base import LayerWorkload
+from raybench.models.base import LayerWorkload, OwnLoop, Workload
 from raybench.models.find import load_workload_dataset
 from raybench.models.layers import num_parameters
+from raybench.models.user_code import user_code_errors
 from raybench.report.figures.forecast import forecast_figure
 from raybench.results.store import write_out
 from raybench.results.study import Study, load
 from raybench.runs.options import ForecastOptions
-from raybench.scaling.forecast import Forecast, LargeRunModel, OptimumModel, SmallRun
+from raybench.scaling.forecast import Forecast, LargeRunModel, OptimumModel, Planned, SmallRun
 from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw
 from raybench.scaling.measurements import Predicted
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import Ended, ErrorCode, UserError
+from raybench.spec.objective import BUDGET
+from raybench.spec.run import RunSpec, flat, nested, value_of
 from raybench.spec.space import Space, values_of
 from raybench.spec.study import StudySpec, build_study, load_content
 from raybench.spec.text import clean, command_line, counted
+from raybench.stats.record import RunRecord
+from raybench.training.base import find_part
 
 OTHER_NAMES = {
     "tokens": "samples",
@@ -42,6 +47,9 @@ SAME_LENGTH = 0.05
 """Relative difference of lengths at which runs with a decaying schedule are comparable."""
 NUM_RATES = 6
 """Learning rates of the space that is written for the large model."""
+YAML = (".yaml", ".yml")
+LONGEST_S = 1e6
+"""Maximum training seconds of a planned run, which ends after its epochs."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +78,49 @@ class LargeRun:
         return FLOPS_PER_SAMPLE * self.parameters * self.samples
 
 
+class SmallModel(NamedTuple):
+    """A small model of a study, with which further runs can be made."""
+
+    study: Study
+    best: RunSpec
+    """Its best run."""
+    samples_per_epoch: int
+
+    def epochs(self, samples: float) -> float:
+        """Return the `epochs` of a run of so many samples, of which a run rounds up."""
+        found = samples / self.samples_per_epoch
+        if math.ceil(found * self.samples_per_epoch) > samples:
+            found = (samples - 0.5) / self.samples_per_epoch
+        return found
+
+
+@dataclass(frozen=True)
+class SmallRuns:
+    """The runs that are read.
+
+    Args:
+        runs: The runs.
+        optimizer: Optimizer of the runs of studies; None if there are no studies.
+        models: Models of the studies by number of parameters.
+    """
+
+    runs: list[SmallRun]
+    optimizer: str | None = None
+    models: dict[float, SmallModel] = field(default_factory=dict)
+
+
 def forecast(options: ForecastOptions) -> Ended:
     """Read the small runs, and print what they predict for the large run."""
     if options.loss:
         return predict_loss(options)
     large = large_run(options)
-    runs, optimizer = read_runs(options.runs, large.optimizers)
+    small = read_runs(options.runs, large.optimizers)
     if options.plan is not None:
-        return plan_runs(options, runs, large)
+        return plan_runs(options, small, large)
+    runs, optimizer = small.runs, small.optimizer
     model = LargeRunModel(runs)
     found = model.predict(large.parameters, large.samples, large.batch)
-    nearest = choose_runs(runs, large, LARGEST_SHARE)[:1]
+    nearest = choose_runs(runs, large, LARGEST_SHARE).runs[:1]
     words = sentences(found, large, nearest)
     if optimizer is not None:
         words.insert(0, f"Optimizer: {optimizer}.")
@@ -115,7 +155,7 @@ def forecast(options: ForecastOptions) -> Ended:
 
 def predict_loss(options: ForecastOptions) -> Ended:
     """Print the loss of the large run, and the compute-optimal model of the same compute."""
-    runs, _ = read_runs(options.runs, None, needed=("parameters", "samples", "loss"))
+    runs = read_runs(options.runs, None, needed=("parameters", "samples", "loss")).runs
     columns, words = np.array(runs), list[str]()
     law = LossLaw(columns[:, 0], columns[:, 1], columns[:, 4])
     details: dict[str, Any] = {}
@@ -137,44 +177,126 @@ def predict_loss(options: ForecastOptions) -> Ended:
     return Ended(cli.DONE, answer=words, details=details)
 
 
-def plan_runs(options: ForecastOptions, runs: list[SmallRun], large: LargeRun) -> Ended:
-    """Print the small runs to make within a budget, and write them to a file."""
-    chosen = choose_runs(runs, large, options.plan or 0.0)
-    if not chosen:
+def plan_runs(options: ForecastOptions, small: SmallRuns, large: LargeRun) -> Ended:
+    """Print the small runs to make within a budget, and write them to a file: spaces that `tune`
+    runs, or a table."""
+    planned = choose_runs(small.runs, large, options.plan or 0.0, options.within)
+    if not planned.runs:
         raise UserError(
             f"--plan: no run of a measured size costs {options.plan:.2%} of the large run or less; "
             "name a larger share.",
             ErrorCode.TOO_FEW,
         )
-    table = pd.DataFrame(chosen).drop(columns="loss")
-    table["share_of_large_run"] = [run.compute / large.compute for run in chosen]
+    table = pd.DataFrame(planned.runs).drop(columns="loss")
+    table["share_of_large_run"] = [run.compute / large.compute for run in planned.runs]
     words = [
-        f"Make {counted(len(chosen), 'run')}, {table['share_of_large_run'].sum():.3g} of the "
-        "compute of the large run together; the first ones tell most:"
+        f"Make {counted(len(table), 'run')}, {table['share_of_large_run'].sum():.3g} of the "
+        "compute of the large run together; the first ones tell most:",
+        f"With these the learning rate is expected to be known within a factor of "
+        f"{planned.rate_factor:.2f} and the batch within {planned.batch_factor:.2f} (90 %).",
     ]
-    print(words[0], table.to_string(index=False, float_format="{:.4g}".format), sep="\n")
-    details: dict[str, Any] = {"runs": table.to_dict("records")}
-    if options.out is not None:
+    print(words[0], table.to_string(index=False, float_format="{:.4g}".format), words[1], sep="\n")
+    details: dict[str, Any] = {
+        "runs": table.to_dict("records"),
+        "expected": {"rate_factor": planned.rate_factor, "batch_factor": planned.batch_factor},
+    }
+    if options.out is not None and options.out.suffix.lower() in YAML:
+        details["wrote"] = write_plans(options.out, planned.runs, small)
+        print(
+            "\nWrote the runs:",
+            *(command_line("tune", one) for one in details["wrote"]),
+            sep="\n  ",
+        )
+        print("Then name their results folders beside the other runs.")
+    elif options.out is not None:
         write_out(options.out, table.to_csv(index=False))
         details["wrote"] = options.out
         print(f"\nWrote {options.out}; add their losses, and name it beside the other runs.")
     return Ended(cli.DONE, answer=words, details=details)
 
 
+def write_plans(out: Path, runs: Sequence[SmallRun], small: SmallRuns) -> list[Path]:
+    """Write the planned runs as spaces that `tune` runs, one for each study of small models.
+
+    Args:
+        out: File; with several studies, files with a number before the suffix.
+        runs: Planned runs.
+        small: The small runs, with the models of the planned ones.
+
+    Raises:
+        UserError: A model is known from a table only, or the file cannot be written.
+    """
+    if unknown := [run for run in runs if run.parameters not in small.models]:
+        raise UserError(
+            f"--out {out}: the model of {unknown[0].parameters:.4g} parameters is known from a "
+            "table only; name a .csv file.",
+            ErrorCode.CONFLICT,
+        )
+    by_study: dict[str, list[SmallRun]] = {}
+    for run in runs:
+        by_study.setdefault(small.models[run.parameters].study.place, []).append(run)
+    files = [out.with_stem(f"{out.stem}-{n}") for n in range(1, len(by_study) + 1)]
+    files = files if len(files) > 1 else [out]
+    for file, own in zip(files, by_study.values(), strict=True):
+        content = planned_space(own, small.models)
+        build_study(content, str(file))
+        write_out(file, to_yaml(content))
+    return files
+
+
+def planned_space(runs: Sequence[SmallRun], models: Mapping[float, SmallModel]) -> dict[str, Any]:
+    """Return a space that consists of planned runs of the models of one study.
+
+    Each run is as long as planned, is not stopped early and not repeated. What the study searched
+    beside rate, batch and model is that of the best run of the model.
+    """
+    first = list[dict[str, Any]]()
+    for run in runs:
+        model = models[run.parameters]
+        spec, passes = model.best, model.best.num_workers * model.best.accumulate
+        own = {key: value_of(spec, key) for key in model.study.searched} | {
+            "learning_rate": run.learning_rate,
+            "batch_size_per_worker": max(1, round(run.batch / passes)),
+            "epochs": model.epochs(run.samples),
+            "eval_every_samples": spec.eval_every_samples or model.samples_per_epoch,
+        }
+        first += [own] * (own not in first)
+    content = load_content(models[runs[0].parameters].study.study, {})
+    fixed = flat(content["fixed"]) | first[0]
+    varied = [key for key in fixed if any(one.get(key, fixed[key]) != fixed[key] for one in first)]
+    searched = {
+        key: [one[key] for one in first] for key in dict.fromkeys(("learning_rate", *varied))
+    }
+    objective = {key: content["objective"][key] for key in ("metric", "direction", "is_share")}
+    return content | {
+        "objective": objective | {"kind": BUDGET, "max_train_seconds": LONGEST_S},
+        "search": {
+            "first": [nested({key: one[key] for key in searched}) for one in first],
+            "trials": len(first),
+            "sampler": "random",
+            "factorise": False,
+            "early_stopping": False,
+        },
+        "confirm": {"race": 0},
+        "space": {
+            key: [one for number, one in enumerate(values) if one not in values[:number]]
+            for key, values in searched.items()
+        },
+        "fixed": nested({key: one for key, one in fixed.items() if key not in searched}),
+    }
+
+
 def read_runs(
     places: Sequence[str],
     optimizers: list[str] | None,
     needed: Sequence[str] = SmallRun._fields,
-) -> tuple[list[SmallRun], str | None]:
+) -> SmallRuns:
     """Read the small runs.
 
     Args:
         places: CSV files and results folders.
         optimizers: Optimizers that may be used; None for any.
         needed: Columns that a CSV file must have; others are 1.
-
-    Returns:
-        The runs, and the optimizer of those of studies; None if there are no studies.
 
     Raises:
         UserError: A file or folder cannot be read or used.
@@ -190,11 +312,13 @@ def read_runs(
         else:
             studies.append(load(place))
     if not studies:
-        return found, None
-    optimizer = common_optimizer(studies, optimizers)
+        return SmallRuns(found)
+    optimizer, models = common_optimizer(studies, optimizers), dict[float, SmallModel]()
     for study in studies:
-        found += runs_of_study(study, optimizer)
-    return found, optimizer
+        own = runs_of_study(study, optimizer)
+        found += own.runs
+        models |= own.models
+    return SmallRuns(found, optimizer, models)
 
 
 def runs_of_table(path: Path, needed: Sequence[str]) -> list[SmallRun]:
@@ -229,8 +353,8 @@ def runs_of_table(path: Path, needed: Sequence[str]) -> list[SmallRun]:
     return [SmallRun(*map(float, row)) for row in numbers.itertuples(index=False)]
 
 
-def runs_of_study(study: Study, optimizer: str) -> list[SmallRun]:
-    """Return the runs of a study with an optimizer, all of one length.
+def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
+    """Return the runs of a study with an optimizer, those of each model and `epochs` at one length.
 
     What is needed: models whose parameters are known, and a metric to minimize, or a share, such as
     an accuracy, of which 1 minus the value is minimized. The length is that of the shortest run
@@ -248,26 +372,42 @@ def runs_of_study(study: Study, optimizer: str) -> list[SmallRun]:
             "loss, an error or an accuracy.",
             ErrorCode.UNSUPPORTED,
         )
-    records = [
-        record
-        for record in study.runs.values()
-        if record.phase == "search" and record.spec.optimizer == optimizer
-        if record.failure is None and study.evaluations.get(record.trial)
-    ]
-    whole = [one.samples for one in records if one.counts_for("measurement")]
-    if not whole:
+    groups: dict[tuple[int | None, float], list[RunRecord]] = {}
+    for record in study.runs.values():
+        is_usable = record.phase == "search" and record.spec.optimizer == optimizer
+        if is_usable and record.failure is None and study.evaluations.get(record.trial):
+            group = record.num_parameters, record.spec.epochs
+            groups.setdefault(group, []).append(record)
+    if not any(one.counts_for("measurement") for records in groups.values() for one in records):
         raise UserError(
             f"{study.place}: no run of {optimizer} ran to its end; search longer, or name another "
             "study.",
             ErrorCode.NO_RESULT,
         )
-    sizes = {record.num_parameters for record in records}
-    if None in sizes:
+    if any(parameters is None for parameters, _ in groups):
         raise UserError(
             f"{study.place}: the number of model parameters is not known; name a table of runs.",
             ErrorCode.NO_RESULT,
         )
-    length, found = min(whole), list[SmallRun]()
+    found, models = list[SmallRun](), dict[float, SmallModel]()
+    for (_, epochs), records in groups.items():
+        last = study.evaluations[records[0].trial][-1]
+        each = round(last.samples / last.epoch)
+        whole = [one.samples for one in records if one.counts_for("measurement")]
+        # The last batch may go beyond the last epoch.
+        length = min([*whole, math.ceil(epochs * each)]) if whole else math.inf
+        own = _runs_of_length(study, records, length)
+        found += [run for run, _ in own]
+        for run, record in sorted(own, key=lambda pair: -pair[0].loss):  # the best one stays
+            models[run.parameters] = SmallModel(study, record.spec, each)
+    return SmallRuns(found, optimizer, models)
+
+
+def _runs_of_length(
+    study: Study, records: Sequence[RunRecord], length: float
+) -> list[tuple[SmallRun, RunRecord]]:
+    """Return the runs of one model that are as long, with the values of their curves there."""
+    found = []
     for record in records:
         curve = study.evaluations[record.trial]
         samples = [point.samples for point in curve]
@@ -275,15 +415,14 @@ def runs_of_study(study: Study, optimizer: str) -> list[SmallRun]:
         if samples[-1] < length or not (record.spec.schedule == "constant" or is_as_long):
             continue
         value = float(np.interp(length, samples, [point.value for point in curve]))
-        found.append(
-            SmallRun(
-                parameters=float(record.num_parameters or 0),
-                samples=float(length),
-                batch=float(record.spec.global_batch_size),
-                learning_rate=record.spec.learning_rate,
-                loss=value if metric.direction == "min" else 1 - value,
-            )
+        run = SmallRun(
+            parameters=float(record.num_parameters or 0),
+            samples=float(length),
+            batch=float(record.spec.global_batch_size),
+            learning_rate=record.spec.learning_rate,
+            loss=value if study.metric.direction == "min" else 1 - value,
         )
+        found.append((run, record))
     return found
 
 
@@ -326,12 +465,8 @@ def large_run(options: ForecastOptions) -> LargeRun:
         model, data = (study.fixed.get(key) or {} for key in ("model", "data"))
         workload, dataset = load_workload_dataset(study.workload, study.dataset, model, data)
         if parameters is None:
-            if not isinstance(workload, LayerWorkload):
-                raise UserError(
-                    f"--parameters: name those of the model of {options.to}, as --parameters 3e8.",
-                    ErrorCode.MISSING,
-                )
-            parameters = float(num_parameters(workload.layers, workload.input_shape))
+            framework = values_of("framework", space, study.fixed)[0]
+            parameters = float(num_parameters_of(workload, framework, options.to))
         if samples is None:
             epochs = values_of("epochs", space, study.fixed)
             if len(epochs) > 1 or not {"epochs"} & {*study.fixed, *space}:
@@ -346,6 +481,29 @@ def large_run(options: ForecastOptions) -> LargeRun:
     per_worker = max(values_of("batch_size_per_worker", space, study.fixed))
     batch = global_batch(study, space)
     return LargeRun(parameters, samples, batch, optimizers, content, per_worker)
+
+
+def num_parameters_of(workload: Workload, framework: str, space: Path) -> int:
+    """Return the number of parameters of a model.
+
+    Args:
+        workload: The model.
+        framework: Framework that builds it.
+        space: File that names it, for messages.
+
+    Raises:
+        UserError: The model is given neither by layers nor in torch, or cannot be built.
+    """
+    if isinstance(workload, LayerWorkload):
+        return num_parameters(workload.layers, workload.input_shape)
+    if framework != "torch" or isinstance(workload, OwnLoop):
+        raise UserError(
+            f"--parameters: name those of the model of {space}, as --parameters 3e8.",
+            ErrorCode.MISSING,
+        )
+    advice = "; name its number of parameters, as --parameters 3e8"
+    with user_code_errors(f"{space}: the model cannot be built to count its parameters", advice):
+        return int(find_part(framework, "model").num_parameters_of(workload))
 
 
 def global_batch(study: StudySpec, space: Space) -> float | None:
@@ -392,7 +550,9 @@ def quantiles(rate: Predicted, number: int) -> list[float]:
     return [float(f"{one:.3g}") for one in values[:number]]
 
 
-def choose_runs(runs: list[SmallRun], large: LargeRun, share: float) -> list[SmallRun]:
+def choose_runs(
+    runs: list[SmallRun], large: LargeRun, share: float, within: float | None = None
+) -> Planned:
     """Return the runs to make next, the one that tells most per compute first.
 
     The sizes and lengths are those of the small runs in all combinations, as far as one run costs
@@ -402,6 +562,7 @@ def choose_runs(runs: list[SmallRun], large: LargeRun, share: float) -> list[Sma
         runs: Small runs.
         large: The large run.
         share: Compute of all chosen runs together, relative to the large run.
+        within: Factor within which rate and batch need to be known; None to use all of the compute.
     """
     largest = LARGEST_SHARE * large.compute / FLOPS_PER_SAMPLE
     sizes = {
@@ -418,7 +579,8 @@ def choose_runs(runs: list[SmallRun], large: LargeRun, share: float) -> list[Sma
         for r in STEPS
         for b in STEPS
     ]
-    return model.choose(candidates, (large.parameters, large.samples), share * large.compute)
+    compute = share * large.compute
+    return model.choose(candidates, (large.parameters, large.samples), compute, within)
 
 
 def sentences(found: Forecast, large: LargeRun, nearest: Sequence[SmallRun]) -> list[str]:

@@ -436,10 +436,13 @@ class ForecastOptions(Options):
     plan: Annotated[float | None, BeforeValidator(share), Argument("SHARE", parse=str)] = None
     """Name the small runs to make next that cost this share of the large run together, such as
     10%."""
+    within: Annotated[float | None, Field(gt=1, allow_inf_nan=False), Argument("FACTOR")] = None
+    """With --plan: no more runs than are expected to tell rate and batch within this factor."""
     figure: Annotated[Path | None, Argument("FILE.png")] = None
     """Draw the small runs, the laws and the prediction to this file."""
     out: Annotated[Path | None, Argument("FILE")] = None
-    """File to write: the space of --to, or the runs of --plan as CSV."""
+    """File to write: the space of --to, or the runs of --plan (.csv: a table; .yaml: a space that
+    tune runs, for each study of small models)."""
 
 
 class InitOptions(Options):

@@ -23,16 +23,18 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw, gradient, heavy_tailed, interval
-from raybench.scaling.measurements import Floats, Predicted
+from raybench.scaling.measurements import NINE_OF_TEN, Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import counted
 
-EXPONENTS = {"rate": ((-0.4, 0.2), (0.15, 0.2)), "batch": ((0.0, 0.12), (0.45, 0.2))}
-"""Prior mean and standard deviation of the exponents of N and D. Published: rate N^-0.71 D^0.31 and
-batch D^0.57 (StepLaw, arXiv 2503.04715); rate C^-0.125 and batch C^0.33 of the compute C = 6 N D
-(DeepSeek LLM, arXiv 2401.02954)."""
-DEVIATIONS = (0.1, 0.15)
-"""Standard deviation of a cell's log rate and log batch from the power laws."""
+EXPONENTS = {"rate": ((-0.125, 0.1), (-0.275, 0.14)), "batch": ((0.225, 0.1), (-0.225, 0.12))}
+"""Prior mean and standard deviation of the exponents of N D and N / D. Published: rate (N D)^-0.20
+(N / D)^-0.51 and batch (N D)^0.29 (N / D)^-0.29 (StepLaw, arXiv 2503.04715); rate (N D)^-0.125 and
+batch (N D)^0.33 (DeepSeek LLM, arXiv 2401.02954); rate (N D)^-0.28 (N / D)^0.05 (arXiv 2409.19913).
+The deviations are those under which left-out sizes were likeliest (`benchmarks/scaling`)."""
+DEVIATIONS, DEVIATION_CELLS = (0.05, 0.1), 4
+"""Standard deviation of a cell's log rate and log batch from the power laws a priori, and the
+number of cells that this counts for beside those measured."""
 CURVATURE = (math.log(0.02), 1.0)
 """Prior mean and standard deviation of the log second derivative of the log loss."""
 TILT_DEVIATION = 0.7
@@ -75,6 +77,16 @@ class SmallRun(NamedTuple):
     def compute(self) -> float:
         """Floating-point operations of the run."""
         return FLOPS_PER_SAMPLE * self.parameters * self.samples
+
+
+class Planned(NamedTuple):
+    """Runs to make, and what is expected to be known with them."""
+
+    runs: list[SmallRun]
+    """The one that tells most per compute first; their losses are not known yet."""
+    rate_factor: float
+    """Factor on each side of the 90 % interval of the large run's learning rate."""
+    batch_factor: float
 
 
 @dataclass(frozen=True)
@@ -135,7 +147,7 @@ class OptimumModel:
         """Predict the best learning rate and the best batch of a run."""
         row = self._row(parameters, samples)
         found = []
-        for axis, deviation in enumerate(DEVIATIONS):
+        for axis, deviation in enumerate(self._deviations):
             at = slice(3 * axis, 3 * axis + 3)
             variance = float(row @ self._covariance[at, at] @ row) + deviation**2
             found.append(interval(float(row @ self._mode[at]), math.sqrt(variance)))
@@ -153,7 +165,7 @@ class OptimumModel:
             return found
 
         slopes = gradient(log_rate, self._mode)
-        variance = float(slopes @ self._covariance @ slopes) + DEVIATIONS[0] ** 2
+        variance = float(slopes @ self._covariance @ slopes) + self._deviations[0] ** 2
         return interval(float(log_rate(self._mode)), math.sqrt(variance))
 
     def off_by_two(self) -> dict[str, float]:
@@ -171,8 +183,12 @@ class OptimumModel:
         return math.exp(rate), math.exp(batch)
 
     def choose(
-        self, candidates: Sequence[SmallRun], large: tuple[float, float], compute: float
-    ) -> list[SmallRun]:
+        self,
+        candidates: Sequence[SmallRun],
+        large: tuple[float, float],
+        compute: float,
+        within: float | None = None,
+    ) -> Planned:
         """Choose runs to make, greedily by how much they tell about the large run per compute.
 
         What a run tells is the expected decrease of the loss of the large run at the rate and the
@@ -182,9 +198,8 @@ class OptimumModel:
             candidates: Runs that could be made, in cells of the model; their losses are not used.
             large: Parameters and samples of the large run.
             compute: Floating-point operations of all chosen runs together, at most.
-
-        Returns:
-            The chosen runs, the best one first.
+            within: Factor within which rate and batch need to be known; None to use all of the
+                compute.
         """
         targets = np.zeros((2, len(self._mode)))
         targets[0, 0:3] = targets[1, 3:6] = self._row(*large)
@@ -194,7 +209,15 @@ class OptimumModel:
         gradients, noise = self._gradients(candidates)
         costs = np.array([one.compute for one in candidates])
         covariance, is_left, chosen = self._covariance, np.full(len(costs), True), list[SmallRun]()
+
+        def factors() -> Floats:
+            variance = np.diag(targets @ covariance @ targets.T) + self._deviations**2
+            found: Floats = np.exp(NINE_OF_TEN * np.sqrt(variance))
+            return found
+
         while (is_left := is_left & (costs <= compute)).any():
+            if within is not None and factors().max() <= within:
+                break
             across = covariance @ gradients.T
             variance = np.einsum("ip,pi->i", gradients, across) + noise
             toward = targets @ across
@@ -204,7 +227,8 @@ class OptimumModel:
             compute -= costs[best]
             is_left[best] = False
             chosen.append(candidates[best])
-        return chosen
+        rate, batch = factors()
+        return Planned(chosen, float(rate), float(batch))
 
     def doubts(self) -> list[str]:
         """Return reasons not to trust a prediction."""
@@ -226,8 +250,8 @@ class OptimumModel:
         return found
 
     def _row(self, parameters: float, samples: float) -> Floats:
-        log = np.log([parameters, samples]) - self._center
-        return np.array([1.0, *log])
+        size, length = np.log([parameters, samples]) - self._center
+        return np.array([1.0, size + length, size - length])
 
     def _fit(self, num_measured: int) -> None:
         """Find mode and covariance of the laws of the optimum, the curvature and the cells."""
@@ -243,15 +267,21 @@ class OptimumModel:
             *((self._batch[best].mean(), POSITION_DEVIATION), *EXPONENTS["batch"]),
             *(CURVATURE, CURVATURE, (0.0, TILT_DEVIATION)),
         ]
-        moves = [(0.0, deviation) for deviation in DEVIATIONS for _ in self.cells]
+        self._deviations = np.array(DEVIATIONS)
         self._noise = max(NOISE, float(np.median([np.median(one) for one in nearest])))
-        self._mode = np.array([mean for mean, _ in shared] + least + [0.0] * len(moves))
+        self._mode = np.array([mean for mean, _ in shared] + least + [0.0] * 2 * number)
         for _ in range(FIT_ROUNDS):
             # Noisy losses need a wider range around the optimum.
             wider = self._noise / NOISE
             levels = [(level, LEVEL_DEVIATION * wider) for level in least]
+            moves = [(0.0, deviation) for deviation in self._deviations for _ in self.cells]
             near = excess <= np.maximum(at_least, WIDTH * wider)
             self._fit_near(near, excess, np.array(shared + levels + moves))
+            at = slice(NUM_SHARED + number, None)
+            squares = self._mode[at] ** 2 + np.diag(self._covariance)[at]
+            squares = squares.reshape(2, number)[:, :num_measured].sum(axis=1)
+            known = DEVIATION_CELLS * np.array(DEVIATIONS) ** 2
+            self._deviations = np.sqrt((known + squares) / (DEVIATION_CELLS + num_measured))
 
     def _fit_near(self, near: npt.NDArray[np.bool_], excess: Floats, priors: Floats) -> None:
         """Fit to the runs `near` the optimum, starting from the mode so far.

@@ -36,9 +36,10 @@ OPTIMUM_EXPONENT = (0.49, 0.03)
 OPTIMUM_DEVIATION = 0.25
 """Standard deviation of the log of the optimal N from its power law, per square root of the decades
 of compute from the largest small run."""
-NOISE = 0.004
-"""Standard deviation of the log loss of a run from the law at the largest compute; it grows by as
-much with each decade below, because the law does not hold exactly over many decades."""
+NOISE, NOISE_RUNS = 0.004, 2
+"""Standard deviation of the log loss of a run from the law at the largest compute, and the number
+of runs that this counts for beside those measured. It grows by as much with each decade below,
+because the law does not hold exactly over many decades."""
 FEWEST_SIZES = 2
 
 
@@ -88,7 +89,7 @@ class LossLaw:
             samples: Training samples.
         """
         cell = np.log([[parameters, samples]]) - self._center
-        return self._interval(lambda law: float(_log_loss(law, cell)[0]), self._noise)
+        return self._interval(lambda law: float(_log_loss(law, cell)[0]), self._noise * self._scale)
 
     def optimum(self, compute: float) -> tuple[Predicted, Predicted]:
         """Predict the compute-optimal model of a budget.
@@ -114,7 +115,7 @@ class LossLaw:
         decades = max(total - self._largest, 0.0) / math.log(10.0)
         deviation = OPTIMUM_DEVIATION * math.sqrt(decades)
         best = self._interval(lambda law: parameters(law) + float(self._center[0]), deviation)
-        return best, self._interval(loss, self._noise)
+        return best, self._interval(loss, self._noise * self._scale)
 
     def _fit(self, sizes: Floats, losses: Floats) -> None:
         """Find mode and covariance of (log E, log A, log alpha, log B, log beta, log g)."""
@@ -137,7 +138,14 @@ class LossLaw:
 
         found = least_squares(residuals, means)
         self._mode: Floats = found.x
-        self._covariance: Floats = np.linalg.inv(found.jac.T @ found.jac)
+        of_runs, of_priors = found.jac[: len(losses)], found.jac[len(losses) :]
+        scaled = (_log_loss(self._mode, sizes) - losses) / noise
+        weight = 1 / (1 + scaled**2 / 2)
+        spread = np.einsum("ip,pq,iq->i", of_runs, np.linalg.inv(found.jac.T @ found.jac), of_runs)
+        squares = NOISE_RUNS + (weight * scaled**2 + spread).sum()
+        self._scale = math.sqrt(squares / (NOISE_RUNS + weight.sum()))
+        of_runs = of_runs / self._scale
+        self._covariance: Floats = np.linalg.inv(of_runs.T @ of_runs + of_priors.T @ of_priors)
 
     def _interval(self, function: Callable[[Floats], float], deviation: float) -> Predicted:
         """Return exp of a function of the law with its 90 % interval."""

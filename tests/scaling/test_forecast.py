@@ -12,13 +12,18 @@ import pandas as pd
 import pytest
 
 from raybench.commands import cli
-from raybench.commands.forecast import runs_of_study
+from raybench.commands.forecast import large_run, read_runs, runs_of_study
 from raybench.report.figures.forecast import forecast_figure
+from raybench.results.store import STUDY_FILE, Store
 from raybench.results.study import load
+from raybench.runs.options import ForecastOptions
 from raybench.scaling.forecast import LargeRunModel, OptimumModel, SmallRun
+from raybench.search.sampling.first import first_specs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import ErrorCode
 from raybench.spec.study import build_study
+from raybench.stats.record import Evaluation, RunOutcome
+from tests.made_results import POINT
 from tests.refusals import refused
 
 LARGE = 2e9, 4e10
@@ -82,9 +87,9 @@ def test_runs_are_chosen_by_what_they_tell_of_the_large_run_per_compute() -> Non
     near = SmallRun(*size, batch * 2, rate * 2, 1.0)
     far = SmallRun(*size, batch, rate * 30, 1.0)
     costly = near._replace(parameters=1.2e9)
-    assert model.choose([far, near, costly], LARGE, 1e20) == [near, far, costly]
-    assert model.choose([far, near, costly], LARGE, 1.2 * near.compute) == [near]
-    assert model.choose([far, near], LARGE, 0.0) == []
+    assert model.choose([far, near, costly], LARGE, 1e20).runs == [near, far, costly]
+    assert model.choose([far, near, costly], LARGE, 1.2 * near.compute).runs == [near]
+    assert model.choose([far, near], LARGE, 0.0).runs == []
 
 
 def test_the_rate_of_a_given_batch_is_that_of_the_best_batch_where_they_do_not_correlate() -> None:
@@ -212,6 +217,110 @@ def test_a_plan_keeps_to_its_budget_and_is_read_once_its_losses_are_known(
     assert after["high"] / after["low"] < before["high"] / before["low"]
 
 
+WIDTHS = {
+    "workload": "own:Net",
+    "dataset": {"name": "workload"},
+    "objective": {"kind": "best_at_budget", "metric": "loss", "max_train_seconds": 60.0},
+    "space": {
+        "model": {"width": [1000, 2000]},
+        "learning_rate": [3e-4, 1e-3, 3e-3],
+        "batch_size_per_worker": [100_000, 300_000, 900_000],
+        "epochs": [1, 2],
+    },
+    "fixed": {"framework": "torch", "optimizer": "adam", "schedule": "cosine", "num_workers": 2},
+}
+
+
+def train(
+    content: dict[str, Any], configurations: list[dict[str, Any]] | None, folder: Path
+) -> str:
+    """Write what a search of a space would: its runs (by default those of `search.first`) have 100
+    parameters per squared width, and epochs of 4e9 samples."""
+    study, space = build_study(content, "made")
+    specs = [study.run_spec(one) for one in configurations or []]
+    specs = specs or list(first_specs(study, space).values())
+    store = Store(folder)
+    store.write_yaml(STUDY_FILE, {"study": study.document(), "is_over": True})
+    for number, spec in enumerate(specs):
+        parameters = 100 * int(spec.model["width"]) ** 2  # type: ignore[arg-type]
+        # A run ends with a whole batch.
+        samples = math.ceil(spec.epochs * 4e9 / spec.global_batch_size) * spec.global_batch_size
+        made = run(parameters, samples, spec.learning_rate, spec.global_batch_size)
+        evaluation = Evaluation(
+            **(POINT | {"epoch": samples / 4e9}),
+            **{"index": 0, "samples": samples, "train_s": 9.0, "value": made.loss},
+            **{"best_value": made.loss, "stop": "epochs"},
+        )
+        outcome = RunOutcome(evaluation=evaluation, is_over=True, num_parameters=parameters)
+        record = outcome.record(
+            f"{number:04d}", spec, role="trial", source=None, stopped_by="scheduler"
+        )
+        store.append(evaluation.line(record.trial))
+        store.append(record.line())
+    store.close()
+    return str(folder)
+
+
+def test_a_plan_is_a_space_whose_results_narrow_the_forecast(tmp_path: Path) -> None:
+    tried = [
+        {"model.width": width, "learning_rate": rate, "batch_size_per_worker": batch, "epochs": n}
+        for width, batch, n in ((1000, 100_000, 1), (1000, 300_000, 2), (2000, 300_000, 1))
+        for rate in (3e-4, 1e-3, 3e-3)
+    ]
+    small = train(WIDTHS, tried, tmp_path / "small")
+    (file := tmp_path / "next.yaml")
+    code, document = asked(small, *SIZE, "--plan", "5%", "--out", file)
+    assert code == cli.DONE
+    made = document["details"]["runs"]
+    planned = [SmallRun(*(one.get(name, 1.0) for name in SmallRun._fields)) for one in made]
+    content = read_mapping(file)
+    study, space = build_study(content, "next")
+    specs = list(first_specs(study, space).values())
+    assert study.search.trials == len(specs) == len(planned) >= 5
+    assert not study.needs_reference
+    assert not study.search.early_stopping
+    for one, spec in zip(planned, specs, strict=True):
+        assert spec.learning_rate == one.learning_rate
+        assert spec.global_batch_size == pytest.approx(one.batch, abs=2)
+        assert 100 * spec.model["width"] ** 2 == one.parameters
+        assert math.ceil(spec.epochs * 4e9) == one.samples
+    results = train(content, None, tmp_path / "results")
+    sizes = {one.size for one in read_runs([small, results], None).runs}
+    assert sizes == {one.size for one in read_runs([small], None).runs} | {
+        one.size for one in planned
+    }
+    assert len(sizes) <= 4, "lengths of a whole number of epochs agree between studies"
+    before = asked(small, *SIZE)[1]["details"]["learning_rate"]
+    after = asked(small, results, *SIZE)[1]["details"]["learning_rate"]
+    factor = math.sqrt(after["high"] / after["low"])
+    assert factor < math.sqrt(before["high"] / before["low"])
+    assert factor == pytest.approx(document["details"]["expected"]["rate_factor"], rel=0.3)
+    # As narrow as asked: nothing more to make.
+    few = asked(small, *SIZE, "--plan", "5%", "--within", "5")[1]["details"]["runs"]
+    assert len(few) < len(planned)
+
+
+def test_a_plan_for_the_models_of_a_table_is_a_table(table: Path, tmp_path: Path) -> None:
+    code, document = asked(table, *SIZE, "--plan", "5%", "--out", tmp_path / "next.yaml")
+    assert (code, document["error"]["code"]) == (cli.WRONG_INPUT, ErrorCode.CONFLICT)
+
+
+def test_the_parameters_of_a_torch_model_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.syspath_prepend(str(examples))
+    (tmp_path / "large.yaml").write_text((examples / "tiny_lm_large.yaml").read_text())
+    large = large_run(ForecastOptions(to=tmp_path / "large.yaml"))
+    width = 96
+    per_block = 12 * width**2 + 13 * width
+    ends = 2 * 128 * width + 128 + 64 * width + 2 * width
+    assert large.parameters == 2 * per_block + ends
+    assert large.samples == 6000
+    assert torch.get_default_device() == torch.device("cpu")
+
+
 def test_a_loss_needs_no_rates(table: Path, tmp_path: Path) -> None:
     file = tmp_path / "sizes.csv"
     rows = pd.DataFrame(
@@ -307,7 +416,7 @@ def test_studies_make_the_space_of_a_large_model(tmp_path: Path) -> None:
 
 def test_runs_of_a_study_have_one_length_and_the_error_there(tmp_path: Path) -> None:
     study = load(study_of(tmp_path / "small", size=10_000))
-    known = runs_of_study(study, "adam")
+    known = runs_of_study(study, "adam").runs
     (length,) = {one.samples for one in known}
     whole = [
         one.samples
@@ -321,9 +430,9 @@ def test_runs_of_a_study_have_one_length_and_the_error_there(tmp_path: Path) -> 
 
 def test_runs_with_a_decaying_schedule_count_at_their_end_alone(tmp_path: Path) -> None:
     """Before it a curve depends on where the schedule ends."""
-    constant = runs_of_study(load(study_of(tmp_path / "constant", size=10_000)), "adam")
+    constant = runs_of_study(load(study_of(tmp_path / "constant", size=10_000)), "adam").runs
     study = load(study_of(tmp_path / "cosine", size=10_000, schedule="cosine"))
-    decaying = runs_of_study(study, "adam")
+    decaying = runs_of_study(study, "adam").runs
     assert 0 < len(decaying) < len(constant)
     as_long = [one for one in study.runs.values() if one.samples <= 1.05 * decaying[0].samples]
     assert {one.learning_rate for one in decaying} <= {one.spec.learning_rate for one in as_long}

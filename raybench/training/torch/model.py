@@ -84,6 +84,12 @@ def num_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
+def num_parameters_of(workload: Workload) -> int:
+    """Return the number of trainable parameters of a workload's model, without their memory."""
+    with torch.device("meta"):
+        return num_parameters(build_model(workload, seed=0))
+
+
 def parameter_shapes(model: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
     """Return name and shape of all tensors that workers share, in the order of the model."""
     return [(name, tuple(value.shape)) for name, value in model.state_dict().items()]
