@@ -7,7 +7,7 @@ the named rate and batch (nearest cell of the grid) over the best loss of the gr
 90 % intervals hold the optimum (of a local quadratic) and the best loss, and the error of the
 predicted loss. Peers: the best small run copied, alone, and with square-root and linear scaling of
 the batch to the number of tokens; StepLaw's formula, which was fitted to all of these runs, and
-DeepSeek's, which was fitted to others.
+DeepSeek's and Marin's, which were fitted to others.
 
 `design`: the same from single runs in pairs of at most 10 % of the compute, which together cost
 30 % of the large run: three at a random place of the smallest pair, the others as `forecast --plan`
@@ -15,7 +15,8 @@ names them, in four rounds; beside random runs of the same total cost.
 
 `sizes`: isoFLOP sets (`RAYBENCH_DATA`/isoflop: Llama 3, Chinchilla) without rates. Each of their
 four largest budgets in turn is predicted from those of at most a tenth; the known optimum is that
-of a parabola through the runs of the budget. The bar is on the largest budget of each set.
+of a parabola through the runs of the budget. The bar is on the largest budget of each set. Peers:
+approaches 2 and 3 of Hoffmann et al. 2022 (arXiv 2203.15556).
 
     RAYBENCH_DATA=DIR python benchmarks/scaling/forecast.py
 

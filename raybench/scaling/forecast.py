@@ -31,7 +31,7 @@ EXPONENTS = {"rate": ((-0.125, 0.1), (-0.275, 0.14)), "batch": ((0.225, 0.1), (-
 """Prior mean and standard deviation of the exponents of N D and N / D. Published: rate (N D)^-0.20
 (N / D)^-0.51 and batch (N D)^0.29 (N / D)^-0.29 (StepLaw, arXiv 2503.04715); rate (N D)^-0.125 and
 batch (N D)^0.33 (DeepSeek LLM, arXiv 2401.02954); rate (N D)^-0.28 (N / D)^0.05 (arXiv 2409.19913).
-The deviations are those under which left-out sizes were likeliest (`benchmarks/scaling`)."""
+The deviations were chosen by likelihood and coverage of left-out sizes (docs/benchmarks.md)."""
 DEVIATIONS, DEVIATION_CELLS = (0.05, 0.1), 4
 """Standard deviation of a cell's log rate and log batch from the power laws a priori, and the
 number of cells that this counts for beside those measured."""
