@@ -15,10 +15,10 @@ import raybench.training.tensorflow  # noqa: F401
 from raybench.cluster.capacity import num_local_cores
 from raybench.report.figures.kinds import FIGURES
 from raybench.report.page import document
-from raybench.results import lease, storage
+from raybench.results import storage
 from raybench.results.store import STUDY_FILE
 from tests.made_results import results_folder
-from tests.s3_server import FAST, S3Server
+from tests.s3_server import S3Server
 
 EXIT_CODE = pytest.StashKey[int]()
 
@@ -101,9 +101,6 @@ def url(server, tmp_path, monkeypatch):
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "this machine"))
-    for name, value in FAST.items():
-        monkeypatch.setattr(lease, name, value)
-    monkeypatch.setattr(storage, "BEAT_S", 0.3)
     monkeypatch.setattr(storage, "COPY_S", 0.3)
     monkeypatch.setattr(storage, "RETRY_S", 0.5)
     monkeypatch.setattr(storage, "CLOSE_S", 3.0)

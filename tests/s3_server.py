@@ -9,9 +9,6 @@ import threading
 import time
 import urllib.request
 
-FAST = {"BEAT_S": 0.5, "STALE_S": 4.0, "SETTLE_S": 0.1, "LOOK_S": 0.2}
-"""Waits of a lease, shortened."""
-
 
 def free_port():
     with socket.socket() as one:

@@ -61,6 +61,11 @@ class Bucket:
             except FileNotFoundError:
                 return None
 
+    def size(self, key: str) -> int:
+        """Return an object's bytes; 0 if there is none."""
+        with self._asked() as system:
+            return int(system.get_file_info(self._path(key)).size or 0)
+
     def get_file(self, key: str, path: Path) -> None:
         """Write an object's content to a file, piece by piece, whole or not at all.
 

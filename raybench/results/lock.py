@@ -1,4 +1,4 @@
-"""Lock of a results folder: one command at a time (`lease.py`: below a URL)."""
+"""Lock of a results folder: one command at a time."""
 
 import errno
 import json

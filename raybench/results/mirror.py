@@ -7,23 +7,24 @@ finds there is always usable:
   records and written after them, so it never knows of a run that the records lack.
 - `state.json` of a checkpoint holds the digest of its weights, so one that was copied in part is
   found to be damaged, and the one before it serves.
+
+A driver that finds records there which are not its own changes nothing: another one has gone on.
 """
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from raybench.results.bucket import Bucket
-from raybench.results.lease import LEASE_KEY
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.spec.errors import StudyError
 from raybench.stats.checkpoint import STATE_FILE
 
 JOURNAL = "optuna.log"
-LOCAL_NAMES = ("study.lock", "optuna.log.lock", "optuna.log.damaged", LEASE_KEY)
+LOCAL_NAMES = ("study.lock", "optuna.log.lock", "optuna.log.damaged")
 """Beginnings of names that are not copied; hidden and partial files are not, either."""
 FETCHERS = 16
 """Objects that are fetched at the same time."""
@@ -39,67 +40,77 @@ class Mirror:
     Args:
         folder: The study's folder.
         bucket: Objects below the URL.
-        check: Called before each write; raises where nothing may be written any more.
     """
 
-    def __init__(
-        self, folder: Path, bucket: Bucket, check: Callable[[], None] = lambda: None
-    ) -> None:
-        self.folder, self._bucket, self._check = folder, bucket, check
+    def __init__(self, folder: Path, bucket: Bucket) -> None:
+        self.folder, self._bucket = folder, bucket
         self._copied: dict[str, Stamp] = {}
         """Copies that are there, by the names of the files."""
-        self._least = 0
-        """Bytes of the records that are there."""
+        self._num_there: int | None = 0
+        """Bytes of the records that this driver has written there; None if others may be there."""
 
     def resume(self, keys: Sequence[str], *, is_fetched: bool) -> None:
         """Learn which copies are there; `is_fetched`: the folder was fetched from them."""
         files = files_of(self.folder) if is_fetched else {}
         self._copied = {name: files.get(name, UNKNOWN_STAMP) for name in keys if is_copied(name)}
-        self._least = len(whole_lines(self.folder / RECORDS_FILE))
 
     def forget(self) -> None:
         """Let the records become fewer: they are about to be cleared."""
-        self._least = 0
+        self._num_there = None
 
     def run(self) -> None:
         """Copy what has changed, and delete what is gone.
 
         Raises:
             BucketError: The store did not answer; the next call goes on.
-            StudyError: The records have become fewer without `forget`.
+            StudyError: Another driver has written there, or the records have become fewer without
+                `forget`.
         """
         if not (self.folder / STUDY_FILE).is_file():
             return  # not begun; or deleted by mistake, and the copy is all there is
         journal = whole_lines(self.folder / JOURNAL)
         files = files_of(self.folder)
+        if files == self._copied:
+            return
+        self._check_records_there()
         for name in [one for one in self._copied if one not in files]:
-            self._check()
             self._bucket.delete(name)
             del self._copied[name]
         for name in sorted(files, key=_order):
             if self._copied.get(name) != files[name]:
-                self._check()
                 self._put(name, journal)
                 self._copied[name] = files[name]
 
     def _put(self, name: str, journal: bytes) -> None:
         if name == RECORDS_FILE:
-            self._bucket.put(name, self._records())
+            records = whole_lines(self.folder / name)
+            self._bucket.put(name, records)
+            self._num_there = len(records)
+            mark_of_upload(self.folder).touch()
         elif name == JOURNAL:
             self._bucket.put(name, journal)
         else:
             with suppress(FileNotFoundError):  # deleted just now: the next call sees it
                 self._bucket.put_file(name, self.folder / name)
 
-    def _records(self) -> bytes:
-        content = whole_lines(self.folder / RECORDS_FILE)
-        if len(content) < self._least:
+    def _check_records_there(self) -> None:
+        """Raise StudyError if the records there are not the beginning of those here."""
+        here = whole_lines(self.folder / RECORDS_FILE)
+        num_there = self._bucket.size(RECORDS_FILE)
+        if self._num_there is None or num_there == self._num_there <= len(here):
+            return
+        there = self._bucket.get(RECORDS_FILE) or b""
+        if not here.startswith(there):
             raise StudyError(
-                f"{self._bucket.url}: holds records that are not in {self.folder}, so nothing is "
-                "deleted there; run the command again, and what is here is put aside."
+                f"{self._bucket.url}: the study was taken over by another driver, whose records "
+                f"stay there; what this driver measured and did not upload is in {self.folder}."
             )
-        self._least = len(content)
-        return content
+        self._num_there = len(there)
+
+
+def mark_of_upload(folder: Path) -> Path:
+    """Return the empty file beside a study's folder that tells that its records were uploaded."""
+    return folder.with_name(f"{folder.name}.uploaded")
 
 
 def fetch(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:

@@ -3,6 +3,7 @@
 All reading and writing is done in `StudyStorage.folder`. For a local path or `file://` that is the
 place itself. For an object store it is a folder in the user's cache, which is copied below the URL
 every `COPY_S` and at the end (`mirror.py`), and copied back when another machine resumes the study.
+One driver at a time may write there: a driver that finds records of another one below the URL ends.
 
 Readers of a URL use a separate copy in the user's cache.
 """
@@ -12,16 +13,14 @@ import re
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from raybench.results.bucket import Bucket, BucketError, check_url
-from raybench.results.lease import BEAT_S, Lease, LeaseLostError
 from raybench.results.lock import StudyLock
-from raybench.results.mirror import Mirror, whole_lines
+from raybench.results.mirror import Mirror, mark_of_upload, whole_lines
 from raybench.results.mirror import fetch as fetch_all
 from raybench.results.place import is_url, local_path
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
@@ -105,6 +104,9 @@ COPY_S = 30.0
 CLOSE_S = 30.0
 """Seconds for which the last upload is tried if the store does not answer."""
 RETRY_S = 5.0
+PROBE = ".raybench"
+"""Object that is written and deleted at the start: a missing bucket and refused credentials show
+before anything trains."""
 
 
 Warn = Callable[[str], None]
@@ -151,10 +153,10 @@ class CopiedStorage(StudyStorage):
     """The folder of a study that a thread copies below a URL until it is closed."""
 
     def __init__(
-        self, url: str, folder: Path, lock: StudyLock, *, mirror: Mirror, lease: Lease, warn: Warn
+        self, url: str, folder: Path, lock: StudyLock, *, mirror: Mirror, warn: Warn
     ) -> None:
         super().__init__(url, folder, lock)
-        self._mirror, self._lease, self._warn = mirror, lease, warn
+        self._mirror, self._warn = mirror, warn
         self._end = threading.Event()
         self._problem = ""
         """Problem of the last copy, which has been reported."""
@@ -164,10 +166,8 @@ class CopiedStorage(StudyStorage):
         self._thread.start()
 
     def check(self) -> None:
-        """Raise StudyError if the study was taken over, and any other error of the thread."""
-        if isinstance(self._fault, LeaseLostError):
-            kept = f"what this driver measured and did not upload is in {self.folder}"
-            raise StudyError(f"{self._fault}; {kept}.")
+        """Raise StudyError if another driver has taken the study over, and any other error of the
+        thread."""
         if self._fault is not None:
             raise self._fault
 
@@ -176,7 +176,7 @@ class CopiedStorage(StudyStorage):
         self._mirror.forget()
 
     def close(self) -> None:
-        """Upload what is left and release the URL and the folder."""
+        """Upload what is left and release the folder."""
         self._end.set()
         self._thread.join()
         try:
@@ -186,18 +186,13 @@ class CopiedStorage(StudyStorage):
             super().close()
 
     def _upload_rest(self) -> None:
-        """Copy what is left, trying for CLOSE_S, and release the lease."""
+        """Copy what is left, trying for CLOSE_S."""
         ends = time.monotonic() + CLOSE_S
         while True:
             is_last = time.monotonic() > ends
             try:
-                self._lease.beat()
                 self._mirror.run()
-                self._lease.release()
                 return
-            except LeaseLostError as lost:
-                self._fault = lost
-                self.check()
             except BucketError as error:
                 if is_last:
                     raise StudyError(
@@ -209,13 +204,9 @@ class CopiedStorage(StudyStorage):
 
     def _copy_until_end(self) -> None:
         try:
-            due = time.monotonic() + COPY_S
-            while not self._end.wait(min(BEAT_S, COPY_S)):
+            while not self._end.wait(COPY_S):
                 try:
-                    self._lease.beat()
-                    if self._problem or time.monotonic() >= due:
-                        self._mirror.run()
-                        due = time.monotonic() + COPY_S
+                    self._mirror.run()
                 except BucketError as error:
                     self._report(error, f"it is tried again, results are kept in {self.folder}")
                 else:
@@ -224,8 +215,9 @@ class CopiedStorage(StudyStorage):
                     self._problem = ""
         except BaseException as error:  # noqa: BLE001 (of a thread: `check` raises it)
             self._fault = error
-            is_sentence = isinstance(error, LeaseLostError | StudyError)
-            reason = str(error).rstrip(".") if is_sentence else f"{error!r} ended the upload"
+            reason = f"{error!r} ended the upload"
+            if isinstance(error, StudyError):
+                reason = str(error).rstrip(".")
             self._warn(f"{reason}; results are kept in {self.folder} alone.")
 
     def _report(self, error: BucketError, what: str) -> None:
@@ -266,36 +258,27 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
     home = cache_folder("spool", url)
     with ExitStack() as undo:
         lock = undo.enter_context(StudyLock(home))
-        bucket = Bucket(url)
-        lease = Lease(bucket, _machine(home), say=warn)
-        is_last = lease.take()
-        undo.callback(_release, lease)
-        folder = home / "study"
+        bucket, folder = Bucket(url), home / "study"
+        bucket.put(PROBE, b"")
+        bucket.delete(PROBE)
         folder.mkdir(exist_ok=True)
-        mirror, keys = Mirror(folder, bucket, lease.check), bucket.list_keys()
-        is_fetched = bring(bucket, keys, folder, is_last=is_last, warn=warn)
-        mirror.resume(keys, is_fetched=is_fetched)
+        mirror, keys = Mirror(folder, bucket), bucket.list_keys()
+        mirror.resume(keys, is_fetched=bring(bucket, keys, folder, warn=warn))
         undo.pop_all()
-    return CopiedStorage(url, folder, lock, mirror=mirror, lease=lease, warn=warn)
+    return CopiedStorage(url, folder, lock, mirror=mirror, warn=warn)
 
 
-def _release(lease: Lease) -> None:
-    with suppress(BucketError):  # otherwise it becomes stale
-        lease.release()
-
-
-def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, is_last: bool, warn: Warn) -> bool:
+def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, warn: Warn) -> bool:
     """Copy what is below a URL into a folder, unless the folder has more records of the same study.
 
     Records of the folder that do not continue those below the URL are set aside, with a warning:
-    another driver resumed the study meanwhile, or the URL was emptied.
+    another driver resumed the study meanwhile, or the URL was emptied. No records there mean that
+    nothing has been uploaded yet, unless some were there before (`mirror.mark_of_upload`).
 
     Args:
         bucket: The objects below the URL.
         keys: Their keys.
         folder: The local folder.
-        is_last: Whether the last driver that wrote there used this folder. Then no records below
-            the URL mean that it died before its first upload, not that the URL was emptied.
         warn: Called with a sentence.
 
     Returns:
@@ -303,7 +286,10 @@ def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, is_last: bool, w
     """
     there = (bucket.get(RECORDS_FILE) or b"") if RECORDS_FILE in keys else b""
     here = whole_lines(folder / RECORDS_FILE)
-    if len(here) > len(there) and here.startswith(there) and (there or is_last):
+    if there:
+        mark_of_upload(folder).touch()
+    is_emptied = RECORDS_FILE not in keys and mark_of_upload(folder).exists()
+    if len(here) > len(there) and here.startswith(there) and not is_emptied:
         return False
     if not there.startswith(here):
         why = "another driver went on where this machine's last one had records that were not "
@@ -321,11 +307,3 @@ def _put_aside(folder: Path, why: str, warn: Warn) -> None:
         number += 1
     folder.replace(aside)
     warn(f"{why}; they are kept in {aside}.")
-
-
-def _machine(home: Path) -> str:
-    """Return a unique name of this machine's folder."""
-    path = home / "id"
-    if not path.is_file():
-        StudyFiles(home).write_text(path.name, uuid.uuid4().hex)
-    return path.read_text()

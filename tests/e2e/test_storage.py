@@ -32,13 +32,13 @@ space:
 fixed: {{num_workers: 1, batch_size_per_worker: 32, eval_every_samples: 512}}
 """
 SOON = """
-from raybench.results import lease, storage
-lease.BEAT_S, lease.STALE_S, storage.BEAT_S, storage.COPY_S = 1.0, 15.0, 1.0, 1.0
+from raybench.results import storage
+storage.COPY_S = 1.0
 from raybench.commands.cli import leave, run
 import sys
 leave(run("tune", sys.argv[1:]))
 """
-"""The command, which takes an owner of the study for dead after 15 s, and copies each second."""
+"""The command, which copies each second."""
 
 
 @pytest.fixture

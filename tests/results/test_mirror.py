@@ -76,7 +76,8 @@ def test_every_crash_leaves_whole_files_and_goes_on(folder):
 def test_what_did_not_change_is_not_copied_again(folder):
     bucket, written = FakeBucket(), []
     append(folder, RECORDS_FILE, range(3))
-    one = Mirror(folder, bucket, lambda: written.append(1))
+    bucket.before = lambda: written.append(1)
+    one = Mirror(folder, bucket)
     one.run()
     assert len(written) == 2
     one.run()
@@ -100,6 +101,32 @@ def test_records_that_nobody_forgot_stay(folder):
     one.forget()
     one.run()
     assert bucket.objects[RECORDS_FILE].count(b"\n") == 2
+
+
+def test_records_of_another_driver_stay(folder):
+    bucket = FakeBucket()
+    append(folder, RECORDS_FILE, range(3))
+    one = Mirror(folder, bucket)
+    one.run()
+    bucket.objects[RECORDS_FILE] += b'{"line": "of another driver"}\n'
+    before = dict(bucket.objects)
+    append(folder, RECORDS_FILE, range(3, 9))
+    (folder / "best.yaml").write_text("a: 1")
+    with pytest.raises(StudyError):
+        one.run()
+    assert bucket.objects == before
+
+
+def test_a_copy_whose_answer_was_lost_is_of_this_driver(folder):
+    bucket = FakeBucket()
+    append(folder, RECORDS_FILE, range(3))
+    one = Mirror(folder, bucket)
+    one.run()
+    append(folder, RECORDS_FILE, range(3, 5))
+    bucket.objects[RECORDS_FILE] = (folder / RECORDS_FILE).read_bytes()
+    append(folder, RECORDS_FILE, range(5, 6))
+    one.run()
+    assert bucket.objects[RECORDS_FILE].count(b"\n") == 6
 
 
 def test_a_study_that_is_not_begun_or_is_deleted_by_mistake_changes_nothing(tmp_path):
@@ -217,14 +244,13 @@ def test_another_machine_gets_all_and_copies_none_again(folder, tmp_path):
     found = {path.relative_to(other).as_posix() for path in other.rglob("*") if path.is_file()}
     names = ("checkpoints/0000/000001/weights.pt", "checkpoints/0000/000001/state.json")
     assert found == {STUDY_FILE, RECORDS_FILE, *names}
-    one, written = Mirror(other, bucket, lambda: written.append(1)), []
+    one, bucket.left = Mirror(other, bucket), 0
     one.resume(bucket.list_keys(), is_fetched=True)
     one.run()
-    assert written == []
 
 
 def test_odd_keys_are_not_fetched(tmp_path):
-    for key in ("../x", "a/../x", "/etc", "", ".hidden", "study.lock", "study.lease", "a//b"):
+    for key in ("../x", "a/../x", "/etc", "", ".hidden", "study.lock", "a//b"):
         assert not is_copied(key)
     bucket = FakeBucket()
     bucket.objects = {"../x": b"", "a/y": b"1"}

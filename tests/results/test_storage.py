@@ -1,6 +1,5 @@
 """A study below a URL, on a local S3 server: written, continued, read; bad URLs."""
 
-import json
 import os
 import shutil
 from unittest.mock import Mock
@@ -8,13 +7,13 @@ from unittest.mock import Mock
 import pytest
 
 from raybench.report.study import load
-from raybench.results import lease, storage
+from raybench.results import storage
 from raybench.results.bucket import Bucket
-from raybench.results.lease import LEASE_KEY, Lease
+from raybench.results.mirror import mark_of_upload
 from raybench.results.storage import open_storage
-from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.spec.errors import ErrorCode, StudyError
-from tests.below_url import names, on_another_machine, wait_for, wanted, write
+from tests.below_url import names, on_another_machine, uploaded, wait_for, wanted, write
 from tests.made_results import results_folder, run_line
 from tests.refusals import refused
 
@@ -66,11 +65,10 @@ def test_a_url_that_was_emptied_begins_anew(url, study, said):
 
 
 def test_a_driver_that_died_before_its_first_upload_loses_nothing(url, study, said):
-    write(url, study, range(5), said)
-    bucket = Bucket(url)
-    for key in bucket.list_keys():
-        if key != LEASE_KEY:
-            bucket.delete(key)
+    folder = write(url, study, range(5), said)
+    for key in Bucket(url).list_keys():
+        Bucket(url).delete(key)
+    mark_of_upload(folder).unlink()
     write(url, study, range(5, 7), said)
     assert names(url) == wanted(7)
     assert not said
@@ -135,12 +133,20 @@ def test_a_start_that_ends_before_it_has_all_changes_nothing(url, study, said, m
     assert "not uploaded" in (aside / RECORDS_FILE).read_text()
 
 
-def test_a_driver_that_was_taken_over_writes_nothing(url, study, said, monkeypatch):
+def test_a_driver_that_was_taken_over_writes_nothing(url, study, said, monkeypatch, tmp_path):
+    """Its records stay on its machine, also those that it had uploaded before."""
     place = open_storage(url, warn=said.append)
-    (place.folder / STUDY_FILE).write_text(study)
-    with monkeypatch.context() as patch:
-        patch.setattr(lease, "STALE_S", 0.0)
-        Lease(Bucket(url), "another machine").take()
+    with Store(place.folder) as store:
+        store.write_text(STUDY_FILE, study)
+        store.append(run_line("00000", 1.0))
+        wait_for(lambda: uploaded(url) == 1)
+        with monkeypatch.context() as patch:
+            on_another_machine(patch, tmp_path)
+            write(url, study, range(1, 3), said)
+        before = {key: Bucket(url).get(key) for key in Bucket(url).list_keys()}
+        store.append(run_line("00009", 1.0))
     with pytest.raises(StudyError, match=url):
         place.close()
-    assert json.loads(Bucket(url).get(LEASE_KEY))["machine"] == "another machine"
+    assert {key: Bucket(url).get(key) for key in Bucket(url).list_keys()} == before
+    assert names(url) == wanted(3)
+    assert names(place.folder) == ["00000", "00009"]

@@ -1,6 +1,5 @@
 """tune, train, load_model and report with a URL; what trains is replaced, the rest is real."""
 
-import contextlib
 import io
 import os
 import re
@@ -16,19 +15,15 @@ from raybench.commands import cli
 from raybench.report.console import WholeLines, say
 from raybench.report.live.progress import ProgressDisplay
 from raybench.report.study import load
-from raybench.results import lease
 from raybench.results.bucket import Bucket
-from raybench.results.lease import Lease
 from raybench.results.lock import StudyLock
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.runs import train as train_pipeline
 from raybench.search import tune as tune_pipeline
-from raybench.spec.errors import UserError
 from raybench.training.saved import DATA_FILE, MODEL_FILES
 from tests.below_url import wait_for, write
 from tests.made_results import run_line
-from tests.s3_server import FAST
 
 pytestmark = pytest.mark.usefixtures("one_picture")
 SPACE = """
@@ -104,11 +99,7 @@ def test_an_earlier_study_below_a_url_is_learned_from(url, search, capsys, monke
     assert f"--seed-from {url}: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_a_dry_run_takes_no_lease_and_writes_nothing(url, search, capsys, held):
-    owner = Lease(Bucket(url), "somebody")
-    if held:
-        owner.take()
+def test_a_dry_run_writes_nothing(url, search, capsys):
     before = Bucket(url).list_keys()
     assert tuned(url, "--dry-run") == cli.DONE
     assert f"results: {url}" in capsys.readouterr().out
@@ -116,16 +107,10 @@ def test_a_dry_run_takes_no_lease_and_writes_nothing(url, search, capsys, held):
     assert Bucket(url).list_keys() == before
 
 
-def test_a_study_that_is_taken_over_ends_with_one_sentence(url, search, capsys, monkeypatch):
+def test_a_study_that_is_taken_over_ends_with_one_sentence(url, search, capsys):
     def take_over(store):
         wait_for(lambda: RECORDS_FILE in Bucket(url).list_keys())
-        monkeypatch.setattr(lease, "STALE_S", 0.0)
-        taken = False
-        while not taken:
-            with contextlib.suppress(UserError):  # the owner's sign of life was written over ours
-                Lease(Bucket(url), "another spool").take()
-                taken = True
-        monkeypatch.setattr(lease, "STALE_S", FAST["STALE_S"])
+        Bucket(url).put(RECORDS_FILE, b'{"of": "another driver"}\n')
         number = 10
         while number < 500:
             store.append(run_line(f"{number:04d}", 1.0, learning_rate=0.01))
