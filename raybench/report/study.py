@@ -204,19 +204,21 @@ class StudyResults(Study):
         """Return the seconds of each phase over all runs: see `results.analyses`."""
         return analyses.ledger_totals(self.trials)
 
-    def time_to(self, target: float | None = None) -> pd.DataFrame:
-        """Return when each search run reached a target; None is the target of the study.
-
-        Columns: trial, seconds, is_interpolated: see `results.analyses`.
-        """
-        return self._at_target(analyses.time_to_target, target)
-
     def around_target(self, target: float | None = None) -> pd.DataFrame:
         """Return the fastest trial at a target, and at one a point easier and a point harder.
 
         Columns: target, trial, seconds, reached, trials: see `results.analyses`.
         """
-        return self._at_target(analyses.around_target, target)
+        found = self.target if target is None else target
+        if found is None:
+            raise UserError(
+                "The study asked for no target; name one: study.around_target(0.95).",
+                ErrorCode.MISSING,
+            )
+        curves, start = analyses.search_curves(self), self.value_at_start
+        return analyses.around_target(
+            curves, self.metric, found, hold=self.hold, baseline_value=start
+        )
 
     def by_workers(self) -> pd.DataFrame:
         """Return the best configuration of each number of workers.
@@ -232,17 +234,6 @@ class StudyResults(Study):
         `results.analyses`.
         """
         return analyses.speed_ups(self.scaling)
-
-    def _at_target(
-        self, function: Callable[..., pd.DataFrame], target: float | None
-    ) -> pd.DataFrame:
-        found = self.target if target is None else target
-        if found is None:
-            raise UserError(
-                "The study asked for no target; name one: study.time_to(0.95).", ErrorCode.MISSING
-            )
-        curves, start = analyses.search_curves(self), self.value_at_start
-        return function(curves, self.metric, found, hold=self.hold, baseline_value=start)
 
     def __repr__(self) -> str:
         return "\n".join(lines_of(self))
