@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from rich.console import Console
 
 from raybench.cluster.session import Session, busy_sentence, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.report.console import say
+from raybench.report.live.progress import ProgressDisplay
 from raybench.runs.deadline import Deadline
 from raybench.spec.errors import StudyError
 from raybench.spec.run import RunSpec
@@ -70,38 +71,13 @@ GRACE_S = 10.0
 """Seconds that a run has to reach its next evaluation, once its phase is over."""
 
 
-class RunScreen(Protocol):
-    """Shows runs and what they wait for; a `ProgressDisplay` does."""
-
-    def started(self, name: str, spec: RunSpec) -> None:
-        """Show a run that waits for its workers."""
-
-    def evaluated(self, name: str, evaluation: Evaluation) -> None:
-        """Show an evaluation of a run."""
-
-    def finished(self, record: RunRecord) -> None:
-        """Show the end of a run."""
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether a run was started that has shown nothing yet."""
-
-    def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
-        """Show what each run without workers waits for, and for how many seconds.
-
-        `head`: the first run for which machines are missing, whatever our own runs hold.
-        """
-
-    def say(self, text: str) -> None:
-        """Print a sentence."""
-
-
 class RunLines:
     """Screen of a command that has one run at a time: prints what it waits for, and notes."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._shown = console, ""
         self.is_starting = False
+        """Whether a run was started that has shown nothing yet."""
 
     def started(self, name: str, spec: RunSpec) -> None:
         """Note that a run waits for its workers."""
@@ -116,7 +92,8 @@ class RunLines:
         self.is_starting = False
 
     def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
-        """Print it once, and again when it changes."""
+        """Print once what each run without workers waits for (and for how many seconds), and again
+        when it changes."""
         del head
         resources = "".join(one for one, _ in what.values())
         if resources not in ("", self._shown):
@@ -126,6 +103,10 @@ class RunLines:
     def say(self, text: str) -> None:
         """Print a sentence."""
         say(self._console, text)
+
+
+RunScreen = RunLines | ProgressDisplay
+"""Shows runs and what they wait for."""
 
 
 class WaitWatch:
