@@ -23,20 +23,9 @@ RESEND_S = 30.0
 """Seconds after which a request to the autoscaler is sent again: another job's replaces it."""
 
 
-@dataclass
-class Request:
-    """A trial's request for a worker group, until it is answered."""
-
-    granted: "asyncio.Future[Reservation]"
-    since: float
-    """Moment of the request."""
-    waited_for: str | None = None
-    """Resources that were missing, in words."""
-
-
 @dataclass(frozen=True)
-class Waiting:
-    """How long a trial has waited for a worker group, and for what."""
+class Request:
+    """A trial's request for a worker group: how long it has waited, and for what."""
 
     what: str
     """Missing resource, or the trial whose turn is before, in words."""
@@ -80,7 +69,8 @@ class RequestQueue:
         self._autoscale = autoscale
         self._leaving: frozenset[str] = frozenset()
         """Ids of all nodes that were ever about to go."""
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, tuple[asyncio.Future[Reservation], float]] = {}
+        """Answer to each trial's request, and the moment of the request."""
         self._short_s: dict[str, float] = {}
         """Seconds that trials have waited for machines, earlier requests of theirs included."""
         self._sent: list[dict[str, float]] | None = None
@@ -98,12 +88,12 @@ class RequestQueue:
             RunFailed: the request was cancelled.
         """
         granted: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
-        request = self._requests[trial] = Request(granted, time.monotonic())
+        self._requests[trial], waited_for = (granted, time.monotonic()), None
         self._scheduler.submit(trial, placement)
         try:
             await self._look_and_admit()
             while not granted.done():
-                request.waited_for = missing(self._scheduler).get(trial, request.waited_for)
+                waited_for = missing(self._scheduler).get(trial, waited_for)
                 is_short, began = self._scheduler.is_short(placement), time.monotonic()
                 await asyncio.wait({granted}, timeout=LOOK_S)
                 if is_short:
@@ -111,7 +101,7 @@ class RequestQueue:
                     self._short_s[trial] = self._short_s.get(trial, 0.0) + waited
                 if not granted.done() and next(iter(self._scheduler.waiting)) == trial:
                     await self._look_and_admit()
-            return granted.result(), request.waited_for
+            return granted.result(), waited_for
         finally:
             self._requests.pop(trial, None)
             if not self._requests:
@@ -149,16 +139,16 @@ class RequestQueue:
         """Answer all requests that can be served now."""
         for reservation in self._scheduler.admit():
             assert reservation.trial is not None
-            future = self._requests[reservation.trial].granted
-            if not future.done():
-                future.set_result(reservation)
+            granted, _ = self._requests[reservation.trial]
+            if not granted.done():
+                granted.set_result(reservation)
 
     def cancel(self, trial: str) -> None:
         """End a trial's request, if there is one."""
         self._scheduler.cancel(trial)
-        request = self._requests.pop(trial, None)
-        if request is not None and not request.granted.done():
-            request.granted.set_exception(RunFailed(STOPPED, "the run was stopped"))
+        granted, _ = self._requests.pop(trial, (None, 0.0))
+        if granted is not None and not granted.done():
+            granted.set_exception(RunFailed(STOPPED, "the run was stopped"))
 
     def forget(self, trial: str) -> None:
         """Drop what is known of a trial that is over."""
@@ -168,11 +158,11 @@ class RequestQueue:
         """Return the trials that wait."""
         return list(self._requests)
 
-    def waiting(self) -> dict[str, Waiting]:
+    def waiting(self) -> dict[str, Request]:
         """Return what each waiting trial waits for, and since when."""
         now = time.monotonic()
         return {
-            trial: Waiting(what, now - self._requests[trial].since, self._short_s.get(trial, 0.0))
+            trial: Request(what, now - self._requests[trial][1], self._short_s.get(trial, 0.0))
             for trial, what in missing(self._scheduler).items()
             if trial in self._requests
         }

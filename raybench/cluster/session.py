@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raybench.cluster.capacity import Capacity, num_local_cores
 from raybench.cluster.connectivity import VARIABLE
 from raybench.cluster.layout import Node, as_nodes
-from raybench.cluster.queue import Waiting
+from raybench.cluster.queue import Request
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals.nodes import has_autoscaler
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
@@ -120,7 +120,7 @@ class Session:
             return "Ray's own processes were killed or have crashed (out of memory?)"
         return self._head.lost() if self._head is not None else None
 
-    def waiting(self) -> dict[str, Waiting]:
+    def waiting(self) -> dict[str, Request]:
         """Return what the trials without workers wait for; nothing if the pool answers too late.
 
         May be called in any thread.

@@ -33,7 +33,7 @@ from raybench.cluster.protocol import (
     Start,
     sender_of,
 )
-from raybench.cluster.queue import RequestQueue, Waiting
+from raybench.cluster.queue import Request, RequestQueue
 from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
 from raybench.cluster.states import StateFiles
 from raybench.cluster.worker import on_this_host
@@ -432,7 +432,7 @@ class WorkerPool:
             for number, group in self._groups.items()
         ]
 
-    def waiting(self) -> dict[str, Waiting]:
+    def waiting(self) -> dict[str, Request]:
         """Return what every waiting trial waits for."""
         waiting = self._queue.waiting().items()
         return {trial: what for trial, what in waiting if not trial.startswith(AHEAD)}

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster.queue import Waiting
+from raybench.cluster.queue import Request
 from raybench.cluster.signals import Interrupt
 from raybench.runs import wait_watch as module
 from raybench.runs.deadline import Deadline
 from raybench.runs.wait_watch import WaitWatch, quiet
 from tests.refusals import shortage_in
 
-BEHIND = Waiting("its turn, after trial 0001", 9.0, 0.0)
-SHORT = Waiting("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
+BEHIND = Request("its turn, after trial 0001", 9.0, 0.0)
+SHORT = Request("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
 
 
 class Stage:
     """A screen, and the session whose pool says what waits; notes what was done about it."""
 
-    def __init__(self, **waiting: Waiting) -> None:
+    def __init__(self, **waiting: Request) -> None:
         self.pool_says = waiting
         self.shown: list[Any] = []
         self.said: list[str] = []
@@ -42,7 +42,7 @@ class Stage:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def ask(self) -> dict[str, Waiting]:
+    def ask(self) -> dict[str, Request]:
         self.looked.set()
         return self.pool_says
 
@@ -95,7 +95,7 @@ def test_machines_that_are_missing_too_long_end_it(wait_s: float, ends: bool) ->
 
 
 @pytest.mark.parametrize("waiting", [{"behind": BEHIND}, {}], ids=["waits", "its workers start"])
-def test_a_study_that_is_over_keeps_nobody_waiting(waiting: dict[str, Waiting]) -> None:
+def test_a_study_that_is_over_keeps_nobody_waiting(waiting: dict[str, Request]) -> None:
     stage = Stage(**waiting)
     stage.interrupt.is_set = True
     with stage.watch(0.0):
