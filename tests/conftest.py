@@ -12,7 +12,7 @@ import pytest
 # It settles the order in which LLVM's two users (Triton, TensorFlow) load; imports neither
 # framework itself.
 import raybench.training.tensorflow  # noqa: F401
-from raybench.cluster.capacity import num_local_cores
+from raybench.cluster.layout import num_local_cores
 from raybench.report.figures.kinds import FIGURES
 from raybench.report.page import document
 from raybench.results import storage
@@ -47,7 +47,7 @@ def two_cores() -> Iterator[None]:
     """Have a machine of one core pass for one of two, which runs two workers too, if slowly."""
     with pytest.MonkeyPatch.context() as patch:
         if num_local_cores() < 2:
-            for name in ("capacity", "session"):
+            for name in ("layout", "session"):
                 module = importlib.import_module(f"raybench.cluster.{name}")
                 patch.setattr(module, "num_local_cores", lambda: 2)
         yield

@@ -8,8 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from raybench.cluster.capacity import Capacity
-from raybench.cluster.layout import Node
+from raybench.cluster.layout import Capacity, Node
 from raybench.commands import cli
 from raybench.data.load import load_dataset
 from raybench.report.console import make_console

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "120")
         patch.setenv("RAYBENCH_CACHE", str(folder / "cache"))
-        patch.setattr("raybench.cluster.capacity.num_local_cores", lambda: 8)
+        patch.setattr("raybench.cluster.layout.num_local_cores", lambda: 8)
         patch.chdir(folder)
         yield folder
 

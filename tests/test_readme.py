@@ -112,7 +112,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("RAYBENCH_CACHE", str(folder / "cache"))
         patch.setenv("COLUMNS", "80")
         patch.setattr(sys, "path", [str(folder), *sys.path])
-        patch.setattr("raybench.cluster.capacity.num_local_cores", lambda: 8)
+        patch.setattr("raybench.cluster.layout.num_local_cores", lambda: 8)
         patch.chdir(folder)
         (folder / "steps.csv").write_text(block("csv", "step_s"))
         (folder / "train.py").touch()

@@ -14,9 +14,8 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raybench.cluster.capacity import Capacity, num_local_cores
 from raybench.cluster.connectivity import VARIABLE
-from raybench.cluster.layout import Node, as_nodes
+from raybench.cluster.layout import Capacity, Node, as_nodes, num_local_cores
 from raybench.cluster.queue import Request
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals.nodes import has_autoscaler

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from raybench.cluster.capacity import Capacity
 from raybench.cluster.doctor import check_files_there, check_gpus_there
-from raybench.cluster.layout import Node
+from raybench.cluster.layout import Capacity, Node
 from raybench.cluster.session import Session
 from raybench.data.augment import check_augment
 from raybench.data.baseline import label_baseline

@@ -18,8 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from raybench.cluster.capacity import Capacity, local_capacity
-from raybench.cluster.layout import num_nodes
+from raybench.cluster.layout import Capacity, local_capacity, num_nodes
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster import states
-from raybench.cluster.capacity import local_capacity
+from raybench.cluster.layout import local_capacity
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.data.dataset import NO_DATA, Dataset

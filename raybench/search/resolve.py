@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from raybench.cluster.capacity import Capacity
+from raybench.cluster.layout import Capacity
 from raybench.data.dataset import Dataset
 from raybench.results.place import (
     check_place,

@@ -8,7 +8,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.table import Table
 
-from raybench.cluster.capacity import Capacity
+from raybench.cluster.layout import Capacity
 from raybench.data.dataset import NO_DATA, Dataset
 from raybench.report.words import target_words
 from raybench.runs import preflight

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from raybench.cluster.capacity import Capacity, local_capacity
+from raybench.cluster.layout import Capacity, local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.loggers.follow import Loggers, check_loggers

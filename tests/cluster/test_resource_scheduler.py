@@ -8,8 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from raybench.cluster.capacity import Capacity
-from raybench.cluster.layout import DriverResources, Node, lay_out, num_nodes, workers_per_node
+from raybench.cluster.layout import (
+    Capacity,
+    DriverResources,
+    Node,
+    lay_out,
+    num_nodes,
+    workers_per_node,
+)
 from raybench.cluster.queue import missing
 from raybench.cluster.resource_scheduler import MAX_OVERTAKEN, ResourceScheduler
 from raybench.runs.preflight import ASKED_AHEAD

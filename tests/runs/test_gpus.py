@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster import capacity
-from raybench.cluster.capacity import Capacity, local_capacity
-from raybench.cluster.layout import Node
+from raybench.cluster import layout
+from raybench.cluster.layout import Capacity, Node, local_capacity
 from raybench.commands import cli
 from raybench.runs import diagnose as diagnose_body
 from raybench.runs import preflight
@@ -59,7 +58,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that counts two GPUs, where the folder of its files is missing."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
-    monkeypatch.setattr(capacity, "NVIDIA_FOLDER", Path("nowhere"))
+    monkeypatch.setattr(layout, "NVIDIA_FOLDER", Path("nowhere"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -93,9 +92,9 @@ def test_where_the_driver_does_not_answer(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for number in range(folder):
         (tmp_path / "gpus" / str(number)).mkdir(parents=True)
-    monkeypatch.setattr(capacity, "NVIDIA_FOLDER", tmp_path / "gpus")
-    monkeypatch.setattr(capacity, "AMD_DEVICE", tmp_path if amd else tmp_path / "none")
-    monkeypatch.setattr(capacity.shutil, "which", lambda name: tool)
+    monkeypatch.setattr(layout, "NVIDIA_FOLDER", tmp_path / "gpus")
+    monkeypatch.setattr(layout, "AMD_DEVICE", tmp_path if amd else tmp_path / "none")
+    monkeypatch.setattr(layout.shutil, "which", lambda name: tool)
     assert (local_capacity().gpus, local_capacity().knows_gpus) == expected
 
 

@@ -14,8 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 import raybench
-from raybench.cluster.capacity import Capacity
-from raybench.cluster.layout import Node, lay_out, workers_per_node
+from raybench.cluster.layout import Capacity, Node, lay_out, workers_per_node
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.report.answer import summary_of

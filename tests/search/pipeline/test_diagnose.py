@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import raybench as package
-from raybench.cluster.capacity import Capacity
-from raybench.cluster.layout import Node
+from raybench.cluster.layout import Capacity, Node
 from raybench.commands import cli
 from raybench.runs import diagnose as body
 from raybench.runs import single_run, train

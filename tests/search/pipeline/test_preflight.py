@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster.capacity import Capacity
-from raybench.cluster.layout import Node
+from raybench.cluster.layout import Capacity, Node
 from raybench.data.load import load_dataset
 from raybench.runs import preflight
 from raybench.runs.preflight import (

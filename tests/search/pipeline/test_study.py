@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raybench.cluster.capacity import Capacity
-from raybench.cluster.layout import Node
+from raybench.cluster.layout import Capacity, Node
 from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store

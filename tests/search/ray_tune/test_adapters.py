@@ -10,8 +10,7 @@ from ray import tune
 from ray.tune.execution.experiment_state import _ExperimentCheckpointManager
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
-from raybench.cluster.capacity import Capacity
-from raybench.cluster.layout import Node
+from raybench.cluster.layout import Capacity, Node
 from raybench.runs.preflight import AUTOSCALED_CONCURRENCY, following
 from raybench.search import ray_tune as module
 from raybench.search.ray_tune import (
