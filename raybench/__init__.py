@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from raybench.data.dataset import Dataset as Dataset
     from raybench.data.dataset import Split as Split
     from raybench.models.base import Workload as Workload
-    from raybench.report.several import Studies
-    from raybench.report.study import StudyResults
+    from raybench.report.study import Studies, StudyResults
     from raybench.spec.metric import Metric as Metric
     from raybench.training.own import Run as Run
 
@@ -96,7 +95,7 @@ def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies"
         >>> print(study.trials["time_to_target_s"].min())
         0.39...
     """
-    from raybench.report.several import load_any  # pandas is only imported when needed
+    from raybench.report.study import load_any  # pandas is only imported when needed
 
     return load_any(place)
 

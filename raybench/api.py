@@ -20,7 +20,7 @@ from raybench.spec.errors import FAILED, INTERRUPTED, ErrorCode, StudyError, Use
 from raybench.spec.values import plain_data
 
 if TYPE_CHECKING:
-    from raybench.report.plan_report import PlanReport
+    from raybench.report.scaling_report import PlanReport
     from raybench.report.study import StudyResults
     from raybench.runs.options import TrialOptions
     from raybench.spec.run import RunSpec

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raybench.runs import single_run
+from raybench.runs import lifecycle
 from raybench.spec.run import RunSpec
 from raybench.stats.record import RunOutcome
 
@@ -41,5 +41,5 @@ def use_clients(monkeypatch: pytest.MonkeyPatch, train: Train) -> list[FakeClien
         made.append(FakeClient(train, name, spec, keep=keep))
         return made[-1]
 
-    monkeypatch.setattr(single_run, "RunClient", make)
+    monkeypatch.setattr(lifecycle, "RunClient", make)
     return made

@@ -33,7 +33,7 @@ from raybench.report.console import make_console
 from raybench.results.store import DIAGNOSIS, Store, machine, versions
 from raybench.runs.deadline import Deadline
 from raybench.runs.diagnose import ProbeTrainer, leeway_of
-from raybench.runs.single_run import single_runs
+from raybench.runs.lifecycle import single_runs
 from raybench.runs.wait_watch import RunLines, live_session
 from raybench.scaling.speed_axes import Leeway, every_way
 from raybench.spec.documents import read_mapping

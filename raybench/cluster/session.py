@@ -28,7 +28,7 @@ from raybench.cluster.worker_pool import WorkerPool
 from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share
-from raybench.models.hidden import refuse_hiding_files
+from raybench.models.user_code import refuse_hiding_files
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.training import memory
 

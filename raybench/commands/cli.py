@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, get_args, get_o
 
 import raybench
 from raybench.cluster.signals import SIGNALS, Interrupt
-from raybench.models.hidden import refuse_hiding_files
+from raybench.models.user_code import refuse_hiding_files
 from raybench.spec.errors import DONE as DONE  # the exit codes, as commands say them
 from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED

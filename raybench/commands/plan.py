@@ -5,8 +5,7 @@ from pathlib import Path
 
 from raybench.commands import cli
 from raybench.report.console import make_console, say
-from raybench.report.plan_report import PlanReport
-from raybench.report.scaling_report import print_part
+from raybench.report.scaling_report import PlanReport, print_part
 from raybench.results.study import load
 from raybench.runs.options import PlanOptions
 from raybench.scaling.fits import Terms

@@ -33,6 +33,7 @@ from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import IMPORTED, STUDY_FILE, Store, with_session
 from raybench.runs.deadline import Deadline
+from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import CompareOptions
 from raybench.runs.preflight import (
     check_address,
@@ -41,7 +42,6 @@ from raybench.runs.preflight import (
     check_time_budget,
     first_values,
 )
-from raybench.runs.single_run import single_runs
 from raybench.runs.train import check_connected, for_this_machine
 from raybench.runs.wait_watch import live_session
 from raybench.spec.dataset_spec import with_whole_paths

@@ -24,8 +24,8 @@ from raybench.results.storage import open_storage
 from raybench.results.store import DIAGNOSIS, Store
 from raybench.results.study import load
 from raybench.runs.deadline import Deadline
+from raybench.runs.lifecycle import SingleRun, single_runs
 from raybench.runs.options import DiagnoseOptions
-from raybench.runs.single_run import SingleRun, single_runs
 from raybench.runs.train import (
     check_connected,
     check_run,

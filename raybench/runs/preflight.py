@@ -19,14 +19,12 @@ from raybench.cluster.layout import Capacity, Node
 from raybench.cluster.session import Session
 from raybench.data.augment import check_augment
 from raybench.data.baseline import label_baseline
-from raybench.data.check import check_dataset
+from raybench.data.check import check_dataset, leak_lines
 from raybench.data.dataset import Dataset
-from raybench.data.leaks import leak_lines
 from raybench.models.base import OwnLoop, head_error, refuse_label_smoothing
 from raybench.models.find import load_workload_dataset, require_framework
-from raybench.models.hidden import refuse_hiding_files
 from raybench.models.named import NamedWorkload, cached_network, size_warnings, weights_file
-from raybench.models.user_code import user_code_errors
+from raybench.models.user_code import refuse_hiding_files, user_code_errors
 from raybench.report.console import say
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.scaling.cells import CELL_COLUMNS, RUN_COLUMNS

@@ -35,6 +35,7 @@ from raybench.results.store import CODE, SCALING, STUDY_FILE, Store, with_sessio
 from raybench.results.study import load
 from raybench.runs.code_change import code_versions
 from raybench.runs.deadline import Deadline
+from raybench.runs.lifecycle import SingleRun, single_runs
 from raybench.runs.options import ScaleOptions
 from raybench.runs.preflight import (
     GPUS,
@@ -46,7 +47,6 @@ from raybench.runs.preflight import (
     check_time_budget,
     spec_on_gpus,
 )
-from raybench.runs.single_run import SingleRun, single_runs
 from raybench.runs.wait_watch import live_session
 from raybench.scaling.averaged import StepPrediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of

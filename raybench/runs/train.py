@@ -36,6 +36,7 @@ from raybench.results.store import (
 )
 from raybench.results.study import load
 from raybench.runs.deadline import Deadline
+from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import DiagnoseOptions, TrainOptions
 from raybench.runs.preflight import (
     GPUS,
@@ -46,7 +47,6 @@ from raybench.runs.preflight import (
     check_task,
     spec_on_gpus,
 )
-from raybench.runs.single_run import single_runs
 from raybench.runs.wait_watch import RunLines, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate

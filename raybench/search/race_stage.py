@@ -17,7 +17,7 @@ from raybench.results.ranking import noise_of, repeat, repeated
 from raybench.results.records import Records, read_records
 from raybench.results.study import load
 from raybench.results.verdict import find_verdicts
-from raybench.runs.single_run import SingleRun, side_by_side
+from raybench.runs.lifecycle import SingleRun, side_by_side
 from raybench.search.confirm_budget import MOST_FRESH, Candidates, ConfirmBudget, Cost
 from raybench.search.race import Race, Races, cap_of, in_turns
 from raybench.spec.objective import TIME

@@ -28,8 +28,8 @@ from typing import Any
 
 from raybench.results.records import read_records
 from raybench.results.store import Store
+from raybench.runs.lifecycle import SingleRun, side_by_side
 from raybench.runs.preflight import GROUP_KEYS
-from raybench.runs.single_run import SingleRun, side_by_side
 from raybench.search import reference_settings as settings
 from raybench.search.reference_settings import ReferenceRun
 from raybench.search.sampling.default_rates import rate_factor, usual_values

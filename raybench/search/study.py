@@ -20,6 +20,7 @@ from raybench.results.records import Records, read_records
 from raybench.results.store import CODE, STUDY_FILE, Store, with_session
 from raybench.results.study import NUM_TRIALS, load
 from raybench.runs.deadline import Deadline
+from raybench.runs.lifecycle import SingleRun
 from raybench.runs.preflight import (
     Kind,
     first_values,
@@ -29,7 +30,6 @@ from raybench.runs.preflight import (
     num_asked_ahead,
 )
 from raybench.runs.saved_runs import Disturbed, SavedRuns
-from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import RAY_LOG, WaitWatch
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import SAMPLED_WHOLE, Factors, study_factors

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from raybench.results.ranking import kind_of, kinds, ranked
 from raybench.results.study import Study, load
-from raybench.runs.single_run import SingleRun
+from raybench.runs.lifecycle import SingleRun
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import SPEED_KEYS, Factors, placed, speed_values
 from raybench.search.placement import Placer

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from raybench.data.check import leak_lines
 from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import load_digits
-from raybench.data.leaks import leak_lines
 from raybench.spec.dataset_spec import DatasetSpec
 
 RNG = np.random.default_rng(0)

@@ -10,8 +10,7 @@ import pytest
 
 import raybench
 from raybench.report.answer import summary_of
-from raybench.report.several import Studies
-from raybench.report.study import load
+from raybench.report.study import Studies, load
 from raybench.results.place import unlike
 from raybench.results.store import STUDY_FILE
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES

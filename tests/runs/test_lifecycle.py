@@ -18,9 +18,8 @@ from raybench.cluster.protocol import (
 from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs.deadline import Deadline
-from raybench.runs.lifecycle import RunLifecycle
+from raybench.runs.lifecycle import RunLifecycle, SingleRun
 from raybench.runs.saved_runs import Disturbed
-from raybench.runs.single_run import SingleRun
 from raybench.search.race_stage import RACE_SEEDS, run_alone
 from raybench.search.reference import SEEDS_FROM
 from raybench.spec.run import RunSpec

@@ -21,12 +21,12 @@ from raybench.report.answer import summary_of
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import Store
+from raybench.runs import lifecycle
 from raybench.runs import scale as body
-from raybench.runs import single_run
 from raybench.runs.deadline import Deadline
+from raybench.runs.lifecycle import SingleRun
 from raybench.runs.options import ScaleOptions
 from raybench.runs.scale import run_order, run_study
-from raybench.runs.single_run import SingleRun
 from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.errors import ErrorCode
@@ -80,7 +80,7 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
 
     monkeypatch.setattr(body, "live_session", session)
     saved = contextlib.nullcontext(FakeSavedRuns())
-    monkeypatch.setattr(single_run, "SavedRuns", lambda *given, **options: saved)
+    monkeypatch.setattr(lifecycle, "SavedRuns", lambda *given, **options: saved)
     monkeypatch.setattr(body, "run_study", run)
     return ran
 

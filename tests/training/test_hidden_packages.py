@@ -6,7 +6,7 @@ import pytest
 
 import raybench
 from raybench.models.find import find_workload
-from raybench.models.hidden import refuse_hiding_files
+from raybench.models.user_code import refuse_hiding_files
 from raybench.runs.preflight import check_task
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective

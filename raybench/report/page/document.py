@@ -23,10 +23,11 @@ from raybench.report.answer import configuration_words, summary_of
 from raybench.report.confidence import PAGE_FILE, SuggestedStep, next_steps
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
-from raybench.report.page.comparison import PageComparison, compared
 from raybench.report.page.tables import (
     HtmlTable,
+    PageComparison,
     TrialTable,
+    compared,
     own,
     table_of,
     trial_link,

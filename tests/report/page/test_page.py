@@ -15,8 +15,8 @@ from raybench.commands import cli
 from raybench.report.confidence import PAGE_FILE
 from raybench.report.figures.kinds import FIGURES
 from raybench.report.page import document, tables, try_page
-from raybench.report.page.comparison import differing, winner_sentence
 from raybench.report.page.document import answer_of, glossary, page_text
+from raybench.report.page.tables import differing, winner_sentence
 from raybench.results.lock import OWNER_FILE
 from raybench.spec.documents import apply_settings, parse_settings, validate
 from raybench.spec.objective import Objective

@@ -16,7 +16,7 @@ import raybench as package
 from raybench.cluster.layout import Capacity, Node
 from raybench.commands import cli
 from raybench.runs import diagnose as body
-from raybench.runs import single_run, train
+from raybench.runs import lifecycle, train
 from raybench.spec.documents import read_mapping
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Failure, RunOutcome
@@ -86,7 +86,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
     monkeypatch.setattr(body, "live_session", session)
     monkeypatch.setattr(train, "local_capacity", lambda: Capacity((Node(4, 0),), 0.0))
     saved = nullcontext(FakeSavedRuns())
-    monkeypatch.setattr(single_run, "SavedRuns", lambda *given, **options: saved)
+    monkeypatch.setattr(lifecycle, "SavedRuns", lambda *given, **options: saved)
     use_clients(monkeypatch, found.train)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.yaml").write_text(SPEC)
