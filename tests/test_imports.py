@@ -326,7 +326,7 @@ def test_docstrings_say_first_what_a_thing_is():
     assert found == []
 
 
-MIRRORS = ("training/", "models/layers.py", "integrations.py")
+MIRRORS = ("training/", "integrations.py")
 """What describes a thing of both frameworks has its name once in each."""
 
 

@@ -28,7 +28,7 @@ def input_type(layers: Sequence[Layer]) -> str | None:
     return "int64" if is_embedded else None
 
 
-class MeanEmbedding(keras.layers.Layer):
+class KerasMeanEmbedding(keras.layers.Layer):
     """Mean of the vectors of tokens without padding; 0 for padding only."""
 
     def __init__(self, vocabulary: int, size: int) -> None:
@@ -43,7 +43,7 @@ class MeanEmbedding(keras.layers.Layer):
         return tf.reduce_sum(vectors * counts, axis=1) / number
 
 
-class Positions(keras.layers.Layer):
+class KerasPositions(keras.layers.Layer):
     """Adds a learned vector per position."""
 
     def __init__(self, tokens: int, size: int) -> None:
@@ -55,7 +55,7 @@ class Positions(keras.layers.Layer):
         return inputs + tf.cast(self.weight, inputs.dtype)
 
 
-class CausalAttention(keras.layers.Layer):
+class KerasCausalAttention(keras.layers.Layer):
     """Softmax attention to the previous tokens and the token itself."""
 
     def __init__(self, size: int, heads: int) -> None:
@@ -79,7 +79,7 @@ class CausalAttention(keras.layers.Layer):
         return self.last(tf.reshape(means, (count, tokens, size)))
 
 
-class Residual(keras.layers.Layer):
+class KerasResidual(keras.layers.Layer):
     """Sum of the input and the output of layers."""
 
     def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
@@ -122,10 +122,10 @@ _LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
         else keras.layers.GlobalAveragePooling1D()
     ),
     description.Embedding: lambda one, before: keras.layers.Embedding(one.vocabulary, one.size),
-    description.MeanEmbedding: lambda one, before: MeanEmbedding(one.vocabulary, one.size),
-    description.Positions: lambda one, before: Positions(*before),
-    description.CausalAttention: lambda one, before: CausalAttention(before[-1], one.heads),
-    description.Residual: lambda one, before: Residual(one.layers, before),
+    description.MeanEmbedding: lambda one, before: KerasMeanEmbedding(one.vocabulary, one.size),
+    description.Positions: lambda one, before: KerasPositions(*before),
+    description.CausalAttention: lambda one, before: KerasCausalAttention(before[-1], one.heads),
+    description.Residual: lambda one, before: KerasResidual(one.layers, before),
 }
 """Makers of Keras layers by kind of layer; they get the layer and its input shape."""
 
