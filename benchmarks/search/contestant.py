@@ -55,7 +55,7 @@ class Raybench:
             curve_policy=CurvePolicy(**chosen, model=model),
             slots=SLOTS,
         )
-        self._chance, self._is_modelled = space.baseline_value, study.search.sampler == "model"
+        self._chance, self._is_modeled = space.baseline_value, study.search.sampler == "model"
         self._asked: dict[str, tuple[str, RunSpec]] = {}
         self.records: dict[str, RunRecord] = {}
         """Of the trials that have ended, by the replay's names."""
@@ -86,7 +86,7 @@ class Raybench:
         fastest: by the model of all curves, which proposes with sampler `model`, else by its own
         seconds."""
         best = self.leaders(1)
-        if self._is_modelled and (names := self._search.curves.ranked()):
+        if self._is_modeled and (names := self._search.curves.ranked()):
             spec = next(one.spec for one in self.records.values() if one.trial == names[0])
             return config_of(placed(spec, self._fastest(spec)[0]))
         return best[0] if best else None

@@ -152,7 +152,7 @@ class CurveSearch:
             return []
         best = self.best_log_seconds()
         if best is None:  # only runs of earlier studies are known
-            best = float(self.means_of(self.model.modelled).min())
+            best = float(self.means_of(self.model.modeled).min())
         running = [self.model.curves[name] for name in self._running]
         pending = np.array([one.point for one in running if not one.amounts])
         points = self._axes.points(candidates)
@@ -193,7 +193,7 @@ class CurveSearch:
     @property
     def _own(self) -> list[str]:
         """Modelled trials of this study."""
-        return [name for name in self.model.modelled if name not in self._earlier]
+        return [name for name in self.model.modeled if name not in self._earlier]
 
     def _draw_narrow(self) -> dict[str, Any]:
         """Return a random configuration that runs on few workers."""
@@ -211,7 +211,7 @@ class CurveSearch:
 
     def _best(self, number: int) -> list[dict[str, Any]]:
         """Return the tried configurations predicted to be the fastest."""
-        names = self.model.modelled
+        names = self.model.modeled
         found: dict[str, dict[str, Any]] = {}
         for at in np.argsort(self.means_of(names)):
             values = self._values[names[at]]
@@ -337,7 +337,7 @@ class CurveSearch:
             return Decision.CONTINUE
         is_early = self._study.objective.kind == TIME and not self._reached
         most = self._policy.stop_early if is_early else self._policy.stop
-        mean, variance = self.model.belief(trial)
+        mean, variance = self.model.posterior(trial)
         is_slow = mean + offset - best > most * math.sqrt(variance + self.model.settings.floor**2)
         return Decision.STOP_SLOW if is_slow else Decision.CONTINUE
 
@@ -445,7 +445,7 @@ class CurveSearch:
         """Return the predicted log amount to target of a running trial."""
         curve = self.model.curves[trial]
         if curve.amounts:
-            return self.model.belief(trial)[0]
+            return self.model.posterior(trial)[0]
         return float(self.model.means(curve.point[None, :])[0])
 
     def _expected(self, points: Array) -> Array:

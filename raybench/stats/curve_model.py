@@ -1,14 +1,14 @@
 """Model of learning curves: predicted amount of training to the target, with its uncertainty.
 
 Each learning curve is reduced to one number, the *amount to the target*: training samples, or
-seconds if speed is not modeled separately. It is measured if the run reached the target, and
-extrapolated otherwise, by the shapes of the curves that did. A Gaussian process over the search
-space combines these numbers. Differences between seeds are observation noise, so equal and
-neighboring configurations share information.
+seconds if speed is not modeled separately. It is measured if the run reached the target; otherwise
+it is extrapolated from the shapes of the curves that reached the target. A Gaussian process over
+the search space combines these numbers. Differences between seeds are observation noise, so equal
+and neighboring configurations share information.
 
-NumPy and SciPy only, without Optuna and Ray. `search/curve_search.py` proposes and stops trials of
-a study by this model, `search/sampling/curve_sampler.py` those of any Optuna study;
-`report/figures/surface.py` draws it.
+Depends on NumPy and SciPy only, not on Optuna or Ray. `search/curve_search.py` uses this model to
+propose and stop the trials of a study, `search/sampling/curve_sampler.py` to propose and stop those
+of any Optuna study; `report/figures/surface.py` draws it.
 """
 
 import math
@@ -59,23 +59,26 @@ class Curve:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Constants of the curve model. Standard deviations and differences are in log amounts."""
+    """Constants of the curve model. Standard deviations and differences are in units of the natural
+    log of the amount."""
 
     seed_sd: float = 0.2
     """Standard deviation of the amount to the target between seeds of one configuration."""
     shape_sd: float = 0.5
-    """Standard deviation of an extrapolation from the start of a curve, since its shape may differ
-    from all stored shapes."""
+    """Extrapolation error: the variance is `shape_sd**2` per unit of remaining log amount, since
+    the shape of a curve may differ from all stored shapes."""
     correlation: float = 0.3
-    """Prior correlation between two values of a category, such as two optimizers."""
+    """Prior correlation between two values of a categorical key, such as two optimizers."""
     offset_sd: float = 0.3
     """Prior standard deviation of a constant offset between categories."""
     same_category: float = 3.0
-    """Weight of a shape of the same categories, relative to one of others."""
+    """Weight of a shape whose configuration has the same categorical values, relative to other
+    shapes."""
     ceiling: float = 4.0
-    """Largest difference to the least amount; larger ones are clipped."""
+    """Largest difference from the smallest amount; larger ones are clipped."""
     most: int = 300
-    """Largest number of modeled observations: half with the least amounts, half the latest."""
+    """Largest number of modeled observations: half those with the smallest amounts, half the
+    latest."""
     refit: int = 8
     """Number of new observations after which the length scales are fitted again."""
     fit: float = 0.3
@@ -83,34 +86,35 @@ class ModelSettings:
     most_misfit: float = 9.0
     """Largest squared standardized residual that one evaluation adds to the misfit of a shape."""
     failed: float = 2.0
-    """Smallest difference of a diverged run to the least known amount."""
+    """Smallest difference between the amount of a diverged run and the smallest known amount."""
     missed: float = 2.0
-    """Smallest difference from the final amount of a run that missed the target to the amount that
-    would reach it."""
+    """Smallest difference assumed between the final amount of a run that missed the target and the
+    amount that would reach it."""
     missed_sd: float = 0.2
     """Standard deviation of the amount to the target of such a run."""
     beyond: float = 0.8
     """Number of standard deviations between the lower bound and the mean for a curve that is still
     at its starting value: about the mean of a half-normal distribution."""
     floor: float = 0.14
-    """Smallest standard deviation in the comparison of a run with the best."""
+    """Standard deviation added in quadrature when a run is compared with the best, or a shape with
+    a curve."""
     few: int = 3
-    """Number of runs that have passed the interim target, which is used until a run reaches the
-    target itself."""
-    nearer_sd: float = 0.3
-    """Standard deviation added to an amount measured at the interim target."""
+    """Number of runs that must have passed the interim target, which is used until a run reaches
+    the target itself."""
+    interim_sd: float = 0.3
+    """Standard deviation added in quadrature to an amount measured at the interim target."""
     blur: float = 0.02
-    """Uncertainty of a metric value, as a share of the progress to the target."""
+    """Uncertainty of a metric value, in units of progress (0 to 1)."""
     earliest: float = 0.4
-    """Smallest share of the amount at the first evaluation at which a curve is assumed to have any
-    lower value."""
+    """A curve is assumed to pass no value below that of its first evaluation before this fraction
+    of the amount at that evaluation."""
 
 
 class Shapes:
-    """Shapes of the learning curves that reached the target: share of the amount to the target, as
-    a function of the progress.
+    """Shapes of the learning curves that reached the target: fraction of the amount to the target,
+    as a function of progress.
 
-    Progress is the share of the improvement from the baseline to the target, 0 to 1.
+    Progress is the fraction of the improvement from the baseline to the target, 0 to 1.
 
     Args:
         baseline: Metric of a constant prediction.
@@ -122,7 +126,7 @@ class Shapes:
         self.baseline, self.target, self._settings = baseline, target, settings
         self._levels = np.linspace(0.0, 1.0, LEVELS)
         self._logs = np.empty((0, LEVELS))
-        """Log share of the amount at each progress level, shape [shapes, LEVELS]."""
+        """Log fraction of the amount at each progress level, shape [shapes, LEVELS]."""
         self._points: list[Array] = []
         self.num_added = 0
         """Number of shapes added so far, including those no longer stored."""
@@ -149,8 +153,8 @@ class Shapes:
         return found
 
     def remaining(self, curve: Curve, num_categories: int) -> tuple[float, float]:
-        """Return mean and standard deviation of the log amount to the target, minus the log amount
-        of a curve so far.
+        """Return mean and standard deviation of log(amount to the target / amount so far) of a
+        curve.
 
         Each shape predicts the amount to the target after each evaluation. A shape that fits
         predicts the same amount every time, so shapes are weighted by the likelihood of the changes
@@ -186,7 +190,7 @@ class Shapes:
         Args:
             totals: Predicted log amount to the target after each evaluation, shape
                 [shapes, evaluations].
-            at: Log share of that amount at each evaluation, same shape.
+            at: Log fraction of that amount at each evaluation, same shape.
             categories: Categories of the curve, shape [categories].
         """
         settings = self._settings
@@ -201,8 +205,8 @@ class Shapes:
         return found
 
     def _at(self, progress: Array) -> Array:
-        """Return the log share of the amount at which each shape has a progress, shape
-        [shapes, *progress.shape]."""
+        """Return the log fraction of the amount at which each shape has a progress, shape [shapes,
+        *progress.shape]."""
         place = progress * (LEVELS - 1)
         low = np.minimum(place.astype(int), LEVELS - 2)
         part = place - low
@@ -231,7 +235,7 @@ class Surface:
     ) -> None:
         self._num_categories, self._settings = num_categories, settings
         self.scales = np.full(num_numbers, 1.4)
-        self.height = 1.0
+        self.signal_sd = 1.0
         self._slopes = slopes
         self._points = np.empty((0, num_categories + num_numbers))
         self._fitted = 0
@@ -268,8 +272,8 @@ class Surface:
         return self.mean + cross @ self._weights, prior - cross @ self._inverse @ cross.T
 
     def variances(self, points: Array, pending: Array) -> Array:
-        """Return the variances of the log amount at points, shape [n], given one more observation
-        with the noise of a seed at each pending point, shape [m, axes]."""
+        """Return the variances of the log amount at points, shape [n], given one more observation,
+        with seed noise, at each pending point, shape [m, axes]."""
         inverse, known = self._inverse, self._points
         if len(pending):
             known = np.concatenate([known, pending])
@@ -282,7 +286,7 @@ class Surface:
             inverse = np.block([[inverse + half @ rest @ half.T, corner], [corner.T, rest]])
         cross = self._kernel(self._parts(points, known))
         # The prior variance is constant, apart from the linear kernel.
-        prior = self.height**2 + self._settings.offset_sd**2
+        prior = self.signal_sd**2 + self._settings.offset_sd**2
         lines = np.nan_to_num(points[:, self._num_categories :]) ** 2 @ self._slopes**2
         found: Array = prior + lines - ((cross @ inverse) * cross).sum(axis=1)
         return found
@@ -293,8 +297,8 @@ class Surface:
         return found
 
     def without(self, number: int) -> tuple[float, float]:
-        """Return the leave-one-out mean and variance at an observation's point (Rasmussen and
-        Williams 2006, equation 5.12).
+        """Return the leave-one-out predictive mean and variance, noise included, of an observation
+        (Rasmussen and Williams 2006, equation 5.12).
 
         Args:
             number: Index of the observation.
@@ -303,8 +307,8 @@ class Surface:
         return float(self._values[number] - self._weights[number] / precision), 1 / precision
 
     def _parts(self, one: Array, other: Array) -> tuple[Array, Array, Array]:
-        """Return the parts of the kernel that do not depend on the length scales: category
-        correlations, squared distances by axis, linear kernel."""
+        """Return the kernel terms that do not depend on the length scales: category correlations
+        [n, m], squared distances [numbers, n, m], linear kernel [n, m]."""
         count = self._num_categories
         alike = np.ones((len(one), len(other)))
         for axis in range(count):
@@ -326,48 +330,48 @@ class Surface:
         self,
         parts: tuple[Array, Array, Array],
         scales: Array | None = None,
-        height: float | None = None,
+        signal_sd: float | None = None,
     ) -> Array:
         alike, squares, lines = parts
         scales = self.scales if scales is None else scales
-        height = self.height if height is None else height
+        signal_sd = self.signal_sd if signal_sd is None else signal_sd
         far = np.sqrt(3 * np.tensordot(1 / scales**2, squares, axes=1) + 1e-12)
         smooth = (1 + far) * np.exp(-far)
-        found: Array = alike * (height**2 * smooth + self._settings.offset_sd**2) + lines
+        found: Array = alike * (signal_sd**2 * smooth + self._settings.offset_sd**2) + lines
         return found
 
     def _choose_scales(
         self, parts: tuple[Array, Array, Array], values: Array, deviations: Array
     ) -> None:
-        """Choose the height, then each length scale, by marginal likelihood times a log-normal
-        prior (median height 1, median length scale 1.4)."""
+        """Choose the signal standard deviation, then each length scale, by marginal likelihood
+        times log-normal priors (medians 1 and 1.4)."""
         noise = np.diag(deviations**2)
 
-        def evidence(scales: Array, height: float) -> float:
-            kernel = self._kernel(parts, scales, height) + noise
+        def evidence(scales: Array, signal_sd: float) -> float:
+            kernel = self._kernel(parts, scales, signal_sd) + noise
             try:
                 root = np.linalg.cholesky(kernel)
             except np.linalg.LinAlgError:
                 return -math.inf
             ones, own = np.linalg.solve(root, np.c_[np.ones(len(values)), values]).T
             rest = own - ones * (ones @ own) / (ones @ ones)
-            prior = math.log(height) ** 2 + float((np.log(scales / 1.4) ** 2).sum())
+            prior = math.log(signal_sd) ** 2 + float((np.log(scales / 1.4) ** 2).sum())
             found = -0.5 * rest @ rest - np.log(np.diag(root)).sum() - 0.5 * prior
             return float(found)
 
-        scales, height = self.scales.copy(), self.height
-        best = evidence(scales, height)
+        scales, signal_sd = self.scales.copy(), self.signal_sd
+        best = evidence(scales, signal_sd)
         for axis in range(-1, len(scales)):
             tried = (0.6, 1.0, 1.7) if axis < 0 else (0.5, 0.8, 1.4, 2.4, 4.0)
             for one in tried:
-                new_scales, new_height = scales.copy(), height
+                new_scales, new_signal_sd = scales.copy(), signal_sd
                 if axis < 0:
-                    new_height = one
+                    new_signal_sd = one
                 else:
                     new_scales[axis] = one
-                if (found := evidence(new_scales, new_height)) > best:
-                    best, scales, height = found, new_scales, new_height
-        self.scales, self.height = scales, height
+                if (found := evidence(new_scales, new_signal_sd)) > best:
+                    best, scales, signal_sd = found, new_scales, new_signal_sd
+        self.scales, self.signal_sd = scales, signal_sd
 
 
 class CurveModel:
@@ -380,7 +384,8 @@ class CurveModel:
         num_categories: Number of leading axes of a point that are categories.
         num_numbers: Number of numeric axes that follow.
         baseline: Metric of a constant prediction; None: the worst first evaluation.
-        target: Target value of the metric, higher is better; None: the best possible value.
+        target: Target value of the metric, higher is better. None to maximize the metric; the
+            interim target then applies throughout.
         settings: Constants.
         slopes: Prior standard deviation of the slope along each numeric axis, shape [num_numbers];
             None: 0.
@@ -450,19 +455,19 @@ class CurveModel:
         curves = [one for one in self.curves.values() if one.best]
         start, few = self._start(), self.settings.few
         highest = sorted((one.best[-1] for one in curves), reverse=True)[:few]
-        nearer = min((one for one in highest if one > start), default=None)
-        if nearer is None:
+        interim = min((one for one in highest if one > start), default=None)
+        if interim is None:
             self._shapes = None
             return
-        passed = [(one, self._passed(one, nearer)) for one in curves]
+        passed = [(one, self._passed(one, interim)) for one in curves]
         shown = [(curve, reached) for curve, reached in passed if reached is not None]
         if (
             self._shapes is not None
-            and (self._shapes.baseline, self._shapes.target) == (start, nearer)
+            and (self._shapes.baseline, self._shapes.target) == (start, interim)
             and self._shapes.num_added == len(shown)
         ):
             return
-        self._shapes = Shapes(start, nearer, self.settings)
+        self._shapes = Shapes(start, interim, self.settings)
         for curve, reached in shown:
             self._shapes.add(curve, reached)
 
@@ -501,7 +506,7 @@ class CurveModel:
         reached = curve.reached if self._num_reached else self._passed(curve, shapes.target)
         noise = math.hypot(settings.seed_sd, curve.extra_sd)
         if not self._num_reached:
-            noise = math.hypot(noise, settings.nearer_sd)
+            noise = math.hypot(noise, settings.interim_sd)
         if reached is not None and not curve.has_missed:
             return math.log(reached), noise
         remaining, deviation = shapes.remaining(curve, self._num_categories)
@@ -535,8 +540,8 @@ class CurveModel:
         self.surface.fit(points, log - self._expected(points), deviation)
 
     @property
-    def modelled(self) -> list[str]:
-        """Names of the runs in the surface: the best and the latest."""
+    def modeled(self) -> list[str]:
+        """Names of the runs in the surface: those with the smallest amounts and the latest."""
         return list(self._rows)
 
     @property
@@ -557,19 +562,18 @@ class CurveModel:
     def expected_improvements(
         self, points: Array, offsets: Array, best: float, *, pending: Array, explore: float = 1.0
     ) -> Array:
-        """Return the expected improvement on `best` by one more run of each configuration.
+        """Return the expected improvement over `best` from one more run of each configuration.
 
-        The improvement is that of the posterior mean (knowledge gradient: Frazier et al. 2009,
-        equation 2.10; the formula of Jones et al. 1998, equation 15, with the standard deviation by
-        which a run with the noise of a seed changes the mean). A configuration that has run often
-        can improve little.
+        The formula of Jones et al. 1998 (equation 15), with the standard deviation of the change in
+        the posterior mean that one more noisy run causes (knowledge gradient: Frazier et al. 2009,
+        equation 2.10). A configuration that has run often can improve little.
 
         Args:
             points: Configurations, shape [n, axes].
             offsets: Added to their log amounts, such as the log seconds per sample, shape [n].
             best: Log amount, offset included, to improve on.
-            pending: Configurations of running trials without an evaluation, shape [m, axes]. Their
-                observation is assumed to equal its prediction, so that other configurations are
+            pending: Configurations of running trials without an evaluation, shape [m, axes]. They
+                are treated as observed at their predicted mean, so that other configurations are
                 preferred.
             explore: Factor on the standard deviations.
 
@@ -585,9 +589,9 @@ class CurveModel:
         found: Array = gain * ndtr(ratio) + deviation * density
         return found
 
-    def belief(self, run: str) -> tuple[float, float]:
-        """Return mean and variance of the log amount to the target of a run, from its own curve and
-        the leave-one-out prediction of the other runs."""
+    def posterior(self, run: str) -> tuple[float, float]:
+        """Return mean and variance of a run's log amount to the target: its own extrapolation and
+        the leave-one-out prediction, weighted by inverse variance."""
         curve = self.curves[run]
         log, deviation = self.extrapolate(curve)
         row = self._rows.get(run)

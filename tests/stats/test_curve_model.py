@@ -153,7 +153,7 @@ def test_variances_are_those_of_the_covariance_and_fall_beside_what_runs() -> No
     assert beside[1] < plain[1]
 
 
-def test_of_many_runs_the_best_and_the_latest_are_modelled() -> None:
+def test_of_many_runs_the_best_and_the_latest_are_modeled() -> None:
     model = CurveModel(1, 1, baseline=0.0, target=1.0, settings=ModelSettings(most=20))
     for number in range(60):
         run_to(model, str(number), np.array([0.0, number / 20]), 100.0 + number)
@@ -201,10 +201,10 @@ def coverage(seed: int, number: int) -> tuple[float, float]:
     others = np.array([anywhere() for _ in range(60)])
     mean, covariance = model.predict(others)
     far = np.abs(np.array([true_log(one) for one in others]) - mean)
-    beliefs = {
-        run: model.belief(run)
+    posteriors = {
+        run: model.posterior(run)
         for run, curve in model.curves.items()
         if curve.reached is None and curve.amounts
     }
-    held = [abs(logs[run] - at) < 1.645 * math.sqrt(var) for run, (at, var) in beliefs.items()]
+    held = [abs(logs[run] - at) < 1.645 * math.sqrt(var) for run, (at, var) in posteriors.items()]
     return float((far < 1.645 * np.sqrt(np.diag(covariance))).mean()), float(np.mean(held or [1]))

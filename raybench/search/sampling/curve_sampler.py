@@ -78,11 +78,11 @@ class CurveSampler(BaseSampler):
         if not model.is_known:
             return {}
         by_run = {str(one.number): one for one in trials}
-        means = model.means(np.array([model.curves[name].point for name in model.modelled]))
+        means = model.means(np.array([model.curves[name].point for name in model.modeled]))
         candidates = ConfigurationSpace(space_of(search_space), known_values({}, {}), self._rng)
         drawn = [candidates.draw() for _ in range(self._policy.num_candidates)]
         for at in np.argsort(means)[: self._policy.num_best]:
-            params = by_run[model.modelled[at]].params
+            params = by_run[model.modeled[at]].params
             good = {name: params[name] for name in search_space}
             drawn += [good, *candidates.around(good)]
         running = [
@@ -173,7 +173,7 @@ class CurvePruner(BasePruner):
         best = float(model.means(np.array([one.point for one in done])).min())
         policy = self._sampler._policy
         most = policy.stop if done[0].reached is not None else policy.stop_early
-        mean, variance = model.belief(run)
+        mean, variance = model.posterior(run)
         return mean - best > most * math.sqrt(variance + policy.model.floor**2)
 
 
