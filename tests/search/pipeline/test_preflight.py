@@ -411,5 +411,5 @@ def test_a_framework_that_does_not_answer_is_not_said_to_see_no_gpus(
     with refused(ErrorCode.UNSUPPORTED) as error:
         check_gpus([Placement("tensorflow", 1, gpus_per_worker=1)])
     for sentence in (said, str(error.value)):
-        assert f"tensorflow sees them: {late}" in sentence
+        assert f": {late}" in sentence
         assert "install" not in sentence

@@ -399,7 +399,8 @@ def test_where_the_reference_fails_trials_are_evaluated_as_often_as_it_was(machi
     one.failing = {"reference0"}
     study, (how,) = one.set()
     assert study.fixed["eval_every_samples"] == 512, "not once an epoch, which may take an hour"
-    assert how.startswith("evaluated every 512 samples: the reference run failed (error")
+    assert "512 samples" in how
+    assert "(error" in how
 
 
 def test_a_reference_that_missed_the_target_says_so_and_leaves_trials_evaluations() -> None:
