@@ -31,7 +31,8 @@ def run_line(
 ):
     """One finished run; without a time it trained all its seconds and missed the target.
 
-    The source of a run of the race, and of a confirming run, is the trial it is named after.
+    The source of a run of the race, and of a confirming run, is the trial it is named after. Trials
+    whose configuration is not given have learning rates that differ by less than labels show.
     """
     if best_value is None:
         best_value = 0.8 if time_to_target_s is None else 0.92
@@ -62,6 +63,10 @@ def run_line(
     )
     if role in ("race", "confirm") and source is None:
         source = trial.partition("-")[0]
+    number = (source or trial.partition("-")[0]).lstrip("0")
+    if "learning_rate" not in spec and number.isdecimal():
+        rate = RunSpec(objective=objective, **spec).learning_rate
+        spec["learning_rate"] = rate * (1 + 1e-6 * int(number))
     run = outcome.record(
         trial, RunSpec(objective=objective, **spec), role=role, source=source, stopped_by=outer_stop
     )

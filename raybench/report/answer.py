@@ -47,6 +47,7 @@ from raybench.results.ranking import (
 )
 from raybench.results.store import IMPORTED
 from raybench.results.study import Study
+from raybench.results.trials import configuration_of
 from raybench.results.verdict import (
     Verdict,
     best_of,
@@ -72,16 +73,16 @@ CRITICAL_VALUE = 2.33
 
 
 def configuration_words(results: Study, spec: RunSpec) -> str:
-    """Return a configuration in words: `PyTorch on 2 workers, 64 samples a step each, adam ...`."""
+    """Return a configuration in words: `PyTorch on 2 workers, batch size 64 per worker, ...`."""
     if results.is_imported:
         return results.label(spec)
-    batch = f"{counted(spec.batch_size_per_worker, 'sample')} a step"
-    if spec.accumulate > 1:
-        batch = f"{spec.accumulate} passes of {spec.batch_size_per_worker} samples a step"
+    batch = f"batch size {spec.batch_size_per_worker}"
+    batch += " per worker" if spec.num_workers > 1 else ""
+    batch += f" in each of {spec.accumulate} passes" if spec.accumulate > 1 else ""
     optimizer = named_optimizer(spec)
     words = (
         f"{FRAMEWORK_NAMES.get(spec.framework, spec.framework)} on "
-        f"{counted(spec.num_workers, 'worker')}, {batch}{' each' if spec.num_workers > 1 else ''}, "
+        f"{counted(spec.num_workers, 'worker')}, {batch}, "
         f"{'' if optimizer == RATE else f'{optimizer} at '}learning rate {spec.learning_rate:.3g}"
     )
     own = results.label(spec).removeprefix(describe(spec)).strip()
@@ -243,15 +244,16 @@ def named(results: Study, trial: str) -> str:
 
 
 def tried_words(results: Study) -> str:
-    """Return `95 configurations tried (80 were stopped early and not compared)`."""
+    """Return `95 configurations tried (80 of them were stopped early and not compared)`."""
     searched = results.trials[results.trials["phase"] == "search"]
     again = searched["trial"].isin(list(repeated(results)))
     # A configuration that was stopped may have run again with another seed.
     is_stopped = (searched["state"] == "stopped") & ~again
-    configs = is_stopped.groupby(searched["config"]).all()
+    configuration = configuration_of(results.trials)
+    configs = is_stopped.groupby(searched["trial"].map(configuration)).all()
     stopped = int(configs.sum())
     were = "was" if stopped == 1 else "were"
-    left_out = f" ({stopped:,} {were} stopped early and not compared)" if stopped else ""
+    left_out = f" ({stopped:,} of them {were} stopped early and not compared)" if stopped else ""
     return f"{counted(len(configs), 'configuration')} tried{left_out}"
 
 
@@ -277,13 +279,10 @@ def _saved(results: Study, fastest: ConfigurationResult, cheapest: Configuration
     return f": {100 * share:.0f} % of the fastest's cost, for {longer:.3g} times its time"
 
 
-def _seeds(one: ConfigurationResult) -> str:
-    """Return `3 new seeds, run alone`."""
-    return f"{counted(one.new_runs, 'new seed')}, {_how_run(one)}"
-
-
-def _how_run(one: ConfigurationResult) -> str:
-    return "run alone" if one.is_alone else "run in parallel"
+def _new_runs(one: ConfigurationResult) -> str:
+    """Return `3 runs with new seeds, each alone on the machine`."""
+    how = "each alone on the machine" if one.is_alone else "in parallel"
+    return f"{counted(one.new_runs, 'run')} with new seeds, {how}"
 
 
 def reaches(results: Study, one: ConfigurationResult) -> str:
@@ -298,7 +297,7 @@ def reaches(results: Study, one: ConfigurationResult) -> str:
         return f"reaches {aim} after {after}, {cost}; unconfirmed: one run of the search"
     if not one.new_hits:
         after = f"{duration(one.search_s)} of training in the search"
-        return f"reached {aim} after {after}, but with none of {_seeds(one)}"
+        return f"reached {aim} after {after}, but in none of {_new_runs(one)}"
     if one.every_hit < one.every_run:
         rate = f" in {one.every_hit} of {one.every_run} runs"
         rate += ", misses counted," if one.new_hits < one.new_runs else ", and of its runs alone"
@@ -307,7 +306,7 @@ def reaches(results: Study, one: ConfigurationResult) -> str:
     within = "; ".join(filter(None, [ends, by_the_wall(results, one.trial, one.seconds)]))
     return (
         f"reaches {aim}{rate} after {duration(one.seconds)} of training ({within}), {cost}; "
-        f"confirmed by {one.new_hits} of {_seeds(one)}{_tested(results, one)}"
+        f"confirmed by {one.new_hits} of {_new_runs(one)}{_tested(results, one)}"
     )
 
 
@@ -319,7 +318,7 @@ def _reaches_value(results: Study, one: ConfigurationResult) -> str:
     reached = f"reaches {metric.words} {metric.shown(one.value)} {within_budget(budget)}"
     if not one.new_runs:
         return f"{reached}; unconfirmed: one run of the search"
-    notes = [f"median of {counted(one.new_runs, 'new seed')}"]
+    notes = [f"median of {counted(one.new_runs, 'run')} with new seeds"]
     ends = one.interval_low, one.interval_high
     if all(map(math.isfinite, ends)):
         names = repeated(results)[one.trial].printed_runs
@@ -329,7 +328,8 @@ def _reaches_value(results: Study, one: ConfigurationResult) -> str:
     if budget is not None:
         notes.append(by_the_wall(results, one.trial, budget))
     within = "; ".join(filter(None, notes))
-    return f"{reached} ({within}); confirmed, {_how_run(one)}{_tested(results, one)}"
+    how = "each run alone on the machine" if one.is_alone else "run in parallel"
+    return f"{reached} ({within}); confirmed, {how}{_tested(results, one)}"
 
 
 def between(metric: Metric, ends: tuple[float, float]) -> str:
@@ -363,7 +363,8 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
         if names
     ]
     if once := len({*verdict.once, *verdict.cheapest_once}):
-        lines.append(f"{counted(once, 'other trial')} ran once and cannot be excluded.")
+        others = counted(once, "other configuration")
+        lines.append(f"{others} ran only in the search and cannot be excluded.")
     is_turned = fast.printed_s > cheap.printed_s
     if results.study["study"].get("price") is None:
         costs = [one.num_workers * one.printed_s for one in (fast, cheap)]

@@ -47,8 +47,9 @@ def confidence_of(results: Study, verdict: Verdict | None) -> str:
 
 def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
     once = len(verdict.once)
-    near = f", and {counted(once, 'other trial')} cannot be excluded" if once else ""
-    scatter, ran = _scatter(results, noise, verdict.fastest), ", every configuration ran once"
+    near = f"; {counted(once, 'other configuration')} cannot be excluded" if once else ""
+    scatter = _scatter(results, noise, verdict.fastest)
+    ran = ", and no configuration ran again after the search"
     if repeated(results):
         missed = "did not reach the target" if results.is_timed else "failed"
         ran = f"; what ran again {missed} with new seeds, and trial {verdict.fastest} ran once"
@@ -62,29 +63,32 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
     share = len(found[verdict.fastest].chosen)
     scatter = _scatter(results, noise, verdict.fastest)
     if len(found) == 1:
-        head = f"no configuration but trial {verdict.fastest} ran again ({counted(share, 'run')})"
+        head = f"only trial {verdict.fastest} was run again ({counted(share, 'run')})"
         return f"{head}; {scatter}."
     runs = sum(len(one.chosen) for one in found.values())
     head = (
-        f"{len(found)} configurations ran again ({runs} runs with the search's own, {share} of "
-        f"trial {verdict.fastest})"
+        f"{len(found)} configurations were run again ({runs} runs including those of the search, "
+        f"{share} of trial {verdict.fastest})"
     )
-    near = " or tied with it" if verdict.others() else ""
-    return f"{head}; {scatter}. In nine of ten such studies the winner is the best of these{near}."
+    near = " or tied with the best" if verdict.others() else ""
+    return f"{head}; {scatter}. In nine of ten such studies, the winner is the best of these{near}."
 
 
 def _scatter(results: Study, noise: Noise, trial: str) -> str:
     """Return the standard deviation of runs of one configuration, in words; also that of `trial` if
     its own runs scatter more than chance explains."""
     if math.isinf(noise.sigma):
-        return "the scatter of runs of one configuration is not known"
+        return "the standard deviation between runs of one configuration is not known"
     one = repeated(results).get(trial)
     runs = one.chosen if one is not None else ()
     own, more = noise_at_least(runs, noise), ""
     if own is not noise:
-        more = f", those of trial {trial} by {_size(results, own)}"
+        more = f" ({_size(results, own)} for trial {trial})"
     usually = "usually " if results.is_timed and noise.freedom <= MOST_PRIOR_FREEDOM else ""
-    return f"runs of one configuration {usually}scatter by about {_size(results, noise)}{more}"
+    size = _size(results, noise)
+    return (
+        f"the standard deviation between runs of one configuration is {usually}about {size}{more}"
+    )
 
 
 def _size(results: Study, noise: Noise) -> str:
@@ -109,15 +113,16 @@ def _more(results: Study, verdict: Verdict) -> MoreRuns:
     once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
         runs = RUNS_EACH * (1 + len(verdict.undecided))
-        told = f"More runs ({MORE_OPTION} {runs}, say) go on until a difference shows, or is shown "
-        told += f"to be below {100 * SMALLEST:g} %."
-        return MoreRuns(runs, told, f"resolve {counted(len(verdict.undecided), 'tie')}")
+        told = f"More runs (for example {MORE_OPTION} {runs}) continue until the differences are "
+        told += f"significant or shown to be below {100 * SMALLEST:g} %."
+        several = counted(len(verdict.undecided), "undecided configuration")
+        return MoreRuns(runs, told, f"compare {several}")
     if ties:
         return MoreRuns(None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.")
     if once:
         runs = max(LEAST_PROPOSED_RUNS, min(len(once), MOST_PROPOSED_RUNS))
-        told = f"Those that ran once can run again: {MORE_OPTION} {runs}."
-        return MoreRuns(runs, told, "repeat what ran once")
+        told = f"Those that ran only in the search can run again: {MORE_OPTION} {runs}."
+        return MoreRuns(runs, told, "repeat what ran only in the search")
     again = [one for one in repeated(results) if one not in verdict.ties]
     return MoreRuns(None, "The others that ran again are distinguishable from it." if again else "")
 
@@ -141,7 +146,7 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
     """Return the next steps, the most useful first."""
     steps = []
     if verdict is not None:
-        files = {"train it, keep the model": "best.yaml"}
+        files = {"train it and save the model": "best.yaml"}
         if verdict.fastest != verdict.cheapest:
             files["or the cheapest"] = "cheapest.yaml"
         for what, file in files.items():

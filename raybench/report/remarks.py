@@ -111,7 +111,7 @@ def ledger_line(results: Study) -> str:
     total = float(trials["wall_s"].sum())
     return (
         f"Where the {total:,.0f} s of {counted(len(trials), 'run')} went: {', '.join(shares)}. "
-        f"Only training counts{' for the target' if results.is_timed else ''}."
+        f"Only training time counts{' toward the target' if results.is_timed else ''}."
     )
 
 
@@ -120,10 +120,10 @@ def disturbed_line(results: Study) -> list[str]:
     number = int(results.trials["is_disturbed"].eq(True).sum())
     if not number:
         return []
-    whose = "its seconds are" if number == 1 else "their seconds are"
+    whose = "its times are" if number == 1 else "their times are"
     return [
-        f"Disturbed by other processes: {number} of {counted(len(results.trials), 'run')} (marked "
-        f"{DISTURBED}); {whose} too long."
+        f"Slowed by other processes: {number} of {counted(len(results.trials), 'run')} (marked "
+        f"{DISTURBED}); {whose} too high."
     ]
 
 
@@ -192,8 +192,8 @@ def speed_line(results: Study, trial: str) -> list[str]:
         if key != BATCH and slowest[key] != best[key] and times >= WORTH_SAYING:
             form = SHORTLY.get(key, f"{key} {{}} over {{}}")
             both = (int(v) if isinstance(v, float) else v for v in (best[key], slowest[key]))
-            found.append(f"{form.format(*map(short, both))} x {times:.2f}")
-    return [f"Predicted speeds (~): {', '.join(found)}."] if found else []
+            found.append(f"{form.format(*map(short, both))} {times:.2f}x")
+    return [f"Predicted speedup (~): {', '.join(found)}."] if found else []
 
 
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:

@@ -159,7 +159,7 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
     rows = best.assign(cost=best["num_workers"] * best["crossed_s"], mark=_marks(best))
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
-    title = f"Search: {which}{aim}, single runs, selection-biased"
+    title = f"Search: {which}{aim}, one run each, selection-biased"
     below = "" if results.is_imported else CONFIGURATION_NOTE
     return [(texts(_named(rows, results), forms), title, below)]
 
@@ -204,7 +204,7 @@ def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
         mark=_marks(rows),
     )
     more = len(table) - len(rows)
-    title = f"Confirmation: {_number_of(table, rows)}, search run and new seeds"
+    title = f"Confirmation: {_number_of(table, rows)} by upper bound, new seeds"
     if is_brief:
         title += "; then the winner alone" if rows["is_alone"].any() else ""
         last, below = {"alone s": "{alone_s:.2f}{mark}"}, ""

@@ -82,7 +82,7 @@ def by_the_wall(results: Study, trial: str, train_s: float) -> str:
 
     longer = seconds("train", "eval", "checkpoint", "report") / seconds("train")
     ready = duration(seconds("start", "setup", "compile"))
-    return f"{duration(longer * train_s)} with evaluation, after {ready} of set-up"
+    return f"{duration(longer * train_s)} including evaluation, after {ready} of setup"
 
 
 def refuted_words(results: Study, trial: str) -> str:

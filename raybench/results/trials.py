@@ -26,7 +26,7 @@ import pandas as pd
 
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import BUDGET
-from raybench.spec.run import describe, has_value, is_key, is_open, label_keys, value_of
+from raybench.spec.run import BASE_KEYS, describe, has_value, is_key, is_open, label_keys, value_of
 from raybench.spec.text import counted
 from raybench.spec.values import identity, short
 from raybench.stats.clock import CPU_NAMES, OTHER, PHASES
@@ -238,6 +238,14 @@ def searched_columns(trials: pd.DataFrame) -> list[str]:
     """Return the columns of searched keys that follow the fixed columns."""
     known = (*TRIAL_COLUMNS, *EXTRA_COLUMNS)
     return [str(key) for key in trials.columns if is_key(str(key)) and key not in known]
+
+
+def configuration_of(trials: pd.DataFrame) -> dict[str, str]:
+    """Return the configuration of each run in `trials`, by run: equal texts for runs that differ
+    only by the seed."""
+    keys = [*BASE_KEYS, *searched_columns(trials)]
+    rows = trials[keys].itertuples(index=False, name=None)
+    return {name: repr(row) for name, row in zip(trials["trial"], rows, strict=True)}
 
 
 def interpolated_score(trials: pd.DataFrame) -> "pd.Series[float]":

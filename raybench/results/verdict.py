@@ -18,11 +18,12 @@ from raybench.results.ranking import (
 )
 from raybench.results.ranking import ranked as ranked_runs
 from raybench.results.study import Study, once
+from raybench.results.trials import configuration_of
 from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
 from raybench.stats.standing import Axis, ConfigurationRuns, Ties, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
-"""Standings; `ran once`: cannot be excluded either, but was never repeated."""
+"""Standings; `ran once`: ran only in the search, and cannot be excluded either."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Verdict:
     ties: tuple[str, ...]
     """Trials that are statistically tied with the fastest, itself included."""
     once: tuple[str, ...]
-    """Other trials that may be as good but whose configurations ran only once."""
+    """Best trials of the other configurations that may be as good but ran only in the search."""
     cheapest_ties: tuple[str, ...] = ()
     """Trials tied with the cheapest, itself included; empty without a target."""
     cheapest_once: tuple[str, ...] = ()
@@ -203,16 +204,27 @@ def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
 
 
 def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, axis: Axis) -> Ties:
-    """Return the best of `groups` on an axis and what is tied with it, single runs included."""
-    runs, once = ranked_runs(results.trials), dict[str, ConfigurationRuns]()
+    """Return the best of `groups` on an axis and what is tied with it.
+
+    Configurations that ran only in the search are compared by all their runs there, under the name
+    of the best one.
+    """
+    runs, again = ranked_runs(results.trials), repeated(results)
+    configuration = configuration_of(results.trials)
+    taken = {configuration[trial] for trial in (*groups, *again)}
+    searched: dict[str, list[str]] = {}
     for trial in runs["trial"][kind_of(runs) == kind]:
-        run = results.runs[trial]
-        if trial in groups or trial in repeated(results) or not run.counts_for("comparison"):
+        is_other = configuration[trial] not in taken
+        if is_other and results.runs[trial].counts_for("comparison"):
+            searched.setdefault(configuration[trial], []).append(trial)
+    once = {}
+    for names in searched.values():
+        repeats = {at: repeat(results, name) for at, name in enumerate(names)}
+        if not any(one.is_hit for one in repeats.values()):
             continue
-        own = repeat(results, trial)
-        if own.is_hit:
-            cost = cost_of(results, run.spec.num_workers, [trial])
-            once[trial] = ConfigurationRuns(own.times(cost if axis == "worker_seconds" else 1.0))
+        cost = cost_of(results, results.runs[names[0]].spec.num_workers, names)
+        found = ConfigurationRuns(rounds=repeats)
+        once[names[0]] = found.times(cost) if axis == "worker_seconds" else found
     return ties_of(groups, once, is_timed=results.is_timed)
 
 
@@ -229,8 +241,8 @@ def winners(results: Study) -> pd.DataFrame:
     | column | holds |
     |---|---|
     | trial, config, num_workers | the configuration |
-    | standing | `best` (fastest, or best value), `statistically tied` with it, `ran once` (cannot |
-    |  | be excluded either, but was never repeated), or `worse` (the cheapest) |
+    | standing | `best` (fastest, or best value), `statistically tied` with it, `ran once` (ran |
+    |  | only in the search and cannot be excluded either), or `worse` (the cheapest) |
     | is_cheapest | whether it costs the least: `Verdict.cheapest` |
     | is_confirmed, runs, hits | whether it ran again; runs that it is compared by; those that hit |
     | seconds, low_s, high_s | printed seconds to the target, and their 90 % interval if confirmed |

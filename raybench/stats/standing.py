@@ -268,7 +268,7 @@ class Ties:
     repeated: tuple[str, ...] = ()
     """Configurations that ran twice or more, best first."""
     once: tuple[str, ...] = ()
-    """Configurations that ran once and are not significantly worse."""
+    """Configurations that ran once, or only in the search, and are not significantly worse."""
     undecided: tuple[str, ...] = ()
     """Repeated configurations (without the best) that are neither significantly worse nor shown to
     be equivalent within SMALLEST; more runs may decide."""
@@ -299,8 +299,10 @@ def ties_of(
     ]
     runs = {name: len({**once, **groups}[name].runs()) for name in near}
     return Ties(
-        repeated=tuple(name for name in near if name == order[0] or runs[name] > 1),
-        once=tuple(name for name in near[1:] if runs[name] == 1),
+        repeated=tuple(
+            name for name in near if name == order[0] or (name not in once and runs[name] > 1)
+        ),
+        once=tuple(name for name in near[1:] if name in once or runs[name] == 1),
         undecided=tuple(name for name in near[1:] if shown.get(name, "same") != "same"),
     )
 

@@ -76,7 +76,7 @@ def test_the_scatter_of_a_winner_whose_runs_lie_further_apart_is_its_own(tmp_pat
     results, verdict = judged(tmp_path, wild, *steady, objective=BUDGET)
     assert verdict.ties[0] == "0001"
     assert len(verdict.ties) > 1, "its own runs do not tell it from the others"
-    assert "trial 0001 by 3." in confidence_of(results, verdict)
+    assert "points for trial 0001" in confidence_of(results, verdict)
     low, high = (results.confirmed[f"interval_{end}_accuracy"].iloc[0] for end in ("low", "high"))
     assert high - low > 0.05
 
@@ -160,7 +160,7 @@ def test_what_changes_speed_alone_is_said_beside_the_slowest_other_value(tmp_pat
         lines.append(Prediction(**given).line())
     results = results_folder(tmp_path / "predicted", lines)
     (line,) = speed_line(results, "0000")
-    assert "workers 2 over 1 x 2.00, accumulate 1 over 2 x 1.25" in line
+    assert "workers 2 over 1 2.00x, accumulate 1 over 2 1.25x" in line
 
 
 def predicted(trial, seconds, *, workers, batch, framework="torch"):

@@ -29,10 +29,10 @@ MARKUP = "<script>alert(1)</script>[red]&\"'"
 def test_the_answer_comes_first():
     study = raybench.load(FIXTURE)
     first, tied, once, counted, where = repr(study).split("\n")
-    for words in ("PyTorch on 2 workers", "24 configurations", "(15 were", "7 others"):
+    for words in ("PyTorch on 2 workers", "24 configurations", "(15 of them", "7 others"):
         assert words in first
     assert "0014" in tied
-    assert "5 other trials" in once
+    assert "5 other configurations" in once
     assert [*study.answer, *study.remarks] == [first, tied, once]
     assert "3 configurations" in str(study.how_sure)
     assert counted == "33 runs (24 search, 9 confirming), 206 evaluations"

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from raybench.report.answer import summary_of
+from raybench.report.answer import summary_of, tried_words
 from raybench.report.export import export
 from raybench.results.ranking import result_of
 from raybench.results.store import Store
@@ -10,7 +10,7 @@ from raybench.results.verdict import judge
 from raybench.search.tune import exit_code
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import TIME, Objective
-from tests.made_results import OBJECTIVE, again, curve, results_folder, run_line
+from tests.made_results import OBJECTIVE, again, curve, raced, results_folder, run_line
 from tests.refusals import refused
 
 
@@ -321,3 +321,20 @@ def test_values_that_are_no_shares_have_intervals_over_seeds(tmp_path, name):
     vars(results).pop("baselines")
     mind = summary_of(results).caveats
     assert any("baseline" in one for one in mind) == (name != "r2")
+
+
+def test_trials_of_one_configuration_are_one_that_cannot_be_excluded(tmp_path):
+    """Repeats in the search with other seeds are no other configurations, nor are the winner's."""
+    same, winners_own = {"learning_rate": 0.02}, {"learning_rate": 0.01}
+    results = results_folder(
+        tmp_path / "study",
+        [
+            *raced("0001", 4.0, [4.0, 4.1], **winners_own),
+            run_line("0002", 4.1, seed=5, **winners_own),
+            run_line("0003", 4.3, **same),
+            run_line("0004", 4.4, seed=6, **same),
+        ],
+    )
+    verdict = judge(results)
+    assert (verdict.fastest, verdict.once) == ("0001", ("0003",))
+    assert tried_words(results).startswith("2 configurations")

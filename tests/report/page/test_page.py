@@ -71,7 +71,7 @@ def test_it_loads_nothing_and_runs_only_its_own_script_and_style(seen):
 
 def test_the_answer_comes_first_and_every_part_is_there(seen):
     first = seen.text.split("tables ", 1)[1].partition(".")[0]
-    assert all(value in first for value in ("PyTorch", "1 worker", "64 samples"))
+    assert all(value in first for value in ("PyTorch", "1 worker", "batch size 64"))
     ids = [value for _, name, value in seen.attributes if name == "id"]
     for part in ("figures", "trials", "failures", "provenance"):
         assert f"s1-{part}" in ids
@@ -130,7 +130,7 @@ def test_a_single_run_explains_itself(tmp_path):
     single.study["study"]["run"] = True
     found = answer_of(single, "s1")
     assert numbers_in(found.title)[-4:] == [90, 2, 92, 91]
-    assert "64 samples" in dict(found.facts)["Configuration"]
+    assert "batch size 64" in dict(found.facts)["Configuration"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_study_that_is_not_at_its_end_says_so(tmp_path, owner, words):
     results = results_folder(tmp_path, [run_line("0000", 2.0, slow={"disturbed": 1.2})])
     (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
     said = " ".join(answer_of(results, "s1").caveats)
-    assert "Disturbed" in said, "what is borne in mind elsewhere too"
+    assert "Slowed" in said, "what is borne in mind elsewhere too"
     assert words in said if words else "running" not in said
 
 
