@@ -8,6 +8,7 @@ import pytest
 
 import raybench as package
 from raybench.results.verdict import judge
+from tests.refusals import numbers_in
 
 from .host_cluster import done, job_line, raybench, start_head, start_node, submit
 from .hosts import Hosts, why_not
@@ -75,7 +76,7 @@ def test_a_group_that_fits_no_layout_is_refused(cluster: Hosts, tmp_path: Path) 
     ended = raybench(cluster[0], "train", "--set", "num_workers=7", "--out", tmp_path / "out")
     assert ended.returncode == 2, ended.stdout + ended.stderr
     (sentence,) = ended.stderr.splitlines()
-    assert "7 workers of 1 CPU each do not fit, there is room for 6" in sentence
+    assert {7, 6} <= set(numbers_in(sentence))
     assert "host1 3 and 0, host2 3 and 0" in sentence
 
 
@@ -88,8 +89,8 @@ def test_an_interface_that_leads_nowhere_is_said_in_a_sentence(
     )
     assert ended.returncode == 2, ended.stdout + ended.stderr
     (sentence,) = [line for line in ended.stderr.splitlines() if "reach each other" in line]
-    assert "as RAYBENCH_INTERFACE is set, host " in sentence
-    assert " uses lo (127.0.0.1)" in sentence
+    assert "RAYBENCH_INTERFACE" in sentence
+    assert " lo (127.0.0.1)" in sentence
     assert "Traceback" not in ended.stdout + ended.stderr
 
 

@@ -29,7 +29,6 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     until(lambda: has_run(folder, "scaling"), process, tmp_path / "log")
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=600) == 130, (tmp_path / "log").read_text()
-    assert "the same command continues" in (tmp_path / "log").read_text()
     first = raybench.load(folder)
     finished = first.trials[first.trials["stop"] != "interrupted"].set_index("trial")["train_s"]
     assert 1 <= len(finished) < 4

@@ -4,10 +4,12 @@ runs on the CPU too, as far as that goes.
 A process a framework and device: what TensorFlow sees is settled before its first use.
 """
 
+import functools
 import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,8 @@ EXCHANGES = {
     ("tensorflow", "cuda"): "NCCL",
 }
 """What summed over workers: in torch a sum was taken by it, TensorFlow was told it."""
+Trained = Callable[[str, str], tuple[dict[str, Any], list[np.ndarray]]]
+"""What a run of a framework on a device said, and its weights."""
 BAR = 0.98
 """Least samples by second, over a plain script's."""
 TRAIN = """
@@ -95,18 +99,29 @@ def trained(
         return json.loads(done.stdout.splitlines()[-1]), [arrays[name] for name in arrays.files]
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """`trained` without changes, once for each framework and device."""
+
+    @functools.cache
+    def train(framework: str, device: str) -> tuple[dict[str, Any], list[np.ndarray]]:
+        return trained(framework, device, tmp_path_factory.mktemp(framework))
+
+    return train
+
+
 @ON
 @IN
 def test_a_run_there_trains_the_weights_of_a_cpu(
-    framework: str, device: str, tmp_path: Path
+    framework: str, device: str, plain: Trained
 ) -> None:
-    said, weights = trained(framework, device, tmp_path)
+    said, weights = plain(framework, device)
     assert (said["device"] == "cpu") == (device == "cpu")
     assert said["gpus"] == ([] if device == "cpu" else [0])
     assert said["exchange"] == EXCHANGES[framework, device]
     assert said["memory"] > 0
     if device != "cpu":
-        expected = trained(framework, "cpu", tmp_path)[1]
+        expected = plain(framework, "cpu")[1]
         for one, other in zip(weights, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
@@ -125,11 +140,11 @@ def test_a_run_there_trains_the_weights_of_a_cpu(
     ],
 )
 def test_low_precision_and_compiled_steps_train_nearly_the_same_weights(
-    device: str, framework: str, changes: dict[str, str], tmp_path: Path
+    device: str, framework: str, changes: dict[str, str], plain: Trained, tmp_path: Path
 ) -> None:
     said, weights = trained(framework, device, tmp_path, **changes)
     assert (said["device"] == "cpu") == (device == "cpu")
-    expected = trained(framework, device, tmp_path)[1]
+    expected = plain(framework, device)[1]
     one, other = (
         np.concatenate([array.ravel() for array in every]) for every in (weights, expected)
     )
