@@ -15,7 +15,7 @@ from contestant import space_of
 from peer import Peer
 from recorded import Config, Point, Space
 
-from raybench.search.sampling.default_rates import HASTE, priors
+from raybench.search.sampling.default_rates import HASTE, initial_configurations
 from raybench.spec.study import build_study
 
 Values = dict[str, Any]
@@ -64,7 +64,7 @@ def axes_of(space: Space) -> tuple[Axis, ...]:
     """Return a table's space; the prior is the first configuration that raybench tries."""
     content = {"objective": space.objective.model_dump(), "space": space_of(space)}
     _, parsed = build_study(content, "benchmark")
-    first = priors(parsed, {}, factor=HASTE)[0]
+    first = initial_configurations(parsed, {}, factor=HASTE)[0]
     share = space.share(first["optimizer"], first["learning_rate"])
     return (
         Axis("optimizer", tuple(space.rates), prior=first["optimizer"]),

@@ -143,7 +143,7 @@ def compare(name: str, folder: Path, rounds: int, batch: int | None) -> bool:
     spec = RunSpec.model_validate(content)
     raybench.diagnose(spec, fastest=True, out=folder / "fastest", repeats=max(rounds, 3))
     answer = read_mapping(folder / "fastest" / DIAGNOSIS)
-    taken = RunSpec.model_validate(answer["spec"]).in_short()
+    taken = RunSpec.model_validate(answer["spec"]).without_defaults()
     _, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     grid = Grid([spec])
     leeway = leeway_of(None, spec, dataset)

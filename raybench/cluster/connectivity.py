@@ -73,11 +73,12 @@ def address_of(interface: str) -> str:
 
 
 def place_of(rank_0: str, named: str | None) -> Place:
-    """Return the place of a worker on this host.
+    """Return host name, network interface and address for a worker on this host.
 
     Args:
         rank_0: address of the worker of rank 0.
-        named: interface that the user named on the driver; one named on this host goes first.
+        named: interface that the user named on the driver; RAYBENCH_INTERFACE on this host takes
+            precedence.
 
     Raises:
         NoInterface: there is no such interface.

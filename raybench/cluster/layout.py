@@ -37,10 +37,11 @@ class Node:
         return placement.num_fitting(self.cpus, self.usable_gpus(placement.gpus_per_worker))
 
     def without(self, cpus: float, gpus: float) -> "Node":
-        """Return what is left when a worker takes some, or when other jobs take a sum in all.
+        """Return the resources left after a worker takes `cpus` and `gpus`, or after other jobs
+        take that total.
 
-        A part of a GPU is taken from one GPU, from the fullest that has it, as Ray does. A sum of
-        several jobs is taken from one GPU after the other.
+        A fraction of a GPU is taken from a single GPU, the one with the least free capacity that
+        fits (best fit, as in Ray). A total of several jobs fills one GPU after another.
         """
         whole, parts = int(gpus + ROUNDING), list(self.parts)
         part = round(gpus - whole, 4)

@@ -71,7 +71,7 @@ class Capture:
         threading.Thread(target=self._shorten, args=[self._is_over], daemon=True).start()
 
     def take(self) -> bytes:
-        """Return the output since the last call, its beginning and its end."""
+        """Return the output since the last call; of long output only the first and last part."""
         if not self._before:
             return b""
         _flush()

@@ -127,7 +127,7 @@ class Session:
         return self._ask(self.pool.waiting.remote())
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that there are now."""
+        """Return the current nodes of the cluster."""
         return tuple(ray.get(self.pool.nodes.remote()))
 
     def share(self, datasets: Mapping[str, Dataset]) -> None:

@@ -39,7 +39,8 @@ def ask_pool(call: Callable[[], Any]) -> Any:
 
 
 def send(pool: Any, sender: str, state: BinaryIO) -> int:
-    """Bring a state to the pool; return its bytes. A sender sends one state at a time."""
+    """Send a run state to the pool; return its size in bytes. Each sender sends one state at a
+    time."""
     file: Path = ask_pool(lambda: pool.coming_file.remote(sender))
     with contextlib.suppress(OSError):  # the pool reports what is wrong with the disk
         if file.parent.is_dir():
@@ -103,7 +104,8 @@ class StateFiles:
 
     @property
     def folder(self) -> Path:
-        """Folder of the states: in the study's while there is one, else in the temporary folder."""
+        """Folder of the run states: inside the study's folder if that exists, otherwise in the
+        temporary folder."""
         if self._own is None or not self._own.is_dir():  # a study has ended, or was removed
             self._own = self._scratch() / FOLDER
             self._own.mkdir(exist_ok=True)

@@ -59,7 +59,8 @@ however it ends."""
 
 @contextlib.contextmanager
 def own_scratch() -> Iterator[Path]:
-    """Make the driver's folder, and remove those of killed sessions on this host."""
+    """Create the driver's scratch folder, and delete the folders of killed sessions on this
+    host."""
     sweep()
     folder, alive = _hold(lambda: Path(tempfile.mkdtemp(prefix=PREFIX)))
     try:
@@ -73,7 +74,8 @@ _held: dict[Path, TextIO] = {}
 
 
 def on_this_host(scratch: str) -> Path:
-    """Return the session's folder on this host: the driver's, or one that this process keeps."""
+    """Return the session's scratch folder on this host: the driver's folder if it exists here,
+    otherwise one that this process creates and locks."""
     own = Path(scratch)
     if own.is_dir():
         return own

@@ -438,7 +438,7 @@ class WorkerPool:
         return {trial: what for trial, what in waiting if not trial.startswith(AHEAD)}
 
     async def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that there are now."""
+        """Return the current nodes of the cluster."""
         await self._queue.look()
         return tuple(node for node in self._scheduler.nodes if not node.is_gone)
 

@@ -553,10 +553,10 @@ def quantiles(rate: Predicted, number: int) -> list[float]:
 def choose_runs(
     runs: list[SmallRun], large: LargeRun, share: float, within: float | None = None
 ) -> Planned:
-    """Return the runs to make next, the one that tells most per compute first.
+    """Return the small runs to make next, most informative per unit of compute first.
 
-    The sizes and lengths are those of the small runs in all combinations, as far as one run costs
-    no more than LARGEST_SHARE of the large run.
+    Candidates combine all sizes and lengths of the given runs, up to LARGEST_SHARE of the large
+    run's compute per run.
 
     Args:
         runs: Small runs.

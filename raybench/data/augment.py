@@ -370,7 +370,8 @@ class Augmenter:
 
 
 def is_image(inputs: Any) -> bool:
-    """Return whether inputs (an array, or on demand) are images that can be augmented."""
+    """Return whether inputs (an array, or on demand) are images that can be augmented: four
+    dimensions, uint8 or float32."""
     return len(inputs.shape) == 4 and np.dtype(inputs.dtype) in (np.uint8, np.float32)
 
 

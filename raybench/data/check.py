@@ -208,7 +208,8 @@ Codes = npt.NDArray[np.int64]
 
 
 def leak_lines(dataset: Dataset) -> list[str]:
-    """Return one warning for each pair of splits with equal samples, and each lone class."""
+    """Return a warning for each pair of splits that share samples, and for each class that a split
+    lacks."""
     return [*_all_equal(dataset.train), *_duplicates(dataset), *_lone_classes(dataset)]
 
 

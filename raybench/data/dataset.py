@@ -275,7 +275,8 @@ def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
 
 
 def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Split, Split]:
-    """Shuffle samples by `seed` alone and return the first `size` and all others.
+    """Shuffle samples in an order that depends only on `seed`; return the first `size`, and all
+    others.
 
     Raises:
         UserError: Nothing is left to train on; `source` names the data.

@@ -32,9 +32,9 @@ def require_memory(num_bytes: int, what: str) -> None:
 
 
 def available_bytes() -> int:
-    """Return the bytes of memory that are left on this machine, or in its container.
+    """Return the available memory in bytes, of this machine or within the limit of its container.
 
-    Containers in containers (a job of SLURM, a systemd slice) have the least of all of them.
+    With nested cgroups (a Slurm job, a systemd slice) the smallest limit applies.
     """
     left = [int(psutil.virtual_memory().available)]
     for controller, *names in _CGROUPS:
@@ -80,7 +80,7 @@ def map_array(file: Path) -> Array:
 
 
 def is_mapped(array: Array) -> bool:
-    """Return whether an array is a mapped file or a view of one."""
+    """Return whether an array is memory-mapped, or a view of a memory-mapped one."""
     owner: object = array
     while isinstance(owner, np.ndarray):
         if isinstance(owner, np.memmap):

@@ -41,7 +41,8 @@ def shared_key(
 
 
 def share(dataset: Dataset, folder: Path) -> None:
-    """Write the arrays to `folder` before other processes open it; nothing for `NO_DATA`."""
+    """Write a dataset's arrays to `folder`, for other processes to memory-map; nothing for
+    `NO_DATA`."""
     if dataset is not NO_DATA:
         open_shared(folder, lambda: dataset)
 

@@ -495,7 +495,8 @@ def _write(part: Path, source: Source, build: Build) -> None:
 
 
 def stored_dataset(source: Source, build: Callable[[Writer], Dataset]) -> Dataset:
-    """Return the dataset of `source` as `build` makes it, with its arrays mapped: see `stored`."""
+    """Return the dataset of `source` with memory-mapped arrays; `build` makes it if it is not
+    stored yet. See `stored`."""
 
     def write(writer: Writer) -> dict[str, Any]:
         dataset = build(writer)

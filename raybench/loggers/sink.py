@@ -79,7 +79,7 @@ class Sink(Protocol):
         """Write the winners, in place of earlier ones of the study."""
 
     def flush(self) -> None:
-        """Make what was written visible."""
+        """Flush buffered records to the tool."""
         return
 
     def close(self) -> str:

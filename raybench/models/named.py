@@ -75,7 +75,8 @@ def first_there(workload: str, folder: Path, files: tuple[str, ...], url: str = 
 
 
 def missing(workload: str, what: str) -> UserError:
-    """Return the error for trained weights that are not on this machine; `what` is the file."""
+    """Return the error for pretrained weights that are not on this machine; `what` is the expected
+    path."""
     return UserError(
         f"weights cached: the trained weights of {workload} are not on this machine, and nothing "
         f"is fetched from the net; put them at {what}, or set weights to a file of yours or none.",

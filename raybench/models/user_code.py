@@ -154,7 +154,8 @@ def user_code_errors(
 
 
 def user_code_place(steps: traceback.StackSummary) -> str:
-    """Return "file, line n" of the last step in the user's code, or "" without such a step."""
+    """Return "file, line n" of the innermost stack frame in the user's code; "" if there is
+    none."""
     own = [
         step
         for step in steps
@@ -240,7 +241,7 @@ def import_user_module(module_name: str, what: str) -> ModuleType:
     """Import a module of the user's, which may lie in the current folder.
 
     Raises:
-        UserError: it cannot be imported; `what` begins the sentence.
+        UserError: the module cannot be imported; `what` is the start of the message.
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))

@@ -77,8 +77,8 @@ def plan_part(plan: TargetPlan) -> PagePart:
 
 
 def plan_lines(plan: TargetPlan) -> list[str]:
-    """Return a sentence for each answer, each limit that cannot be kept, and the next larger number
-    of workers."""
+    """Return sentences on each recommended option, each budget or deadline that cannot be met, and
+    the gain from the next larger number of workers."""
     taken: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
     for row in plan.answers.to_dict("records"):
         where = tuple(row[key] for key in ("offer", *KEYS))

@@ -53,7 +53,8 @@ class Chosen:
 
     @property
     def command(self) -> str:
-        """Command that trains it again, with `best.yaml` of the study if that is this trial."""
+        """Command that trains this trial again; it names `best.yaml` (or `cheapest.yaml`) of the
+        study if that holds this trial."""
         files = [self.folder / name for name in WINNERS if (self.folder / name).is_file()]
         own = [str(one) for one in files if read_mapping(one) == self.spec.complete()]
         return command_line("train", *(own[:1] or arguments_of(self.spec)))
@@ -319,7 +320,8 @@ def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Stud
 
 
 def load_one(place: str | Path) -> StudyResults:
-    """Load one study; UserError if there is none, with the studies below the folder."""
+    """Load one study. UserError if the folder is not a study; the message lists the studies in its
+    subfolders."""
     text = str(place)
     if is_url(text):
         return load(text)

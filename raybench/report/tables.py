@@ -27,7 +27,7 @@ VARYING_TEXT = re.compile(
 
 
 def cause_of(failure: str, message: str | None) -> str:
-    """Return a text that is the same for all failures of one cause.
+    """Return a key that is equal for failures with the same cause.
 
     Numbers, addresses and names of the trial's files in the message are replaced; only its first
     2,000 characters count.

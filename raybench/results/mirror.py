@@ -35,7 +35,7 @@ UNKNOWN_STAMP: Stamp = (0, -1)
 
 
 class Mirror:
-    """Makes what is below a URL the same as a folder; one thread calls it.
+    """Mirrors a study's folder to a URL (object store). Not thread-safe.
 
     Args:
         folder: The study's folder.

@@ -170,7 +170,8 @@ class Study:
 
     @cached_property
     def owner(self) -> str | None:
-        """Process that is working in the folder, in words; None without one, and for a URL."""
+        """Description of the process that writes to the folder; None if there is none, or for a
+        URL."""
         return None if is_url(self.place) else owner_in(self.folder)
 
     def command(self, name: str, *arguments: object) -> str:

@@ -220,12 +220,12 @@ RUN_COLUMNS = [one.name for one in fields(RunRecord) if one.name in TRIAL_TYPES 
 
 
 def for_metric(types: Mapping[str, str], metric: Metric) -> dict[str, str]:
-    """Return columns and types of accuracy with the names of another metric."""
+    """Return the types of columns, with the accuracy columns renamed for another metric."""
     return dict(zip(named(types, metric), types.values(), strict=True))
 
 
 def named(columns: Iterable[str], metric: Metric) -> list[str]:
-    """Return columns of accuracy with the names of another metric."""
+    """Return column names, with the accuracy columns renamed for another metric."""
     names = {
         ACCURACY.name: metric.name,
         ACCURACY.best_column: metric.best_column,

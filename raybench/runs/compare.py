@@ -160,7 +160,7 @@ def check_sides(options: CompareOptions) -> Compared:
     objective = first.objective.model_copy(update={"max_train_seconds": longest})
     judged = {"objective": objective, "eval_every_samples": first.eval_every_samples}
     specs = {name: spec.model_copy(update=judged) for name, spec in specs.items()}
-    flats = [flat(spec.in_short().document()) for spec in specs.values()]
+    flats = [flat(spec.without_defaults().document()) for spec in specs.values()]
     if all(is_own_loop(spec.workload) for spec in specs.values()):
         flats = [one | {"workload": ""} for one in flats]  # it is the source of the side
     keys = [

@@ -576,8 +576,8 @@ def check_room(
 def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Placement]:
     """Return the groups to start while the search itself starts, as many as fit.
 
-    Only for frameworks with one kind of group: of several, the first trials may need another one,
-    and would wait for it longer.
+    Only for frameworks with a single kind of group: with several kinds, the first trials may need
+    another kind and would wait longer for it.
     """
     chosen: list[Placement] = []
     every = groups(study, space)
@@ -589,9 +589,9 @@ def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Pla
 
 
 def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:
-    """Return how many of the smallest trials the cluster holds at once.
+    """Return the default concurrency: how many of the smallest trials fit on the cluster at once.
 
-    At least `AUTOSCALED_CONCURRENCY` if it grows: it starts nodes only for trials that wait.
+    At least `AUTOSCALED_CONCURRENCY` with autoscaling, which starts nodes only for queued trials.
     """
     smallest = min(groups(study, space), key=lambda group: (group.gpus, group.cpus))
     least = AUTOSCALED_CONCURRENCY if capacity.grows else 1

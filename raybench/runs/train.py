@@ -123,7 +123,7 @@ def check_run(
     """Check the run of a command before Ray starts.
 
     Returns:
-        The results folder, the spec with its objective and GPUs, the data, and remarks on the GPUs.
+        Results folder, run spec with objective and GPUs filled in, dataset, notes on the GPUs.
     """
     check_address(options.address)
     name = "default" if options.spec is None else "spec"

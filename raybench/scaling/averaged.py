@@ -46,9 +46,12 @@ def relative_least_squares(known: Floats, rows: MeasuredSteps, asked: Floats) ->
 
 
 def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
-    """Return seconds by Pollux (Qiao 2021, section 4.3): compute affine in the batch, exchange
-    affine in the workers within and between nodes, a p-norm of both; RMSLE with its penalties,
-    bounded L-BFGS, and parameters pinned that nothing was measured of."""
+    """Return step times predicted by the model of Pollux (Qiao 2021, section 4.3).
+
+    Compute time is affine in the batch size, communication time affine in the number of workers
+    (within and between nodes), and both are combined by a p-norm. The fit minimizes RMSLE with
+    Pollux's penalties by bounded L-BFGS; parameters without measurements are fixed.
+    """
     at = Layout.of([cell for cell, _ in rows])
     logs = np.log([seconds for _, seconds in rows])
 

@@ -135,9 +135,9 @@ def cells_matched(
     """Return the cells to predict of each measured series.
 
     Args:
-        text: Numbers of workers, separated by commas, which are predicted at every measured batch
-            size on nodes as full as the fullest measured; or the name of a CSV file, in which an
-            empty model or GPU type matches all.
+        text: Numbers of workers, separated by commas, predicted for every measured batch size with
+            as many workers per node as the fullest measured node; or the name of a CSV file, in
+            which an empty model or GPU type matches any.
         measured: Measured steps by series.
 
     Returns:
@@ -255,9 +255,10 @@ class LeftOut:
 
 
 def leave_one_out(model: ThroughputModel) -> list[LeftOut]:
-    """Return measured cells as a fit to all other cells predicts them; [] for a single cell.
+    """Return leave-one-out predictions, each measured cell as predicted by a fit to all others; []
+    for a single cell.
 
-    Each takes a fit: of more than MOST_LEFT_OUT cells that many are left out, evenly spaced.
+    Each requires a fit, so at most MOST_LEFT_OUT cells are left out, evenly spaced.
     """
     observed = model.observed
     number = len(observed.cells)

@@ -155,7 +155,8 @@ class LossLaw:
 
 
 def gradient(function: Callable[[Floats], Floats | float], mode: Floats) -> Floats:
-    """Return the derivatives of a function by the parameters, shape [parameters, *values]."""
+    """Return the forward-difference derivatives of a function with respect to the parameters, shape
+    [parameters, *values]."""
     here, step = function(mode), 1e-5
     return np.array([(function(mode + step * unit) - here) / step for unit in np.eye(len(mode))])
 

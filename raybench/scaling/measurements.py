@@ -36,11 +36,11 @@ class Cell:
     batch_size_per_worker: int
     """Samples that a worker sees in one pass (forward and backward)."""
     accumulate: int = 1
-    """Passes of an optimizer step; gradients are exchanged in the last one alone."""
+    """Passes of an optimizer step; gradients are exchanged only in the last one."""
 
     @property
     def samples(self) -> int:
-        """Samples of an optimizer step, over all workers."""
+        """Global batch size: samples per optimizer step over all workers."""
         return self.num_workers * self.batch_size_per_worker * self.accumulate
 
 

@@ -72,7 +72,7 @@ def read(table: pd.DataFrame) -> Convergence:
             Epochs or tokens may take the place of samples.
 
     Raises:
-        UserError: No batch size has a median.
+        UserError: At no batch size did most runs reach the target.
     """
     columns = ["batch_size", "samples_to_target", "samples_spent"]
     batch, *runs = table.reindex(columns=columns).to_numpy(dtype=float).T
@@ -184,8 +184,9 @@ FAR = 10.0
 
 
 @dataclass(frozen=True)
-class Left:
-    """Residuals of the law at the measured batch sizes, for each draw of its parameters."""
+class Residuals:
+    """Residuals of the samples-to-target law at the measured batch sizes, for each parameter
+    draw."""
 
     batch: Floats
     solved: tuple[Floats, ...]
@@ -215,7 +216,7 @@ class SamplesToTarget:
     log_least: Floats
     """ln S_min."""
     curves: Curves
-    left: Left | None
+    residuals: Residuals | None
     """None: the law has no residual."""
     spread: float
     """Standard deviation of the log samples of a run."""
@@ -237,8 +238,8 @@ class SamplesToTarget:
         batch = np.asarray(batch_sizes, dtype=float)
         logs = self.log_least[:, None] + self.curves.log_rise(batch)
         variance = np.zeros_like(logs)
-        if self.left is not None:
-            over, variance = self.left.at(batch)
+        if self.residuals is not None:
+            over, variance = self.residuals.at(batch)
             logs = logs + over
         noise = MEDIAN_NOISE * self.spread / np.sqrt(num_runs) if num_runs else 0.0
         widths = np.sqrt(variance + noise**2) * scattered(len(logs), 1)[:, None]
@@ -264,7 +265,7 @@ class SamplesToTarget:
         """The batch size beyond which more samples are wasted than saved in steps (B_crit)."""
         found = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
         low, value, high = (float(x) for x in found)
-        if self.left is not None:
+        if self.residuals is not None:
             # Resolution of the grid.
             step = (CRITICAL[1] / CRITICAL[0] * self.tried[1] / self.tried[0]) ** (
                 0.5 / (CRITICAL[2] - 1)
@@ -354,11 +355,11 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
     drawn = np.searchsorted(total, middles(NUM_DRAWS) * total[-1])
     level, chosen = np.divmod(drawn, len(prior))
     log_least = np.concatenate(leasts)[drawn] + np.array(sds)[level] * scattered(NUM_DRAWS, 0)
-    left = Left(batch, solved, away[chosen] - log_least[:, None], level)
+    residuals = Residuals(batch, solved, away[chosen] - log_least[:, None], level)
     missed = tuple(size.batch_size for size in runs.batch_sizes if size.samples is None)
     tried = (int(batch[0]), int(batch[-1]))
     curves = Curves(*(values[chosen] for values in vars(sets).values()))
-    return SamplesToTarget(log_least, curves, left, runs.spread, tried, missed)
+    return SamplesToTarget(log_least, curves, residuals, runs.spread, tried, missed)
 
 
 FACTOR = 3.0

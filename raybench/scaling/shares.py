@@ -261,8 +261,8 @@ class Shares:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is certain which part is the largest: the intervals of its differences from
-        all others are above 0."""
+        """Whether the largest part is significantly larger than every other: the intervals of all
+        differences lie above 0."""
         largest, *others = self.order
         if len(self.rounds[largest]) < FEWEST_ROUNDS:
             return False
@@ -272,9 +272,9 @@ class Shares:
 
 
 SLOW = 1.1
-"""Ratio of its seconds to those of the others from which on a worker is slow."""
+"""Smallest ratio of its seconds to the median of the ranks at which a worker is slow."""
 OFTEN = 0.75
-"""Share of the measurements in which it must be slow."""
+"""Smallest fraction of the measurements in which a slow worker must be slow."""
 FEWEST_MEASURED = 6
 """Fewest measurements for a conclusion."""
 
@@ -355,7 +355,8 @@ def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
 
 
 def slow_sentences(measured: RankRows, where: Sequence[str]) -> list[str]:
-    """Return sentences on workers that stay slow, or on a slow worker that changes; [] if none."""
+    """Return sentences on workers that are consistently slow, or, if there is none, on a slowest
+    worker that varies between measurements; [] if neither."""
     if slow := slow_ranks(measured, where):
         return [one.sentence for one in slow]
     if (times := moves(np.array(measured["cores"]))) is None:
@@ -367,8 +368,8 @@ def slow_sentences(measured: RankRows, where: Sequence[str]) -> list[str]:
 
 
 def moves(alone: Floats) -> float | None:
-    """Return the ratio of the slowest worker to the others if it is another one each time; None if
-    one stays slow, or all are about equally fast."""
+    """Return the median slowdown of the slowest worker if different workers are slowest in
+    different measurements; None if the same worker stays slow or all are about equally fast."""
     if len(alone) < FEWEST_MEASURED or _slow(alone):
         return None
     times = float(np.median(_beside_others(alone).max(axis=1)))
@@ -376,7 +377,7 @@ def moves(alone: Floats) -> float | None:
 
 
 def _beside_others(seconds: Floats) -> Floats:
-    """Return each rank's seconds over the (lower) median of the ranks."""
+    """Return each rank's seconds divided by the (lower) median of the ranks."""
     middle = np.sort(seconds, axis=1)[:, (seconds.shape[1] - 1) // 2]
     return np.asarray(seconds / middle[:, None])
 

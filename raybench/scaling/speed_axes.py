@@ -86,7 +86,8 @@ def _compiled(spec: RunSpec, leeway: Leeway) -> Changes | str:
 
 
 class SpeedAxis(NamedTuple):
-    """A way of varying a run spec, and the label of its values."""
+    """Setting that affects only speed: how to vary it in a run spec, and the label of its
+    values."""
 
     changes: Callable[[RunSpec, Leeway], Changes | str]
     """Returns the changes of a run spec, or the reason why there are none."""

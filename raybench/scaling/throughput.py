@@ -299,7 +299,8 @@ Function = Callable[[Floats], Floats]
 
 
 def slopes(law: Function, unit: Floats) -> tuple[Floats, Floats]:
-    """Return the law at some parameters, and its derivatives there: a row for each cell."""
+    """Return log seconds [cells] at the parameters `unit`, and their central-difference Jacobian
+    [cells, parameters]."""
     number = len(unit)
     moves = SLOPE_STEP * np.eye(number)
     values = law(np.vstack([unit, unit + moves, unit - moves]))

@@ -16,7 +16,7 @@ from raybench.search.candidates import Axes, ConfigurationSpace, Values
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import (
-    priors,
+    initial_configurations,
     rate_factor,
 )
 from raybench.search.scheduler import Decision
@@ -120,7 +120,7 @@ class CurveSearch:
             slopes=[policy.batch_slope * (key == GLOBAL_BATCH) for key in self._axes.numbers],
             expected=self._expected if has_target else None,
         )
-        self._starts = priors(space, study.fixed, factor=rate_factor(study))
+        self._starts = initial_configurations(space, study.fixed, factor=rate_factor(study))
         if not study.search.priors:
             self._starts = []
         self._values: dict[str, dict[str, Any]] = {}
@@ -192,7 +192,7 @@ class CurveSearch:
 
     @property
     def _own(self) -> list[str]:
-        """Modelled trials of this study."""
+        """Modeled trials of this study."""
         return [name for name in self.model.modeled if name not in self._earlier]
 
     def _draw_narrow(self) -> dict[str, Any]:

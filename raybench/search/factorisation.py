@@ -113,7 +113,7 @@ class Factors:
 
 
 def speed_values(placement: Placement) -> dict[str, Any]:
-    """Return the speed keys of a placement, as a run spec names them."""
+    """Return a placement as keys and values of a run spec."""
     return {key: getattr(placement, key) for key in SPEED_KEYS}
 
 

@@ -127,8 +127,8 @@ class LiveRace:
         self.is_cut = bool(due)
 
     def more(self, number: int) -> int:
-        """Run at most `number` more runs of undecided candidates, first for the fastest, then for
-        the cheapest; return the number of runs."""
+        """Run up to `number` more runs of undecided candidates, to settle the fastest first, then
+        the cheapest; return how many ran."""
         num_run, due = 0, list[RaceRun]()
         while num_run < number and not self.single_run.deadline.over:
             due = self._more(min(number - num_run, self.slots))

@@ -97,7 +97,7 @@ class ResolvedStudy:
 
     @property
     def plan(self) -> StudyPlan:
-        """How the study is searched."""
+        """Search plan: sampled keys, placements and number of trials."""
         return StudyPlan.of(self.study, self.space)
 
     def continued(self, file: Path | None) -> Self:

@@ -258,18 +258,18 @@ PART_OF_GAP = 0.01
 
 @dataclass(frozen=True)
 class Baseline:
-    """Metric of the best constant prediction on a split, and the gain that chance allows above it.
+    """Metric of the best constant prediction on a split, with a bound on the improvement by chance.
 
-    All runs share the rows of the split, so new seeds do not reduce this chance. The predictions of
-    a model that differ from the baseline by d gain z standard errors, proportional to d, and lose a
-    term proportional to d squared: the gain is at most `z**2 * square`. If d costs nothing, as
-    between equally frequent classes, the gain is at most `z * error` (binomial).
+    All runs share the rows of the split, so new seeds do not reduce this effect. Predictions that
+    deviate from the baseline by d can gain, by chance, z standard errors (proportional to d) and
+    lose a term in d squared, so the gain is at most `z**2 * square`. If deviating costs nothing, as
+    with equally frequent classes, the bound is `z * error` (binomial).
     """
 
     value: float
     rows: int
     error: float | None = None
-    """Standard error over the rows, if the metric is a share."""
+    """Standard error over the rows, if the metric is a proportion."""
     square: float | None = None
     """Factor of the bound above; None if unknown, or if it does not bound the gain."""
     level: float | None = None

@@ -335,14 +335,14 @@ class RunSpec(Document):
 
     def complete(self) -> dict[str, Any]:
         """Return the document for other programs: with the optimizer's defaults as numbers, and
-        without keys that the optimizer does not read. `in_short` is the inverse."""
+        without keys that the optimizer does not read. `without_defaults` is the inverse."""
         own = DEFAULTS.get(self.optimizer, {})
         found = self.document()
         found |= {key: own.get(key) for key in LEFT_TO_IT if found[key] is None}
         return {key: one for key, one in found.items() if key not in LEFT_TO_IT or one is not None}
 
-    def in_short(self) -> "RunSpec":
-        """Return the same run with null in place of the optimizer's defaults."""
+    def without_defaults(self) -> "RunSpec":
+        """Return a copy in which optimizer settings at their defaults are None."""
         own = DEFAULTS.get(self.optimizer, {})
         same = [key for key in LEFT_TO_IT if key in own and getattr(self, key) == own[key]]
         return self.model_copy(update=dict.fromkeys(same))

@@ -234,10 +234,11 @@ train equally long."""
 
 
 def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a study's content with `settings`: its own keys as they are, run-spec keys everywhere.
+    """Apply `--set` settings to the content of a scaling study: keys of the study directly,
+    run-spec keys in `base`, axes and cells.
 
-    `epochs: 5` is `base.epochs: 5`; `framework: torch` ends an axis of frameworks, and replaces
-    what written-out cells say of them.
+    `epochs: 5` sets `base.epochs`. `framework: torch` removes an axis of frameworks and overrides
+    the framework of explicitly listed cells.
     """
     known = (*ScalingStudy.model_fields, *RunSpec.model_fields)
     for key, value in settings.items():

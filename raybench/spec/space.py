@@ -199,9 +199,10 @@ NEAR = 0.05
 
 
 def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
-    """Return the end of a range, upper or lower, at which the value of `key` lies; None inside.
+    """Return "upper" or "lower" if the value of `key` is within NEAR of that end of its range,
+    otherwise None.
 
-    A list has no ends, nor has a range a lower end at 0 (whole numbers: at 1).
+    Lists have no ends, and a lower bound of 0 (powers and integers: 1) does not count as one.
     """
     found, value = at_run(dimension, spec), value_of(spec, key)
     if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:

@@ -120,7 +120,7 @@ def spec_digest(spec: RunSpec) -> str:
     names = ["direction", "is_share", "baseline_value"]
     names += ["metric"] if spec.objective.judged_by == ACCURACY else []
     objective = spec.objective.model_copy(update=dict.fromkeys(names))
-    spec = spec.in_short().model_copy(update={"objective": objective})
+    spec = spec.without_defaults().model_copy(update={"objective": objective})
     content = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(IGNORED_KEYS))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

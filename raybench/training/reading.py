@@ -24,13 +24,13 @@ Made = TypeVar("Made")
 
 
 class Prefetch:
-    """Makes batches, `depth` of them ahead of training; with 0, on request.
+    """Prepares up to `depth` batches ahead of training; with 0, each on request.
 
-    `readers` threads make batches at a time, which come in order; one thread needs no locks in the
-    code that reads the data. Threads, not processes: numpy releases the interpreter lock on large
-    arrays. They start with the first batch of an interval and finish at its end: nothing is
-    prepared off the training clock, and no batch is in progress where a run stops, is saved or
-    continued.
+    `readers` threads build batches in parallel; batches are yielded in order. With one thread the
+    code that reads the data needs no locks. Threads, not processes: numpy releases the interpreter
+    lock on large arrays. Prefetching starts with the first batch of an evaluation interval and is
+    drained at its end, so no batch is prepared outside training time, and none is in flight when a
+    run stops, is saved or resumes.
     """
 
     def __init__(self, depth: int, readers: int = 1) -> None:
@@ -89,8 +89,8 @@ class Reader:
         self._read, self._augmenter = read or split.read, augmenter
 
     def prefetch(self, number: int) -> Prefetch:
-        """Return a `Prefetch` of `number` batches, with as many threads if they do more than read
-        samples one after another."""
+        """Return a `Prefetch` of depth `number` (at least AHEAD with augmentation), with `number`
+        threads, or one thread if samples are only read on demand."""
         depth = max(number, AHEAD) if self._augmenter else number
         return Prefetch(depth, number if self._augmenter or not self.split.is_on_demand else 1)
 
@@ -223,5 +223,6 @@ def mixes(spec: RunSpec) -> bool:
 
 
 def rounds_of(step: Step) -> "np.ndarray | list[None]":
-    """Return the rounds of each pass of a step, or None for each pass without augmentation."""
+    """Return the augmentation rounds (`Step.rounds`) of each pass of a step; a list of None without
+    augmentation."""
     return [None] * len(step.indices) if step.rounds is None else step.rounds

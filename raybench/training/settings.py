@@ -20,7 +20,7 @@ Setting = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
 def attribute(owner: Any, name: str) -> Setting:
-    """Return an attribute of an object as a setting."""
+    """Return the getter and setter of an object's attribute."""
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 

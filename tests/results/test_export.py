@@ -37,7 +37,7 @@ def write(folder, lines):
 def test_winners_are_run_specs_that_train_takes_as_they_are(exported, name, trial, what):
     path = exported.folder / name
     spec = validate(RunSpec, read_mapping(path), str(path))
-    assert spec.in_short() == exported.specs[trial].in_short()
+    assert spec.without_defaults() == exported.specs[trial].without_defaults()
     own = {"best.yaml": (None, 0.999, 1e-6), "cheapest.yaml": (0.9, None, None)}[name]
     assert (spec.momentum, spec.beta2, spec.epsilon) == own, (
         "in numbers, where the optimizer reads it"

@@ -7,7 +7,7 @@ from raybench.results.trials import trial_table
 from raybench.runs.preflight import first_values, other_starts
 from raybench.search.factorisation import factorise
 from raybench.search.reference import reference_spec
-from raybench.search.sampling.default_rates import priors
+from raybench.search.sampling.default_rates import initial_configurations
 from raybench.search.sampling.feedback import Infeasible
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec, describe, label_keys, value_of
@@ -122,11 +122,11 @@ def test_an_optimizer_of_a_library_is_searched_with_its_options():
 
 def test_a_library_s_optimizer_has_no_default_rate_and_the_reference_none_but_the_middle():
     study, space = build_study(LIBRARYS, "s.yaml")
-    assert {one["optimizer"] for one in priors(space, study.fixed)} == {"adam"}
+    assert {one["optimizer"] for one in initial_configurations(space, study.fixed)} == {"adam"}
     assert reference_spec(study, space).optimizer == "adam"
     space = {key: one for key, one in space.items() if key in ("framework", "learning_rate")}
     study = study.model_copy(update={"fixed": {"optimizer": "torch:SGD"}})
-    assert priors(space, study.fixed) == []
+    assert initial_configurations(space, study.fixed) == []
     assert reference_spec(study, space).learning_rate == pytest.approx(1e-3)
 
 
@@ -200,7 +200,7 @@ def test_a_complete_spec_is_the_same_run():
         assert {key: complete.get(key) for key in keys} == keys | known
         again = RunSpec.model_validate(complete)
         assert again != spec
-        assert again.in_short() == spec
+        assert again.without_defaults() == spec
         assert again.complete() == complete
         assert spec_digest(again) == spec_digest(spec)
     other = RunSpec(optimizer="sgd", momentum=0.8)

@@ -62,7 +62,7 @@ its controller (ours ends with the pool)."""
 def plain_trainer() -> Any:
     """Return the base class of TorchTrainer and TensorflowTrainer, which imports no framework.
 
-    It is a developer API, at this place since Train V2.
+    This is a developer API of Ray; the import path exists since Train V2.
     """
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
@@ -72,8 +72,8 @@ def plain_trainer() -> Any:
 def without_unused_callbacks(trainer: Any) -> Any:
     """Leave out the callbacks of Train that our worker groups do not use.
 
-    Each starts an actor, which takes about two seconds of a core. If Ray makes its callbacks in
-    another way, they are started.
+    Each starts an actor, which takes about two seconds of a core. If Ray's internals are not as
+    expected, the trainer is returned unchanged.
     """
     create = getattr(trainer, "_create_default_callbacks", None)
     if create is not None:
@@ -86,10 +86,10 @@ def without_unused_callbacks(trainer: Any) -> Any:
 def controlled_here(trainer: Any) -> Any:
     """Run Train's controller in this process, in the thread that calls `fit`.
 
-    As an actor it takes three seconds to start and import what the pool has imported already.
-    Telling an autoscaler of the workers starts another actor, which imports Ray Data for 1.2 s and
-    sends requests that replace the pool's own. If Ray starts its controller in another way, it does
-    so.
+    By default the controller is a separate actor, which takes 3 s to start and to repeat the
+    imports of the pool. Its autoscaling request starts another actor, which imports Ray Data (1.2
+    s) and overwrites the pool's own request. If Ray's internals are not as expected, the trainer is
+    returned unchanged.
     """
     try:
         from raybench.cluster.ray_internals.controller import is_as_expected, run_controller

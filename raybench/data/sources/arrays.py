@@ -292,7 +292,7 @@ FETCH = "fetch it again"
 
 @dataclass(frozen=True)
 class LibrarySet:
-    """A set of a library: its files and their reader."""
+    """A dataset of a library (torchvision, Keras): its files and the function that reads them."""
 
     places: Sequence[Sequence[str]]
     """Lists of files below the library's folder; the first list of which all files exist is read.

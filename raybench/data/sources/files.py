@@ -127,7 +127,8 @@ class CsvTable(Table):
         )
 
     def with_texts(self, columns: Sequence[str]) -> Self:
-        """Return the table with some columns as the texts of the file."""
+        """Return a copy of the table in which `columns` hold the strings of the file, not parsed
+        values."""
         found, given = copy.copy(self), [self._given[column] for column in columns]
         texts = self._read(given)
         for name in given:

@@ -40,7 +40,8 @@ MAX_PROBLEMS = 100  # decoding ends after that many problems
 
 
 class ImageError(Exception):
-    """An image cannot be used; the message follows its name: 'cannot be decoded'."""
+    """Image that cannot be used. The message is a predicate to put after the name of the file, such
+    as 'cannot be decoded'."""
 
     def __init__(self, reason: str, advice: str = "repair or remove it") -> None:
         super().__init__(reason)

@@ -182,7 +182,7 @@ class Table:
             ) from error
 
     def kind(self, name: str) -> Any:
-        """Return the type of pyarrow of a column."""
+        """Return the pyarrow type of a column."""
         return self.schema.field(name).type
 
     def is_text(self, name: str) -> bool:

@@ -183,7 +183,7 @@ def table_dataset(
 def prepare(
     spec: DatasetSpec, tables: Tables, note: Note
 ) -> tuple[Labels, list[Member], Features | texts.Tokens]:
-    """Read the labels, cut the splits and learn the encoding of the inputs from the training rows.
+    """Read the labels, make the splits and fit the encoding of the inputs to the training rows.
 
     Returns:
         Labels; the rows of `train`, `validation` and `test`; the encoding.

@@ -149,7 +149,7 @@ def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array
 
 
 def texts_of(batch: Any) -> Iterator[str]:
-    """Yield the texts of a batch of one column; a missing one is empty."""
+    """Yield the strings of a pyarrow batch of a single column; null becomes ""."""
     for value in batch.column(0):
         yield value.as_py() or ""
 

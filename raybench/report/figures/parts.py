@@ -344,8 +344,8 @@ def metric_axis(
 ) -> None:
     """Scale y so that good values of the metric are distinguishable, and draw the target.
 
-    A share is scaled by the log of its error, so that 98 % and 99 % lie apart; a positive metric to
-    minimize by its log; any other linearly.
+    Proportions have a log scale of 1 - value, which separates 98 % from 99 %; positive metrics to
+    minimize have a log scale, all others a linear one.
 
     Args:
         axes: where to draw.

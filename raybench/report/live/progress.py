@@ -246,7 +246,8 @@ class ProgressDisplay(_Shown):
         self._changed()
 
     def finished(self, record: RunRecord) -> None:
-        """Count a finished run; print its line, or a new cause of failure above the screen."""
+        """Count a finished run. Without a live screen print its line; with one, print only the
+        first failure of each cause, above the screen."""
         at = self._clock()
         with self._changing:
             cause = self.state.finished(record, at)

@@ -104,7 +104,7 @@ def _best_words(state: LiveState) -> str:
     if target is not None and best.time_to_target_s is None and best.best_value is not None:
         lacks = state.metric.gap(target, best.best_value)
         points = f"{100 * lacks:.1f} points" if state.metric.is_share else f"{lacks:.3g}"
-        words += f", {points} short of {target_words(state.metric, target)}"
+        words += f", {points} below {target_words(state.metric, target)}"
     return f"{words}: trial {best.trial}  {state.label(best.spec)}"
 
 
@@ -131,7 +131,7 @@ def study_screen(
         console: its width and height limit the screen.
         state: state of the study.
         at: current time.
-        has_best: whether the runs compete, so that one is the best.
+        has_best: whether to show the best run so far; False for runs that do not compete.
     """
     width = console.width
     top = _head(state, at, width)
@@ -166,7 +166,7 @@ def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
         left_words = f"about {about(left.seconds)} left"
         if left.is_budget:
             left_words = f"at most {about(left.seconds)} left (time budget)"
-    parts = [words, spent(at - state.began_s), left_words]
+    parts = [words, f"{spent(at - state.began_s)} elapsed", left_words]
     lines: list[RenderableType] = [_text(", ".join(filter(None, parts)), width, "bold")]
     if pace.num_runs:
         done = {"total": pace.num_runs, "completed": min(pace.num_done, pace.num_runs)}
@@ -250,7 +250,7 @@ def _standing(state: LiveState, run: LiveRun, at: float) -> str:
     """Return the status of a run without an evaluation."""
     if run.name in state.waiting:
         what, seconds = state.waiting[run.name]
-        return f"waits for {what}, {seconds:.0f} s"
+        return f"waiting {seconds:.0f} s for {what}"
     return f"{STARTING}, {at - run.asked_s:.0f} s"
 
 

@@ -106,7 +106,8 @@ class LiveRun:
     _indices: list[int] = field(default_factory=list)
 
     def add(self, evaluation: Evaluation, at: float) -> None:
-        """Add an evaluation; one repeated after a restart drops those that followed it."""
+        """Add an evaluation. If a restarted run repeats an evaluation, it replaces that evaluation
+        and all later ones."""
         if self.evaluation is None:
             self.trains_since_s = max(self.asked_s, at - evaluation.train_s)
         self.evaluation, self.heard_s = evaluation, at

@@ -60,7 +60,7 @@ def usual_values(
     named = dict(given or {})
     rest = {key: one for key, one in space.items() if key not in named}
     fixed = flat(study.fixed) | named
-    hints = next(iter(priors(rest, fixed, factor=factor)), {})
+    hints = next(iter(initial_configurations(rest, fixed, factor=factor)), {})
     values: dict[str, Any] = {}
     for key, dimension in rest.items():
         simple = resolve(dimension, known_values(fixed, hints | values))
@@ -93,8 +93,11 @@ def batch_power(optimizer: str) -> float:
     return 0.5 if optimizer in BASE_RATES and optimizer not in LINEAR else 1.0
 
 
-def priors(space: Space, fixed: dict[str, Any], *, factor: float = 1.0) -> list[dict[str, Any]]:
-    """Return configurations to try first: each optimizer at two batch sizes, small batches first.
+def initial_configurations(
+    space: Space, fixed: dict[str, Any], *, factor: float = 1.0
+) -> list[dict[str, Any]]:
+    """Return initial configurations (Optuna: enqueued trials): each optimizer at two batch sizes,
+    small batches first.
 
     Args:
         space: The sampled space; with GLOBAL_BATCH if it is factorized.

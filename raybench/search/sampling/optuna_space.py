@@ -96,7 +96,8 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 def params_of(
     spec: RunSpec, study: StudySpec, space: Space, *, widen: bool = False
 ) -> dict[str, Any] | None:
-    """Return the parameters that encode a run spec; None if it lies outside of the space.
+    """Return the Optuna parameters of a run spec (`trial.params`); None if it lies outside the
+    space.
 
     Args:
         spec: The run spec.

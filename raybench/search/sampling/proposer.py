@@ -12,7 +12,7 @@ from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import (
     MOST_LISTED,
     grid,
-    priors,
+    initial_configurations,
     rate_factor,
 )
 from raybench.search.sampling.feedback import Feedback, Infeasible
@@ -130,9 +130,9 @@ class Proposer:
     def next(self) -> Proposal | None:
         """Return the next trial; None if the space is exhausted.
 
-        A grid is exhausted after its last combination, another finite space when all its
-        configurations were run on all placements or are infeasible. Duplicate draws are drawn
-        again; infeasible ones never run.
+        A grid is exhausted after its last combination, any other finite space once every
+        configuration has run on every placement or is infeasible. Duplicates are redrawn;
+        infeasible draws are skipped.
         """
         if (first := self._next_first()) is not None:
             return first
@@ -322,7 +322,7 @@ class Proposer:
         if any(trial.user_attrs.get(NOT_RUN) == EARLIER_STUDY for trial in everything):
             return  # earlier results are better starting points
         factor = rate_factor(self._study)
-        known = priors(self._space, self._study.fixed, factor=factor)
+        known = initial_configurations(self._space, self._study.fixed, factor=factor)
         num_used = sum(PRIOR in trial.user_attrs for trial in everything)
         if num_used < len(known):
             params = encode(self._space, self._study.fixed, known[num_used])

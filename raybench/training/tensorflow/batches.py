@@ -65,7 +65,8 @@ def gathered(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 def word_bytes(shape: Sequence[int]) -> int | None:
-    """Return the word size in bytes of samples of bytes; None for an odd number of bytes."""
+    """Return the widest word (4 or 2 bytes) that divides a uint8 sample of this shape; None if its
+    size is odd."""
     return next((size for size in WORDS if math.prod(shape) % size == 0), None)
 
 
@@ -95,7 +96,7 @@ of all these, and their weights; (steps, passes, replicas) `Step.shares`; (steps
 
 
 class InMemoryBatches(BaseInMemoryBatches):
-    """Inputs and labels on the device, from which a batch is indexed."""
+    """Whole split on the device; batches are gathered by index."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield the arguments of the traced function, as many steps per call as have one shape.
@@ -160,7 +161,7 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(share: float) -> Room:
-    """Return the room for all splits: on a GPU within the `share` of this worker."""
+    """Return the memory available for the data of all splits; on a GPU, this worker's `share`."""
     return Room(free_bytes(share), is_gpu=has_gpus())
 
 

@@ -44,8 +44,8 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 def no_new_gradients() -> Iterator[None]:
     """Context that unregisters the gradient functions registered inside.
 
-    `ReplicaContext.all_reduce` registers one under a new name in every trace, in a registry that
-    lasts as long as the process. An update is never differentiated.
+    `ReplicaContext.all_reduce` registers one per trace in a process-wide registry, which would
+    leak. Weight updates are never differentiated, so the functions are not needed.
     """
     registry = _gradient_registry()
     before = set(registry)

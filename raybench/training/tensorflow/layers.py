@@ -212,7 +212,7 @@ class AveragedStatistics:
 
 
 def synchronize(model: keras.Model) -> None:
-    """Synchronize every batch normalization over all workers."""
+    """Make every BatchNormalization layer synchronize its statistics across workers."""
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.synchronized = True

@@ -141,7 +141,8 @@ class Averaging:
             self.variables = [self._num_steps, *self._means]
 
     def update(self) -> None:
-        """Add the weights after a step; traced, in replica context."""
+        """Update the moving average with the weights after a step. Runs in a traced function, in
+        replica context."""
         if self._decay is None:
             return
         self._num_steps.assign_add(1)

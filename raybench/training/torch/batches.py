@@ -92,7 +92,7 @@ class Batch(NamedTuple):
 
 
 class InMemoryBatches(BaseInMemoryBatches):
-    """Inputs and labels on the device, from which a batch is indexed."""
+    """Whole split on the device; batches are gathered by index."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield the samples of each pass of the steps.
@@ -184,7 +184,7 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(device: torch.device, share: float) -> Room:
-    """Return the room for all splits: on a GPU within the `share` of this worker."""
+    """Return the memory available for the data of all splits; on a GPU, this worker's `share`."""
     if device.type != "cuda":
         return Room(available_bytes())
     free, total = torch.cuda.mem_get_info(device)

@@ -111,11 +111,11 @@ def has_channels(shape: InputShape) -> bool:
 
 
 def prepare_inputs(inputs: Inputs, *, channels_last: bool = False) -> Inputs:
-    """Scale uint8 to float32 in 0..1, permute images (N, H, W, C) to (N, C, H, W), convert integers
-    to int64; for inputs by name each of them.
+    """Convert inputs for the model: uint8 to float32 in [0, 1], images (N, H, W, C) to (N, C, H,
+    W), integers to int64. A dict is converted entry by entry.
 
-    The permutation is a view: images of several channels are in the channels last format, which
-    convolutions use directly; images of one channel too with `channels_last`.
+    The permutation is a view, so images with several channels are in the channels_last memory
+    format, images with one channel only if `channels_last` is set.
     """
     return each(inputs, partial(_prepared, channels_last=channels_last))
 

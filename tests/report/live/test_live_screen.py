@@ -93,7 +93,7 @@ def test_no_text_breaks_the_screen(text: str) -> None:
 
 def test_no_runs_no_numbers_no_crash() -> None:
     state = LiveState(0.0)
-    assert shown(state, 0.0)[0] == "search: 0 of 0 done, 0 s"
+    assert shown(state, 0.0)[0] == "search: 0 of 0 done, 0 s elapsed"
     assert shown(state, 0.0)[-1] == "starting workers"
     state.started("0000", spec(), 0.0)
     state.evaluated("0000", evaluation(value=float("nan")), 1.0)

@@ -234,7 +234,7 @@ def test_a_dry_run_names_the_probes(workers: Workers, capsys: Any) -> None:
 
 
 def read_spec_file(name: str) -> RunSpec:
-    return RunSpec.model_validate(read_mapping(Path(name))).in_short()
+    return RunSpec.model_validate(read_mapping(Path(name))).without_defaults()
 
 
 class Faster(Workers):

@@ -13,8 +13,8 @@ from raybench.search.sampling.default_rates import (
     check_grid,
     default_rate,
     grid,
+    initial_configurations,
     num_trials,
-    priors,
 )
 from raybench.search.search import Search
 from raybench.spec.errors import ErrorCode
@@ -184,4 +184,4 @@ def test_every_other_start_up_trial_has_its_optimizer_s_default_rate(
 def test_priors_stay_inside_the_space() -> None:
     narrow = {"optimizer": ["adam"], "learning_rate": {"low": 0.01, "high": 0.02, "log": True}}
     _, space = build_study(STUDY | {"space": narrow}, "test")
-    assert [values["learning_rate"] for values in priors(space, {})] == [0.01]
+    assert [values["learning_rate"] for values in initial_configurations(space, {})] == [0.01]
