@@ -24,7 +24,7 @@ from raybench.scaling.measurements import Predicted
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import Ended, ErrorCode, UserError
 from raybench.spec.objective import BUDGET
-from raybench.spec.run import RunSpec, flat, nested, value_of
+from raybench.spec.run import DatasetSpec, RunSpec, flat, nested, value_of
 from raybench.spec.space import Space, values_of
 from raybench.spec.study import StudySpec, build_study, load_content
 from raybench.spec.text import clean, command_line, counted
@@ -268,7 +268,9 @@ def planned_space(runs: Sequence[SmallRun], models: Mapping[float, SmallModel]) 
         key: [one[key] for one in first] for key in dict.fromkeys(("learning_rate", *varied))
     }
     objective = {key: content["objective"][key] for key in ("metric", "direction", "is_share")}
+    dataset = DatasetSpec.model_validate(content["dataset"])
     return content | {
+        "dataset": {"name": dataset.name} | dataset.model_dump(mode="json", exclude_defaults=True),
         "objective": objective | {"kind": BUDGET, "max_train_seconds": LONGEST_S},
         "search": {
             "first": [nested({key: one[key] for key in searched}) for one in first],

@@ -317,7 +317,7 @@ def test_the_parameters_of_a_torch_model_are_counted(
     per_block = 12 * width**2 + 13 * width
     ends = 2 * 128 * width + 128 + 64 * width + 2 * width
     assert large.parameters == 2 * per_block + ends
-    assert large.samples == 6000
+    assert large.samples == 3000
     assert torch.get_default_device() == torch.device("cpu")
 
 
