@@ -1,4 +1,4 @@
-"""Configurations of a search space as the curve model takes them: points, draws and neighbors."""
+"""Configurations of a search space as input of the curve model: points, random draws, neighbors."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ SPAN = 4.0
 STEPS = (0.5, 0.71, 1.41, 2.0)
 """Factors on the learning rate for neighbors of good configurations."""
 PARTS = (-0.2, -0.07, 0.07, 0.2)
-"""Steps to neighbors in a linear range, as shares of the range."""
+"""Steps to neighbors in a linear range, as fractions of the range."""
 SAME_RATE = 1.2
 """Learning rates within this factor count as one configuration when runs are counted."""
 BEYOND = 4.0

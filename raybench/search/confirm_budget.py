@@ -13,14 +13,15 @@ from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.standing import replicate_of, stages
 
 SLACK = 1.5
-"""Factor from the time of a winner's run in the search, a lucky one, to its runs alone."""
+"""Ratio of the time of a winner's solo runs to the time of its search run, which is
+selection-biased."""
 RACE_SLACK = 1.2
-"""Factor from the times of the runs in the search to those of the race, where slow runs are
-capped."""
+"""Ratio of the times of runs in the race, where slow runs are capped, to the times in the
+search."""
 MOST = 0.4
-"""Largest share of the remaining time that is reserved, unless one run alone needs more."""
+"""Largest fraction of the remaining time that is reserved, unless one solo run needs more."""
 MOST_FRESH = 0.5
-"""Largest share of the remaining time for the runs alone, if time is short."""
+"""Largest fraction of the remaining time for the solo runs, if time is short."""
 ONCE, EACH = ("setup", "compile"), ("eval", "report")
 """Phases of a run besides training, in warm workers: once per run, and once per evaluation."""
 ALIKE = 1.3
@@ -199,7 +200,7 @@ class ConfirmBudget:
         return self._typical.objection(layout) is None
 
     def alone_s(self, cost: Cost) -> float:
-        """Return the expected seconds of a run alone, times SLACK."""
+        """Return the expected seconds of a solo run, times SLACK."""
         longer = SLACK if self._is_timed else 1.0
         return longer * (cost.train_s + self._beside[cost.spec.framework])
 
@@ -225,7 +226,7 @@ class ConfirmBudget:
         return sum(runs * len(found.first(count)) for count, runs in stages(number))
 
     def fresh_s(self, times: int) -> float:
-        """Return the expected seconds of `times` runs alone of each winner."""
+        """Return the expected seconds of `times` solo runs of each winner."""
         return times * sum(map(self.alone_s, self.winners()))
 
     def confirming_s(self) -> float:
@@ -235,7 +236,7 @@ class ConfirmBudget:
     def plan(self, answered: Iterable[RunRecord], left_s: float) -> Plan:
         """Return the largest confirmation within `left_s` seconds, at most what the study asks for.
 
-        If time is short, runs alone take up to half of it and the race the rest.
+        If time is short, solo runs take up to half of it and the race the rest.
 
         Args:
             answered: Confirmation runs of an earlier session, which cost nothing again.
@@ -267,8 +268,8 @@ class ConfirmBudget:
     def runs_alone(
         self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
     ) -> tuple[int, int]:
-        """Return the number of winners that can run alone, and how often, within `left_s` seconds;
-        `answered`: runs alone of an earlier session."""
+        """Return how many winners can have solo runs, and how many each, within `left_s` seconds;
+        `answered`: solo runs of an earlier session."""
         expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
         left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
         found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)

@@ -31,7 +31,7 @@ from raybench.stats.curve_model import Array, CurveModel, ModelSettings
 from raybench.stats.record import Evaluation, RunRecord
 
 LEAST_LEFT = 0.05
-"""Least remaining share of a running trial's predicted samples to target."""
+"""Smallest remaining fraction of a running trial's predicted samples to target."""
 Kind = Literal["seconds", "worker_seconds"]
 SECONDS: Kind = "seconds"
 WORKER_SECONDS: Kind = "worker_seconds"
@@ -65,8 +65,8 @@ class CurvePolicy:
     stop_early: float = 1.0
     """The same while no trial has reached the target."""
     best_rate: float = 1.7
-    """Prior mean of the log of the best learning rate over the usual one. A target is reached
-    fastest near the largest stable rate; the usual rate suits the final accuracy."""
+    """Prior mean of log(best learning rate / usual learning rate). A target is reached fastest near
+    the largest stable rate; the usual rate suits the final accuracy."""
     rate_width: float = 2.2
     """Distance in log rate from the best that costs half a log unit of time, a priori."""
     most_off: float = 2.0
@@ -176,8 +176,8 @@ class CurveSearch:
         return np.asarray((apart <= self._axes.tolerances).all(axis=2).sum(axis=1))
 
     def start_with(self, every: Sequence[dict[str, Any]]) -> None:
-        """Begin with the best of configurations known to be good, given best first; every second
-        of the first trials remains random."""
+        """Start with configurations known to be good, given best first; every second of the first
+        trials remains random."""
         apart: dict[str, dict[str, Any]] = {}
         for one in every:
             apart.setdefault(identity(one), one)
@@ -311,7 +311,7 @@ class CurveSearch:
     # Predictions.
 
     def judge(self, trial: str, evaluation: Evaluation) -> Decision:
-        """Return whether a trial goes on after its last evaluation."""
+        """Return whether a trial continues after its last evaluation."""
         if self._objective.target is not None and self._metric.reaches(
             evaluation.value, self._objective.target
         ):
@@ -353,15 +353,15 @@ class CurveSearch:
         return amount * (evaluation.index + 2) / (evaluation.index + 1)
 
     def best_log_seconds(self, kind: Kind = SECONDS) -> float | None:
-        """Return the least predicted log seconds to target of the trials that reached it; of all
-        trials while none has; None without any."""
+        """Return the smallest predicted log seconds to target among the trials that reached it, or
+        among all trials if none has; None without trials."""
         if not (names := self._own):
             return None
         reached = [name for name in names if self.model.curves[name].reached is not None]
         return float(self.means_of(reached or names, kind).min())
 
     def _least(self, kind: Kind) -> float:
-        """Return the least measured log seconds to target."""
+        """Return the smallest measured log seconds to target."""
         measured = np.log([self.model.curves[name].reached or math.inf for name in self._reached])
         offsets = self._offsets([self._values[name] for name in self._reached], kind)
         return float((measured + offsets).min())
@@ -414,8 +414,8 @@ class CurveSearch:
         return [known[key] for key in keys]
 
     def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
-        """Return training time over waiting plus training time, by configuration, shape [n]: a wide
-        trial waits for workers, which stay idle meanwhile."""
+        """Return for each configuration the training time divided by waiting plus training time,
+        shape [n]: workers are idle while a trial waits for more of them."""
         found = np.ones(len(candidates))
         if self._placer is None:
             return found
@@ -430,8 +430,8 @@ class CurveSearch:
         return found
 
     def left_s(self, trial: str, spec: RunSpec) -> float:
-        """Return the predicted remaining training seconds of a running trial; 0 if its speed is
-        unknown, the remaining limit while the model knows nothing."""
+        """Return the predicted remaining training seconds of a running trial: 0 if its speed is
+        unknown, the remaining limit if the model has no observations."""
         if self._placer is None or (seconds := self._placer.own_way(spec)) is None:
             return 0.0
         samples, train_s = self._placer.totals(trial)

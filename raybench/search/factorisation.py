@@ -47,7 +47,7 @@ NOT_WITH = (
 )
 """Searched keys whose effect on the step time is not modeled."""
 TIMES_PASSES = (2, 4, 8, 16)
-"""Factors on the accumulation steps of the space, tried where memory runs out."""
+"""Factors on the accumulation steps of the space, tried if memory runs out."""
 
 
 class Factors:

@@ -39,8 +39,8 @@ class LiveTrials:
         search: Scheduler of the trials.
         recorder: Where the trials are recorded and shown.
         confirm_budget: Learns the cost of the confirmation from the records.
-        release: Gives back the workers of a trial that is ended from outside; returns the largest
-            number of trials that ran beside it.
+        release: Releases the workers of a trial that the driver ends; returns the maximum number of
+            trials that ran at the same time.
         on_begun: Called before each trial starts.
         has_trained: Whether a trial of an earlier session has trained.
     """

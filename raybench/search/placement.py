@@ -22,7 +22,7 @@ PULL = 0.05
 
 
 Setup = tuple[Placement, str]
-"""Placement and optimizer, which have one step time."""
+"""Placement and optimizer: what determines the step time."""
 Lane = tuple[str, str | None, str, str, int, int]
 """Framework, GPU model, precision, compilation, accumulation steps and prefetch; each combination
 has a step-time model of its own."""
@@ -94,8 +94,8 @@ class StepTime:
 
     def _design(self, measured: list[Setup]) -> tuple[Row, np.ndarray, int]:
         """Return the function from setup to design row, the design matrix, and the number of
-        optimizers; kept until another setup is measured, since building it takes longer than the
-        fit."""
+        optimizers; cached until another setup is measured, since building them takes longer than
+        the fit."""
         counts = sorted({placement.num_workers for placement, _ in measured})
         optimizers = sorted({optimizer for _, optimizer in measured})
         batches = {
@@ -143,8 +143,9 @@ class Placer:
     The first trials are probes: each runs on a placement not measured yet, and its learning curve
     counts like any other. Probes with few workers come first; more workers are probed only if they
     can be faster according to the smaller counts. Later trials run on the fastest efficient
-    placement: one whose throughput per worker is at least the fraction `efficient` of the best.
-    Compilation is probed once the study has trained long enough to repay it (`COMPILE_SHARE`).
+    placement: a placement whose throughput per worker is at least the fraction `efficient` of the
+    best. Compilation is probed once the study has trained long enough to repay it
+    (`COMPILE_SHARE`).
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class Placer:
         """Least compile seconds by lane; the first compilation also loads libraries."""
         self._first_compile_s: dict[tuple[Lane, int], float] = {}
         """Seconds of the first compilation, by lane and batch size per worker: each batch size is
-        compiled anew."""
+        compiled separately."""
         self._typical_s = dict(TYPICAL_COMPILE_S)
         self._trained_s = 0.0
         """Training seconds of all trials so far."""
@@ -263,8 +264,8 @@ class Placer:
         )
 
     def ratios(self, spec: RunSpec) -> dict[Placement, float]:
-        """Return the training time on each predictable placement, relative to that of the spec's
-        own placement; empty if the own placement cannot be predicted."""
+        """Return the training time on each predictable placement, relative to the spec's own
+        placement; empty if that cannot be predicted."""
         if self._failed_then != self._num_failed():
             self._failed_then = self._num_failed()
             self._ratios.clear()

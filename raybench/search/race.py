@@ -1,6 +1,6 @@
 """Race of the best single runs of a search: which candidates run again, and which drop out.
 
-A `Race` only keeps the books: it lists the runs that are due and takes their results. It is
+A `Race` only does the accounting: it lists the runs that are due and records their results. It is
 successive halving over seeds (Karnin et al., ICML 2013): each stage halves the candidates while
 their runs add up. Round r has the same seed for every candidate, so effects of a seed cancel in
 comparisons. `benchmarks/search/race.py` measures it.
@@ -18,17 +18,17 @@ from raybench.stats.standing import Axis, Candidate, ConfigurationRuns, RaceRun,
 DROP = 2.0
 """Standard errors behind the leader at which a candidate drops out."""
 CAP = 2.0
-"""A run is stopped after this multiple of the leader's expected running time, taken at its upper
-confidence bound since a leader with few runs is a lucky one. Without the confidence bound the cap
-loses 5 of 100 studies at sigma 0.5, with it less than 1 (`benchmarks/search/race.py`)."""
+"""A run is stopped after this multiple of the upper confidence bound of the leader's expected
+running time. A leader with few runs is partly lucky: without the bound the cap loses 5 of 100
+studies at sigma 0.5, with it less than 1 (`benchmarks/search/race.py`)."""
 
 
 @dataclass
 class Race:
     """A race over one axis; results may come in any order, also those of an earlier session.
 
-    Results of configurations that do not race here are ignored, so two races (over seconds and
-    over worker-seconds) can be told all results.
+    Results of configurations outside this race are ignored, so two races (over seconds and over
+    worker-seconds) can both receive all results.
     """
 
     candidates: Sequence[Candidate]
@@ -36,7 +36,7 @@ class Race:
     stages: Stages
     axis: Axis = field(kw_only=True)
     is_timed: bool = field(default=True, kw_only=True)
-    """Whether results are seconds to a target, else values (see `stats.replicates`)."""
+    """True for seconds to a target, False for metric values (see `stats.replicates`)."""
     _learned: dict[str, dict[int, Replicate]] = field(default_factory=dict, init=False)
     """Results in seconds, by candidate and round."""
     _alive: list[str] = field(init=False)
@@ -84,7 +84,7 @@ class Race:
         return cap_of(self.runs_of(leader), self.noise()) / unit
 
     def leader(self) -> str | None:
-        """Return the best candidate by all results; None if no run reached the target."""
+        """Return the best candidate given all results; None if no run reached the target."""
         first = next(iter(self.order()), None)
         if first is None or math.isinf(score(self.runs_of(first), is_timed=self.is_timed)):
             return None
@@ -154,12 +154,12 @@ class Race:
 
 
 def cap_of(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the seconds after which a run has lost against these; infinite without a hit."""
+    """Return the seconds after which a run has lost against `repeats`; infinite without a hit."""
     return CAP * math.exp(upper_score(repeats, noise))
 
 
 class Races:
-    """Several races; a run that more than one of them needs is run once."""
+    """Several races; a run that several of them need is run once."""
 
     def __init__(self, races: Iterable[Race]) -> None:
         self._races = list(races)
@@ -170,13 +170,13 @@ class Races:
         return sorted(found, key=lambda run: run.round)
 
     def learn(self, run: RaceRun, repeat: Replicate) -> None:
-        """Take the result of a run."""
+        """Record the result of a run."""
         for race in self._races:
             race.learn(run.name, run.round, repeat)
 
     def cap_s(self, run: RaceRun) -> float | None:
-        """Return the training seconds after which a run has lost in every race that needs it; None
-        while it may win one. A race without stages (`--more`) needs all its candidates."""
+        """Return the training seconds after which a run has lost every race that needs it; None if
+        it may still win one. A race without stages (`--more`) needs all its candidates."""
         caps = [
             race.cap_s(run.name)
             for race in self._races

@@ -1,8 +1,7 @@
-"""Confirmation: the best configurations race with new seeds, then the winners run alone.
+"""Confirmation: the best configurations race with new seeds, then the winners have solo runs.
 
-The printed times come from the runs alone: one at a time on the machine, with seeds that had no
-part in choosing the winner. Runs that choose a winner are biased by selection and share the
-machine.
+The reported times come from the solo runs: one at a time on the machine, with seeds that were not
+used to choose the winner. Runs that choose a winner are biased by selection and share the machine.
 """
 
 import math
@@ -61,8 +60,8 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
 RACE_SEEDS = 3000
 """Offset of the seeds of the race from the seed of the search."""
 TRIES = 2
-"""Attempts at a run whose machines fail, after which its candidate leaves the race until the
-command is run again. All attempts of earlier sessions count as one."""
+"""Number of attempts at a run whose machines fail, after which its candidate leaves the race until
+the command is rerun. All attempts of earlier sessions count as one."""
 
 
 @dataclass
@@ -81,7 +80,7 @@ class LiveRace:
     """Whether runs were still due when the race ended."""
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
     _alone: dict[str, list[Replicate]] = field(default_factory=dict)
-    """Runs alone of earlier sessions, which may overrule the race."""
+    """Solo runs of earlier sessions, which may overrule the race."""
     _runs: dict[str, list[RunRecord]] = field(default_factory=dict)
     """Informative records by candidate, which its cost is computed from."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
@@ -196,7 +195,7 @@ class LiveRace:
         return cost.worker_seconds / cost.rank  # by the search's own run
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
-        """Show the largest number of runs, those of an earlier session included."""
+        """Show the maximum number of runs, including runs of earlier sessions."""
         done, progress = len(self._learned), self.single_run.progress
         left_s = None if race_s is None else race_s * (most - done) / max(most, 1)
         progress.begin("race", most, num_done=done, expect_s=left_s)
@@ -243,7 +242,7 @@ class LiveRace:
 
 
 SEEDS_FROM = 1000
-"""Offset of the seeds of runs alone from the seed of the search."""
+"""Offset of the seeds of solo runs from the seed of the search."""
 
 
 def run_alone(
@@ -255,12 +254,13 @@ def run_alone(
     already: set[str],
     single_run: SingleRun,
 ) -> None:
-    """Train the winners alone, one run at a time in the order ABCABC, and measure the test split.
+    """Train solo runs of the winners, one at a time in the order ABCABC, and measure the test
+    split.
 
     Args:
         winners: Run specs by trial name.
         caps_s: Training seconds by trial after which a run that the time budget ends counts as a
-            miss; without it, leaving out slow runs would bias the printed time.
+            miss; without it, leaving out slow runs would bias the reported time.
         times: Runs of each winner.
         search_seed: Seed of the search.
         already: Names of runs that exist from an earlier session.
@@ -278,7 +278,7 @@ def run_alone(
 
 
 TURNS = 3
-"""Number of times that runs alone may overrule the winner, which makes another one run alone."""
+"""Number of times that solo runs may overrule the winner; the new winner then has solo runs too."""
 DECIDED = "no more runs are needed: no other configuration could be the winner"
 
 
@@ -298,7 +298,7 @@ class Confirmation:
     """Records a note for the user."""
 
     def run(self) -> None:
-        """Run the rest of the race and of the runs alone, within the time budget."""
+        """Run the rest of the race and of the solo runs, within the time budget."""
         records, deadline = self._records(), self.single_run.deadline
         budget = self._budget(records)
         if not budget.winners():
@@ -320,9 +320,9 @@ class Confirmation:
         self._after(race)
 
     def more(self, number: int) -> bool:
-        """Run at most `number` more runs of undecided candidates, then the winners alone.
+        """Run at most `number` more runs of undecided candidates, then solo runs of the winners.
 
-        The candidates are those of a race with the total number of runs. Returns whether
+        The candidates are chosen as for a race with the total number of runs. Returns whether
         everything is done.
         """
         records = self._records()
@@ -335,12 +335,12 @@ class Confirmation:
         return not race.is_cut and not self.single_run.deadline.over
 
     def _reserve(self, seconds: float) -> None:
-        """Reserve seconds for the runs alone, at most MOST_FRESH of the remaining time."""
+        """Reserve seconds for the solo runs, at most MOST_FRESH of the remaining time."""
         deadline = self.single_run.deadline
         deadline.reserve_s = min(seconds, MOST_FRESH * deadline.left_s)
 
     def _after(self, race: LiveRace) -> None:
-        """Run the winners alone after the race."""
+        """Run the solo runs of the winners after the race."""
         deadline = self.single_run.deadline
         if race.is_cut and deadline.reason() == "time_budget":
             self._note_time("ended the race")
@@ -355,8 +355,8 @@ class Confirmation:
             turns += 1
 
     def _run_alone(self, *, is_first: bool) -> bool:
-        """Run the current winners alone, as often as time allows; return whether any ran. If their
-        results overrule the race, the next call runs the new winner."""
+        """Run as many solo runs of the current winners as time allows; return whether any ran. If
+        their results overrule the race, the next call runs the new winner."""
         single_run = self.single_run
         single_run.store.check()
         records, (winners, caps_s) = self._records(), self._winners()

@@ -135,7 +135,7 @@ class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
 
 
 def outcome_of(result: dict[str, Any]) -> RunOutcome:
-    """Return the outcome in a result of `TuneTrainable.step`; an empty one without a result."""
+    """Return the outcome in a result of `TuneTrainable.step`; an empty outcome without a result."""
     found = result.get(OUTCOME)
     return found if isinstance(found, RunOutcome) else RunOutcome()
 
@@ -186,7 +186,7 @@ class TuneScheduler(FIFOScheduler):  # type: ignore[misc, unused-ignore]
         return None
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Decide whether the trial goes on after an evaluation."""
+        """Decide whether the trial continues after an evaluation."""
         must_stop = self._trials.must_stop(trial.config["trial"], outcome_of(result))
         return str(TrialScheduler.STOP if must_stop else TrialScheduler.CONTINUE)
 

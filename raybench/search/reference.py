@@ -82,7 +82,7 @@ def set_by_reference(
         study: The study.
         space: Its search space.
         single_run: Runs and records the reference.
-        at_once: Returns the number of concurrent runs of a spec that fit.
+        at_once: Returns how many runs of a spec fit on the cluster at once.
         baseline_value: Metric of a constant prediction, if known.
         baselines: Metric of a constant prediction by split, with its sampling error.
         num_train_samples: Size of the training set.

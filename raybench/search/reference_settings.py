@@ -22,31 +22,31 @@ from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
 
 BELOW = 0.005
-"""Distance of the target below the reference for a share: half a point."""
+"""Distance of the target below the reference for a proportion: half a percentage point."""
 EVALUATIONS = 20
 """Evaluations of a reference run on its way to the target."""
 EVALUATION_SHARE = 0.2
 """Largest evaluation time per training time."""
 FEWEST = 4
-"""Least number of evaluations within the training limit, since a trial ends at one."""
+"""Smallest number of evaluations within the training limit, since a trial ends at an evaluation."""
 PATIENCE = 4.0
 """Training limit of a trial, in multiples of the reference's time to target."""
 SHARE_OF_BUDGET = 5.0
-"""Reference runs take at most one part of so many of the time budget."""
+"""Reference runs take at most the time budget divided by this number."""
 ROOM = 20
 """Number of trials that a time budget should allow."""
 FOR_SEARCH = 0.5
-"""Share of the remaining time for the search; confirmation and start-up take the rest."""
+"""Fraction of the remaining time for the search; confirmation and startup take the rest."""
 EARLY = 0.25
 """Share of a reference run after which its value may become the target."""
 LATEST = 0.5
 """Share of a reference run up to which its value may become the target, if it was still improving
 at its end."""
 MOST_OF_WAY = 0.5
-"""Least early improvement over the baseline, relative to the final improvement, for a target: below
-it, reaching the target early says little about the final value."""
+"""Smallest early improvement over the baseline, relative to the final improvement, for a target:
+below it, reaching the target early says little about the final value."""
 DIGITS = 3
-"""Decimals of a target for a share: tenths of a point."""
+"""Decimals of a target for a proportion: tenths of a percentage point."""
 
 
 NO_TARGET: dict[str, Any] = {"kind": BUDGET, "target": None, "hold": 1}
@@ -84,7 +84,7 @@ class ReferenceRun:
         return float(2 * self.record.samples if first is None else first.samples)
 
     def until(self, seconds: float, least: int) -> list[float]:
-        """Return the metric at the evaluations up to `seconds`, but at `least` so many of them."""
+        """Return the metric at the evaluations up to `seconds`, but at least `least` of them."""
         number = sum(point.train_s <= seconds for point in self.curve)
         return self.values[: max(number, least)]
 
@@ -109,7 +109,7 @@ def room_for(left_s: float, slots: int) -> float:
 def early_s(one: ReferenceRun, room_s: float) -> float:
     """Return the training seconds after which the value of a reference run may become the target.
 
-    It is early enough that the search can afford trials that take several times as long.
+    This is early enough for the search to afford trials that take several times as long.
     """
     length = one.curve[-1].train_s
     return max(EARLY * length, min(room_s, LATEST * length if is_cut(one) else length))
@@ -122,14 +122,14 @@ def target_from(
     *,
     least: float | None = None,
 ) -> float:
-    """Return the target: the median, relaxed by half a point (share) or 1 % of its gap to the
-    baseline, and rounded to at most a tenth of that.
+    """Return the target: the median, relaxed by half a percentage point (proportion) or 1 % of its
+    gap to the baseline, and rounded to at most a tenth of that.
 
     Args:
         values: Values of the reference runs.
         baseline_value: Metric of a constant prediction, if known.
         metric: The metric.
-        least: Value that chance does not exceed, if known; the target is no worse.
+        least: Best value that chance alone may reach, if known; the target is no worse.
 
     Raises:
         UserError: `least` is unknown and the values are hardly better than the baseline.
@@ -188,7 +188,7 @@ def set_target(
     baseline: Baseline | None = None,
     errors: float = BEST_OF_MANY,
 ) -> tuple[StudySpec, str]:
-    """Return the study with its target, and a sentence on how it was set.
+    """Return the study with its target, and a sentence on how the target was set.
 
     The target comes from the early values of the runs, or from their final values if the early ones
     are not above chance.
@@ -291,7 +291,7 @@ def judge_by_budget(
 ) -> tuple[StudySpec, str]:
     """Return the study with objective best_at_budget, and a sentence on why.
 
-    Trials train as long as the reference runs, or longer if these learned nothing.
+    Trials train as long as the reference runs, or longer if the reference runs learned nothing.
     """
     first_s = 1.1 * max(one.curve[0].train_s for one in runs)
     length = max(one.curve[-1].train_s for one in runs)
@@ -317,8 +317,8 @@ def judge_by_budget(
 def shorten_trials(
     study: StudySpec, one: ReferenceRun, room_s: float
 ) -> tuple[StudySpec, str] | None:
-    """Return the study with a shorter training limit and a sentence, if the time budget needs it;
-    else None."""
+    """Return the study with a shorter training limit and a sentence, if the time budget requires
+    it; otherwise None."""
     objective, target = study.objective, study.objective.target
     if target is None or study.search.time_budget_s is None:
         return None

@@ -1,4 +1,4 @@
-"""From the options of `tune` to the study as it will run: read, then resolve.
+"""Read and resolve the options of `tune` into the study that will run.
 
 Reading applies options to a file, without looking at the machine. Resolving fills in defaults,
 drops what has no room here, checks the task, and takes over the settings of an earlier session.

@@ -1,4 +1,4 @@
-"""Interface of a search: which trial runs next, and whether a running trial goes on.
+"""Interface of a search: which trial runs next, and whether a running trial continues.
 
 `search.Search` implements it for a study. Ray Tune drives it by one adapter (`live_trials.py`,
 `ray_tune.py`), the replays of `benchmarks/search/` by a simulated clock.
@@ -40,7 +40,7 @@ class Scheduler(ABC):
     """Proposes trials and judges them.
 
     Life cycle: the driver calls `suggest` whenever a trial could start. A suggested trial then
-    gets any number of `on_result` calls, one per evaluation after which it would go on, and
+    gets any number of `on_result` calls, one per evaluation after which it could continue, and
     exactly one final call: `on_complete` (it reached the target, ended, or was stopped) or
     `on_error` (it failed). Trials overlap in any order.
 
@@ -58,24 +58,24 @@ class Scheduler(ABC):
 
     @abstractmethod
     def on_result(self, name: str, outcome: RunOutcome) -> Decision:
-        """Take an evaluation of a running trial.
+        """Process an evaluation of a running trial.
 
         Args:
             name: Name of the trial.
             outcome: The run so far; `outcome.evaluation` is its newest evaluation.
 
         Returns:
-            Whether the trial goes on. After a stop decision the driver ends the trial and calls
+            Whether the trial continues. After a stop decision the driver ends the trial and calls
             `on_complete`.
         """
 
     @abstractmethod
     def on_complete(self, record: RunRecord) -> None:
-        """Take the record of a trial that ended without a failure.
+        """Process the record of a trial that ended without a failure.
 
         Args:
-            record: Its record. A trial with `record.stop == "interrupted"` teaches nothing and is
-                suggested again in the next session.
+            record: Its record. A trial with `record.stop == "interrupted"` is ignored and suggested
+                again in the next session.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Search of a study: proposals, early stopping, and what Optuna's journal is told."""
+"""Search of a study: proposals, early stopping, and the results recorded in Optuna's journal."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,7 +42,7 @@ from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 RECORDED = " (recorded)"
-"""Name suffix of runs restored from the records, apart from their reruns."""
+"""Name suffix of runs restored from the records, which distinguishes them from their reruns."""
 SEED_STEP = 5000
 """Offset of the seeds of repeated configurations from the seed of the search."""
 
@@ -235,11 +235,12 @@ class Search(Scheduler):
         self._feedback.report_known(is_early=False)
 
     def learn_from(self, earlier: Earlier) -> str | None:
-        """Learn the runs of `--seed-from`: tell Optuna, add their curves to the curve model, and
-        begin with the best of them.
+        """Add the runs of `--seed-from` to Optuna's study and their curves to the curve model, and
+        start with the best of them.
 
         Returns:
-            A sentence on what was learned; None in a resumed session, which told Optuna before.
+            A sentence on what was added; None in a resumed session, whose journal has the runs
+            already.
         """
         told = (one.user_attrs.get(NOT_RUN) for one in self._journal.get_trials(deepcopy=False))
         is_resumed = EARLIER_STUDY in told
@@ -268,7 +269,7 @@ class Search(Scheduler):
         return None if is_resumed else _sentence(earlier, num_learned)
 
     def _answer_of(self, run: EarlierRun) -> Answer | None:
-        """Return what Optuna is told of an earlier run; None if it is not known how good it is."""
+        """Return the result of an earlier run for Optuna; None if its score is unknown."""
         if run.record is not None:
             return self._feedback.answer(run.record, fastest_s=run.time_to_target_s)
         score = run.score(self._study.objective)
@@ -292,11 +293,11 @@ class Search(Scheduler):
         self, runs: Mapping[str, RunRecord], curves: Mapping[str, list[Evaluation]]
     ) -> None:
         for name, record in runs.items():
-            # Under another name: an interrupted run starts anew under its own.
+            # Under another name: an interrupted run is restarted under its own name.
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, _own_s(record))
             self._end(f"{name}{RECORDED}", record)
         for name, record in runs.items():
-            # Interrupted trials start anew. Placement checks are not part of the search.
+            # Interrupted trials are restarted. Placement checks are not part of the search.
             if record.failure == "oom" and record.role == "trial":
                 self._too_large.append(record.spec)
             if record.role == "trial" and record.stop != "interrupted":

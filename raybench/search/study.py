@@ -1,4 +1,4 @@
-"""Phases of a study, in order: reference runs, search, placement checks, race, runs alone."""
+"""Phases of a study, in order: reference runs, search, placement checks, race, solo runs."""
 
 import time
 from collections.abc import Callable
@@ -82,10 +82,10 @@ class StudyState:
 
 @dataclass
 class StudyPipeline:
-    """Runs the phases of a study that are left.
+    """Runs the remaining phases of a study.
 
-    Phases share the records, the screen and the deadline. What they change of the study itself is
-    in one `StudyState`, which is written whenever it changes (`_update`).
+    Phases share the records, the screen and the deadline. Their changes to the study itself are in
+    one `StudyState`, which is written whenever it changes (`_update`).
     """
 
     resolved: ResolvedStudy
@@ -205,7 +205,7 @@ class StudyPipeline:
         return f"a first answer needs about {float(f'{needed:.2g}'):g} s here."
 
     def _run_more(self) -> None:
-        """Run the rest of `--more`; the same command resumes an interrupted one."""
+        """Run the rest of `--more`; the same command resumes an interrupted session."""
         raced = num_raced(read_records(self.store.folder))
         until = more_until(self.num_more, self._earlier, raced)
         left = max(until - raced, 0)

@@ -82,7 +82,7 @@ class StudyPlan:
         references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
         beside = math.ceil(references / slots) + math.ceil(runs / slots)
         beside += math.ceil(kinds * confirm.race / slots)
-        # Runs alone may overrule the race, and then others run alone.
+        # Solo runs may overrule the race, and then other configurations have solo runs.
         alone = num_placement_checks(self.factors)
         alone += TURNS * kinds * confirm.fresh if confirm.race else 0
         return min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)

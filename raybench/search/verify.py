@@ -16,7 +16,8 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import Prediction
 
 KEPT_FOR_CONFIRM = 0.75
-"""Share of the remaining time budget that placement checks leave for the confirmation, at least."""
+"""Smallest fraction of the remaining time budget that placement checks leave for the
+confirmation."""
 
 
 NUM_FASTEST = 3
@@ -77,7 +78,7 @@ def choose(every: list[Way]) -> list[Way]:
     """Return the placements to run, without those the search ran.
 
     These are the fastest placements of the NUM_FASTEST fastest configurations, the placement with
-    the least worker-seconds, and the fastest placement of each framework and GPU model.
+    the lowest worker-seconds, and the fastest placement of each framework and GPU model.
     """
     fastest: dict[str, Way] = {}
     for way in every:

@@ -1,1 +1,1 @@
-"""Proposals of configurations, and what Optuna is told: the only importer of optuna."""
+"""Proposals of configurations and results for Optuna: the only package that imports optuna."""

@@ -35,13 +35,13 @@ Distributions = dict[str, BaseDistribution]
 
 
 class CurveSampler(BaseSampler):
-    """Proposes configurations that may reach the target with the least training, by all reported
-    curves.
+    """Proposes configurations expected to reach the target with the least training, given all
+    reported curves.
 
     The first trials, and parameters that not all trials have, are drawn at random.
 
     Args:
-        target: Value of the metric to reach; None: the best values so far count as one.
+        target: Value of the metric to reach; None: the best values so far serve as the target.
         baseline: Metric of a constant prediction; None: the worst first report.
         seed: Seed of the random draws.
         policy: Constants of the search.

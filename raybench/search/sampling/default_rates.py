@@ -2,7 +2,7 @@
 
 A grid runs every combination of lists once. The time cutoff (`curve_search`) ends a trial once it
 can no longer win, and one trial stands for all placements of its global batch (`factorisation`).
-Nothing else stops a grid's trials, so the best configuration is found exactly if training and
+Nothing else stops a grid's trials, so a grid finds the best configuration exactly if training and
 times are reproducible.
 """
 

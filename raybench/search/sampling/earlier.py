@@ -1,8 +1,9 @@
 """`--seed-from`: earlier results of the same task, as data of a search.
 
-The source is an earlier study, a training, a CSV or an Optuna study. Optuna's samplers are told of
-its runs; those with a learning curve also join the curve model, with wider noise. They are not
-trials of the new study, do not appear in its tables, and their times stop no trial.
+The source is an earlier study, a training, a CSV or an Optuna study. Its runs are added to the
+study of Optuna's samplers; runs with a learning curve are also added to the curve model, with wider
+noise. They are not trials of the new study, do not appear in its tables, and their times stop no
+trial.
 """
 
 import math
@@ -59,7 +60,7 @@ OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
 SAME = ("workload", "dataset", "objective")
 """Settings that must be equal for scores to be comparable."""
 USEFUL = (None, "oom", "nan")
-"""Failures of runs that say something about their configuration; None: no failure."""
+"""Failures that are evidence about the configuration of a run; None: no failure."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class EarlierRun:
     named: Collection[str]
     """Keys that were set explicitly."""
     time_to_target_s: float | None = None
-    """Training seconds to the target of the study, on the fastest placement known; None if it was
-    missed or is unknown."""
+    """Training seconds to the target of the study, on the fastest known placement; None if the
+    target was missed or the time is unknown."""
     best_value: float | None = None
     """Best value of the metric of the study."""
     record: RunRecord | None = None
@@ -150,9 +151,9 @@ class Earlier:
     """Path or URL given by the user."""
     runs: Sequence[EarlierRun]
     words: str = ""
-    """How the source was interpreted, in words."""
+    """Description of how the source was interpreted."""
     study: Study | None = None
-    """The earlier search; None if the source is another one."""
+    """The earlier search; None if the source is not a search."""
 
 
 def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = None) -> Earlier:
@@ -413,9 +414,10 @@ def _from_optuna(table: ForeignTable, study: StudySpec, space: Space) -> Earlier
 
 
 def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
-    """Return the runs of `raybench import`; UserError if they are of another metric or target.
+    """Return the runs of `raybench import`; UserError if they have another metric or target.
 
-    Their seconds are of another clock: they order the first trials, and no sampler is told them.
+    Their seconds come from another clock, so they only order the first trials and are not given to
+    any sampler.
     """
     then, now = earlier.objective, study.objective
     asked = [("metric", then.judged_by.name, now.judged_by.name)]

@@ -1,4 +1,4 @@
-"""Results of trials as Optuna is told them, and configurations known to be infeasible.
+"""Results of trials in Optuna's terms, and configurations known to be infeasible.
 
 A trial that reached the target is COMPLETE with its log seconds. A trial that was stopped early is
 PRUNED at its number of samples, with the log seconds that the curve model predicts. A trial that
@@ -42,8 +42,8 @@ class Infeasible:
 
     - Out of memory: per-worker batches at least as large are infeasible, for the same framework and
       all optimizers with at least as much state (`STATES`).
-    - Divergence (NaN): learning rates at least as large are infeasible if nothing else differs but
-      the batch; at a larger batch the limit grows by the optimizer's scaling rule.
+    - Divergence (NaN): learning rates at least as large are infeasible if otherwise only the batch
+      size differs; at a larger batch the limit grows by the optimizer's scaling rule.
     - Error of a compiled run: that compilation mode is infeasible.
     - More than `most_passes` accumulation steps are feasible if half as many run out of memory.
 
@@ -110,7 +110,7 @@ class Infeasible:
         """Return a sentence on the proposals that were skipped; None without any.
 
         Args:
-            keys: Keys that tell configurations apart (`label_keys`).
+            keys: Keys that distinguish configurations (`label_keys`).
             num_left_out: Number of skipped proposals.
         """
         if not num_left_out:
@@ -173,11 +173,11 @@ def _arm(spec: RunSpec, keys: Iterable[str]) -> str:
 
 
 MODEL_ALL = ("gp", "cmaes")
-"""Samplers that model only COMPLETE trials, and only parameters that all of them have."""
+"""Samplers that model only COMPLETE trials, and only parameters that all these trials have."""
 
 
 class Answer(NamedTuple):
-    """State and values of a trial, as Optuna is told them."""
+    """State and values of a trial in Optuna's terms."""
 
     state: TrialState
     values: list[float] | None = None
@@ -186,12 +186,12 @@ class Answer(NamedTuple):
 
 
 def answer_by(score: float) -> Answer:
-    """Return the answer of a run of which only the score is known."""
+    """Return the answer for a run if only its score is known."""
     return Answer(TrialState.COMPLETE, [score])
 
 
 class Feedback:
-    """Tells Optuna the results of trials, each as soon as its score is known.
+    """Reports the results of trials to Optuna, each as soon as its score is known.
 
     A score is the time to target on the fastest placement of the configuration, so the results of
     the first trials wait until the probes have measured the placements.
@@ -199,7 +199,7 @@ class Feedback:
     Args:
         study: The study.
         journal: Its Optuna study.
-        infeasible: Is told of failures.
+        infeasible: Receives the failures.
         placer: Predicts the fastest placement; None if the space is not factorized.
         expected: Returns the predicted log seconds to target of a trial; None if unknown.
     """
@@ -224,7 +224,7 @@ class Feedback:
         self.report_known(is_early=is_early)
 
     def report_known(self, *, is_early: bool) -> None:
-        """Tell the results whose score is known."""
+        """Report the results whose score is known."""
         waiting = []
         for trial, record in self._waiting:
             is_known = self._placer is None or self._placer.is_known(record.spec)
@@ -246,7 +246,7 @@ class Feedback:
             fastest_s: Seconds to target on the fastest placement; default: predicted.
         """
         if record.failure in MACHINE_FAULTS or (record.failure is None and not record.samples):
-            return Answer(TrialState.FAIL)  # says nothing about the configuration
+            return Answer(TrialState.FAIL)  # no evidence about the configuration
         if self._placer is not None:
             is_too_large = record.failure == "oom" and self._placer.others(record.spec)
             if is_too_large or is_uncompiled(record.failure, record.spec):
@@ -301,7 +301,7 @@ class Feedback:
 def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
     """Return the user attributes of a finished trial, for Optuna's own tools.
 
-    The parameters of a trial are encoded for the sampler (exponents, shares of a range) and its
+    The parameters of a trial are encoded for the sampler (exponents, positions in a range) and its
     value is a score, so the attributes hold the configuration in one line, the learning rate,
     seconds and the best metric. Each attribute is a line of the journal.
     """

@@ -103,7 +103,7 @@ def params_of(
         spec: The run spec.
         study: The study.
         space: The sampled space; with GLOBAL_BATCH if it is factorized.
-        widen: Whether the learning rate may lie outside of its range (`search.widen`).
+        widen: Whether the learning rate may lie outside its range (`search.widen`).
     """
     values = {key: value_of(spec, key) for key in space if key != GLOBAL_BATCH}
     # A sampled global batch has several placements; the spec names the one it ran on.

@@ -65,8 +65,8 @@ FIRST = "first"
 def open_study(study: StudySpec, folder: Path) -> optuna.Study:
     """Open or create the Optuna study of a results folder; the caller holds the folder's lock.
 
-    An incomplete last line (full disk) is cut off. A damaged journal is renamed and started anew;
-    `restore` fills it from the records.
+    An incomplete last line (full disk) is cut off. A damaged journal is renamed and replaced by a
+    new one, which `restore` fills from the records.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = study.search
@@ -123,7 +123,7 @@ def real_trials(journal: optuna.Study) -> list[FrozenTrial]:
 
 
 def proposed_trials(journal: optuna.Study) -> list[FrozenTrial]:
-    """Return all trials but the interrupted ones, which are suggested again."""
+    """Return all trials except interrupted trials, which are suggested again."""
     interrupted = set(journal.user_attrs.get(INTERRUPTED, []))
     return [t for t in journal.get_trials(deepcopy=False) if t.number not in interrupted]
 
@@ -153,9 +153,9 @@ def restore(
 ) -> None:
     """Make the journal agree with the records, which are authoritative.
 
-    A record is written before Optuna is told, so a killed driver can leave a finished trial open
-    in the journal. Such trials are told here, and so are trials that a damaged journal lost.
-    Interrupted trials are enqueued, those of `search.first` by the proposer.
+    A record is written before the result is reported to Optuna, so a killed driver can leave a
+    finished trial open in the journal. Such trials are reported here, and so are trials that a
+    damaged journal lost. Interrupted trials are enqueued, trials of `search.first` by the proposer.
 
     Args:
         journal: The Optuna study.
@@ -226,7 +226,7 @@ def add_answer(
         journal: The Optuna study.
         answer: State and values of the trial.
         params: Its parameters.
-        known: Distribution of each parameter; widened where a parameter lies outside.
+        known: Distribution of each parameter; widened if a parameter lies outside.
         attributes: User attributes of the trial.
     """
     course = None

@@ -56,7 +56,7 @@ class ProposalHistory:
 
     def __init__(self, journal: optuna.Study) -> None:
         self.num_ran = 0
-        """Trials of the study so far, running ones included."""
+        """Trials of the study so far, including running trials."""
         self.known: set[str] = set()
         """Parameters (`key_of`) that were run or are infeasible."""
         self.drawn: set[str] = set()
@@ -154,7 +154,7 @@ class Proposer:
             trial.set_user_attr(NOT_RUN, reason)
             if reason in (DUPLICATE, NO_TIME):
                 self._journal.tell(trial, state=TrialState.FAIL)
-            else:  # the sampler is told of a failure
+            else:  # report a failure to the sampler
                 self._feedback.tell_would_fail(trial)
             history.drew(trial.params, is_known=not options)
             if self._is_exhausted() or (attempt >= MOST_REFUSED and not options):
@@ -192,8 +192,8 @@ class Proposer:
         return len(self._firsts) > 0 or self._is_waiting()
 
     def is_open(self, values: Mapping[str, Any]) -> bool:
-        """Return whether a configuration may be proposed: it is not known to be infeasible, and in
-        a finite space it has not run yet."""
+        """Return whether a configuration may be proposed: not known to be infeasible, and in a
+        finite space not run before."""
         closed = self._failing if self._size is None else self.history.known
         return not closed or key_of(encode(self._space, self._study.fixed, dict(values))) not in (
             closed
@@ -247,7 +247,7 @@ class Proposer:
 
     @property
     def history(self) -> ProposalHistory:
-        """Proposals so far, those of earlier sessions included."""
+        """Proposals so far, including earlier sessions."""
         if self._history is None:
             self._history = ProposalHistory(self._journal)
         return self._history
@@ -264,8 +264,8 @@ class Proposer:
         return bool(self._journal.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
     def _enqueue_other_placement(self) -> bool:
-        """Enqueue an untried placement after all configurations were tried; return whether there is
-        one."""
+        """Enqueue an untried placement after all configurations were tried; return whether one was
+        left."""
         if self._placer is None:
             return False
         ran = {identity(one.user_attrs.get("spec")) for one in real_trials(self._journal)}
@@ -290,7 +290,7 @@ class Proposer:
 
     def _enqueue(self) -> bool:
         """Enqueue the next configuration if it does not come from the sampler; return whether there
-        is a next one."""
+        is a next configuration."""
         if self._is_waiting():
             return True  # interrupted trials come first
         if self._is_grid:
@@ -299,7 +299,7 @@ class Proposer:
         return True
 
     def _enqueue_listed(self) -> bool:
-        """Enqueue the next untried combination of a finite space; return whether there is one.
+        """Enqueue the next untried combination of a finite space; return whether one was left.
 
         A grid runs in this order; other samplers use it after many duplicate draws.
         """
