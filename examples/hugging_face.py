@@ -21,19 +21,22 @@ def train(run: raybench.Run) -> None:
     size = run.model["hidden_units"]
     sizes = {"hidden_size": size, "intermediate_size": size, "num_attention_heads": 2}
     config = transformers.BertConfig(vocab_size=3, num_hidden_layers=1, **sizes)
+    callback = integrations.HuggingFace(run)
     transformers.Trainer(
         transformers.BertForSequenceClassification(config),
         transformers.TrainingArguments(
+            output_dir=str(run.folder),
             learning_rate=run.learning_rate,
             per_device_train_batch_size=run.batch_size_per_worker,
             num_train_epochs=run.spec.epochs,
             eval_strategy="epoch",
-            save_strategy="no",
+            save_strategy="epoch",
+            save_total_limit=1,
             report_to="none",
             seed=run.seed,
         ),
         train_dataset=ROWS[:1000],
         eval_dataset=ROWS[1000:],
         compute_metrics=accuracy,
-        callbacks=[integrations.HuggingFace(run)],
-    ).train()
+        callbacks=[callback],
+    ).train(resume_from_checkpoint=callback.checkpoint)

@@ -22,7 +22,9 @@ class Digits(lightning.LightningModule):
         return cross_entropy(self.net(batch[0]), batch[1])
 
     def validation_step(self, batch: list[torch.Tensor], _: int) -> None:
-        self.log("val_accuracy", (self.net(batch[0]).argmax(1) == batch[1]).float().mean())
+        outputs = self.net(batch[0])
+        self.log("val_loss", cross_entropy(outputs, batch[1]))
+        self.log("val_accuracy", (outputs.argmax(1) == batch[1]).float().mean())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=self.rate)
@@ -32,7 +34,7 @@ def train(run: raybench.Run) -> None:
     first = TensorDataset(IMAGES[:1400], LABELS[:1400])
     rest = TensorDataset(IMAGES[1400:], LABELS[1400:])
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    callbacks = [integrations.Lightning(run)]
-    trainer = lightning.Trainer(max_epochs=int(run.spec.epochs), callbacks=callbacks, **quiet)
+    callback = integrations.Lightning(run)
+    trainer = lightning.Trainer(max_epochs=int(run.spec.epochs), **callback.options, **quiet)
     batches = DataLoader(first, run.batch_size_per_worker, shuffle=True)
-    trainer.fit(Digits(run), batches, DataLoader(rest, 397))
+    trainer.fit(Digits(run), batches, DataLoader(rest, 397), ckpt_path=callback.checkpoint)

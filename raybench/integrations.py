@@ -1,21 +1,35 @@
 """Callbacks for existing trainers: they time the training, report evaluations and stop the run.
 
     transformers.Trainer(..., callbacks=[HuggingFace(run)])
-    lightning.Trainer(callbacks=[Lightning(run)])
+
+    lightning.Trainer(..., **Lightning(run).options)
+
     model.fit(..., callbacks=[Keras(run)])
 
-`metric` is the name of the metric in the trainer; the default is `eval_` or `val_` and the name of
-the metric of the objective. A step counts as `run.batch_size_per_worker` samples on every worker. A
-callback imports its library when it is made; it raises UserError if the library is missing, or if
-an evaluation lacks the metric.
+Make the trainer in the training function: it finds the other workers as a script that `torchrun`
+has started. `metric` is the name of the metric in the trainer; the default is `eval_` or `val_` and
+the name of the metric of the objective. A step counts as `run.batch_size_per_worker` samples on
+every worker.
+
+A run resumes from the trainer's own checkpoint: `Keras` does so by itself, `Lightning` with
+`fit(..., ckpt_path=callback.checkpoint)`, and `HuggingFace` with a `save_strategy` equal to the
+`eval_strategy`, `output_dir=run.folder` and `train(resume_from_checkpoint=callback.checkpoint)`.
+
+A callback imports its library when it is made; it raises UserError if the library is missing, if an
+evaluation lacks the metric, or if the trainer does not train on the workers of the run.
 """
 
 import importlib
+import io
+import os
+import tarfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.training.own import Run
+from raybench.training.saved import foreign_state_error
 
 
 class _Clock:
@@ -26,6 +40,17 @@ class _Clock:
         self.interval: Any = None
         self.steps, self.samples, self.first_s = 0, 0, 0.0
         self.is_first = True
+        self.checkpoint = _unpacked(run)
+
+    def require_workers(self, number: int) -> None:
+        """Raise UserError if the trainer trains in another number of processes than the run."""
+        if number != self.run.num_workers:
+            raise UserError(
+                f"the trainer trains in {number} process(es) and the run has "
+                f"{self.run.num_workers} worker(s); make the trainer and its settings in the "
+                "training function, and set no launcher, device or strategy of your own.",
+                ErrorCode.USER_CODE,
+            )
 
     def start(self) -> None:
         if self.interval is None:
@@ -41,6 +66,12 @@ class _Clock:
         if self.interval is not None:
             self.interval.__exit__(None, None, None)
             self.interval = None
+
+    def save(self, folder: Path) -> None:
+        """Save a checkpoint that all ranks have written; call it before `report`."""
+        self.run.gather([0.0])
+        if self.run.rank == 0:
+            self.run.save(_packed(folder))
 
     def report(self, found: Mapping[str, Any]) -> bool:
         """Report an evaluation; return whether to stop.
@@ -66,10 +97,26 @@ class _Clock:
 
 
 def HuggingFace(run: Run, metric: str | None = None) -> Any:  # noqa: N802
-    """Return a callback for `transformers.Trainer` that reports every evaluation."""
-    clock = _Clock(run, metric, "eval")
+    """Return a callback for `transformers.Trainer` that reports every evaluation.
+
+    Args:
+        run: The run.
+        metric: Name of the metric in the trainer.
+
+    Returns:
+        A `TrainerCallback`; `checkpoint` is the folder to resume from, None for a new run.
+
+    Raises:
+        UserError: transformers is not installed.
+    """
+    clock, held = _Clock(run, metric, "eval"), list[Mapping[str, Any]]()
 
     class Callback(_base("transformers", "TrainerCallback")):  # type: ignore[misc]
+        checkpoint = clock.checkpoint
+
+        def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
+            clock.require_workers(args.world_size)
+
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             clock.start()
 
@@ -82,18 +129,45 @@ def HuggingFace(run: Run, metric: str | None = None) -> Any:  # noqa: N802
             clock.pause()
 
         def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            control.should_training_stop |= clock.report(more["metrics"])
+            if control.should_save:
+                held.append(more["metrics"])  # reported with the checkpoint, which comes next
+            else:
+                control.should_training_stop |= clock.report(more["metrics"])
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if held:
+                clock.save(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+                control.should_training_stop |= clock.report(held.pop())
 
         on_epoch_begin = on_step_begin
 
     return Callback()
 
 
-def Lightning(run: Run, metric: str | None = None) -> Any:  # noqa: N802
-    """Return a callback for `lightning.Trainer` that reports every validation."""
+def Lightning(run: Run, metric: str | None = None, *, save: bool = True) -> Any:  # noqa: N802
+    """Return a callback for `lightning.Trainer` that reports every validation.
+
+    Args:
+        run: The run.
+        metric: Name of the metric in the trainer.
+        save: Whether to save a checkpoint at every validation.
+
+    Returns:
+        A `Callback`; `options` are arguments of `lightning.Trainer`: the callback itself, and the
+        workers of the run. `checkpoint` is the file to resume from, None for a new run.
+
+    Raises:
+        UserError: lightning is not installed.
+    """
     clock = _Clock(run, metric, "val")
 
     class Callback(_base("lightning.pytorch.callbacks", "Callback")):  # type: ignore[misc]
+        checkpoint = clock.checkpoint and str(Path(clock.checkpoint) / LIGHTNING_FILE)
+        options: dict[str, Any]
+
+        def on_fit_start(self, trainer: Any, *_: Any) -> None:
+            clock.require_workers(trainer.world_size)
+
         def on_train_batch_start(self, *_: Any) -> None:
             clock.start()
 
@@ -104,24 +178,58 @@ def Lightning(run: Run, metric: str | None = None) -> Any:  # noqa: N802
             clock.pause()
 
         def on_validation_end(self, trainer: Any, *_: Any) -> None:
+            clock.pause()
+            if save and clock.steps:
+                folder = run.folder / "lightning"
+                trainer.save_checkpoint(folder / LIGHTNING_FILE)
+                clock.save(folder)
             trainer.should_stop |= clock.report(trainer.callback_metrics)
 
         on_train_epoch_start, on_train_epoch_end = on_train_batch_start, on_validation_start
 
-    return Callback()
+    callback = Callback()
+    callback.options = {
+        "callbacks": [callback],
+        "accelerator": "cpu" if run.device == "cpu" else "gpu",
+        "devices": int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+        "num_nodes": int(os.environ.get("GROUP_WORLD_SIZE", 1)),
+        "strategy": "ddp" if run.num_workers > 1 else "auto",
+        "default_root_dir": str(run.folder),
+    }
+    return callback
 
 
-def Keras(run: Run, metric: str | None = None) -> Any:  # noqa: N802
-    """Return a callback for `fit` of Keras that reports at the end of every epoch."""
-    clock = _Clock(run, metric, "val")
+def Keras(run: Run, metric: str | None = None, *, save: bool = True) -> Any:  # noqa: N802
+    """Return a callback for `fit` of Keras that reports at the end of every epoch.
+
+    Args:
+        run: The run.
+        metric: Name of the metric in the trainer.
+        save: Whether to save a checkpoint at the end of every epoch.
+
+    Returns:
+        A `Callback`, which resumes by itself.
+
+    Raises:
+        UserError: keras is not installed, or the run has several workers.
+    """
     if run.num_workers > 1:
         raise UserError(
             "fit of Keras 3 does not train on several workers; set num_workers: 1, or write the "
             "loop with run.strategy.run (docs/models.md).",
             ErrorCode.UNSUPPORTED,
         )
+    clock = _Clock(run, metric, "val")
+
+    backup = _base("keras.callbacks", "BackupAndRestore")(str(run.folder / "keras"))
 
     class Callback(_base("keras.callbacks", "Callback")):  # type: ignore[misc]
+        def on_train_begin(self, logs: Any = None) -> None:
+            backup.set_model(self.model)
+            if clock.checkpoint:
+                Path(clock.checkpoint).rename(backup.backup_dir)
+                backup.on_train_begin()
+
         def on_train_batch_begin(self, *_: Any, **__: Any) -> None:
             clock.start()
 
@@ -131,6 +239,10 @@ def Keras(run: Run, metric: str | None = None) -> Any:  # noqa: N802
                 clock.pause()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            clock.pause()
+            if save:
+                backup.on_epoch_end(epoch)
+                clock.save(Path(backup.backup_dir))
             self.model.stop_training |= clock.report(logs or {})
 
         def on_test_begin(self, logs: Any = None) -> None:
@@ -139,6 +251,33 @@ def Keras(run: Run, metric: str | None = None) -> Any:  # noqa: N802
         on_epoch_begin = on_train_batch_begin
 
     return Callback()
+
+
+LIGHTNING_FILE = "last.ckpt"
+"""Name of the checkpoint of `lightning.Trainer` in what is saved."""
+
+
+def _packed(folder: Path) -> bytes:
+    """Return the files of a folder as a tar archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.add(folder, arcname=".")
+    return buffer.getvalue()
+
+
+def _unpacked(run: Run) -> str | None:
+    """Return a folder of this rank with the checkpoint that a run resumes from; None for a new
+    run."""
+    state = run.resume()
+    if state is None:
+        return None
+    folder = run.folder / f"resumed-{run.rank}"
+    try:
+        with tarfile.open(fileobj=io.BytesIO(state)) as archive:
+            archive.extractall(folder, filter="data")
+    except (TypeError, tarfile.TarError) as error:
+        raise foreign_state_error(error) from None
+    return str(folder)
 
 
 def _base(module: str, name: str) -> Any:

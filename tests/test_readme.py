@@ -102,7 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copytree(ROOT / "tests/fixtures/digits_race", folder / "results" / name)
     named = "batch_size_vs_workers"
     shutil.copytree(ROOT / "tests/fixtures" / named, folder / "results" / named)
-    for example in ROOT.glob("examples/*.*"):
+    for example in (*ROOT.glob("examples/*.*"), *ROOT.glob("examples/scripts/*.py")):
         shutil.copy(example, folder)
     rows = [
         f"{room % 7},{'north' if room % 3 else 'south'},{room % 7 * 90.5}" for room in range(300)
@@ -160,7 +160,7 @@ def test_no_command_is_left_out() -> None:
 def test_command(line: str, folder: Path) -> None:
     line, _, reader = line.partition(" | ")
     words = shlex.split(line)[1:]
-    if "lightning_fit.py:train" in words:
+    if "lightning_module.py:main" in words:
         pytest.importorskip("lightning")
     if reader:
         if not shutil.which("jq"):

@@ -11,17 +11,13 @@ import json
 import logging
 import math
 import os
-import platform
 import queue
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -36,6 +32,7 @@ from raybench.spec.metric import OTHER_METRIC_NAMES
 from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED, is_launched, words_of
 from raybench.spec.run import RunSpec, flat
 from raybench.spec.text import clean, shorten
+from raybench.training.launcher import environment_of_rank
 from raybench.training.own import Run
 
 logger = logging.getLogger(__name__)
@@ -66,8 +63,6 @@ MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4000
 MAX_KEYS = 12
 """Keys of a line named in a sentence."""
-PORTS = 20_000, 30_000
-"""Range of the ports of launched commands, below those that systems hand out."""
 POLL_S = 0.1
 """Seconds between two exchanges of the states of all ranks."""
 MAX_SHOWN = 200
@@ -88,7 +83,7 @@ def run_command(run: Run) -> None:
     spec = run.spec
     words = words_of(spec.workload, values_of(spec, run.learning_rate))
     is_everywhere = is_launched(spec.workload)
-    environment = _environment_of_rank(run) if is_everywhere else {}
+    environment = environment_of_rank(run.rank, run.device, run.gather) if is_everywhere else {}
     metric, began_s = spec.objective.judged_by.name, time.perf_counter()
     with _started(words, spec, environment) as process:
         command = _Command(process, spec, began_s)
@@ -105,28 +100,6 @@ def run_command(run: Run) -> None:
                 return
         if run.rank == 0:
             command.reports.require_metric()
-
-
-def _environment_of_rank(run: Run) -> dict[str, str]:
-    """Return the environment variables that torchrun sets for a rank."""
-    host = zlib.crc32(platform.node().encode())
-    rows = run.gather([float(host), float(_free_port() if run.rank == 0 else 0)])
-    hosts = [row[0] for row in rows]
-    local_rank = hosts[: run.rank].count(hosts[run.rank])
-    if run.device.startswith("cuda:"):  # scripts choose their GPU by it
-        local_rank = int(run.device.removeprefix("cuda:"))
-    nodes = list(dict.fromkeys(hosts))
-    return {
-        "RANK": str(run.rank),
-        "WORLD_SIZE": str(run.num_workers),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(hosts.count(hosts[run.rank])),
-        "GROUP_RANK": str(nodes.index(hosts[run.rank])),
-        "NODE_RANK": str(nodes.index(hosts[run.rank])),
-        # Ray has set the address of rank 0 for its own process group.
-        "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        "MASTER_PORT": str(round(rows[0][1])),
-    }
 
 
 class _RankState(IntEnum):
@@ -210,16 +183,6 @@ class _Command:
             ErrorCode.COMMAND,
             details=text,
         )
-
-
-def _free_port() -> int:
-    """Return a random port that nothing on this host listens on."""
-    while True:
-        # The random numbers of Python are seeded alike for all runs.
-        port = random.SystemRandom().randrange(*PORTS)
-        with socket.socket() as one:
-            if one.connect_ex(("127.0.0.1", port)):
-                return port
 
 
 @dataclass(frozen=True)

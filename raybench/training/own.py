@@ -11,15 +11,19 @@ import gc
 import io
 import json
 import math
+import os
 import queue
 import random
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +42,7 @@ from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
 from raybench.training.base import DistributedContext, find_part
+from raybench.training.launcher import NAMES, environment_of_device, environment_of_rank
 from raybench.training.memory import give_back
 from raybench.training.ranks import Call, Position, mismatch
 from raybench.training.saved import foreign_state_error
@@ -101,6 +106,7 @@ class Run:
         self.num_workers = spec.num_workers
         self.device = str(getattr(world, "torch_device", world.device))
         """Device of this worker: `cpu`, `cuda:0`."""
+        self._folder: Path | None = None
         self.strategy: Any = getattr(world, "strategy", None)
         """The `tf.distribute.Strategy` of all workers in TensorFlow, otherwise None."""
         earlier = resume.evaluations if resume else ()
@@ -136,6 +142,13 @@ class Run:
         self._num_exchanges = self._adapter.num_exchanges() or 0
         """Collectives of the loop up to the last synchronizing call: point-to-point messages may
         have made them differ between ranks."""
+
+    @property
+    def folder(self) -> Path:
+        """Temporary folder of this run, shared by its workers on a host and removed after it."""
+        assert self._folder is not None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
 
     def epochs(self) -> Iterator[int]:
         """Yield the epochs 0, 1, ... up to the run spec's `epochs`.
@@ -576,6 +589,7 @@ class OwnTrainer:
                 random.seed(self._spec.seed)
                 np.random.seed(self._spec.seed)  # noqa: NPY002 (a user's loop may draw from it)
                 self.run._adapter.begin(self._spec.seed)
+                self._set_surroundings()
                 try:
                     self._loop(self.run)
                     self._left = "returned"
@@ -588,6 +602,31 @@ class OwnTrainer:
         except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is raised)
             outcome = error
         self.run._reports.put(outcome)
+
+    def _set_surroundings(self) -> None:
+        """Set the environment by which trainers find the other workers, and the run's folder.
+
+        One worker alone finds no launcher, as in a script that is started by itself.
+        """
+        run = self.run
+        if self._spec.framework == "torch":
+            for name in NAMES:
+                os.environ.pop(name, None)
+            if run.num_workers > 1:
+                os.environ.update(environment_of_rank(run.rank, run.device, run.gather))
+            else:
+                os.environ.update(environment_of_device(run.device))
+        number = random.SystemRandom().randrange(1 << 50)
+        if run.num_workers > 1:
+            number = round(run.gather([float(number)])[0][0])
+        for folder in _left_folders:  # no rank is still in the run before
+            shutil.rmtree(folder, ignore_errors=True)
+        run._folder = Path(tempfile.gettempdir()) / f"run-{number:x}"
+        _left_folders[:] = [run._folder]
+
+
+_left_folders: list[Path] = []
+"""Temporary folder of the last run of this process."""
 
 
 class PlainWorld(DistributedContext):

@@ -23,7 +23,7 @@ LIMIT_S = 850.0
 def run_two(script: str, framework: str, content: Any, folder: Path) -> None:
     """Run a script of this folder as two workers, each of which does its work (`serve`), until each
     has said that it is done and ended without error."""
-    path, ports = Path(__file__).with_name(script), [str(_free_port()), str(_free_port())]
+    path, ports = Path(__file__).with_name(script), [str(free_port()), str(free_port())]
     command = [sys.executable, str(path), framework, json.dumps(content)]
     commands = [[*command, str(rank), str(folder), *ports] for rank in range(2)]
     files = [folder / f"done-{rank}" for rank in range(2)]
@@ -52,7 +52,7 @@ def run_two(script: str, framework: str, content: Any, folder: Path) -> None:
     assert not failures, "\n\n".join(failures)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

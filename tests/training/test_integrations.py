@@ -1,8 +1,11 @@
 """The callbacks for trainers: by a fake of each library's protocol, and by the library itself."""
 
 import importlib
+import io
 import math
 import sys
+import tarfile
+import tempfile
 import types
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ from raybench import integrations
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from raybench.training.own import Run
+from raybench.stats.clock import Ledger
+from raybench.training.own import OwnTrainer, PlainWorld, Run, state_of
 from tests.refusals import refused
 
 STEPS = 4
@@ -30,10 +34,15 @@ class Fit:
             should_evaluate=False, should_save=False, should_training_stop=False
         )
         self.should_stop = self.stop_training = False
+        self.world_size = 1
         self.callback_metrics = {metric: 0.5}
 
     def __call__(self, callback: Any) -> None:
         callback.params, callback.model = {"steps": STEPS}, self
+        if hasattr(callback, "on_fit_start"):
+            callback.on_fit_start(self)
+        else:
+            callback.on_train_begin(*([self] if self.metric.startswith("eval") else []))
         self.clock.now += 20.0  # set-up
         for epoch in range(2):
             self.call(callback, "epoch_begin", epoch, names=("train_epoch_start",))
@@ -57,9 +66,19 @@ class Fit:
             return None, None, self.control
         return () if name == "test_begin" else (number,)
 
+    def save_checkpoint(self, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("saved")
+
     def report(self, callback: Any, epoch: int) -> None:
         if hasattr(callback, "on_evaluate"):
             callback.on_evaluate(None, None, self.control, metrics=self.callback_metrics)
+            if self.control.should_save:
+                state = types.SimpleNamespace(global_step=(epoch + 1) * STEPS)
+                arguments = types.SimpleNamespace(output_dir=tempfile.mkdtemp())
+                folder = Path(arguments.output_dir) / f"checkpoint-{state.global_step}"
+                self.save_checkpoint(folder / "model")
+                callback.on_save(arguments, state, self.control)
         elif hasattr(callback, "on_validation_end"):
             callback.on_validation_end(self, None)
         else:
@@ -69,6 +88,22 @@ class Fit:
 BEGIN = ("train_batch_begin", "train_batch_start")
 END = ("train_batch_end",)
 VALIDATION = ("validation_start", "test_begin", "train_epoch_end")
+
+
+class Backup:
+    """A stand-in for Keras' BackupAndRestore."""
+
+    def __init__(self, backup_dir: str) -> None:
+        self.backup_dir = backup_dir
+
+    def set_model(self, model: Any) -> None:
+        self.model = model
+
+    def on_epoch_end(self, epoch: int) -> None:
+        Path(self.backup_dir).mkdir(exist_ok=True)
+        Path(self.backup_dir, "epoch").write_text(str(epoch))
+
+
 ALL = [
     ("transformers", "TrainerCallback", integrations.HuggingFace, "eval_accuracy"),
     ("lightning.pytorch.callbacks", "Callback", integrations.Lightning, "val_accuracy"),
@@ -82,6 +117,7 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
     library, name, make, metric = request.param
     module = types.ModuleType(library)
     setattr(module, name, type(name, (), {}))
+    module.BackupAndRestore = Backup  # type: ignore[attr-defined]
     for part in (library, library.partition(".")[0], library.rpartition(".")[0] or library):
         monkeypatch.setitem(sys.modules, part, module)
     return make, metric
@@ -111,6 +147,54 @@ def test_the_trainer_is_told_to_stop(made: Any) -> None:
     assert [point.stop for point in curve] == ["target"]
     told = fits[0].should_stop + fits[0].stop_training + fits[0].control.should_training_stop
     assert told == 1
+
+
+def test_a_trainer_in_another_number_of_processes_is_refused(made: Any) -> None:
+    make, metric = made
+    if metric == "val_accuracy" and make is integrations.Keras:
+        pytest.skip("Keras trains in one process, and its runs have one worker")
+
+    def loop(run: Run) -> None:
+        fit = Fit(Clock(), metric)
+        fit.world_size = 2
+        fit(make(run))
+
+    with refused(ErrorCode.USER_CODE, "2 process", "1 worker"):
+        Worker(loop).to_the_end()
+
+
+def test_what_the_trainer_saves_is_what_the_run_resumes_from(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, metric = made
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    clock, found = Clock(), list[Any]()
+
+    def loop(run: Run) -> None:
+        callback = make(run)
+        fit = Fit(clock, metric)
+        found.append(getattr(callback, "checkpoint", None))
+        fit.control.should_save = True
+        fit(callback)
+
+    first = Worker(loop, clock=clock)
+    taken = next(first.trainer.evaluations())
+    state = first.trainer.state()
+    first.trainer.finish()
+    assert state is not None
+    again = OwnTrainer(first.spec, loop, PlainWorld("cpu"), Ledger("setup"))
+    again.restore(state)
+    with tarfile.open(fileobj=io.BytesIO(state_of(again.save())[1])) as archive:
+        (saved,) = [one.name for one in archive.getmembers() if one.isfile()]
+    if make is integrations.Keras:
+        assert saved == "./epoch"
+        return
+    next(again.evaluations())
+    again.finish()
+    assert found[0] is None
+    folder = Path(found[1]) if make is integrations.HuggingFace else Path(found[1]).parent
+    assert (folder / saved).read_text() == "saved"
+    assert taken.samples == STEPS * 64
 
 
 def test_a_metric_that_is_not_there_is_named(made: Any) -> None:

@@ -2,13 +2,16 @@
 without Ray and mostly without a framework."""
 
 import math
+import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -418,3 +421,38 @@ def test_a_signal_handler_of_a_loop_is_left_out_and_said() -> None:
         assert worker.trainer.notes == [note], "said once a run"
         signal.signal(signal.SIGTERM, before[0])  # in the main thread as ever
     assert (signal.getsignal(signal.SIGTERM), signal.signal) == before
+
+
+def test_one_worker_finds_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a script that is started by itself; Ray sets the variables for one worker too."""
+    pytest.importorskip("torch")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    found = dict[str, str]()
+
+    def loop(run: Run) -> None:
+        found.update(os.environ)
+        reporting(0.5)(run)
+
+    Worker(loop, world=alone("torch"), framework="torch").to_the_end()
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & found.keys()
+    assert found["ACCELERATE_USE_CPU"] == "true"
+    assert (os.environ["RANK"], "ACCELERATE_USE_CPU" in os.environ) == ("0", False)
+
+
+def test_the_folder_of_a_run_is_gone_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folders = list[Path]()
+
+    def loop(run: Run) -> None:
+        assert run.folder == run.folder
+        assert not list(run.folder.iterdir())
+        (run.folder / "file").touch()
+        folders.append(run.folder)
+        reporting(0.5)(run)
+
+    for _ in range(2):
+        Worker(loop).to_the_end()
+    assert [folder.exists() for folder in folders] == [False, True]

@@ -49,6 +49,7 @@ SETTINGS: tuple[Setting, ...] = (
     (_CUDA.mem_efficient_sdp_enabled, _CUDA.enable_mem_efficient_sdp),
     (_CUDA.math_sdp_enabled, _CUDA.enable_math_sdp),
     (_CUDA.cudnn_sdp_enabled, _CUDA.enable_cudnn_sdp),
+    *(attribute(dist, name) for name in ("init_process_group", "destroy_process_group")),
     attribute(_CUDNN, "enabled"),
     attribute(_CUDNN, "benchmark"),
     attribute(_CUDNN, "deterministic"),
@@ -71,10 +72,18 @@ class Adapter(LoopAdapter):
     _world: World
 
     def begin(self, seed: int) -> None:
-        """Seed torch, and set the current GPU of the loop's thread."""
+        """Seed torch, set the current GPU of the loop's thread, and keep the process group: what
+        trainers begin and end is the group of all runs."""
         if self._world.torch_device.type == "cuda":
             torch.cuda.set_device(self._world.torch_device)
         torch.manual_seed(seed)
+        if self._world.num_workers > 1:
+            library: Any = dist
+            destroy = library.destroy_process_group
+            library.init_process_group = lambda *_, **__: None
+            library.destroy_process_group = lambda group=None: (
+                None if group in (None, dist.group.WORLD) else destroy(group)
+            )
 
     def synchronize(self) -> None:
         """Wait for the device."""

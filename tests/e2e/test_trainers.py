@@ -1,0 +1,107 @@
+"""The scripts of examples/scripts/ in a real search on one and two workers, and a trainer of a
+library whose worker is killed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import raybench
+from tests.recipe_diffs import ROOT, changed
+
+from .commands import raybench as run
+
+pytestmark = [pytest.mark.ray, pytest.mark.all]
+SPACE = """
+objective: {metric: loss, direction: min, target: 1.0, max_train_seconds: 30}
+search: {early_stopping: false}
+confirm: {race: 0, fresh: 0}
+space: {num_workers: [1, 2]}
+fixed: {batch_size_per_worker: 32, learning_rate: 0.01, cpus_per_worker: 1, epochs: 5.0}
+"""
+PATTERN = "loss ([0-9.]+).* (?P<train_s>[0-9.]+)"
+LAUNCHED = ("--launch", "torchrun", "--metric-pattern")
+GIVEN = {
+    "text_classifier": ("--train", "text_classifier.py:main"),
+    "lightning_module": ("--train", "lightning_module.py:main"),
+    "classification": (*LAUNCHED, PATTERN, "--command", "python classification.py --lr 0.1"),
+    "nano_gpt": (
+        *(*LAUNCHED, f"val {PATTERN}"),
+        *("--command", "python nano_gpt.py --learning_rate={learning_rate}"),
+        *("--set", "objective.target=3.0"),
+    ),
+    "hydra_app": (
+        *(*LAUNCHED, f"{PATTERN} s"),
+        *("--command", "python hydra_app.py optimizer.lr={learning_rate} hydra.run.dir=."),
+    ),
+    "partial_fit": (
+        *("--metric-pattern", f"{PATTERN} s", "--command"),
+        "python partial_fit.py --eta0 {learning_rate} --jobs {num_workers}",
+    ),
+}
+LIBRARIES = {
+    "text_classifier": ("transformers", "accelerate"),
+    "lightning_module": ("lightning",),
+    "hydra_app": ("hydra",),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_script_is_searched_on_one_and_two_workers(name: str, tmp_path: Path) -> None:
+    for library in LIBRARIES.get(name, ("torch",)):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    (tmp_path / f"{name}.py").write_text(changed(f"{name}.py"))
+    (tmp_path / "space.yaml").write_text(SPACE)
+    run("tune", "space.yaml", *GIVEN[name], "--trials", "2", "--out", "out", cwd=tmp_path)
+    trials = raybench.load(tmp_path / "out").trials
+    trials = trials[trials["phase"] == "search"]
+    assert set(trials["num_workers"]) == {1, 2}
+    assert set(trials["state"]) == {"complete"}
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+
+import hugging_face
+
+
+def train(run):
+    report, number = run.report, []
+
+    def dying(*values, **more):
+        number.append(values)
+        if len(number) == 3 and run.rank == 1 and not Path("killed_once").exists():
+            Path("killed_once").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return report(*values, **more)
+
+    run.report = dying
+    hugging_face.train(run)
+"""
+
+
+def test_a_trainer_resumes_from_its_own_checkpoint_after_a_killed_worker(tmp_path: Path) -> None:
+    for library in LIBRARIES["text_classifier"]:
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    for name, text in (("killed", KILLED), ("hugging_face", None)):
+        source = text or (ROOT / "examples" / f"{name}.py").read_text()
+        (tmp_path / f"{name}.py").write_text(source)
+    settings = {
+        "objective": {
+            **{"kind": "best_at_budget", "metric": "loss", "direction": "min"},
+            "max_train_seconds": 100,
+        },
+        **{"model": {"hidden_units": 32}, "num_workers": 2, "cpus_per_worker": 1, "epochs": 5.0},
+        **{"learning_rate": 0.001, "batch_size_per_worker": 32, "checkpoint_every_s": 1e-6},
+    }
+    changes = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    words = [word for change in changes for word in ("--set", change)]
+    values = {}
+    for name in ("killed", "hugging_face"):
+        run("train", "--train", f"{name}.py:train", *words, "--out", name, cwd=tmp_path)
+        (curve,) = raybench.load(tmp_path / name).evaluations.values()
+        values[name] = [point.value for point in curve]
+    assert (tmp_path / "killed_once").exists()
+    assert len(values["killed"]) == 6
+    assert values["killed"] == pytest.approx(values["hugging_face"], abs=1e-5)

@@ -1,0 +1,85 @@
+"""One worker of two, as a script: runs training functions with the trainers of libraries and saves
+what came out."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from group import serve
+
+from raybench.spec.run import RunSpec
+from raybench.stats.checkpoint import RunState
+from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
+from raybench.training.base import DistributedContext
+from raybench.training.own import OwnTrainer, Run
+
+
+def work(framework: str, cases: Any, world: DistributedContext, folder: Path) -> None:
+    for name, case in cases.items():
+        sys.path.insert(0, case["folder"])
+        loop = getattr(import_module(case["module"]), case["function"])
+        found = outcome(loop, RunSpec.model_validate(case["spec"]), world, case["leave_at"], folder)
+        (folder / f"{name}-{world.rank}.json").write_text(json.dumps(found))
+
+
+def outcome(
+    loop: Callable[[Run], object],
+    spec: RunSpec,
+    world: DistributedContext,
+    leave_at: int | None,
+    folder: Path,
+) -> dict[str, Any]:
+    """Run a loop to its end; leave it after an evaluation and resume it, if that is named."""
+    curve = list[Evaluation]()
+    if leave_at is not None:
+        trainer = OwnTrainer(spec, loop, world, Ledger("setup"))
+        for point in trainer.evaluations():
+            curve.append(point)
+            if point.index == leave_at:
+                break
+        if world.rank == 0:
+            (folder / "state").write_bytes(trainer.state() or b"")
+        trainer.finish()
+        trainer.close()
+        world.gather([0.0])
+    resume = RunState.after(spec, curve) if curve else None
+    ledger = Ledger("setup", earlier=resume.ledger if resume else None)
+    trainer = OwnTrainer(spec, loop, world, ledger, resume=resume)
+    if resume:
+        trainer.restore((folder / "state").read_bytes())
+    curve += trainer.evaluations()
+    trainer.finish()
+    trainer.close()
+    return {
+        "values": [point.value for point in curve],
+        "samples": [point.samples for point in curve],
+        "train_s": [point.train_s for point in curve],
+        "eval_s": curve[-1].ledger["eval"],
+        "stop": curve[-1].stop,
+    }
+
+
+def with_a_group_of_its_own(run: Run) -> None:
+    """A script's own beginning and end of the process group, which is that of the run."""
+    import torch
+    import torch.distributed as dist
+
+    assert os.environ["WORLD_SIZE"] == str(dist.get_world_size()) == "2"
+    assert (os.environ["RANK"], os.environ["LOCAL_RANK"]) == (str(run.rank), str(run.rank))
+    dist.init_process_group("gloo")
+    for _ in range(2):
+        with run.training():
+            total = torch.ones(1)
+            dist.all_reduce(total)
+        run.report(float(total) / 2, samples=1)
+    (run.folder / "shared").touch()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    serve(work)
