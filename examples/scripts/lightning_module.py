@@ -37,7 +37,8 @@ class Digits(lightning.LightningModule):
 def main() -> None:
     lightning.seed_everything(0, verbose=False)
     model = Digits(learning_rate=1e-3)
-    batches = DataLoader(TensorDataset(IMAGES[:1400], LABELS[:1400]), 32, shuffle=True)
+    data = TensorDataset(IMAGES[:1400], LABELS[:1400])
+    batches = DataLoader(data, 32, shuffle=True)
     rest = DataLoader(TensorDataset(IMAGES[1400:], LABELS[1400:]), 397)
     workers = {"accelerator": "cpu", "devices": int(os.environ.get("WORLD_SIZE", 1))}
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}

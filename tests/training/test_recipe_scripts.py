@@ -42,6 +42,7 @@ def test_every_script_has_at_most_five_changed_lines() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_ends_with_the_loss_of_its_script(
