@@ -166,9 +166,9 @@ def search_sentence() -> str:
         ratios.append(best / own["median"])
     return (
         textwrap.fill(
-            f"On {len(TABLES)} recorded trainings, raybench holds a configuration within 5 % of "
+            f"On {len(TABLES)} recorded trainings, raybench finds a configuration within 5 % of "
             f"the best {min(ratios):.1f} to {max(ratios):.0f} times sooner than the best of "
-            f"{len(peers)} other tools; {_misses(cells)}",
+            f"{len(peers)} other tools. {_misses(cells)}",
             width=100,
         )
         + "\n"
@@ -180,8 +180,8 @@ def _misses(cells: dict[tuple[str, str], dict[str, float]]) -> str:
     never = {table: cells[tool, table]["never"] for table in TABLES if (tool, table) in cells}
     most = max(never, key=lambda table: never[table])
     return (
-        f"it misses most on {TABLES[most]}, where single runs reach the target by luck: "
-        f"{100 * never[most]:.0f} % of the searches."
+        f"It fails most often on {TABLES[most]} ({100 * never[most]:.0f} % of the searches), where "
+        "single runs reach the target by luck."
     )
 
 

@@ -43,7 +43,7 @@ def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """
     columns = ["train_s", metric.name, "trial"]
     points = curves[columns].dropna(subset=["train_s", metric.name])
-    # The best of several values at the same second comes first and is the only one to stay.
+    # The best of several values at the same second comes first; only that value is kept.
     gain = metric.sign * points[metric.name]
     points = points.assign(gain=gain).sort_values(
         ["train_s", "gain"], ascending=[True, False], kind="stable"
@@ -53,9 +53,9 @@ def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 
 def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of all runs by phase: phase, seconds, share of the total wall time.
+    """Return the seconds of all runs by phase: phase, seconds, share (0 to 1 of the total).
 
-    `other` is the time that no phase accounts for; the last row is the sum.
+    `other` is the time not attributed to any phase; the last row is the sum.
     """
     seconds = {phase: float(trials[f"{phase}_s"].sum()) for phase in (*PHASES, OTHER)}
     wall = float(trials["wall_s"].sum())
@@ -73,8 +73,8 @@ def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         trials: Columns num_workers and time_to_target_s [s] (missing or infinite: never reached,
-            never on the front). Where a row is_confirmed, only confirmed rows are considered: a
-            single run may be a lucky one.
+            never on the front). If any row is_confirmed, only confirmed rows are considered, since
+            a single run may be lucky.
 
     Returns:
         The rows on the front, with worker_seconds_to_target added.
@@ -90,7 +90,7 @@ def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def not_dominated(costs: np.ndarray) -> np.ndarray:
-    """Return a mask of the Pareto-optimal rows of `costs`, shape (n, 2), less is better."""
+    """Return a mask of the Pareto-optimal rows of `costs`, shape (n, 2); smaller is better."""
     kept = np.zeros(len(costs), dtype=bool)
     order = np.lexsort((costs[:, 1], costs[:, 0]))
     least, last = np.inf, np.array([np.nan, np.nan])
@@ -135,13 +135,14 @@ def time_to_target(
 ) -> pd.DataFrame:
     """Return the training time at which each trial reached a target.
 
-    Trials stop at the target of their study, so few of them say anything about a harder one.
+    Trials stop at the target of their study, so few of them reach a harder target.
 
     Args:
         curves: Columns trial, train_s [s] and the metric's name.
         metric: Metric of the study.
         target: Value to reach.
-        hold: Evaluations in a row that must be at the target; the first of them counts.
+        hold: Number of consecutive evaluations that must be at the target; the first of them
+            counts.
         baseline_value: Value at 0 s, for interpolation before the first evaluation.
 
     Returns:
@@ -175,12 +176,12 @@ def around_target(
 ) -> pd.DataFrame:
     """Return the fastest trial for the target, an easier and a harder one, easiest first.
 
-    The targets are one percentage point of a share apart; for other metrics 1 % of the gap to the
-    baseline value. Arguments: see `time_to_target`.
+    The targets differ by one percentage point for a proportion, for other metrics by 1 % of the gap
+    to the baseline value. Arguments: see `time_to_target`.
 
     Returns:
-        Columns target, trial, seconds (both missing where none reaches it), reached (number of
-        trials that do) and trials.
+        Columns target, trial, seconds (both missing if no trial reaches it), reached (number of
+        trials that reach it) and trials.
     """
     step = metric.sign * objective.small_difference(metric, target, baseline_value)
     rows = []
@@ -213,7 +214,7 @@ def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     |---|---|
     | num_workers, tried, reached | configurations with that many workers, and those that hit |
     | trial, config, is_confirmed | the best of them |
-    | seconds, worker_seconds | to the target; missing where none of them hit |
+    | seconds, worker_seconds | to the target; missing if none of them hit |
     | times_as_fast, times_the_cost | relative to the fewest workers that hit |
     | best_accuracy | or another metric's |
     """
@@ -238,7 +239,7 @@ IMPORTANCE_COLUMNS = ("key", "importance", "low", "high", "explained", "runs")
 LEAST_IMPORTANCE_RUNS = 12
 """Fewest runs for which importance is computed."""
 LEAST_EXPLAINED = 0.05
-"""Least share of the variance of held-out runs that the forest must explain."""
+"""Smallest fraction of the variance of held-out runs that the forest must explain."""
 MOST_IMPORTANCE_RUNS = 1000
 """Most runs that are used; a sample of more."""
 FOLDS, SHUFFLES, TREES = 5, 3, 24

@@ -1,7 +1,7 @@
-"""An object store behind a URL (`s3://`, `gs://`, ...): whole objects, and its errors in words.
+"""An object store behind a URL (`s3://`, `gs://`, ...): whole objects, and one-sentence errors.
 
 Credentials come from where each store's own tools take them (environment, profile, machine).
-pyarrow is imported late: most commands need none.
+pyarrow is imported late, since most commands do not need it.
 """
 
 import importlib
@@ -32,14 +32,14 @@ class BucketError(Exception):
 
 
 class Bucket:
-    """The objects below one URL; keys are relative to it. All methods may raise BucketError."""
+    """The objects below a URL; keys are relative to the URL. All methods may raise BucketError."""
 
     def __init__(self, url: str) -> None:
         self.url, self._where = url.rstrip("/"), check_url(url)
         self._system: Any = None
 
     def put(self, key: str, content: bytes) -> None:
-        """Write an object: readers see the whole one, or the earlier one."""
+        """Write an object: readers see the whole new object, or the earlier one."""
         with self._asked() as system, system.open_output_stream(self._path(key)) as stream:
             stream.write(content)
 
@@ -111,9 +111,10 @@ class Bucket:
 
 
 def check_url(url: str) -> str:
-    """Return `bucket/path` of a URL; UserError says what is wrong with it. Asks nobody.
+    """Return `bucket/path` of a URL; UserError says what is wrong with it. The store is not
+    contacted.
 
-    Where that is in the store, Arrow says: of `abfs://CONTAINER@HOST/x` it is `CONTAINER/x`.
+    Arrow resolves the URL: `abfs://CONTAINER@HOST/x` becomes `CONTAINER/x`.
     """
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
@@ -147,7 +148,7 @@ def check_url(url: str) -> str:
 def _connect(url: str) -> tuple[Any, str]:
     """Return the store of a URL, and the path in it that the URL names."""
     if url.startswith("s3:"):
-        # A small object is one request, not the three of an upload in parts.
+        # A small object takes one request, a multipart upload three.
         url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
     try:
         system, path = _filesystems().FileSystem.from_uri(url)

@@ -53,7 +53,7 @@ class ForeignTable:
     place: str
     """Path or URL given by the user."""
     rows: Sequence[Mapping[str, Any]]
-    """Values of the runs that ended well; unknown ones are left out."""
+    """Values of the runs that ended normally; unknown values are left out."""
     num_failed: int = 0
     direction: Direction | None = None
     """Direction of an Optuna study, whose metric is in column `value`."""
@@ -204,7 +204,7 @@ def _meaning(column: str) -> str:
 
 
 def _is_no_setting(meaning: str) -> bool:
-    """Return whether a column is known to hold no setting."""
+    """Return whether a column is known not to be a setting."""
     return meaning in (*BOOKKEEPING, VALUE) or _metric_name(meaning) in METRICS
 
 
@@ -220,7 +220,7 @@ def _metric_of(
     metric: str | None,
     direction: Direction | None,
 ) -> tuple[Metric, str]:
-    """Return the metric and its column, that of the validation set if there are several."""
+    """Return the metric and its column, the validation set's column if there are several."""
     place, wanted, found = table.place, direction or table.direction, dict[str, str]()
     for column, meaning in meanings.items():
         name = metric if meaning == metric else _metric_name(meaning)
@@ -318,7 +318,7 @@ def _spec(content: dict[str, Any], source: str) -> RunSpec:
 
 
 def _line(name: str, spec: RunSpec, run: Mapping[str, Any], value: float) -> dict[str, Any]:
-    """Return the record line of a run that ended somewhere; what is not known of it is empty."""
+    """Return the record line of a run of another tool; unknown fields are empty."""
     reached_s = positive_number(run.get(SECONDS_TO_TARGET))
     seconds = positive_number(run.get(SECONDS)) or reached_s or 0.0
     last = Evaluation(
@@ -345,6 +345,7 @@ def number_of(value: Any) -> float | None:
 
 
 def positive_number(value: Any) -> float | None:
-    """Return a number above 0; None for others, as seconds to target of at most 0 mark a miss."""
+    """Return a number if it is above 0, otherwise None: seconds to target of at most 0 mark a
+    miss."""
     number = number_of(value)
     return number if number is not None and number > 0 else None

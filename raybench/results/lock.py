@@ -23,12 +23,12 @@ SOFT_LOCK_FILE = f"{LOCK_FILE}.soft"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTSUP)
 """Error codes of a file system without locks."""
 PATIENCE_S = 0.2
-"""Seconds within which the file of a killed process is taken over, and a new owner has written
-its name."""
+"""Seconds after which the file of a killed process is taken over, and within which a new owner
+writes its name."""
 
 
 class StudyLock:
-    """Holds a results folder while its context is open; a file beside the lock names the owner.
+    """Locks a results folder while its context is open; a file next to the lock names the owner.
 
     The system releases the lock when its process ends, however it ends. On a file system without
     locks, a file is the lock: it is taken over if its process on this host has ended; one that
@@ -41,7 +41,7 @@ class StudyLock:
         self._owner = ""
 
     def __enter__(self) -> Self:
-        """Take the lock; UserError names the process that holds it."""
+        """Acquire the lock; UserError names the process that holds it."""
         try:
             self._acquire()
             self._owner = _owner()
@@ -113,7 +113,8 @@ def driver_of(owner: Mapping[str, Any]) -> Driver:
 
 
 def owner_in(folder: Path) -> str | None:
-    """Return the owner of a folder in words; None without one, or if its process died."""
+    """Return a description of a folder's owner; None without an owner, or if its process has
+    died."""
     owner = owner_of(folder)
     return clean(_in_words(owner)) if owner and driver_of(owner) != "died" else None
 

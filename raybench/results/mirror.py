@@ -1,4 +1,4 @@
-"""Copies of a study's folder below a URL, and back: whole files, those that have changed.
+"""Copies of a study's folder to a URL, and back: whole files, if they have changed.
 
 Object stores cannot append, so a file that grew is written again. What a reader or another driver
 finds there is always usable:
@@ -8,7 +8,8 @@ finds there is always usable:
 - `state.json` of a checkpoint holds the digest of its weights, so one that was copied in part is
   found to be damaged, and the one before it serves.
 
-A driver that finds records there which are not its own changes nothing: another one has gone on.
+A driver that finds records there which are not its own changes nothing: another driver has resumed
+the study.
 """
 
 import os
@@ -62,12 +63,12 @@ class Mirror:
         """Copy what has changed, and delete what is gone.
 
         Raises:
-            BucketError: The store did not answer; the next call goes on.
+            BucketError: The store did not answer; the next call continues.
             StudyError: Another driver has written there, or the records have become fewer without
                 `forget`.
         """
         if not (self.folder / STUDY_FILE).is_file():
-            return  # not begun; or deleted by mistake, and the copy is all there is
+            return  # not started; or deleted by mistake, and the copy is all that is left
         journal = whole_lines(self.folder / JOURNAL)
         files = files_of(self.folder)
         if files == self._copied:
@@ -94,7 +95,7 @@ class Mirror:
                 self._bucket.put_file(name, self.folder / name)
 
     def _check_records_there(self) -> None:
-        """Raise StudyError if the records there are not the beginning of those here."""
+        """Raise StudyError if the remote records are not a prefix of the local ones."""
         here = whole_lines(self.folder / RECORDS_FILE)
         num_there = self._bucket.size(RECORDS_FILE)
         if self._num_there is None or num_there == self._num_there <= len(here):
@@ -109,7 +110,7 @@ class Mirror:
 
 
 def mark_of_upload(folder: Path) -> Path:
-    """Return the empty file beside a study's folder that tells that its records were uploaded."""
+    """Return the empty file next to a study's folder that marks its records as uploaded."""
     return folder.with_name(f"{folder.name}.uploaded")
 
 
@@ -153,7 +154,7 @@ def is_copied(name: str) -> bool:
 
 
 def whole_lines(path: Path) -> bytes:
-    """Return the whole lines of a log; nothing where there is none."""
+    """Return the complete lines of a log; empty without any."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

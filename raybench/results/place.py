@@ -140,7 +140,7 @@ def comparable(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the study of a `study.yaml` and another one with all their keys, for comparison.
 
-    A metric that the other one leaves open is taken from the first.
+    A metric that the other study leaves open is filled in from the first.
     """
     found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
     now["objective"] = _named(now["objective"], found["objective"])
@@ -203,7 +203,7 @@ def check_place(place: str) -> str:
     """Return a URL as it is, or the folder of a path or `file://`.
 
     Raises:
-        UserError: Results cannot be written there, as far as is known without asking a store.
+        UserError: Results cannot be written there, as far as can be known without asking a store.
     """
     if is_url(place):
         check_url(place)
@@ -214,7 +214,8 @@ def check_place(place: str) -> str:
 
 
 def shown(place: str, folder: Path) -> str:
-    """Return the place of results in words; `folder` is its local copy or the place itself."""
+    """Return a description of the place of results; `folder` is its local copy or the place
+    itself."""
     return f"{place} (on this machine: {folder})" if is_url(place) else str(folder)
 
 

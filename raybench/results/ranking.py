@@ -1,10 +1,10 @@
 """Rankings of a study: its runs by score, its confirmed configurations, and both in one table.
 
-Candidates train with new seeds beside other runs (role `race`); the winners then run alone (role
-`confirm`) with further seeds. Configurations are chosen by the race, where all ran under the same
-conditions, unless the runs alone overrule it (`stats.standing.best_first`). Printed times are those
-of the runs alone: times from the race are 9 to 14 % too good. Studies without a race have only runs
-of the second kind.
+Candidates train with new seeds in parallel with other runs (role `race`); the winners then have
+solo runs (role `confirm`) with further seeds. The race chooses configurations, since all its runs
+have the same conditions, unless the solo runs overrule it (`stats.standing.best_first`). Reported
+times come from the solo runs: times from the race are 9 to 14 % too good. Studies without a race
+have only solo runs.
 """
 
 import math
@@ -52,17 +52,17 @@ class Repeated:
     cost: float
     """Cost of a second of training: see `cost_per_s`."""
     group: ConfigurationRuns
-    """Runs that it is compared by: the search's own run, unless that began the study, and those of
-    the race; without a race the runs alone. Runs alone beside a race may overrule it."""
+    """Runs that it is compared by: its search run (unless that was the first of the study) and its
+    race runs; without a race its solo runs. Solo runs after a race may overrule it."""
     chosen_runs: tuple[str, ...]
     """Names of the runs that it is chosen by."""
     printed: tuple[Replicate, ...]
-    """Runs behind its printed time: those alone, or all new ones where no run alone reached the
+    """Runs behind its reported time: the solo runs, or all new runs if no solo run reached the
     target."""
     printed_runs: tuple[str, ...]
     """Their names."""
     is_alone: bool
-    """Whether these ran alone."""
+    """Whether these are solo runs."""
 
     @property
     def chosen(self) -> list[Replicate]:
@@ -71,7 +71,7 @@ class Repeated:
 
     @property
     def new(self) -> list[Replicate]:
-        """Runs with new seeds; the search's own run, for which it was picked, is a lucky one."""
+        """Runs with new seeds, without the search run, which is selection-biased."""
         return list(self.group.rounds.values())
 
     @property
@@ -80,8 +80,8 @@ class Repeated:
         return sum(repeat.is_hit for repeat in self.chosen)
 
     def is_refuted(self, *, is_timed: bool) -> bool:
-        """Return whether it was run alone and none of its new runs reached the target; with
-        best_at_budget, whether all of them failed."""
+        """Return whether it has solo runs and none of its new runs reached the target; with
+        `best_at_budget`, whether all of them failed."""
         is_enough = self.is_alone or self.group.alone or not is_timed
         return bool(is_enough) and not any(repeat.is_hit for repeat in self.printed)
 
@@ -92,10 +92,7 @@ class Repeated:
 
 @once
 def repeated(results: Study) -> dict[str, Repeated]:
-    """Return the configurations that were trained again by trial, best first.
-
-    The order is that of `stats.standing.best_first`.
-    """
+    """Return the repeated configurations by trial, best first (`stats.standing.best_first`)."""
     trials = results.trials
     unranked = set(trials["trial"][trials["unranked"].notna()])
     again: dict[str, list[RunRecord]] = {}
@@ -169,10 +166,10 @@ def _round_of(name: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationResult:
-    """Numbers of a configuration: of its runs with new seeds, or of its single run of the search.
+    """Results of a configuration, from its runs with new seeds or from its single search run.
 
-    Seconds are those of training to the target; NaN where they are not known. Intervals are 90 %
-    intervals. Those in the unit of the metric follow `is_interpolated`.
+    Seconds are training seconds to the target; NaN if unknown. Intervals are 90 % intervals. Fields
+    in the unit of the metric follow `is_interpolated`.
     """
 
     trial: str
@@ -186,14 +183,14 @@ class ConfigurationResult:
     expected_s: float = math.nan
     """Expected running time: seconds of all `runs`, misses included, over `hits`."""
     expected_low_s: float = math.nan
-    """Interval of a run's typical seconds, by the new ones of `runs`, corrected for choosing the
-    best of several."""
+    """Interval of the typical seconds of a run, from the new runs among `runs`, corrected for
+    selecting the best of several."""
     expected_high_s: float = math.nan
     new_runs: int = 0
-    """Runs with new seeds behind the printed numbers; 0 for a single run of the search."""
+    """Number of runs with new seeds behind the reported numbers; 0 for a single search run."""
     new_hits: int = 0
     is_alone: bool = False
-    """Whether these ran alone after it was chosen; otherwise they are those of the race."""
+    """True if these are solo runs made after it was chosen, False if they are race runs."""
     median_s: float = math.nan
     """Median of the new runs; a miss counts as infinite."""
     low_s: float = math.nan
@@ -212,7 +209,7 @@ class ConfigurationResult:
     """Whether one of these times is interpolated (`stats.standing`)."""
     median: float = math.nan
     """Median over the new runs; a failed run counts as the worst: accuracy 0, error rate 1,
-    infinity for metrics that are not shares."""
+    infinity for metrics that are not proportions."""
     low: float = math.nan
     high: float = math.nan
     interval_low: float = math.nan
@@ -225,7 +222,7 @@ class ConfigurationResult:
     test_low: float = math.nan
     test_high: float = math.nan
     every_run: int = 1
-    """Number of runs that it was chosen by or that are printed; no column."""
+    """Number of runs that it was chosen by or that are reported; not a column."""
     every_hit: int = 0
 
     @property
@@ -269,8 +266,8 @@ def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
 def nearest(results: Study, phase: str = "search") -> str | None:
     """Return the run of a phase that came nearest to a target that no run reached.
 
-    None where no run learned anything: none exceeds the value of an answer that ignores the inputs
-    by more than chance allows on that number of rows.
+    None if no run learned anything: no value exceeds that of a constant prediction by more than
+    chance allows on that number of rows.
     """
     metric, baseline_value = results.metric, results.value_at_start
     if (known := results.baselines.get("validation")) is not None:
@@ -285,7 +282,8 @@ def nearest(results: Study, phase: str = "search") -> str | None:
 
 
 def kinds(trials: pd.DataFrame) -> list[str]:
-    """Return the GPU models of the search's runs ("" without GPUs), that of the best run first.
+    """Return the GPU models of the search runs ("" without GPUs), starting with the model of the
+    best run.
 
     Runs are compared only within one model.
     """
@@ -299,14 +297,14 @@ def kind_of(trials: pd.DataFrame) -> pd.Series:
 
 @once
 def confirmed(results: Study) -> pd.DataFrame:
-    """Return one row per configuration that was trained again, best first.
+    """Return one row per repeated configuration, best first.
 
-    Columns: the fields of `ConfigurationResult`; those of the metric have its name appended,
+    Columns: the fields of `ConfigurationResult`; columns of the metric have its name appended,
     `median_accuracy`, `search_accuracy`, `test_accuracy`, ... Studies without a race choose and
-    print by the same runs. With best_at_budget there are no seconds.
+    report by the same runs. With `best_at_budget` there are no seconds.
 
-    Order: the upper end of expected_s, so that one lucky run is no better than five good ones
-    (`stats.replicates`); with best_at_budget the mean value.
+    Order: upper confidence bound of expected_s, so one lucky run does not outrank five good ones
+    (`stats.replicates`); with `best_at_budget` the mean value.
     """
     names = {one: f"{one}_{results.metric.name}" for one in METRIC_COLUMNS}
     rows = [asdict(one) for one in confirmed_results(results).values()]
@@ -328,7 +326,7 @@ def confirmed_results(results: Study) -> dict[str, ConfigurationResult]:
 
 
 def result_of(results: Study, trial: str, *, is_confirmed: bool) -> ConfigurationResult:
-    """Return the numbers of a configuration; unless `is_confirmed` those of its search run only."""
+    """Return the results of a configuration; unless `is_confirmed`, of its search run only."""
     if is_confirmed:
         return confirmed_results(results)[trial]
     row = results.trials[results.trials["trial"] == trial].iloc[0]
@@ -349,7 +347,7 @@ Ends = tuple[float, float]
 def _result_of(
     results: Study, one: Repeated, noise: Noise, chosen_ends: Ends, tested: Ends
 ) -> ConfigurationResult:
-    """Return the numbers of a configuration that was trained again.
+    """Return the results of a repeated configuration.
 
     Args:
         results: The study.
@@ -388,7 +386,8 @@ def _result_of(
 
 
 def _seconds(one: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
-    """Return the seconds, with the intervals of the chosen and the printed runs."""
+    """Return the seconds, with the intervals of the runs that choose and the runs that are
+    reported."""
     times = [repeat.seconds if repeat.is_hit else math.inf for repeat in one.printed]
     middle = statistics.median(times)
     printed = middle if max(times) < math.inf else expected_running_time(one.printed)
@@ -421,9 +420,8 @@ def _values(results: Study, one: Repeated, runs: pd.DataFrame, ends: Ends) -> di
 
 
 def _tested(results: Study) -> dict[str, Ends]:
-    """Return the ends of the 90 % interval of each configuration's value on the test split.
-
-    NaN where the sampling error of the rows or the scatter over seeds is not known.
+    """Return the ends of the 90 % interval of each configuration's value on the test split; NaN if
+    the sampling error of the rows or the scatter over seeds is unknown.
     """
     worth = -results.metric.sign
     groups = {
@@ -456,15 +454,15 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
         names: Runs that measured it.
 
     Returns:
-        For a share the binomial error. For other metrics the median of the errors that the runs
-        recorded at their last evaluation, scaled to the number of test rows. None where it is not
-        known.
+        For a proportion the binomial error. For other metrics the median of the errors that the
+        runs recorded at their last evaluation, scaled to the number of test rows. None if it is
+        unknown.
     """
     if results.metric.is_share:
         known = results.baselines.get(part)
         if known is None or not math.isfinite(value):
             return None
-        share = (value * known.rows + 1) / (known.rows + 2)  # a share of 0 or 1 has an error too
+        share = (value * known.rows + 1) / (known.rows + 2)  # 0 and 1 have an error too
         return share_error(share, known.rows)
     last = [results.evaluations[name][-1] for name in names if results.evaluations.get(name)]
     errors = [point.value_error for point in last if point.value_error is not None]
@@ -479,14 +477,14 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
 def with_rows(results: Study, part: str, ends: Ends, names: Sequence[str]) -> Ends:
     """Return a 90 % interval in the unit of the metric, widened by the sampling error of its rows.
 
-    The error (`rows_error`) adds in quadrature to that over seeds: all seeds share the rows, so
-    more seeds do not reduce it. Where it is not known the interval is over seeds alone. Comparisons
-    of configurations ignore it: they share the rows too.
+    The sampling error (`rows_error`) adds in quadrature to the error over seeds: all seeds share
+    the rows, so more seeds do not reduce it. If it is unknown the interval is over seeds only.
+    Comparisons of configurations ignore it, since configurations share the rows too.
 
     Args:
         results: The study.
         part: `validation` or `test`.
-        ends: Interval over seeds, of scores (`stats.replicates`): less is better.
+        ends: Interval over seeds, of scores (`stats.replicates`): smaller is better.
         names: Runs that measured the values.
     """
     metric = results.metric
@@ -500,7 +498,7 @@ def with_rows(results: Study, part: str, ends: Ends, names: Sequence[str]) -> En
 
 
 def worst_value(metric: Metric) -> float:
-    """Return the value that a run counts with that failed or measured nothing."""
+    """Return the value that counts for a run that failed or measured nothing."""
     if metric.is_share:
         return 0.0 if metric.direction == "max" else 1.0
     return -metric.sign * float("inf")
@@ -514,9 +512,9 @@ def configurations(results: Study) -> pd.DataFrame:
     time_to_target_s, low_s, high_s, worker_seconds_to_target, best_accuracy (or another metric's),
     then the searched keys (framework, num_workers, ...).
     The row of a confirmed configuration has the values of `confirmed` (time_to_target_s is
-    `printed_s`), never those of the lucky run that the search picked it for; any other row has
-    those of its single run. Seconds are missing where no run reached the target, `high_s` where one
-    did not.
+    `printed_s`), never of the selection-biased search run; any other row has the values of its
+    single run. Seconds are missing if no run reached the target, `high_s` if at least one run did
+    not.
     """
     search = ranked(results.trials).set_index("trial")
     proof = confirmed(results).set_index("trial").reindex(search.index)

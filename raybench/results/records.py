@@ -24,10 +24,10 @@ from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, Prediction, Role, RunRecord
 
 MOST_DIGITS = 18
-"""Most digits of a whole number that 64 bits hold for certain."""
+"""Largest number of digits of an integer that always fits into 64 bits."""
 LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
 MOST_LINES_NAMED = 3
-"""Lines that the sentence on unreadable ones names."""
+"""Maximum number of unreadable lines that the warning names."""
 TORN: Any = object()
 """Content of a line that is no record."""
 
@@ -72,7 +72,7 @@ def decoded(text: str, *, is_last: bool) -> Any:
     """
     if not text:
         return TORN
-    # Twice as fast, where there is nothing to clean: nearly always.
+    # Twice as fast if there is nothing to clean, which is nearly always the case.
     if "\\" not in text and text.isprintable() and not LONG_NUMBER.search(text):
         with suppress(ValueError):
             return from_json(text, allow_inf_nan=False)
@@ -88,7 +88,8 @@ def decoded(text: str, *, is_last: bool) -> Any:
 def uncollected() -> Iterator[None]:
     """Pause the garbage collector of cycles, which records never form.
 
-    It took half of the time of reading 200,000 lines, and a quarter of that of writing their page.
+    It took half of the time of reading 200,000 lines, and a quarter of the time of writing their
+    page.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -100,7 +101,7 @@ def uncollected() -> Iterator[None]:
 
 
 def _whole_number(digits: str) -> int | float | None:
-    """Return an integer of a JSON text; beyond 64 bits a float, which a column can hold."""
+    """Return an integer from a JSON text; beyond 64 bits a float, which a column can hold."""
     if len(digits) <= MOST_DIGITS:
         return int(digits)
     beyond = float(digits)
@@ -134,7 +135,7 @@ class Records:
     predictions: list[Prediction] = field(default_factory=list)
     """The last prediction of each placement of a trial."""
     left_out: str | None = None
-    """The sentence on lines that could not be read; None where all could."""
+    """The sentence on lines that could not be read; None if all lines were read."""
 
 
 @uncollected()
@@ -232,7 +233,7 @@ def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
 
 
 REMOVED_KEYS = ("mup_base",)
-"""Keys of a run spec that only earlier versions wrote; ignored where they are empty."""
+"""Keys of a run spec that only earlier versions wrote; ignored if they are empty."""
 
 
 def _without_gone(spec: Any) -> Any:
@@ -243,7 +244,7 @@ def _without_gone(spec: Any) -> Any:
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:
-    """Add an evaluation; an index that comes again replaces that evaluation and all later ones."""
+    """Add an evaluation; a repeated index replaces that evaluation and all later evaluations."""
     while curve and curve[-1].index >= point.index:
         curve.pop()
     curve.append(point)

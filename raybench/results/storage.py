@@ -3,7 +3,8 @@
 All reading and writing is done in `StudyStorage.folder`. For a local path or `file://` that is the
 place itself. For an object store it is a folder in the user's cache, which is copied below the URL
 every `COPY_S` and at the end (`mirror.py`), and copied back when another machine resumes the study.
-One driver at a time may write there: a driver that finds records of another one below the URL ends.
+Only one driver may write there at a time: a driver that finds records of another driver below the
+URL ends.
 
 Readers of a URL use a separate copy in the user's cache.
 """
@@ -28,7 +29,8 @@ from raybench.spec.errors import ErrorCode, StudyError, UserError
 
 
 def study_file(place: str) -> Path | None:
-    """Return the path of a place's `study.yaml`, or of a copy of it; None if there is none."""
+    """Return the path of the `study.yaml` of a place, or of its local copy; None if there is
+    none."""
     if not is_url(place):
         file = local_path(place) / STUDY_FILE
         return file if file.is_file() else None
@@ -49,7 +51,7 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
 
     Args:
         url: URL of the study.
-        files: Files to copy besides the study and its records, where they exist.
+        files: Files to copy besides the study and its records, if they exist.
 
     Raises:
         UserError: The URL holds no study, or cannot be read.
@@ -87,7 +89,7 @@ def cache_folder(kind: str, url: str) -> Path:
 
 
 def unused_url(url: str) -> str:
-    """Return a URL without objects below it: the given one, or with a number appended."""
+    """Return a URL without objects below it: the given URL, or that URL with a number appended."""
     path, mark, query = url.partition("?")
     path, number, found = path.rstrip("/"), 2, url
     try:
@@ -146,7 +148,7 @@ class StudyStorage:
             if error is None:
                 raise
             if str(problem) != str(error):
-                warn_on_screen(str(problem))  # the command prints the first error alone
+                warn_on_screen(str(problem))  # the command prints only the first error
 
 
 class CopiedStorage(StudyStorage):
@@ -272,8 +274,8 @@ def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, warn: Warn) -> b
     """Copy what is below a URL into a folder, unless the folder has more records of the same study.
 
     Records of the folder that do not continue those below the URL are set aside, with a warning:
-    another driver resumed the study meanwhile, or the URL was emptied. No records there mean that
-    nothing has been uploaded yet, unless some were there before (`mirror.mark_of_upload`).
+    another driver has resumed the study, or the URL was emptied. If the URL has no records, nothing
+    has been uploaded yet, unless it had records before (`mirror.mark_of_upload`).
 
     Args:
         bucket: The objects below the URL.

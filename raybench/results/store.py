@@ -46,7 +46,7 @@ class StudyFiles:
     def write_parts(self, name: str, parts: Iterable[bytes]) -> None:
         """Write a binary file, part by part.
 
-        Raises StudyError where the folder is gone, and UserError where it may not be written.
+        Raises StudyError if the folder is gone, and UserError if it is not writable.
         """
         # The process id is in the name: a report may be written while a search ends.
         partial = self.folder / f".{name}.{os.getpid()}.partial"
@@ -100,7 +100,7 @@ class StudyFiles:
 
 
 def write_out(out: Path, text: str) -> None:
-    """Write the file that `--out` names; UserError where that cannot be."""
+    """Write the file that `--out` names; UserError if it cannot be written."""
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -113,7 +113,7 @@ def write_out(out: Path, text: str) -> None:
 STUDY_FILE = "study.yaml"
 RECORDS_FILE = "records.jsonl"
 FORMAT = 1
-"""Format of a results folder, as its `study.yaml` says it."""
+"""Format version of a results folder, as written in its `study.yaml`."""
 SCALING = "scaling_study"
 """Key of `study.yaml` that holds a scaling study."""
 IMPORTED = "imported"
@@ -288,7 +288,7 @@ CODE = "code"
 
 
 def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the keys of `study.yaml` on the sessions of a study, with this one added.
+    """Return the keys of `study.yaml` on the sessions of a study, with this session added.
 
     Args:
         earlier: Previous content of the file; the keys of the first session stay.

@@ -1,7 +1,8 @@
 """A results folder read from disk: the content of `study.yaml`, the records, and tables of them.
 
 Everything derived from a study is a function of it, in `ranking`, `verdict`, `scaling.cells`, ...;
-`once` caches slow ones. `raybench.report.study` holds the subclass that `raybench.load` returns.
+`once` caches slow functions. `raybench.report.study` holds the subclass that `raybench.load`
+returns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -83,8 +84,8 @@ class Study:
 
     @property
     def target(self) -> float | None:
-        """Target value of the metric (accuracy as a fraction); None without one, and while
-        reference runs have yet to set it."""
+        """Target value of the metric (accuracy as a fraction); None without a target, and until
+        reference runs have set it."""
         return None if self.is_target_awaited else self.objective.target
 
     @property
@@ -104,24 +105,24 @@ class Study:
 
     @property
     def baseline_value(self) -> float | None:
-        """Value of an answer that ignores the inputs; None where it is not known."""
+        """Metric of a constant prediction; None if unknown."""
         return self.objective.baseline_value
 
     @property
     def value_at_start(self) -> float | None:
-        """Value of the metric before training: the baseline value, or for an accuracy without one
-        1 / number of classes."""
+        """Value of the metric before training: the baseline value, or 1 / number of classes for an
+        accuracy without a baseline value."""
         return value_at_start(self.study)
 
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
-        """Baselines on the rows of `validation` and `test`, where known."""
+        """Baselines on the rows of `validation` and `test`, if known."""
         found = self.study.get("baseline") or {}
         return {part: Baseline(**one) for part, one in found.items() if one is not None}
 
     @property
     def has_test(self) -> bool:
-        """Whether there is a test split; True where it is not known."""
+        """Whether there is a test split; True if unknown."""
         if (self.study["study"].get("dataset") or {}).get("test_size") == "none":
             return False
         return "validation" not in self.baselines or "test" in self.baselines
@@ -155,12 +156,12 @@ class Study:
 
     @property
     def is_imported(self) -> bool:
-        """Whether another tool recorded the runs, with code and a clock that are not known."""
+        """Whether another tool recorded the runs, with unknown code and clock."""
         return IMPORTED in self.study
 
     @cached_property
     def scaling_study(self) -> ScalingStudy:
-        """The scaling study, as `study.yaml` has it; UserError if the folder holds none."""
+        """The scaling study in `study.yaml`; UserError if the folder holds none."""
         if not self.is_scaling:
             raise UserError(
                 f"{self.place}: holds no scaling study; python -m raybench.scale makes one.",
@@ -190,7 +191,7 @@ class Study:
 
         Args:
             folder: Folder, or URL of an object store, of which a local copy is made.
-            files: Further files to copy from a URL where they exist.
+            files: Further files to copy from a URL if they exist.
 
         Raises:
             UserError: It is not a results folder, or its files are invalid.
@@ -211,7 +212,7 @@ class Study:
                 curves=records.curves,
                 baseline_value=value_at_start(study),
             )
-            if IMPORTED in study:  # what is not known of them is not in a label
+            if IMPORTED in study:  # a label leaves out what is unknown
                 labels = [_label(run.spec, study) for run in records.runs.values()]
                 speeds = trials["samples_per_s"].where(trials["samples"] > 0)
                 trials = trials.assign(config=labels, samples_per_s=speeds)

@@ -1,7 +1,7 @@
 """Tables of a study: their columns and types.
 
 Types do not depend on the content: text is `object` (None if missing), counts are `int64`, or
-`Int64` where they may be missing, measured numbers are `float64` (NaN if missing), truth values are
+`Int64` if they may be missing, measured numbers are `float64` (NaN if missing), truth values are
 pandas' `boolean`, times of day are UTC timestamps. The column of a searched key has the type of its
 values, numbers or truth values; values of several types, lists and mappings are texts
 (`spec.values.short`).
@@ -47,13 +47,13 @@ class TrialsLayout(NamedTuple):
     accelerators: tuple[str, ...]
     is_spread: bool
     num_nodes: int
-    """0 where it is not known."""
+    """0 if unknown."""
     exchanges: bool = True
     """Whether its workers exchanged gradients."""
 
     @property
     def size(self) -> "TrialsLayout":
-        """Layout without its hosts: key of the runs of one size."""
+        """Layout without its hosts: key for runs of the same size."""
         return self._replace(num_nodes=0)
 
 
@@ -79,8 +79,8 @@ def accelerators_of(record: RunRecord) -> str | None:
 class TypicalNodes:
     """Number of hosts on which runs of one size are compared.
 
-    The fewest that any of them had, for spread runs the most. A run whose hosts are not known is
-    taken for typical.
+    This is the smallest number of hosts among these runs; for spread runs the largest. A run with
+    unknown hosts counts as typical.
     """
 
     def __init__(self, *, may_spread: bool) -> None:
@@ -186,7 +186,7 @@ EXTRA_TYPES = {
 | source | trial whose configuration the run repeats |
 | num_nodes, accelerators | number of hosts of its workers; models of their GPUs |
 | waited_for | resources that were missing while it was queued |
-| unranked | reason why it is not compared with others of its size |
+| unranked | reason why it is not compared with other runs of its size |
 | crossed_s | time to target that configurations are compared and printed by: recorded, or between \
 two evaluations that are far apart (`is_interpolated`; `stats.standing`) |
 | train_cpu_s, disturbed_s | CPU seconds of training, and seconds that other processes took, max \

@@ -31,12 +31,12 @@ class Verdict:
     """The fastest and the cheapest configuration of a study."""
 
     fastest: str
-    """Trial with the least train seconds to the target."""
+    """Trial with the lowest training seconds to the target."""
     cheapest: str
-    """Trial with the least worker-seconds of training to the target; where the study names a price,
+    """Trial with the lowest worker-seconds of training to the target; if the study names a price,
     with the lowest bill (worker-seconds held)."""
     is_confirmed: bool
-    """Whether both were chosen by repeated runs; otherwise by one search trial each."""
+    """True if both were chosen by repeated runs, False if by one search trial each."""
     ties: tuple[str, ...]
     """Trials that are statistically tied with the fastest, itself included."""
     once: tuple[str, ...]
@@ -50,7 +50,7 @@ class Verdict:
 
     @property
     def is_one(self) -> bool:
-        """Whether one configuration is both."""
+        """Whether the fastest configuration is also the cheapest."""
         return self.fastest == self.cheapest
 
     def others(self, *, is_cheapest: bool = False) -> tuple[str, ...]:
@@ -69,9 +69,8 @@ def judge(results: Study) -> Verdict | None:
 
 @once
 def judge_each(results: Study) -> dict[str, Verdict]:
-    """Return the winners by GPU model ("" without GPUs), that of the best run first.
-
-    Models without a confirmed run come last.
+    """Return the winners by GPU model ("" without GPUs), starting with the model of the best run;
+    models without a confirmed run come last.
     """
     return find_verdicts(results)
 
@@ -81,14 +80,14 @@ def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdic
 
     Args:
         results: The study.
-        untested: Also return verdicts whose fastest configuration has not run alone yet, whether
-            or not it is known to be better than the baseline.
+        untested: Also return verdicts whose fastest configuration has no solo runs yet, whether or
+            not it is known to be better than the baseline.
 
     Returns:
         Verdicts by GPU model; none for imported runs.
     """
     found: dict[str, Verdict] = {}
-    if results.is_imported:  # single runs, by a clock that is not known
+    if results.is_imported:  # single runs, measured by an unknown clock
         return found
     for kind in kinds(results.trials):
         verdict = best_of(results, kind)
@@ -106,12 +105,12 @@ def best_of(results: Study, kind: str) -> Verdict | None:
 
 
 def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
-    """Return whether the fastest is better than an answer that ignores the inputs.
+    """Return whether the fastest configuration is better than a constant prediction.
 
-    Judged on the test split, which chose nothing. All seeds share its rows, so the mean of their
-    values is as uncertain as a single value. Without a test value (no test split, or all that ran
-    alone were no better) judged on the validation split, corrected for taking the best of all
-    evaluations. None where that is not known (yet).
+    This is tested on the test split, which was not used for any choice. All seeds share its rows,
+    so the mean of their values is as uncertain as a single value. Without a test value (no test
+    split, or no solo run was better) it is tested on the validation split, corrected for selecting
+    the best of all evaluations. None if unknown so far.
     """
     judged = judged_on(results, verdict)
     if judged is None:
@@ -131,7 +130,7 @@ def judged_on(results: Study, verdict: Verdict) -> tuple[str, float] | None:
         if tested is not None:
             return "test", tested
         if not _ran_alone(results, verdict.fastest) and not _were_all_guessing(results):
-            return None  # its runs alone have not been done yet
+            return None  # its solo runs have not been done yet
     value = new_value(results, verdict.fastest, "validation")
     return None if value is None or "validation" not in results.baselines else ("validation", value)
 
@@ -152,7 +151,7 @@ def _were_all_guessing(results: Study) -> bool:
 
 
 def new_value(results: Study, trial: str, part: str) -> float | None:
-    """Return the mean value on a split over the runs behind a configuration's printed numbers."""
+    """Return the mean value on a split over the runs behind a configuration's reported numbers."""
     runs = [results.runs[name] for name in repeated(results)[trial].printed_runs]
     values = [one.test_value if part == "test" else one.best_value for one in runs]
     known = [value for value in values if value is not None]
@@ -182,7 +181,7 @@ def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
 
 
 def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
-    """Return the winners by single runs, where no repeated configuration reached the target."""
+    """Return the winners by single runs, if no repeated configuration reached the target."""
     runs = ranked_runs(results.trials)
     runs = runs[kind_of(runs) == kind]
     if results.is_timed:
@@ -204,10 +203,10 @@ def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
 
 
 def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, axis: Axis) -> Ties:
-    """Return the best of `groups` on an axis and what is tied with it.
+    """Return the best of `groups` on an axis and the configurations tied with it.
 
-    Configurations that ran only in the search are compared by all their runs there, under the name
-    of the best one.
+    Configurations that ran only in the search are compared by all their search runs, under the name
+    of the best run.
     """
     runs, again = ranked_runs(results.trials), repeated(results)
     configuration = configuration_of(results.trials)
@@ -243,7 +242,7 @@ def winners(results: Study) -> pd.DataFrame:
     | trial, config, num_workers | the configuration |
     | standing | `best` (fastest, or best value), `statistically tied` with it, `ran once` (ran |
     |  | only in the search and cannot be excluded either), or `worse` (the cheapest) |
-    | is_cheapest | whether it costs the least: `Verdict.cheapest` |
+    | is_cheapest | whether it has the lowest cost: `Verdict.cheapest` |
     | is_confirmed, runs, hits | whether it ran again; runs that it is compared by; those that hit |
     | seconds, low_s, high_s | printed seconds to the target, and their 90 % interval if confirmed |
     | worker_seconds | num_workers x seconds |
@@ -281,9 +280,9 @@ def winners(results: Study) -> pd.DataFrame:
 def reached_target(results: Study) -> pd.DataFrame:
     """Return the rows of `results.configurations` that reached the target, fastest first.
 
-    time_to_target_s and worker_seconds_to_target are by the expected running time, which
-    configurations are compared by; low_s and high_s are the 90 % interval of confirmed ones. Empty
-    with best_at_budget. With runs on several GPU models only those on the winner's model.
+    time_to_target_s and worker_seconds_to_target come from the expected running time, by which
+    configurations are compared; low_s and high_s are the 90 % interval of confirmed configurations.
+    Empty with `best_at_budget`. With runs on several GPU models, only rows of the winner's model.
     """
     table = configurations(results)
     if (verdict := judge(results)) is not None:
