@@ -15,7 +15,7 @@ MAX_NAMED = 5
 
 
 def code_versions(workloads: set[str], place: str, folder: Path, *, is_kept: bool) -> Versions:
-    """Return all versions of the user's code in a study, with the present one.
+    """Return all versions of the user's code in a study, including the current version.
 
     Args:
         workloads: workloads of the study.

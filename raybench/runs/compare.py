@@ -1,7 +1,8 @@
-"""The command `raybench compare A B`: is B better than A, by pairs of runs with equal seeds?
+"""The command `raybench compare A B`: tests whether B is better than A, with pairs of runs that
+have equal seeds.
 
 The runs of a pair follow each other in random order, so that a slow minute affects both. After
-every pair the test of `stats.sequential` says whether the comparison is decided.
+every pair the test of `stats.sequential` determines whether the comparison is decided.
 """
 
 import fcntl
@@ -120,7 +121,7 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
 
 
 def check_sides(options: CompareOptions) -> Compared:
-    """Read and check all configurations: they must have one objective and one validation set."""
+    """Read and check all configurations: they must share one objective and one validation set."""
     if len(options.sides) < 2:
         raise UserError(
             "compare: name two configurations or more, such as A.yaml B.yaml.", ErrorCode.MISSING
@@ -185,7 +186,7 @@ def read_side(
         side: a run spec, a study's folder, a space of one configuration, or a user's own training
             loop, `FILE.py:FUNCTION` or a command.
         source: name of the side in messages.
-        settings: changes as `--set` takes them.
+        settings: changes, as in `--set`.
     """
     if isinstance(side, str) and is_own_loop(side):
         content = {"workload": at_revision(side), "objective": RunSpec().objective.model_dump()}
@@ -225,7 +226,7 @@ def at_revision(side: str) -> str:
         return side
     commit = _git(side, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     prefix = _git(side, "rev-parse", "--show-prefix")
-    import pooch  # slow: for this alone
+    import pooch  # slow to import, and needed only here
 
     folder = Path(pooch.os_cache("raybench")) / "revisions" / commit
     if not folder.is_dir():
@@ -366,8 +367,8 @@ def order_of(names: Mapping[str, object], number: int, *, seed: int) -> list[str
 def errors_left(file: Path, digest: str) -> float:
     """Return the error rate of a comparison in a session of many, and note it in the file.
 
-    Comparison j has 1 / (j (j + 1)) of the session's error rate, which sums to the whole for any
-    number of them; one that is continued keeps its rate. Safe for comparisons in parallel.
+    Comparison j has 1 / (j (j + 1)) of the session's error rate; these rates never sum to more than
+    the whole. A continued comparison keeps its rate. Safe for comparisons in parallel.
 
     Args:
         file: file of the session.

@@ -9,14 +9,14 @@ from raybench.stats.record import StopReason
 CLOSING_S = 6.0
 """Seconds of a time budget kept for ending Ray, tables and pictures (measured: 3 to 5 s)."""
 CLOSING_SHARE = 0.1
-"""Largest share of the budget that is kept for that."""
+"""Largest fraction of the budget that is kept for that."""
 
 
 class Deadline:
     """End of a study, checked after every evaluation; once `over`, nothing starts and runs stop.
 
     `reserve_s` are seconds before the end that are set aside for later phases; `fault` is the error
-    that ends the study, raised when its trials have stopped.
+    that ends the study; it is raised once its trials have stopped.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class Deadline:
 
         Args:
             time_budget_s: time budget of the whole command in seconds; None for no limit.
-            began: the `perf_counter` from which it counts; None for now.
-            interrupt: says whether the user asked to stop.
+            began: value of `perf_counter` at which the budget starts; None for now.
+            interrupt: returns whether the user asked to stop.
         """
         self._interrupt, self.time_budget_s = interrupt or Interrupt(), time_budget_s
         self.began = time.perf_counter() if began is None else began
@@ -44,12 +44,12 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether nothing may start."""
+        """Whether no run may start any more."""
         return self.reason() is not None
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user asked to stop, or the study cannot go on."""
+        """Whether the user asked to stop, or the study cannot continue."""
         return self._interrupt.is_set or self.fault is not None
 
     @property
@@ -69,7 +69,7 @@ class Deadline:
         return "time_budget" if self.left_s <= self.reserve_s else None
 
     def ends_with(self, fault: Exception) -> None:
-        """End the study with an error; the first one is raised."""
+        """End the study with an error; the first such error is raised."""
         self.fault = self.fault or fault
 
     def raise_fault(self) -> None:

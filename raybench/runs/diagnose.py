@@ -112,7 +112,7 @@ class ProbeRuns:
     def __init__(self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset) -> None:
         self.spec, self.probes = spec, Probes.of(spec)
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
-        """Step seconds of each probe, one for each round."""
+        """Step seconds of each probe, one value per round."""
         self.ranks: RankRows = {"compute": [], "cores": [], "input": []}
         """Seconds of the ranks in probes without exchange: `input` with the run's own data, the
         others with synthetic data."""
@@ -128,11 +128,11 @@ class ProbeRuns:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are rounds enough for a verdict."""
+        """Whether there are enough rounds for a verdict."""
         return self.num_rounds >= FEWEST_ROUNDS
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Train all probes in turns until the shares are sure, or until Ctrl-C."""
+        """Train all probes in turns until the largest share is significant, or until Ctrl-C."""
         say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes in turns")
         self.pilot(options.seconds)
         for number in range(2 * options.repeats):
@@ -215,7 +215,7 @@ class ProbeRuns:
                         self.ranks[kind] += rows if (kind == "input") == probe.reads else []
 
     def so_far(self) -> str:
-        """Return the shares so far, in words."""
+        """Return a sentence on the shares so far."""
         shares = self._shares
         found = ", ".join(f"{part} {shares[part].percent}" for part in shares.order)
         return found if shares.is_sure else f"{found} (not sure yet)"
@@ -261,7 +261,8 @@ MIN_STEPS = 20
 
 
 class SpeedRuns:
-    """Measures ways to run a spec, one axis after the other, each from the fastest way so far."""
+    """Measures ways to run a spec, one axis after another, each starting from the fastest way so
+    far."""
 
     def __init__(
         self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset, leeway: Leeway
@@ -325,7 +326,7 @@ class SpeedRuns:
         store.write_yaml(DIAGNOSIS, content)
 
     def show(self, console: Console) -> None:
-        """Print the step time of each way, and the gain of the fastest ones."""
+        """Print the step time of each way, and the gain of the fastest ways."""
         rows = [
             {
                 "axis": axis,
@@ -495,8 +496,8 @@ def _print_plan(console: Console, spec: RunSpec, dataset: Dataset, leeway: Leewa
 
 
 def leeway_of(address: str | None, spec: RunSpec, dataset: Dataset) -> Leeway:
-    """Return the changes of a run that leave its curve alone, as far as known before it is built:
-    the first probe says whether the model has batch statistics."""
+    """Return the changes of a run that leave its learning curve unchanged, as far as known before
+    the model is built: the first probe determines whether it has batch statistics."""
     workload, _ = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     is_here = chosen_address(address) is None
     return Leeway(

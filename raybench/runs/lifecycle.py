@@ -29,7 +29,7 @@ from raybench.stats.record import Evaluation, Role, RunOutcome, RunRecord, StopR
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecorder:
-    """Where the runs of a study are recorded and shown; several threads may use it."""
+    """Records and shows the runs of a study. Thread-safe."""
 
     store: Store
     deadline: Deadline
@@ -41,7 +41,7 @@ class RunRecorder:
     disturbed: Disturbed = field(default_factory=Disturbed)
     """Marks runs that other processes have slowed down."""
     said: set[str] = field(default_factory=set, repr=False)
-    """Notes on runs that were printed."""
+    """Notes on runs that have been printed."""
     writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
     """Held while records are written and shown."""
 
@@ -87,10 +87,10 @@ class RunLifecycle:
         self._recorder, self.name, self.spec = recorder, name, spec
         self._role, self._source = role, source
         self.outcome = RunOutcome()
-        """Newest known state of the run."""
+        """Latest known state of the run."""
 
     def resume(self) -> tuple[Evaluation, ...]:
-        """Give the workers the checkpoint of an earlier session, if there is one.
+        """Send the workers the checkpoint of an earlier session, if there is one.
 
         Returns:
             The evaluations up to the checkpoint, which are recorded again.
@@ -103,7 +103,7 @@ class RunLifecycle:
         return curve
 
     def take(self, outcome: RunOutcome) -> bool:
-        """Record and show a state of the run; ignore one that is older than the newest known.
+        """Record and show a state of the run; ignore a state older than the latest known one.
 
         Args:
             outcome: The run so far, as its client returns it.
@@ -133,9 +133,9 @@ class RunLifecycle:
     def end(self, *, stopped_by: StopReason, cap_s: float = math.inf) -> RunRecord:
         """Write the record of the run's newest state.
 
-        An error that every other run would meet, too, ends the study. So does a mistake in the
-        model while no run of the study has been evaluated, and the run has no record; later it
-        fails its run alone.
+        An error that every other run would have too ends the study. So does a user mistake in the
+        model if no run of the study has been evaluated yet; the run then has no record. Later such
+        a mistake fails only its own run.
 
         Args:
             stopped_by: Why the run was stopped, unless it ended by itself.
@@ -194,7 +194,7 @@ def _is_new(outcome: RunOutcome, before: RunOutcome) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SingleRun(RunRecorder):
-    """Trains runs one by one, records and shows them; several threads may use it."""
+    """Trains runs one by one, records and shows them. Thread-safe."""
 
     session: Session
     keep_groups: bool = True

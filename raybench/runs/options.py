@@ -1,7 +1,7 @@
 """Options of every command, one class per command, for the command line and for Python alike.
 
 Arguments of a command line and of a Python call are converted to the types of the options here.
-Whether the values make sense for a study or a run is checked where the study or the run is built.
+Whether the values are valid for a study or a run is checked when the study or the run is built.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Argument:
     parse: Callable[[str], Any] | None = None
     """Converts the text of the whole value; by default the first type of the option does."""
     flag: str | None = None
-    """Name of the flag; by default that of the option."""
+    """Name of the flag; by default the name of the option."""
     is_positional: bool = False
     nargs: str | None = None
     """Number of values after one flag, in the notation of argparse."""
@@ -65,7 +65,7 @@ def deadline_seconds(given: Any) -> Any:
 
 
 def share(given: Any, info: ValidationInfo) -> Any:
-    """Return `2%` or `0.02` as a share."""
+    """Return `2%` or `0.02` as a fraction."""
     if given is None:
         return None
     text, value = str(given), math.nan
@@ -476,7 +476,8 @@ class ImportOptions(Options):
     metric: str | None = None
     """Name of the metric (default: the only one among the columns)."""
     direction: Literal["max", "min"] | None = None
-    """Whether more or less of the metric is better (default: known, or as in Optuna's study)."""
+    """Whether larger or smaller values of the metric are better (default: known, or as in Optuna's
+    study)."""
     target: float | None = None
     """Value of the metric that the seconds in column time_to_target_s are of."""
     columns: Annotated[

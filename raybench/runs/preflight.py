@@ -62,15 +62,17 @@ HOOKS_OF = {
     "correct": ("torch_correct", "keras_correct"),
     "loss": ("torch_loss", "keras_loss"),
 }
-"""Hooks of a workload that change what a metric averages, so that labels alone do not tell it."""
+"""Hooks of a workload that change what a metric averages, so it cannot be computed from labels
+only."""
 GPUS = "gpus_per_worker"
 GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
 """Run-spec keys that determine the worker group."""
 MAX_NAMED_GROUPS = 5
 ASKED_AHEAD = 4
-"""Number of trials that wait for a worker group to reuse. In 60 trials over two frameworks and 1, 2
-or 4 workers on 4 GPUs, 24 groups start; without any 34, and 53 if no trial overtakes another
-either. 8 save 5 more, but the sampler knows less when it proposes."""
+"""Number of queued trials that may wait for a worker group to reuse. In 60 trials over two
+frameworks and 1, 2 or 4 workers on 4 GPUs, 24 groups start; without queued trials 34, and 53 if in
+addition no trial may overtake another. With 8 queued trials 5 fewer groups start, but the sampler
+has fewer results when it proposes."""
 AUTOSCALED_CONCURRENCY = 4
 """Minimum number of concurrent trials on a cluster that starts nodes by itself."""
 
@@ -206,9 +208,9 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
 
 
 def check_starts(*specs: RunSpec) -> list[str]:
-    """Check how models start, as far as it is known without building them.
+    """Check how models start, as far as possible without building them.
 
-    What else is wrong with a model, the first run says on its worker
+    Other errors of a model are reported by the first run, on its worker
     (`training.model_check.check_start`).
 
     Returns:
@@ -233,7 +235,7 @@ def check_starts(*specs: RunSpec) -> list[str]:
         elif spec.frozen_epochs and workload.head is None:
             raise head_error(workload, [], "parameters or layers")
         is_elsewhere = isinstance(workload, NamedWorkload) and workload.library != "both"
-        if spec.weights != "cached" or not is_elsewhere:  # else its library knows the place
+        if spec.weights != "cached" or not is_elsewhere:  # otherwise its library knows the path
             weights_file(workload, spec.weights, {"both": cached_network})
     return list(warnings)
 
@@ -285,7 +287,7 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
 
 
 WHOLE_SETTINGS = re.compile(r"\.model\b(?!\s*[\[.])")
-"""A use of all settings of the model, not of one by its name."""
+"""Matches a use of all settings of the model at once, not of a single named setting."""
 SUMS = {"batch_size_per_worker": "global_batch_size"}
 """Sum over the workers that a loop may read in place of a key."""
 
@@ -390,7 +392,7 @@ def groups(study: StudySpec, space: Space) -> list[Placement]:
 
 
 MAX_STARTING = 1 / 3
-"""Largest share of the remaining time budget that starting other kinds of groups may take."""
+"""Largest fraction of the remaining time budget that starting other kinds of groups may take."""
 
 
 def kinds_in_time(
@@ -424,10 +426,11 @@ def with_gpus(
         study: the study.
         space: its space; nothing is changed if it, or `study.fixed`, sets the GPUs.
         capacity: resources of this machine.
-        all_workers: whether the GPUs must suffice for the largest worker count, not the smallest.
+        all_workers: True if the GPUs must suffice for the largest worker count, False for the
+            smallest.
 
     Returns:
-        The content, and what was decided, in sentences.
+        The content, and sentences on what was decided.
     """
     if GPUS in space or GPUS in study.fixed:
         return content, []
@@ -493,7 +496,7 @@ def check_cluster(
 
     Args:
         session: the session.
-        console: where to say that GPUs are not used.
+        console: console for the warning that GPUs are not used.
         placements: all workers.
         are_gpus_named: whether the user has set the GPUs of a worker.
         asking: option of the command line that gives each worker a GPU.
@@ -608,7 +611,8 @@ def following(
 
 
 def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
-    """Return how many trials to queue beyond those that run, so that one may reuse an idle group.
+    """Return how many trials to queue in addition to the running trials, so that one may reuse an
+    idle group.
 
     0 if idle groups hold no resources (`ResourceScheduler.admit`), or if the user has set the
     concurrency.
@@ -619,7 +623,7 @@ def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
 
 
 START_KEYS = ("weights", "frozen_epochs")
-"""Keys of the model's initial state, whose values not every model takes."""
+"""Keys of the model's initial state; not every model accepts all of their values."""
 
 
 def first_values(

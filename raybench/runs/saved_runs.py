@@ -1,10 +1,10 @@
 """Checkpoints and output of a study's runs, copied from the pool to the study's folder.
 
-`checkpoints/0007/` holds those of the run `0007` (`stats.checkpoint`). It is removed when the run's
-record is written, unless the run was cut off: interrupted, stopped early by the search, or lost
-once too often. A run of the same name and spec continues from it in any session. An interrupted
-trial continues when the same command is run again. One that the search has stopped is continued by
-`raybench train SPEC.yaml --out NEW`, where SPEC.yaml is its spec
+`checkpoints/0007/` holds the checkpoints of the run `0007` (`stats.checkpoint`). It is removed when
+the run's record is written, unless the run was cut off: interrupted, stopped early by the search,
+or lost once too often. A run of the same name and spec continues from it in any session. An
+interrupted trial continues when the same command is run again. A trial that the search has stopped
+is continued by `raybench train SPEC.yaml --out NEW`, where SPEC.yaml is its spec
 (`raybench.load(DIR).specs["0007"]`) and `checkpoints/0007` is copied to `NEW/checkpoints/0000`.
 
 Also marks runs that a throttled core has slowed down.
@@ -33,26 +33,26 @@ from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.stats.record import Evaluation, RunRecord
 
 SLOW = 1.5
-"""Times the CPU seconds a sample of comparable runs above which a run had a throttled core; seeds
-and learning rates change them by a tenth at most."""
+"""Ratio of a run's CPU seconds per sample to the median of comparable runs above which its core
+counts as throttled; seeds and learning rates change CPU seconds per sample by at most 10 %."""
 MIN_COMPARABLE = 3
-"""Number of comparable undisturbed runs that this needs."""
+"""Number of comparable undisturbed runs that this test needs."""
 FREE_KEYS = ("learning_rate", "seed", "schedule", "warmup_epochs", "objective", "epochs")
-"""Keys of a run spec that do not change what a sample costs."""
+"""Keys of a run spec that do not change the cost of a sample."""
 
 
 class Disturbed:
-    """Marks the runs of a study that a throttled core has slowed down; for any thread."""
+    """Marks the runs of a study that a throttled core has slowed down. Thread-safe."""
 
     def __init__(self) -> None:
         self._costs: dict[str, list[float]] = {}
-        """CPU seconds a sample of undisturbed runs, by the rest of their specs."""
+        """CPU seconds per sample of undisturbed runs, by the other keys of their specs."""
         self._judging = threading.RLock()
 
     def judged(self, record: RunRecord) -> RunRecord:
         """Return the record of a finished run with the seconds that a throttled core took."""
-        # A user's own loop compiles while it trains, so that a sample's cost depends on their
-        # number. A run without samples failed before it trained.
+        # A user's own loop compiles while it trains, so the cost per sample depends on the number
+        # of samples. A run without samples failed before it trained.
         if not record.samples or is_own_loop(record.spec.workload):
             return record
         cost = record.ledger.get("train_cpu", 0.0) / record.samples
@@ -72,7 +72,7 @@ class Disturbed:
 
 FOLDER = "checkpoints"
 LOOK_S = 5.0
-"""Seconds between two writes of the output of a run that goes on."""
+"""Seconds between two writes of the output of a running run."""
 Result = TypeVar("Result")
 
 
@@ -90,7 +90,7 @@ class SavedRuns:
         say: Callable[[str], None],
         on_fault: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Hold the pool's states in the store's folder from now on.
+        """Keep the pool's run states in the store's folder from now on.
 
         Args:
             pool: handle of the `WorkerPool`.
@@ -120,7 +120,7 @@ class SavedRuns:
     def resume(self, name: str, spec: RunSpec) -> tuple[Evaluation, ...]:
         """Give the pool the checkpoint of a run that is about to start, if there is one.
 
-        A checkpoint that does not fit the run is put aside, with a message.
+        A checkpoint that does not fit the run is set aside, with a message.
 
         Returns:
             The evaluations so far; empty if the run starts from its beginning.
@@ -189,7 +189,7 @@ class SavedRuns:
         except FileNotFoundError:
             if ray.get(self._pool.checkpoint.remote(name)) == checkpoint:
                 raise
-            # A newer one has replaced it, and is written next.
+            # A newer state has replaced it and is written next.
 
     def _write_log(self, name: str, is_over: bool = False) -> Path | None:
         try:

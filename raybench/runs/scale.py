@@ -74,10 +74,10 @@ from raybench.stats.record import RunRecord, StopReason
 
 
 def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisplay) -> None:
-    """Run the rest of a study, one run at a time, or until its deadline.
+    """Run the rest of a study, one run at a time, until its deadline.
 
-    A run that was cut off in an earlier session continues from its checkpoint; one that the machine
-    lost is repeated.
+    A run that was cut off in an earlier session continues from its checkpoint; a run lost to a
+    machine fault is repeated.
     """
     runs, deadline = read_records(single_run.store.folder).runs, single_run.deadline
     done = {name for name, run in runs.items() if run.counts_for("measurement")}
@@ -98,7 +98,7 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
 def run_order(
     cells: Sequence[StudyCell], repeats: int, *, seed: int
 ) -> Iterator[tuple[StudyCell, int]]:
-    """Yield every repeat of every cell: first all first repeats, then all second ones, ...
+    """Yield every repeat of every cell: first all first repeats, then all second repeats, ...
 
     So drift on the machine (heat, neighbors) affects all cells alike. Within a repeat, the worker
     groups are in random order and the cells of a group are together, in random order, so that each
@@ -250,7 +250,7 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
 
 def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     """Run the rest of a study, write the results, print them; return how it ended."""
-    # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
+    # The handle itself: sys.stdout is redirected meanwhile, for the output of Ray.
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
     chosen = chosen_study(options)
@@ -289,7 +289,8 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
         open_storage(place, warn=warn) as storage,
         Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
     ):
-        # Again: only now no other process writes there, and files of a killed one are in place.
+        # Check again: only now no other process writes there, and files of a killed process are in
+        # place.
         here = storage.folder / STUDY_FILE
         there = here if here.is_file() else None
         study = _continued(study, place, there, is_named=chosen.is_named)
@@ -344,8 +345,8 @@ def with_room(
         study: the study.
         capacity: resources of the cluster.
         source: name of the study in messages.
-        left_out: takes a sentence on cells that do not fit; they are dropped if others fit. None
-            keeps them.
+        left_out: receives a sentence on cells that do not fit, which are dropped if others fit.
+            None keeps them.
 
     Raises:
         UserError: a cell does not fit.
@@ -388,10 +389,10 @@ def _continued(
         study: the study.
         place: its results folder or URL, for messages.
         file: `study.yaml` of the earlier session, if there is one.
-        is_named: whether it is a named study, of which only the cells that fit are run.
+        is_named: whether it is a named study, in which only the cells that fit are run.
 
     Raises:
-        UserError: the file is of another study; the message has the difference.
+        UserError: the file belongs to another study; the message lists the differences.
     """
     if file is None:
         return study
@@ -536,7 +537,7 @@ class Until:
     ) -> tuple[Measured, dict[str, Any]] | None:
         """Return the cell that fits and narrows a prediction most, and its changed keys.
 
-        It is the predicted cell itself if no smaller one narrows the prediction.
+        It is the predicted cell itself if no smaller cell narrows the prediction.
         """
         specs = [cell.spec for cell in study_cells(study)]
         alike = [

@@ -32,7 +32,7 @@ RAY_LOG = "ray.log"
 
 @contextlib.contextmanager
 def quiet(log: Path) -> Iterator[None]:
-    """Send what is printed and what Ray logs to a file; the screen has a handle of its own."""
+    """Redirect printed text and Ray's log to a file; the screen has its own handle."""
     with log.open("a") as file:
         redacting: Any = _Redacting(file)
         # Ray's handler keeps the standard error that it began with.
@@ -66,18 +66,19 @@ class _Redacting:
 
 
 ASK_S = 2.0
-"""Seconds between two questions; none is asked while every run trains."""
+"""Seconds between two queries of the pool; none is sent while every run trains."""
 GRACE_S = 10.0
-"""Seconds that a run has to reach its next evaluation, once its phase is over."""
+"""Seconds that a run has to reach its next evaluation once its phase is over."""
 
 
 class RunLines:
-    """Screen of a command that has one run at a time: prints what it waits for, and notes."""
+    """Screen of a command that has one run at a time: prints notes, and the resources it waits
+    for."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._shown = console, ""
         self.is_starting = False
-        """Whether a run was started that has shown nothing yet."""
+        """Whether a run was started that has no evaluation yet."""
 
     def started(self, name: str, spec: RunSpec) -> None:
         """Note that a run waits for its workers."""
@@ -92,8 +93,7 @@ class RunLines:
         self.is_starting = False
 
     def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
-        """Print once what each run without workers waits for (and for how many seconds), and again
-        when it changes."""
+        """Print what each run without workers waits for, once and whenever it changes."""
         del head
         resources = "".join(one for one, _ in what.values())
         if resources not in ("", self._shown):
@@ -110,7 +110,7 @@ RunScreen = RunLines | ProgressDisplay
 
 
 class WaitWatch:
-    """A thread of the driver that shows what runs wait for, and ends those that take too long."""
+    """Thread of the driver that shows what runs wait for, and ends runs that wait too long."""
 
     def __init__(
         self,
