@@ -1,5 +1,6 @@
 """raybench's own search as a contestant: what Ray Tune drives in a study, without the cluster."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +47,33 @@ class Raybench:
         }
         study, parsed = build_study(content, "benchmark")
         found = factorise(study, parsed, equal_frameworks=True)
-        factors = found if study.search.factorise and isinstance(found, Factors) else None
-        self._search = Search(
+        self._new_search = partial(
+            Search,
             study,
             parsed,
             folder,
-            factors=factors,
+            factors=found if study.search.factorise and isinstance(found, Factors) else None,
             curve_policy=CurvePolicy(**chosen, model=model),
             slots=SLOTS,
         )
+        self._search = self._new_search()
         self._chance, self._is_modeled = space.baseline_value, study.search.sampler == "model"
         self._asked: dict[str, tuple[str, RunSpec]] = {}
         self.records: dict[str, RunRecord] = {}
         """Of the trials that have ended, by the replay's names."""
+        self._curves: dict[str, list[Evaluation]] = {}
+        """Evaluations by the search's names."""
+
+    def resume(self) -> None:
+        """Begin a new session, as a study does after its driver was killed."""
+        runs = {record.trial: record for record in self.records.values()}
+        self._search = self._new_search(runs=runs, curves=self._curves)
+
+    def continues(self, trial: str) -> str | None:
+        """Return the replay's name of the interrupted trial that this one continues."""
+        name = self._asked[trial][0]
+        own = [one for one, (other, _) in self._asked.items() if other == name and one != trial]
+        return own[-1] if own else None
 
     def suggest(self, trial: str) -> Config | None:
         """Propose the next trial."""
@@ -70,13 +85,13 @@ class Raybench:
 
     def on_evaluation(self, trial: str, point: Point) -> bool:
         """Report an evaluation after which the trial would go on."""
-        name, spec = self._asked[trial]
-        return self._search.on_result(name, self._outcome(point, spec)) is Decision.CONTINUE
+        name, _ = self._asked[trial]
+        return self._search.on_result(name, self._outcome(trial, point)) is Decision.CONTINUE
 
     def on_end(self, trial: str, point: Point, stop: str) -> None:
         """Tell how the trial ended."""
         name, spec = self._asked[trial]
-        outcome = self._outcome(point, spec, None if stop == "stopped" else stop)
+        outcome = self._outcome(trial, point, None if stop == "stopped" else stop)
         record = outcome.record(name, spec, role="trial", source=None, stopped_by="scheduler")
         self._search.on_complete(record)
         self.records[trial] = record
@@ -128,8 +143,9 @@ class Raybench:
         fastest = min(ratios, key=lambda one: ratios[one])
         return fastest, ratios[fastest]
 
-    def _outcome(self, point: Point, spec: RunSpec, stop: Any = None) -> RunOutcome:
-        """Return an evaluation as a run client gives it."""
+    def _outcome(self, trial: str, point: Point, stop: Any = None) -> RunOutcome:
+        """Record an evaluation and return it as a run client gives it."""
+        name, spec = self._asked[trial]
         evaluation = Evaluation(
             index=point.evaluation - 1,
             epoch=point.evaluation,
@@ -143,6 +159,9 @@ class Raybench:
             time_to_target_s=point.time_to_target_s,
             stop=stop,
         )
+        curve = self._curves.setdefault(name, [])
+        if not curve or curve[-1].index < evaluation.index:
+            curve.append(evaluation)
         return RunOutcome(
             evaluation=evaluation,
             is_over=stop is not None,

@@ -9,7 +9,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,6 +44,16 @@ class Contestant(Protocol):
         """Return what would be reported as best now."""
 
 
+class Resumable(Contestant, Protocol):
+    """A search tool whose process may be killed."""
+
+    def resume(self) -> None:
+        """Begin a new session from what was recorded; all running trials were interrupted."""
+
+    def continues(self, trial: str) -> str | None:
+        """Return the interrupted trial that a suggested one continues from its checkpoint."""
+
+
 @dataclass
 class _Running:
     name: str
@@ -62,6 +72,7 @@ def search(
     max_trials: int = MAX_TRIALS,
     until: float = min(MARGINS),
     limit: float = LIMIT,
+    kills: Sequence[float] = (),
 ) -> dict[str, Any]:
     """Replay one search; return when the incumbent was first within each margin of the best.
 
@@ -69,14 +80,19 @@ def search(
     does not fit waits, and the next is asked for when it was placed and a slot is free. The
     tool's CPU seconds (times `charge`) advance the clock of the one driver that every event
     waits for. Times are in units of the best time to target; inf: never.
+
+    At the times `kills`, in that unit, the process of a `Resumable` tool is killed: trials end, and
+    go on from their last evaluation when the tool suggests them again.
     """
     clock, cpu, free, trials = 0.0, 0.0, SLOTS, 0
     order = itertools.count()
     events: list[tuple[float, int, _Running, int]] = []
     waiting: _Running | None = None
+    index = 0
     within = dict.fromkeys(MARGINS, math.inf)
     held: list[tuple[float, float, Config | None]] = []
     stops: dict[str, int] = {}
+    left, interrupted = list(kills), dict[str, tuple[_Running, int]]()
 
     def call(function: Callable[..., Any], *arguments: Any) -> Any:
         nonlocal clock, cpu
@@ -88,29 +104,41 @@ def search(
         return result
 
     while clock <= limit * task.best_s and math.isinf(within.get(until, math.inf)):
+        if left and clock >= left[0] * task.best_s:
+            left.pop(0)
+            interrupted |= {one.name: (one, index) for _, _, one, index in events}
+            if waiting is not None:
+                interrupted[waiting.name] = waiting, 0
+            events, free, waiting = [], SLOTS, None
+            contestant.resume()  # type: ignore[attr-defined]
         while free:
             if waiting is None and trials < max_trials:
                 config = call(contestant.suggest, f"t{trials}")
                 if config is not None:
-                    waiting = _Running(f"t{trials}", config, *task.trial(config, rng))
+                    waiting, index = _Running(f"t{trials}", config, *task.trial(config, rng)), 0
+                    name = contestant.continues(waiting.name) if interrupted else None  # type: ignore[attr-defined]
+                    if name is not None:
+                        before, index = interrupted.pop(name)
+                        waiting.points, waiting.stop = before.points, before.stop
                     trials += 1
             if waiting is None or waiting.config.num_workers > free:
                 break
-            waiting.began = clock + START_COST * task.best_s
+            done_s = waiting.points[index - 1].train_s if index else 0.0
+            waiting.began = clock + START_COST * task.best_s - done_s
             free -= waiting.config.num_workers
-            first = waiting.began + waiting.points[0].train_s
-            heapq.heappush(events, (first, next(order), waiting, 0))
+            first = waiting.began + waiting.points[index].train_s
+            heapq.heappush(events, (first, next(order), waiting, index))
             waiting = None
         if not events:
             break
-        moment, _, trial, index = heapq.heappop(events)
+        moment, _, trial, at = heapq.heappop(events)
         clock = max(clock, moment)
-        point = trial.points[index]
+        point = trial.points[at]
         stop = trial.stop
-        if index + 1 < len(trial.points):
+        if at + 1 < len(trial.points):
             if call(contestant.on_evaluation, trial.name, point):
-                following = trial.began + trial.points[index + 1].train_s
-                heapq.heappush(events, (following, next(order), trial, index + 1))
+                following = trial.began + trial.points[at + 1].train_s
+                heapq.heappush(events, (following, next(order), trial, at + 1))
                 continue
             stop = "stopped"
         call(contestant.on_end, trial.name, point, stop)
