@@ -154,6 +154,7 @@ def test_report_prints_the_same_verdict(folder: Path) -> None:
     assert (folder / "trials.csv").is_file()
 
 
+@pytest.mark.all
 def test_best_yaml_runs_again_and_its_model_loads(folder: Path) -> None:
     work = folder.parents[1]
     printed = run("train", folder / "best.yaml", cwd=work)
