@@ -39,7 +39,7 @@ SETTINGS = (str, int, float, list, type(None))
 
 @dataclass(frozen=True)
 class DryRun:
-    """Plan of a call, returned for `dry_run=True`; its text is that of the command's screen."""
+    """Plan of a call, returned for `dry_run=True`; its text is the command's screen."""
 
     text: str
     """Output of the command."""

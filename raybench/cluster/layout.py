@@ -303,7 +303,8 @@ class Capacity:
         )
 
     def _words(self) -> str:
-        """Return the resources in words, by host if there are few, and those of the driver."""
+        """Return a description of the resources, by host if there are few hosts, and of the
+        driver."""
         hosts = len(self.nodes)
         said = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}, {self.gpus} GPUs on {hosts} host"
         said += "s" if hosts != 1 else ""

@@ -205,7 +205,7 @@ class Allocation:
     accelerators: tuple[str, ...] = ()
     """Models of the group's GPUs, each once."""
     waited_for: str | None = None
-    """Resources that were missing while the run waited, in words."""
+    """Description of the resources that were missing while the run waited."""
     resume: RunState | None = None
     """State that the run continues from; None for its beginning."""
     slowest_start_s: float | None = None

@@ -28,7 +28,7 @@ class Request:
     """A trial's request for a worker group: how long it has waited, and for what."""
 
     what: str
-    """Missing resource, or the trial whose turn is before, in words."""
+    """Description of the missing resource, or of the trial that is first in turn."""
     seconds: float
     """Seconds since the request."""
     short_s: float

@@ -60,7 +60,7 @@ class RunAccount:
     """Seconds of a run by phase.
 
     Every phase is measured by itself: `queue` and `start` by the pool, most others by the workers.
-    The driver adds its own time and that of messages to `report`; `other` is the rest of the wall
+    The driver adds its own time and message latency to `report`; `other` is the rest of the wall
     time. An attempt lasts from a request for workers until they are lost or the run ends. It
     continues the run from an earlier point, and the time between that point and the attempt is
     `lost`, but for waiting, which stays in `queue`. Until the attempt reaches an evaluation, that

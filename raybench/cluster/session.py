@@ -111,7 +111,8 @@ class Session:
         self.close()
 
     def lost(self) -> str | None:
-        """Return which part of Ray is gone, in words, if one is without which nothing answers.
+        """Return a description of the part of Ray that is gone, if it is one that every request
+        needs.
 
         May block for some seconds.
         """
@@ -182,8 +183,8 @@ class Head:
         self._answered_at = self._asked_at
 
     def lost(self) -> str | None:
-        """Return in words that the head is gone: it has refused connections for REFUSED_S, or not
-        answered for SILENT_S. None otherwise."""
+        """Return a sentence if the head is gone, i.e. has refused connections for REFUSED_S or not
+        answered for SILENT_S; otherwise None."""
         if not self._is_watched or self._clock() - self._asked_at < ASK_HEAD_S:
             return None
         refusal, self._asked_at = self._refusal(), self._clock()

@@ -143,12 +143,12 @@ def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
 
     Args:
         can_continue: whether the same command continues.
-        lost: what is gone, in words, if that is the reason and not the user.
+        lost: description of what is gone, if that is the reason and not the user.
     """
     try:
         import psutil
 
-        # Ray's agents alone would take a minute to notice.
+        # Otherwise Ray's agents would take a minute to notice.
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 process.kill()

@@ -159,7 +159,7 @@ class WorkerGroup:
         """Positions of the ranks in a user's own training loop."""
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
         self.ended = asyncio.Event()
-        """Set when its workers are gone, for whatever reason."""
+        """Set when its workers are gone, for any reason."""
         self._end_message = ""
         self._has_run = False
         """Whether a run is open."""

@@ -344,7 +344,7 @@ class WorkerPool:
     def _without_state(self, trial: str, number: int, first: Reply) -> Reply:
         """Keep the state that rank 0 has sent; return its reply with the place of the state.
 
-        If a checkpoint cannot be written the run goes on, and `checkpoint` raises the error.
+        If a checkpoint cannot be written the run continues, and `checkpoint` raises the error.
 
         Raises:
             RunFailed: the weights could not be written.
@@ -473,7 +473,7 @@ class WorkerPool:
     async def _close(self, number: int, *, force: bool = False) -> None:
         """End a group, if it is still there, and free its reservation once its workers are gone.
 
-        Until then Ray holds their CPUs and GPUs. Where that takes long, it goes on in the
+        Until then Ray holds their CPUs and GPUs. If that takes long, it continues in the
         background.
         """
         group = self._groups.get(number)

@@ -191,7 +191,7 @@ def run_command(
 
     Args:
         command: Runs the command.
-        json_of: Name of the command if `--json` is given: stdout then gets its document alone.
+        json_of: Name of the command if `--json` is given: stdout then gets only its document.
         is_silent: With `json_of`, drop all other output instead of printing it to stderr, which
             gets the lines of `--progress jsonl`.
     """

@@ -311,7 +311,7 @@ class Augmented:
 
 
 class Augmenter:
-    """Augments training samples by (seed, round, row) alone.
+    """Augments training samples as a function of (seed, round, row) only.
 
     The result depends on no batch, order, worker or framework. It has no state, so several threads
     may call it.

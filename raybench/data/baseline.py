@@ -42,8 +42,8 @@ def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
 def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | None]:
     """Return the baselines on `validation` and `test` for a `resolved` objective.
 
-    A baseline is None where it is unknown, and without rows. A value that the user gave has a
-    binomial error alone.
+    A baseline is None where it is unknown, and without rows. A value that the user gave has only a
+    binomial error.
     """
     metric, baseline_value = objective.judged_by, objective.baseline_value
     splits = {"validation": dataset.validation, "test": dataset.test}
@@ -102,7 +102,7 @@ def _of_numbers(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnsw
     answer = np.median(train, axis=0) if is_absolute else train.mean(axis=0)
     errors = split.labels - answer
     if metric.per_sample != "loss" and dataset.label_scale is not None:
-        errors = errors * dataset.label_scale  # the loss alone is in the scale of training
+        errors = errors * dataset.label_scale  # only the loss is in the scale of training
     mean = float(np.mean(np.abs(errors) if is_absolute else errors**2))
     return _ConstantAnswer(mean, len(errors), mean / len(errors), None)
 

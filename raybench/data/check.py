@@ -83,7 +83,7 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
             ErrorCode.INVALID_DATA,
         )
     for name, one in own.items():
-        if 0 in one.shape[1:] or not (one.shape[1:] or name):  # (N,) is an input by name alone
+        if 0 in one.shape[1:] or not (one.shape[1:] or name):  # (N,): named inputs only
             raise UserError(
                 f"{where}{name} has inputs of shape {one.shape}; give (N, features) or images.",
                 ErrorCode.INVALID_DATA,

@@ -292,7 +292,7 @@ def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Spli
 
 Indices = npt.NDArray[np.int64]
 
-_STREAM = 1  # separates these numbers from those of the initial weights (same seed)
+_STREAM = 1  # separates these numbers from the initial weights' (same seed)
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Indices:

@@ -65,7 +65,7 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
     weights = np.maximum(0, 1 - distances / max(1.0, scale))
     weights /= weights.sum(axis=1, keepdims=True)
     # In whole 1/256 every product and sum fits float32's 24 bits exactly, so the pixels are
-    # the same whatever order a platform's matrix product adds them in.
+    # the same regardless of the order in which a platform's matrix product adds them.
     weights = np.rint(weights * 256) / 256
     weights[np.arange(size_out), weights.argmax(axis=1)] += 1 - weights.sum(axis=1)
     return np.asarray(weights, np.float32)
@@ -97,7 +97,7 @@ def load_digits(spec: DatasetSpec) -> Dataset:
     # Grey levels are whole numbers from 0 to 16; 8 is half of 16, for rounding.
     images = ((pixels.astype(np.int64) * 255 + 8) // 16).astype(np.uint8).reshape(-1, 8, 8)
     samples = Split(images, digits.astype(np.int64))
-    # The test split is cut first, so it is the same whatever the validation size.
+    # The test split is cut first, so it does not depend on the validation size.
     test, rest = hold_out(samples, NUM_TEST, seed=spec.split_seed, source="digits")
     return _cut_and_scale(rest, test, spec)
 

@@ -92,7 +92,7 @@ def read_one(inputs: One, rows: Rows) -> Array:
     if found.dtype == np.float32:
         with np.errstate(over="ignore", invalid="ignore"):
             total = found.sum()
-        if not np.isfinite(total):  # the sum alone may be too large
+        if not np.isfinite(total):  # only the sum may be too large
             finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
             if not finite.all():
                 raise UserError(
@@ -134,7 +134,7 @@ def each(inputs: "Old | dict[str, Old]", change: Callable[[Old], New]) -> "New |
 
 
 def parts(inputs: "Old | dict[str, Old]") -> list[Old]:
-    """Return the one input, or those of a dict, in the order of their names."""
+    """Return the single input, or the inputs of a dict in the order of their names."""
     return [inputs[name] for name in sorted(inputs)] if isinstance(inputs, dict) else [inputs]
 
 

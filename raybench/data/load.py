@@ -19,7 +19,7 @@ from raybench.spec.run import DatasetSpec
 
 
 def load_synthetic(spec: DatasetSpec) -> Dataset:
-    """Return `num_samples` random training samples of `shape`, a function of `split_seed` alone.
+    """Return `num_samples` random training samples of `shape`, a function of `split_seed` only.
 
     Inputs are uint8, and tokens for a language model, whose labels are the tokens that follow.
     Labels of a regression are `num_classes` numbers each. Validation and test have a quarter of

@@ -247,7 +247,7 @@ MAX_CANDIDATE_CLASSES = 50  # different texts of a column that may be classes
 def _find_columns(table: Table, labels: list[str], task: Task | None) -> dict[str, Any]:
     """Return the columns of label, text and image by the keys of `dataset`.
 
-    A label that is not given is found by its name, or where one column alone may be it.
+    A label that is not given is found by its name, or if only one column can be the label.
     """
     names = table.schema.names
     pictures, written = [name for name in names if _is_image(table, name)], _long_texts(table)

@@ -56,7 +56,7 @@ class LoggerKind:
     install: str
     """Name of the package for pip."""
     hint: str = ""
-    """Advice printed when the tool fails: the beginning of a sentence."""
+    """Advice if the tool fails: the beginning of a sentence."""
 
 
 LOGGERS: dict[str, LoggerKind] = {

@@ -56,7 +56,7 @@ class LoggedWinner:
 
 
 class Sink(Protocol):
-    """Writes to one tool. Any exception ends the logging to this tool alone.
+    """Writes to one tool. An exception ends the logging to this tool only.
 
     The calls for a run are `start`, `points` any number of times, then `end` or `cut_off`; the
     calls of several runs interleave. A run that is started again (its workers were lost, or the

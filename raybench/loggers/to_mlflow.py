@@ -1,8 +1,8 @@
 """MLflow: one experiment per study, with one run per run and one for the winners.
 
-The step of a point is milliseconds of training, since MLflow needs an integer; its time is that of
-the training clock, so the axis of relative time shows seconds of training. MLFLOW_TRACKING_URI (a
-server, or `sqlite:///FILE`) and MLFLOW_EXPERIMENT_NAME say where it is written.
+The step of a point is milliseconds of training, since MLflow needs an integer; its time is training
+time, so the axis of relative time shows training seconds. MLFLOW_TRACKING_URI (a server, or
+`sqlite:///FILE`) and MLFLOW_EXPERIMENT_NAME say where it is written.
 """
 
 import hashlib

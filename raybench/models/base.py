@@ -94,9 +94,9 @@ class Workload:
     def load_dataset(self, spec: DatasetSpec) -> Dataset:
         """Return the data; required for dataset `workload`.
 
-        Split by `spec.split_seed` alone, so that all runs of a study and all their workers have the
-        same splits. raybench applies `spec.limit` and `spec.repeat` afterwards. Further parameters
-        are settings that a space file can search under `space.data`.
+        Splits must depend only on `spec.split_seed`, so that all runs of a study and all their
+        workers have the same splits. raybench applies `spec.limit` and `spec.repeat` afterwards.
+        Further parameters are settings that a space file can search under `space.data`.
 
         Args:
             spec: `dataset` of the run spec.

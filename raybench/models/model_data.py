@@ -58,7 +58,7 @@ class ModelData(Document):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read the file beside a saved model; raise UserError if it is damaged."""
+        """Read the file next to a saved model; raise UserError if it is damaged."""
         try:
             return cls.model_validate_json(file.read_bytes())
         except ValidationError as error:

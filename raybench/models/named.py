@@ -28,7 +28,7 @@ class NamedWorkload(Workload):
     """
 
     name: str
-    """Name as the user wrote it: `torchvision:resnet18`, or that of a network of both
+    """Name as the user wrote it: `torchvision:resnet18`, or the name of a network of both
     frameworks."""
     library: str
     """A key of `LIBRARIES`."""

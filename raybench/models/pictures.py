@@ -1,4 +1,4 @@
-"""Workloads whose pictures are decoded one by one for each batch, as those of most users are."""
+"""Workloads whose pictures are decoded one by one for each batch, as in most users' code."""
 
 import zlib
 from functools import lru_cache

@@ -137,7 +137,8 @@ def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
 def text_bag(
     input_shape: Shape = (128,), num_classes: int = 2, vocabulary_size: int = 20_000
 ) -> ShippedWorkload:
-    """Mean of the words of a text, whatever their order, and a hidden layer: for texts by class."""
+    """Mean of the word embeddings of a text, in any order, and a hidden layer: for text
+    classification."""
     layers = (MeanEmbedding(vocabulary_size, 64), Dense(128), ReLU(), Dense(num_classes))
     return ShippedWorkload("text_bag", input_shape, num_classes, layers)
 

@@ -34,7 +34,7 @@ NEVER_IMPORTED = {
 }
 """Modules of the standard library that neither raybench nor its dependencies import."""
 STRAY = {"benchmarks", "docs", "example", "examples", "scripts", "test", "tests", "tools"}
-"""Folders that packages install beside themselves by mistake, and that are never imported."""
+"""Folders that packages install next to themselves by mistake, and that are never imported."""
 NAME = re.compile(r"^[\w.-]+")
 EXTRA = re.compile(r"extra\s*==\s*[\"']([\w-]+)")
 FRAMEWORKS = ("torch", "tensorflow")

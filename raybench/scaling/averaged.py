@@ -27,7 +27,7 @@ LEAST_S = 1e-9
 
 def ernest(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
     """Return seconds by Ernest (Venkataraman 2016): a constant, the samples of a worker, log
-    workers and workers, none of them negative, by least relative squares."""
+    workers and workers, none of them negative, by relative least squares."""
 
     def design(some: Sequence[Cell]) -> Floats:
         at = Layout.of(some)
@@ -242,7 +242,8 @@ class ThroughputModel:
         ]
 
     def efficiency(self, cells: Sequence[Cell]) -> list[float]:
-        """Return each cell's throughput a worker over that of one worker with the same batch."""
+        """Return each cell's throughput per worker divided by the throughput of one worker with the
+        same batch."""
         alone = self.predict([replace(cell, num_workers=1, num_nodes=1) for cell in cells])
         together = self.predict(cells)
         return [one.step_s / many.step_s for one, many in zip(alone, together, strict=True)]

@@ -263,7 +263,7 @@ def judge(
 
 
 def milliseconds(seconds: float) -> str:
-    """Return the seconds of a step in words."""
+    """Return a phrase for the seconds of a step."""
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 

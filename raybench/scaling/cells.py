@@ -250,7 +250,7 @@ SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
 
 
 def topology_words(spec: RunSpec, accelerators: str) -> str:
-    """Return the resources of a worker on these GPUs ("": none) and its placement, in words."""
+    """Return a phrase for the resources of a worker on these GPUs ("": none) and its placement."""
     each = f"{spec.cpus_per_worker} CPU{'s' if spec.cpus_per_worker != 1 else ''}"
     if spec.gpus_per_worker:
         each += f" and {spec.gpus_per_worker:g} {accelerators or 'GPU'}"
@@ -453,7 +453,7 @@ def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
     if not alike or not row["n"]:
         return {}
     best = max(alike, key=lambda one: float(one["samples_per_s"]))
-    # Repeats are interleaved: those of one number ran on the machine in the same state.
+    # Repeats are interleaved: equal-numbered repeats ran on the machine in the same state.
     pairs = (row[REPEATS] / best[REPEATS]).dropna().astype(float)
     speedup = row["samples_per_s"] / best["samples_per_s"]
     found = {"speedup": speedup, "baseline": best["cell"]}

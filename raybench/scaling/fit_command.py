@@ -40,8 +40,8 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean, counted
 
 SURE = 0.2
-"""Standard deviation of the logarithm of a measured ratio: a training's exchange is in buckets, and
-beside its compute, an all-reduce of the same bytes is neither."""
+"""Standard deviation of the log of a measured ratio: a training exchanges its gradients in buckets
+and in parallel with compute, unlike the measured all-reduce of the same bytes."""
 LARGE_SUM = 2**20
 """Bytes from which on gradients are exchanged; smaller sums are left out."""
 LEAST_RATIO, MOST_RATIO = 0.01, 1000.0
@@ -360,7 +360,7 @@ def _next_words(model: ThroughputModel, asked: Cell, cells: Sequence[NextCell]) 
 
 
 def place_of(cell: Cell) -> str:
-    """Return a cell's workers, nodes and batch size in words."""
+    """Return a phrase for a cell's workers, nodes and batch size."""
     on = f" on {cell.num_nodes} nodes" if cell.num_nodes > 1 else ""
     return f"{counted(cell.num_workers, 'worker')}{on}, batch {cell.batch_size_per_worker} each"
 

@@ -26,7 +26,8 @@ refits), and their standard deviation in log."""
 SHARPNESS = (0.6, 0.5)
 """Prior mean of g, and its standard deviation in log: from Kaplan's form to Hoffmann's."""
 IRREDUCIBLE = (0.6, 0.15)
-"""Prior mean of E over the least loss of the small runs, and its standard deviation in log."""
+"""Prior mean of E divided by the smallest loss of the small runs, and the standard deviation of its
+log."""
 TERM_DEVIATION = 0.8
 """Prior standard deviation of log A and log B."""
 OPTIMUM_EXPONENT = (0.49, 0.03)

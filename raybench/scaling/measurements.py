@@ -242,7 +242,7 @@ class Observed:
         return cls(cells, medians, repeats, float(noise))
 
     def without(self, index: int) -> "Observed":
-        """Return the measurements without those of a cell."""
+        """Return all measurements except one cell's."""
         return self.chosen(np.arange(len(self.cells)) != index)
 
     def chosen(self, which: npt.NDArray[np.bool_]) -> "Observed":

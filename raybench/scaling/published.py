@@ -84,7 +84,7 @@ class MeasuredPoint:
 Point = tuple[MeasuredPoint, float]
 """A cell and its value that is compared."""
 Judged = tuple[str, bool | None] | None
-"""The measured values in words, and whether the claim holds; None if nothing was measured."""
+"""A phrase for the measured values, and whether the claim holds; None if nothing was measured."""
 
 
 def _over(one: float, other: float) -> float:
@@ -251,8 +251,8 @@ def _best(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[
 
 
 def _most(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
-    """Judge whether the cells with the most of a column have a greater median than those with the
-    least."""
+    """Test whether the cells with the largest value of a column have a greater median than the
+    cells with the smallest."""
     ((key, column),) = said["most"].items()
     sizes = {one.key(key): one.number(column) for one in cells}
     values = _by_key([point for point in points if sizes[point[0].key(key)] > 0], key, 1)
@@ -273,7 +273,7 @@ def finite(values: Iterable[float]) -> list[float]:
 
 
 def shown(values: Sequence[float], *, unit: str, scale: float) -> str:
-    """Return the median and the range in words."""
+    """Return a phrase for the median and the range."""
     low, middle, high = (scale * float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
     text = f"{middle:.3g} {unit}"
     if len(values) == 1:

@@ -123,10 +123,10 @@ POWERS = np.array([0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5])
 POWER_FACTOR = 1.5
 """Prior of the power: 1, with this factor as one standard deviation."""
 CRITICAL = (0.01, 30.0, 120)
-"""Grid of critical batches: from this share of the least batch size to this multiple of the
-greatest, and the number of points."""
+"""Grid of critical batch sizes: from this fraction of the smallest batch size to this multiple of
+the largest, and the number of points."""
 SMALL = (0.25, 0.25, 14)
-"""The same for B_small, beside 0."""
+"""The same for B_small, in addition to 0."""
 SMALL_PROBABILITY = 0.1
 """Prior probability that B_small is not 0."""
 MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
@@ -230,7 +230,7 @@ class SamplesToTarget:
 
         Args:
             batch_sizes: Global batch sizes.
-            num_runs: Widen the interval to that of a measured median of this number of runs.
+            num_runs: Widen the interval to cover a measured median of this number of runs.
 
         Returns:
             Columns batch_size, samples, low and high (90 %).

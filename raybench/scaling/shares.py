@@ -46,7 +46,7 @@ class Probe:
     exchanges: bool
     """Whether gradients are exchanged after every step; otherwise never."""
     reads: bool
-    """Whether samples are those of the dataset; otherwise synthetic, in memory."""
+    """True for samples of the dataset, False for synthetic samples in memory."""
     batch_size_per_worker: int
 
 
@@ -295,7 +295,7 @@ class SlowRank:
     where: str
     """Host and device."""
     times: float
-    """Ratio of its seconds to those of the others, median over the measurements."""
+    """Ratio of its seconds to the median of the ranks, median over the measurements."""
     kind: SlowKind
     """`compute`: its steps are slow; `cores`: other processes take its cores; `input`: its samples
     are read slowly."""

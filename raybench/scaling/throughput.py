@@ -308,7 +308,7 @@ def slopes(law: Function, unit: Floats) -> tuple[Floats, Floats]:
 
 
 def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats) -> Floats:
-    """Return the parameters of the least squared misfit plus squared distance from the priors.
+    """Return the parameters that minimize squared misfit plus squared distance from the priors.
 
     `whiten` is the matrix that turns residuals into independent ones of variance one.
     """

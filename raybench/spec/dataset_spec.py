@@ -42,7 +42,7 @@ Part = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
 def with_whole_paths(content: Any) -> Any:
     """Return the content of a file with existing paths of data and weights as absolute paths.
 
-    Relative paths are those of the command; workers run in other folders.
+    Relative paths start at the folder of the command; workers run in other folders.
     """
     if isinstance(content, list):
         return [with_whole_paths(one) for one in content]
@@ -102,7 +102,7 @@ class DatasetSpec(Document):
     resize: Literal["stretch", "crop"] = "stretch"
     """Method that makes images square: `stretch` distorts them, `crop` keeps their center."""
     channels: Literal[1, 3] | None = None
-    """Channels of images from files, 1 (gray) or 3 (RGB); by default those of the first images."""
+    """Channels of images from files, 1 (gray) or 3 (RGB); by default as in the first images."""
     white: PositiveFloat | None = None
     """Value of white in images with more than 8 bits per channel; by default the smallest of 1,
     255, 1023, 4095, 16383 and 65535 that the first images do not exceed."""

@@ -46,7 +46,7 @@ def _exponential(mean: float, _of_mean: float) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: a shipped one, or that of a workload.
+    """A metric: shipped, or defined by a workload.
 
     Example:
         >>> f1 = raybench.Metric(name="f1", direction="max", is_share=True)
@@ -79,7 +79,7 @@ class Metric:
 
     @property
     def words(self) -> str:
-        """Name for a sentence: `mean absolute error`; that of other metrics is unchanged."""
+        """Name for a sentence: `mean absolute error`; names of other metrics are unchanged."""
         return WORDS.get(self.name, self.name)
 
     @property

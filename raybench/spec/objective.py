@@ -39,7 +39,7 @@ class Objective(Document):
     within `max_train_seconds` (`best_at_budget`)."""
     metric: str | None = None
     """Metric on the validation split: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
-    mean_absolute_error, or that of the workload; by default that of the task."""
+    mean_absolute_error, or the workload's own; by default the metric of the task."""
     direction: Direction | None = None
     """Whether higher (`max`) or lower (`min`) is better; only needed for metrics that your own
     training loop reports."""
@@ -233,7 +233,7 @@ MISS_WEIGHT = 2.0
 MIN_SECONDS = 1e-3
 """Lower bound of times in a score, in seconds, because log(0) is undefined."""
 MOST_UNKNOWN = 20.0
-"""Worst `shortfall` if the baseline is unknown: that of a value of 240 million."""
+"""Worst `shortfall` if the baseline is unknown: the shortfall of a value of 240 million."""
 BEST_OF_MANY = 3.0
 """Standard errors of an automatic target above the baseline if a test split checks the winner: the
 best evaluation of a search on pure noise is 2.5 to 4 above."""

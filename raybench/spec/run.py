@@ -219,7 +219,7 @@ class RunSpec(Document):
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay, not applied to biases and normalization parameters."""
     momentum: Decay | None = None
-    """Momentum of sgd, lars and muon; by default that of the optimizer (0.9; muon 0.95)."""
+    """Momentum of sgd, lars and muon; by default 0.9 (muon 0.95)."""
     nesterov: bool = False
     """Whether sgd uses Nesterov momentum; muon always does."""
     beta1: Decay = 0.9
@@ -227,7 +227,7 @@ class RunSpec(Document):
     beta2: Decay | None = None
     """Decay of the second moment (all but sgd and lars); by default 0.999."""
     epsilon: PositiveFloat | None = None
-    """Term added to denominators; by default that of the optimizer (1e-8; lamb 1e-6)."""
+    """Term added to denominators; by default 1e-8 (lamb 1e-6)."""
     trust_coefficient: PositiveFloat = 0.001
     """Trust coefficient of lars."""
     clip_norm: PositiveFloat | None = None
@@ -248,7 +248,7 @@ class RunSpec(Document):
     frozen_epochs: NonNegativeFloat | Literal["all"] = 0.0
     """Epochs in which only the head of a library's model is trained; `all` for all epochs."""
     sync_batch_norm: bool = False
-    """Whether batch normalization uses the samples of all workers instead of those of each worker.
+    """Whether batch normalization uses the samples of all workers instead of each worker's own.
     Requires GPUs and `accumulate: 1`."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     """Floating-point precision of the forward and backward pass; weights stay fp32. `tf32`

@@ -334,7 +334,7 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
                 )
         asked = base.get("objective")
         if isinstance(asked, dict) and not {"kind", "target"} & asked.keys():
-            base = base | {"objective": BASE["objective"] | asked}  # a metric alone, say
+            base = base | {"objective": BASE["objective"] | asked}  # only a metric, for example
         validate(RunSpec, BASE | base, f"{source}: base")
         content = content | {"base": BASE | base}
     for key in OWN_KEYS:

@@ -34,7 +34,7 @@ MOST = 200
 
 
 class ConfirmSpec(Document):
-    """Confirmation: the best candidates run with new seeds, then the winners run alone."""
+    """Confirmation: the best candidates rerun with new seeds, then each winner runs alone."""
 
     race: Annotated[int, Field(ge=0, le=MOST)] = 24
     """Number of confirmation runs, with new seeds, that the best candidates of the search share to
@@ -74,9 +74,9 @@ class SearchSpec(Document):
     """Time budget of the study in seconds, including start-up and confirmation; the search ends
     when the remaining seconds are needed for confirmation. By default, there is no budget."""
     trial_seconds: PositiveFloat | None = None
-    """Maximum wall-clock seconds of a run on its workers, including set-up and evaluations. A
-    longer run fails (`timeout`), workers that hang are replaced, and the search continues; by
-    default, there is no limit."""
+    """Maximum wall-clock seconds of a run on its workers, including setup and evaluations. A longer
+    run fails (`timeout`), workers that hang are replaced, and the search continues; by default,
+    there is no limit."""
     concurrency: PositiveInt | None = None
     """Maximum number of concurrent trials; by default as many as fit the cluster."""
     sampler: Literal["model", "tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "model"
@@ -116,8 +116,8 @@ class StudySpec(Document):
     confirm: ConfirmSpec = ConfirmSpec()
     """Confirmation of the winners."""
     auto: list[AutoKey] = []
-    """Keys that reference runs set before the search: those of the objective that are `auto`, and
-    the evaluation interval by default. Not for files."""
+    """Keys that reference runs set before the search: the keys of the objective that are `auto`,
+    and by default the evaluation interval. Not for files."""
     is_set: bool = False
     """Whether reference runs have set the keys in `auto`. Not for files."""
     price: PositiveFloat | None = None

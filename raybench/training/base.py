@@ -33,8 +33,8 @@ class Step:
     Several replicas in the process each take an equal part of the columns, in order."""
     weights: NDArray[np.float32]
     """(passes, samples): weight of a sample's loss: 1 / samples of all workers, so that the
-    workers' gradients *sum* to that of the global batch; times `Split.weights` if the data have
-    weights and samples are not mixed (`reading.Samples.mixed`); 0 for padding."""
+    workers' gradients *sum* to the gradient of the global batch; times `Split.weights` if the data
+    have weights and samples are not mixed (`reading.Samples.mixed`); 0 for padding."""
     shares: NDArray[np.float32]
     """(passes, replicas of this process): samples of a pass without padding, divided by the samples
     of all workers in the step. Scales what a model adds to the loss of a whole pass."""
@@ -214,8 +214,8 @@ class BaseTrainer(Protocol):
         return log
 
     def memory_peak_bytes(self) -> int | None:
-        """Return the peak memory since this trainer was made, in bytes; with several GPUs that of
-        the fullest one."""
+        """Return the peak memory since this trainer was made, in bytes; with several GPUs the
+        largest of their peaks."""
         return self._memory.highest()
 
     def skipped_steps(self) -> int:

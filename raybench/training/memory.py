@@ -49,7 +49,8 @@ def peak_bytes() -> int | None:
 
 
 class Memory:
-    """Memory of a worker's tensors: here that of the process; backends have a subclass for GPUs."""
+    """Memory of a worker's tensors: here of the whole process; backends have a subclass for
+    GPUs."""
 
     def __init__(self) -> None:
         self._highest = 0

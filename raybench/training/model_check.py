@@ -42,9 +42,9 @@ def check_start(
 ) -> list[str]:
     """Check on a worker that a run can train its model.
 
-    Builds a model beside that of the run and takes a few samples of the real data through model,
-    loss, metric and backward pass; once in a process for each model. Shipped workloads, and those
-    given by layers, are known to work. Rank 0 checks for all.
+    Builds a second model and passes a few samples of the real data through model, loss, metric and
+    backward pass; once per process and model. Shipped workloads, and those given by layers, are
+    known to work. Rank 0 checks for all.
 
     Returns:
         Warnings, in sentences.

@@ -165,7 +165,7 @@ class Run:
     def training(self) -> Iterator[None]:
         """Count the enclosed time as training time, on all workers alike.
 
-        May be entered any number of times between two reports. All other time (evaluation, set-up,
+        May be entered any number of times between two reports. All other time (evaluation, setup,
         compilation of a first step) is not training time.
         """
         self._refuse_stopped()
@@ -300,7 +300,7 @@ class Run:
 
         Surplus seconds become evaluation. Missing seconds, as of a command that trains while its
         lines wait, are taken from the phases that ran meanwhile: from waiting for the driver (which
-        counts as `report` there), then evaluation, then set-up.
+        counts as `report` there), then evaluation, then setup.
         """
         lack_s = train_s - self.elapsed_training()
         self._ledger.move(max(-lack_s, 0.0), "train", "eval")
@@ -606,7 +606,7 @@ class OwnTrainer:
     def _set_surroundings(self) -> None:
         """Set the environment by which trainers find the other workers, and the run's folder.
 
-        One worker alone finds no launcher, as in a script that is started by itself.
+        A single worker finds no launcher, as in a script that is started directly.
         """
         run = self.run
         if self._spec.framework == "torch":
@@ -647,7 +647,7 @@ class PlainWorld(DistributedContext):
 
 
 class LoopAdapter:
-    """Framework functions that a user's loop needs; here those of `python`.
+    """Framework functions that a user's loop needs; here for `python`.
 
     The modules torch/own.py and tensorflow/own.py each have a subclass `Adapter`.
     """

@@ -91,7 +91,7 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
 
 
 def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -> None:
-    """Raise RefusedStateError if saved shapes, by name, differ from those of the built model."""
+    """Raise RefusedStateError if saved shapes, by name, differ from the built model's."""
     for name in (*saved, *built):
         if saved.get(name) != built.get(name):
             raise RefusedStateError(

@@ -12,7 +12,7 @@ def call_within(seconds: float, function: Callable[[], T], *, name: str) -> T:
     """Call a function in a daemon thread and return its result.
 
     Args:
-        seconds: Time limit. A call that exceeds it goes on in its thread until the process ends.
+        seconds: Time limit. A call that exceeds it continues in its thread until the process ends.
         function: Function to call.
         name: Name of the thread.
 

@@ -113,7 +113,7 @@ def meanwhile(environment: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_token() -> Iterator[None]:
-    """Use a token for one session, whatever the environment says of tokens.
+    """Use a token for one session, regardless of the environment's token settings.
 
     Ray would write its own to the home folder, which may be read-only in a container, and would use
     none with `RAY_AUTH_MODE=disabled`.

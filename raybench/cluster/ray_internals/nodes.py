@@ -16,7 +16,7 @@ from raybench.cluster.layout import Node
 from raybench.spec.run import Placement
 
 HEAD = "node:__internal_head__"
-"""Resource of the head alone, which has one."""
+"""Resource that only the head has, one unit of it."""
 ADDRESS = "node:"
 """Prefix of the resource that every node has one of, named by its address."""
 NOMINAL = 0.0001

@@ -103,7 +103,7 @@ def _see_no_gpu() -> None:
 
 
 def _meet_in_file(worker_group: Any, file: str, timeout_s: int) -> None:
-    """Make torch's process group through a new file; one worker alone needs none."""
+    """Make torch's process group through a new file; a single worker needs none."""
     size, gpus = len(worker_group), worker_group.get_resources_per_worker().get("GPU", 0)
     named = {"backend": "nccl" if gpus else "gloo", "size": size, "file": file}
     joining = [

@@ -156,7 +156,7 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
 
 
 def _flat(labels: Array, task: Task | None, place: str) -> Array:
-    """Return the labels without a last axis of 1, which those of Keras have."""
+    """Return the labels without a last axis of 1, which the labels of Keras datasets have."""
     if labels.ndim == 2 and labels.shape[1] == 1 and task != "language_modelling":
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "fiubUS" or len(labels) == 0:

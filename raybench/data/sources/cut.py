@@ -68,7 +68,7 @@ TYPICAL_SHARE = 0.1  # default share of all samples for validation; the test has
 def mixed_order(
     labels: npt.NDArray[np.int64] | None, number: int, *, seed: int
 ) -> npt.NDArray[np.int64]:
-    """Return a permutation of `number` samples that depends on `seed` alone.
+    """Return a permutation of `number` samples that depends only on `seed`.
 
     With labels (N,) each class has its share of any part of the order, to within one sample.
     """

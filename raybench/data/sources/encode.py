@@ -1,4 +1,4 @@
-"""Encoders that turn columns of a table into features, learned from the training rows alone.
+"""Encoders that turn columns of a table into features, fitted on the training rows only.
 
 Encoders are plain data: a saved model encodes new rows by them.
 """

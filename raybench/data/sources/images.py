@@ -77,7 +77,7 @@ class ImageForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead:
-    """Header of an image file; width and height are those of the upright image."""
+    """Header of an image file; width and height refer to the upright image."""
 
     name: str
     width: int
@@ -189,7 +189,7 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
 
 
 def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
-    """Return `dataset.white`, or the least of WHITES that the largest values do not exceed."""
+    """Return `dataset.white`, or the smallest of WHITES that the largest values do not exceed."""
     if not brightest:
         return spec.white
     most = max(brightest)

@@ -114,7 +114,7 @@ def _learn(spec: DatasetSpec, name: str, train: Member, seen: ColumnValues) -> e
     table, kind = train.table, train.table.kind(name)
     is_asked = spec.columns is not None
     if isinstance(seen, list):
-        # Whole numbers alone: dates in order may still be useful.
+        # Only whole numbers: dates in order may still be useful.
         counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
         is_flag, numbers = pa.types.is_boolean(kind), np.concatenate(seen)
         form = table.forms.get(name)

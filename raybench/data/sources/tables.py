@@ -176,7 +176,7 @@ def _source(spec: DatasetSpec, found: Sequence[File], keys: Sequence[str] | None
 
 
 def is_picture_type(kind: Any) -> bool:
-    """Return whether a type of pyarrow is that of Hugging Face's images: bytes, or a path."""
+    """Return whether a pyarrow type is the image type of Hugging Face: bytes, or a path."""
     return pa.types.is_struct(kind) and bool({field.name for field in kind} & {"bytes", "path"})
 
 
@@ -232,7 +232,7 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
 
 
 def _image_files(column: str, tables: Tables) -> list[File]:
-    """Return the existing files of a column of paths: if one changes, all are decoded anew."""
+    """Return the existing files of a column of paths: if one changes, all are decoded again."""
     found = {}
     for table in tables.values():
         if column not in table.schema.names or not table.is_text(column):

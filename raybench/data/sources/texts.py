@@ -1,4 +1,4 @@
-"""Texts as token ids, numbered by the training texts alone: a column, or running text."""
+"""Texts as token ids, with a vocabulary from the training texts only: a column, or running text."""
 
 import re
 from collections import Counter
@@ -178,7 +178,7 @@ MEMORY_FACTOR = 20
 
 
 def running_texts(path: Path) -> dict[str, str]:
-    """Return the text of a file or of all files of a folder, by split, or as `train` alone."""
+    """Return the text of a file or of all files of a folder, by split, or only as `train`."""
     files = [path] if path.is_file() else find_files(path, TEXT_ENDINGS)
     if not files:
         raise UserError(

@@ -33,8 +33,8 @@ def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:
-    """Return the states of random numbers of a model, each once: those of its generators, in any
-    layer and attribute, and Keras's global one."""
+    """Return the distinct random states of a model: of its generators, in any layer and attribute,
+    and Keras's global state."""
     own = [one for layer in all_layers(model) for one in layer._seed_generators]
     shared = importlib.import_module("keras.src.random.seed_generator").global_seed_generator()
     return list({id(one.state): one.state for one in (*own, shared)}.values())

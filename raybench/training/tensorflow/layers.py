@@ -140,7 +140,7 @@ class BatchNorm(keras.layers.BatchNormalization):
 
     Keras uses the biased one: for 16 samples and a last map of one pixel it is a sixteenth smaller.
     Uses TensorFlow's fused kernel, which Keras does not; with `synchronized`, which covers the
-    samples of all workers, the layer is that of Keras.
+    samples of all workers, it is Keras's own layer.
     """
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:

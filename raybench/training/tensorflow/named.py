@@ -291,7 +291,7 @@ def _block(inputs: Any, block: Block) -> Any:
 
 def _conv(inputs: Any, conv: ConvSpec) -> Any:
     padding = "same"
-    if conv.stride > 1 and conv.kernel > 1:  # Keras's "same" would pad the far side alone
+    if conv.stride > 1 and conv.kernel > 1:  # Keras's "same" pads only the far side
         inputs = keras.layers.ZeroPadding2D(conv.kernel // 2)(inputs)
         padding = "valid"
     given = {"padding": padding, "strides": conv.stride, "use_bias": False, "name": conv.name}

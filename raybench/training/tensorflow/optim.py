@@ -138,7 +138,7 @@ class Optimizer(keras.optimizers.Optimizer):
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return the numbers that all updates of a step share, for variables of one type.
 
-        `step` (from 1) and `rate` are float64: in float32, 1 - 0.999 alone is off by 1e-5.
+        `step` (from 1) and `rate` are float64: in float32, 1 - 0.999 is already off by 1e-5.
         """
         del kind, step, rate
         return ()

@@ -100,7 +100,7 @@ def set_values(variables: list[tf.Variable], values: list[Array]) -> None:
 def seed_layers(
     model: keras.Model, strategy: tf.distribute.Strategy, seed: int
 ) -> list[keras.Variable]:
-    """Seed the random streams of a model with functions of `seed`, those of the second replica in
+    """Seed the random streams of a model with functions of `seed`, streams of the second replica in
     this process with `seed` + 1, and so on; also seed Python and numpy.
 
     Call in the scope of the strategy. Returns the states of the streams.
@@ -283,6 +283,6 @@ def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer
 
 
 def _has_own(layer: keras.layers.Layer) -> bool:
-    """Return whether a layer has variables of its own, not only those of its inner layers."""
+    """Return whether a layer has its own variables, besides the variables of its inner layers."""
     below = {id(one) for inner in all_layers(layer)[1:] for one in inner.trainable_variables}
     return any(id(one) not in below for one in layer.trainable_variables)

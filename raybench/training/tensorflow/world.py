@@ -34,8 +34,8 @@ class World(DistributedContext):
         self._sum_over_workers = tf.function(self._reduce_rows, [rows])
 
     def data_device(self) -> AbstractContextManager[object]:
-        """Traced: context on the device that holds the data of this process, that of the first
-        replica.
+        """Traced: context on the device that holds the data of this process, which is the first
+        replica's.
 
         The other replicas fetch only their batches from there.
         """
@@ -180,11 +180,11 @@ class Exchange:
         self.options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=round(spec.bucket_mb * MIB)
         )
-        """Communication options in addition to those of the strategy (`communication`)."""
+        """Communication options in addition to the strategy's own (`communication`)."""
 
     def __call__(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sum of the gradients of all workers; without exchange, those of this one times
-        the number of workers."""
+        """Return the sum of the gradients of all workers; without exchange, this worker's gradients
+        times the number of workers."""
         if not self._is_on:
             return [tf.convert_to_tensor(part) * self._num_workers for part in parts]
         sent = [tf.cast(part, self._wire) for part in parts] if self._wire else parts

@@ -94,7 +94,7 @@ class TorchPositions(nn.Module):
 
 
 class TorchGlobalAveragePool(nn.Module):
-    """Mean over all axes between those of samples and channels."""
+    """Mean over all axes between samples and channels."""
 
     def __init__(self, *, is_image: bool) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ class World(DistributedContext):
     ) -> None:
         self.rank, self.num_workers = rank, num_workers
         self.torch_device = torch.device(device)
-        """Device of the model and the data, that of the first replica."""
+        """Device of the model and the data, which is the first replica's."""
         self.replica_devices = [self.torch_device]
         """Device of each replica in this process; several replicas use the GPUs from index 0."""
         if num_replicas > 1:
