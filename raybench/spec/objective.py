@@ -51,13 +51,15 @@ class Objective(Document):
     `accuracy=([0-9.]+)`. Groups named `train_s`, `samples` and `test` are also read. By default the
     output is lines of JSON."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """Value of the metric to reach; an accuracy is a fraction: 0.98, not 98."""
+    """Value of the metric to reach; an accuracy is a fraction: 0.98, not 98. In a search, reference
+    runs set `auto`."""
     baseline_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Metric of a constant prediction; by default computed from the labels."""
     hold: Annotated[PositiveInt, Field(le=1000)] = 1
     """Consecutive evaluations that must reach the target; the time of the first one counts."""
     max_train_seconds: PositiveFloat = 60.0
-    """Maximum training seconds; the run ends at the next evaluation."""
+    """Maximum training seconds; the run ends at the next evaluation. In a search, a reference run
+    sets `auto`."""
 
     @field_validator("metric_pattern")
     @classmethod

@@ -264,7 +264,8 @@ class RunSpec(Document):
     data that are augmented or read on demand; data in memory need none. One thread at a time reads
     samples on demand. More threads than `cpus_per_worker` do not help."""
     eval_every_samples: PositiveInt | None = None
-    """Training samples between two evaluations; by default one epoch."""
+    """Training samples between two evaluations; by default one epoch, or in a search an interval
+    that reference runs set."""
     seed: Seed = 0
     """Seed of initial weights, dropout and sample order."""
     checkpoint_every_s: NonNegativeFloat = 300.0
