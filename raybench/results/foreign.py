@@ -19,7 +19,7 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.metric import METRICS, OTHER_METRIC_NAMES, Direction, Metric
 from raybench.spec.objective import BUDGET, TIME, naming
 from raybench.spec.own_loop import OWN_DATA
-from raybench.spec.run import OPEN, RunSpec, is_key, nested
+from raybench.spec.run import OPEN, OPTIMIZERS, RunSpec, is_key, nested
 from raybench.spec.space import NOT_SEARCHED
 from raybench.spec.text import counted
 from raybench.spec.values import identity
@@ -34,7 +34,7 @@ OTHER_KEYS = {"lr": "learning_rate", "batch_size": "batch_size_per_worker"}
 OTHER_NAMES = OTHER_KEYS | dict.fromkeys(
     ("train_s", "duration", "runtime", "_runtime", "train_runtime", "time_total_s"), SECONDS
 )
-BOOKKEEPING = ("trial", "number", "run", "run_id", "id", "name", "state", "status", "seed")
+BOOKKEEPING = ("", "trial", "number", "run", "run_id", "id", "name", "state", "status", "seed")
 """Columns that are neither settings nor results."""
 SETTING = re.compile(r"^(params[._]|config[/.])")
 """Prefix of settings in the tables of MLflow, Optuna and Ray Tune, whose other columns are none."""
@@ -42,6 +42,7 @@ MEASURE = re.compile(r"^(metrics\.|user_attrs_)")
 VALIDATION = re.compile(r"^(val|valid|validation|eval)[_/]")
 NOT_ENDED = ("failed", "fail", "pruned", "killed", "running")
 """States of rows that are left out."""
+MOST_SAMPLES = 2**53
 FINISHED = (3, "FINISHED")
 """Status of a finished run of MLflow."""
 
@@ -233,7 +234,7 @@ def _metric_of(
     if len(found) != 1:
         raise UserError(
             f"{place}: which column is the metric? Name it with --metric; there are "
-            f"{', '.join(found or meanings)}.",
+            f"{', '.join(found or meanings) or 'none'}.",
             ErrorCode.MISSING if metric is None else ErrorCode.UNKNOWN_NAME,
         )
     ((name, column),) = found.items()
@@ -289,6 +290,8 @@ def write_imported(
     lines = []
     for number, run in enumerate(runs):
         settings = {key: one for key, one in run.items() if is_key(key)}
+        if (optimizer := str(settings.get("optimizer")).lower()) in OPTIMIZERS:  # Adam, SGD
+            settings["optimizer"] = optimizer
         for key, one in settings.items():
             space.setdefault(key, {})[identity(one)] = one
         spec = _spec(nested(settings) | study, f"{place}, run {number + 1}")
@@ -324,7 +327,7 @@ def _line(name: str, spec: RunSpec, run: Mapping[str, Any], value: float) -> dic
     last = Evaluation(
         index=0,
         epoch=math.nan,
-        samples=int(positive_number(run.get(SAMPLES)) or 0),
+        samples=int(min(positive_number(run.get(SAMPLES)) or 0, MOST_SAMPLES)),
         train_s=seconds,
         train_loss=math.nan,
         value=value,

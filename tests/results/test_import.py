@@ -103,12 +103,22 @@ def test_tables_that_tools_write_need_no_names(tool: str, capsys: Capture) -> No
     assert study.trials["best_accuracy"].tolist() == [0.9]
 
 
+def test_what_tables_of_others_hold(capsys: Capture) -> None:
+    """An index without a name, names of classes, numbers beyond reason."""
+    Path("runs.csv").write_text(",optimizer,lr,loss,samples\n0,AdamW,0.1,2,1e30\n1,SGD,0.1,1,5\n")
+    imported(capsys, "runs.csv")
+    trials = raybench.load("results/old").trials
+    assert trials["optimizer"].tolist() == ["adamw", "sgd"]
+    assert trials["samples"].tolist() == [2**53, 5]
+
+
 @pytest.mark.parametrize(
     ("table", "words", "code", "names"),
     [
         (TABLE, ("--metric", "accuracy"), "missing", ("dropout", "train_accuracy")),
         (TABLE, ("--metric", "f1", *NAMED), "unknown_name", ("--metric", "val_accuracy")),
         ("lr,x\n1,2\n", (), "missing", ("--metric", "x")),
+        ("", (), "missing", ("runs.csv",)),
         ("lr,loss,accuracy\n1,2,1\n", (), "missing", ("loss", "accuracy")),
         ("lr,f1\n1,1\n", ("--metric", "f1"), "missing", ("--direction", "f1")),
         ("loss\n1\n", (), "missing", ("--column",)),
