@@ -31,7 +31,7 @@ from raybench.spec.errors import ErrorCode, UserError
 SPLITS = ("train", "validation", "test")
 LABEL_TYPES = (np.dtype(np.int64), np.dtype(np.float32))  # classes or tokens; numbers
 IGNORED = -100
-"""Label of a token that counts neither in the loss nor in a metric (language modelling)."""
+"""Label of a token that counts neither in the loss nor in a metric (language modeling)."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
 
 MOST_PREDICTED = 6
 BATCH_STATISTICS = (
-    "The model has batch normalisation over each worker's own samples, so what it learns depends "
+    "The model has batch normalization over each worker's own samples, so what it learns depends "
     "on the batch per worker too, and predictions (~) for other splits are rough. "
     "--set search.factorise=false --fresh samples workers like the rest."
 )

@@ -1,5 +1,6 @@
-"""Throughput model: the average of our law and those of others, weighted by how well each predicted
-the largest measured cells from the smaller ones, with intervals that hold beyond the measurements.
+"""Throughput model: the average of our law and of published laws, weighted by how well each law
+predicted the largest measured cells from the smaller cells, with intervals that also hold beyond
+the measurements.
 
 Laws are judged by extrapolation: the cells with the most workers are left out, then those with the
 next most too, all laws are fitted to the rest, and their errors give the weights (for normal errors
@@ -26,8 +27,8 @@ LEAST_S = 1e-9
 
 
 def ernest(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
-    """Return seconds by Ernest (Venkataraman 2016): a constant, the samples of a worker, log
-    workers and workers, none of them negative, by relative least squares."""
+    """Return step times predicted by Ernest (Venkataraman 2016): a constant, the samples of a
+    worker, log workers and workers, none of them negative, by relative least squares."""
 
     def design(some: Sequence[Cell]) -> Floats:
         at = Layout.of(some)
@@ -104,13 +105,13 @@ were measured, or are not asked for, and where the network between nodes has nev
 CLOSE = 0.05
 """Relative error below which laws are equally good."""
 LARGEST = 1.0
-"""Logarithm of the error that counts at most: a law that is off by more is no worse for it."""
+"""Largest log error that counts: larger errors of a law are clipped to it."""
 CELLS_A_POWER, MOST_POWER = 4, 2.0
 """Cells predicted for each power of the mean square, and the highest power."""
 FARTHEST = 0.3
-"""Logarithm by which another law moves a prediction at most."""
+"""Largest log factor by which another law moves a prediction."""
 CUTS = 2
-"""Largest numbers of workers that are left out, one and then both."""
+"""How many of the largest worker counts are left out: first one, then both."""
 
 DOUBT = 0.06
 """Added to an interval's half, in squares, for each doubling of the workers beyond any measured,
@@ -122,7 +123,7 @@ predictions were good; distance in half intervals above which an odd cell counts
 
 @dataclass(frozen=True)
 class StepPrediction:
-    """Seconds of a step, and the interval that a measurement of it is in nine times of ten."""
+    """Predicted seconds of a step, with the 90 % interval of a measurement."""
 
     cell: Cell
     step_s: float
@@ -142,7 +143,7 @@ class StepPrediction:
 
 @dataclass(frozen=True)
 class Record:
-    """Record of the laws at the largest cells, from the smaller ones."""
+    """Errors of the laws at the largest cells, when fitted to the smaller cells."""
 
     errors: Floats
     """Logarithms of predicted over measured seconds: a row for each law, ours first."""
@@ -151,7 +152,8 @@ class Record:
 
     @classmethod
     def of(cls, observed: Observed, priors: Priors) -> "Record":
-        """Predict the cells with the most workers, and then with the two most, from the rest."""
+        """Predict the cells with the largest worker count, then with the two largest counts, from
+        the rest."""
         at = Layout.of(observed.cells)
         errors, distances = [np.zeros((1 + len(OTHERS), 0))], [np.zeros(0)]
         for most in np.unique(at.workers)[:-1][::-1][:CUTS]:
@@ -169,7 +171,7 @@ class Record:
         return cls(np.concatenate(errors, axis=1), np.concatenate(distances))
 
     def shares(self, trusted: float) -> Floats:
-        """Return how much each law counts; they sum to one."""
+        """Return the weights of the laws, which sum to 1."""
         number = self.errors.shape[1]
         if not number:
             return np.asarray(np.eye(1 + len(OTHERS))[0])
@@ -203,7 +205,8 @@ class ThroughputModel:
 
     @classmethod
     def fit(cls, observed: Observed, priors: Priors = PRIORS) -> "ThroughputModel":
-        """Fit to measured cells; one is enough, and leaves most of it to the priors."""
+        """Fit to measured cells; a single cell is enough, but leaves most parameters to the
+        priors."""
         return cls(LawFit.fit(observed, priors), Record.of(observed, priors))
 
     @property
@@ -212,7 +215,7 @@ class ThroughputModel:
         return self.own.observed
 
     def without(self, index: int) -> "ThroughputModel":
-        """Return the model fitted without a cell; misfits and the laws' shares are kept."""
+        """Return the model fitted without a cell; misfits and the weights of the laws are kept."""
         return replace(self, own=self.own.without(index))
 
     def predict(self, cells: Sequence[Cell]) -> list[StepPrediction]:
@@ -254,7 +257,7 @@ NEXT = 2
 STEPS = 100
 """Steps of a cell's short run, which its cost counts."""
 BATCHES = 12
-"""Measured batches, nearest to the asked one, that are tried."""
+"""Number of measured batch sizes to try, nearest to the requested batch size."""
 ALIKE = 1.05
 """Cells whose interval is within this factor of the narrowest are tied: the cheapest wins."""
 

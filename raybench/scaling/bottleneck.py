@@ -65,7 +65,7 @@ class Outlook:
     def of(
         cls, spec: RunSpec, probes: Probes, times: Mapping[Probe, Sequence[float]], num_nodes: int
     ) -> "Outlook":
-        """Fit the model; workers that exchange nothing count as single workers."""
+        """Fit the model; workers without gradient exchange count as single workers."""
         rows = []
         for probe in (one for one in probes.names if not one.reads):
             workers, nodes = (spec.num_workers, num_nodes) if probe.exchanges else (1, 1)
@@ -163,7 +163,7 @@ class Outlook:
 
 
 def is_ahead(spec: RunSpec) -> bool:
-    """Return whether samples are prepared during earlier steps; augmented ones always are."""
+    """Return whether samples are prepared during earlier steps; augmented samples always are."""
     return bool(spec.prefetch or spec.augment)
 
 

@@ -31,7 +31,7 @@ SHARES = (0.25, 0.5, 0.75, 0.95)
 GRID = np.arange(1, 401) / 400
 """Shares of an interval's steps, SHARES among them."""
 WHOLE_EPOCH = 1 - 1e-9
-"""Epochs from which on the first one is complete, up to rounding."""
+"""Number of epochs from which the first epoch is complete, up to rounding."""
 
 
 def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
@@ -46,7 +46,7 @@ def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
 def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
     """Return the steady state of a run, which follows its first epoch.
 
-    A run of one epoch counts from its first evaluation, a run with one evaluation as a whole.
+    A run of one epoch counts from its first evaluation, a run with a single evaluation as a whole.
 
     Args:
         curve: Evaluations of the run.
@@ -110,7 +110,7 @@ FAR = 1.5
 median step of its cell, or if its first epoch is slower by this factor than the median."""
 FIRST = "first_epoch_train_samples_per_s"
 MISSES = ("nan", "oom")
-"""Failures that count as misses of the target; others say nothing about it."""
+"""Failures that count as misses of the target; other failures are no evidence about it."""
 RUN_COLUMNS = (
     *("trial", "cell", "repeat", "seed", "failure", "stop", "num_nodes", "accelerators"),
     "samples_per_s",
@@ -228,7 +228,7 @@ def _row(
 
 
 def median_time(times: "pd.Series[float]") -> float:
-    """Return the median of times; missing ones count as infinite."""
+    """Return the median of times; missing times count as infinite."""
     ordered = np.sort(times.fillna(np.inf).to_numpy(dtype=float))
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     # The mean of two middle times would be NaN if both were infinite.
@@ -448,7 +448,7 @@ def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a cell's speed-up over the best of its kind with one worker, if there is one."""
+    """Return a cell's speed-up over the best single-worker cell of its kind, if there is one."""
     alike = [one for one in rows if one[KIND] == row[KIND] and one["num_workers"] == 1 and one["n"]]
     if not alike or not row["n"]:
         return {}
@@ -467,7 +467,7 @@ def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the shares of a cell's step that follow from other cells: see `cell_table`."""
+    """Return the shares of a cell's step that are derived from other cells: see `cell_table`."""
     found: dict[str, Any] = {}
     for other in rows:
         if other["batch_size_per_worker"] != row["batch_size_per_worker"] or not other["n"]:

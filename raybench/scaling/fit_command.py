@@ -123,7 +123,7 @@ MOST_WORKERS = 1_000_000
 def check_predict(predict: str | None) -> None:
     """Raise UserError for a `--predict` that is neither numbers of workers nor a file of cells.
 
-    Called before anything runs; which series there are is known only after the measurements.
+    Called before anything runs; the series are known only after the measurements.
     """
     if predict is not None and _worker_numbers(predict) is None:
         read_rows(Path(predict), CellRow)
@@ -232,7 +232,7 @@ def is_beyond(model: ThroughputModel, cell: Cell) -> bool:
 
 
 MOST_LEFT_OUT = 40
-"""Cells that are left out one by one, at most: enough for the median error."""
+"""Maximum number of cells that are left out one by one: enough for the median error."""
 
 
 @dataclass(frozen=True)

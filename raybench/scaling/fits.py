@@ -44,9 +44,9 @@ from raybench.spec.text import counted
 from raybench.stats.step_times import NoiseSums
 
 DOUBLINGS = 2
-"""Default of `predict`: this number of doublings of the most workers measured."""
+"""Default of `predict`: number of doublings of the largest measured worker count."""
 LEAST_CELLS = 3
-"""Fewest cells of a series that is fitted: leave-one-out needs two more."""
+"""Smallest number of cells of a series that is fitted: leave-one-out needs two more."""
 
 
 def fit_study(
@@ -57,7 +57,7 @@ def fit_study(
     Args:
         *studies: Scaling studies of one training.
         predict: Numbers of workers or a file of cells to predict; None: the next DOUBLINGS of the
-            most workers measured.
+            largest measured worker count.
         are_few_enough: Also fit series of fewer than LEAST_CELLS cells or on one number of workers.
 
     Returns:
@@ -144,11 +144,12 @@ def noise_scales(evaluations: Iterable[NoiseSums], *, decay: float = DECAY) -> l
     """Return the gradient noise scale [samples] after each evaluation of a run.
 
     Args:
-        evaluations: `Evaluation.noise_scale` of the run; the steps of one have equal weights.
+        evaluations: `Evaluation.noise_scale` of the run; the steps of an evaluation have equal
+            weights.
         decay: Decay of the moving averages per step; with 0.99 the result lags about 100 steps.
 
     Returns:
-        B_simple per evaluation, infinite where noise hides the gradient.
+        B_simple per evaluation, infinite if noise hides the gradient.
     """
     found, gradient, noise = [], 0.0, 0.0
     for sums in evaluations:
@@ -238,13 +239,13 @@ def target_plans(
 ) -> list[TargetPlan]:
     """Return a plan for each fitted series; [] if no study has a target.
 
-    Batch sizes are those that ran (for a single one also TIMES it, by the gradient noise scale),
-    layouts those that ran and those that were predicted.
+    The plans use batch sizes that ran (if only one ran, also TIMES that batch size, by the gradient
+    noise scale), and layouts that ran or were predicted.
 
     Args:
         studies: Scaling studies of one training.
         fitted: Their fitted series.
-        terms: Prices and limits; None: those of the first study.
+        terms: Prices and limits; None: as in the first study.
     """
     if all(one.target is None for one in studies):
         return []

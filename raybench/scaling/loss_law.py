@@ -50,8 +50,9 @@ class LossLaw:
     Args:
         parameters: Model parameters of each run, shape [runs].
         samples: Training samples of each run, shape [runs].
-        loss: Loss of each run, shape [runs]; of runs of the same size, the best one is used.
-        error: Standard deviation of the log loss of a run beside its distance from the law.
+        loss: Loss of each run, shape [runs]; of runs of the same size, the best run is used.
+        error: Standard deviation of the log loss of a run, in addition to its distance from the
+            law.
 
     Raises:
         UserError: All runs have one size, or the loss does not fall from the smallest to the

@@ -1,4 +1,4 @@
-"""Measured steps: cells, the CSV file that they are read from, and repeats taken together."""
+"""Measured steps: cells, the CSV file that they are read from, and the pooling of repeats."""
 
 import csv
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from raybench.spec.text import clean
 
 Floats = npt.NDArray[np.float64]
 NINE_OF_TEN = 1.645
-"""Standard deviations of a normal distribution on each side of nine tenths of it."""
+"""Standard deviations from the mean to the ends of the central 90 % of a normal distribution."""
 
 
 class Predicted(NamedTuple):
-    """A value with its 90 % interval; an end is 0 or infinite if nothing bounds it."""
+    """A value with its 90 % interval; an end is 0 or infinite if it is unbounded."""
 
     value: float
     low: float
@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Layout:
-    """Cells as arrays of the same length, for arithmetic on all of them at once."""
+    """Cells as arrays of equal length, for vectorized arithmetic."""
 
     workers: Floats
     nodes: Floats
@@ -69,7 +69,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class SeriesKey(NamedTuple):
-    """Key of a series, to which one throughput model is fitted; "" where not named."""
+    """Key of a series, to which one throughput model is fitted; "" if not named."""
 
     model: str = ""
     gpu_type: str = ""
@@ -205,8 +205,8 @@ USUAL_NOISE = 0.03
 """Expected relative spread between repeats, and its weight in repeats."""
 USUAL_WEIGHT = 4
 STALL = 4.0
-"""Deviations of repeats from their cell's median are clipped to this multiple of the usual one: a
-stall of hours does not make all others noisy."""
+"""Deviations of repeats from their cell's median are clipped to this multiple of the typical
+deviation, so that a stall of hours does not make all other cells noisy."""
 
 
 @dataclass(frozen=True)

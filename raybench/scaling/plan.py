@@ -26,8 +26,8 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.prices import CPU, MachinePrice
 
 TIE = 0.05
-"""Rows within this share of the best are tied; among them the one that is best by the other measure
-wins, so that no answer flips for a trivial predicted gain (petuum/adaptdl issue 27)."""
+"""Rows within this fraction of the best are tied; among them the row that is best by the other
+measure wins, so that no answer flips for a trivial predicted gain (petuum/adaptdl issue 27)."""
 FASTEST, CHEAPEST = "fastest", "cheapest"
 WITHIN, IN_TIME = "fastest within the budget", "cheapest by the deadline"
 KEYS = ["gpu_type", "num_workers", "num_nodes", "global_batch_size"]
@@ -114,7 +114,7 @@ def offers_of(
 def drawn_seconds(row: Mapping[Any, Any]) -> Floats:
     """Return equally probable seconds of a plan row's job, shape (DRAWS,).
 
-    The logarithm of its work is taken to be normal on either side of the median.
+    The log of its work is assumed to be normal on either side of the median.
     """
     quantiles = ndtri(middles(DRAWS))
     halves = [abs(math.log(row[key] / row["work_s"])) for key in ("low_work_s", "high_work_s")]
@@ -143,7 +143,8 @@ def plan(
     Args:
         samples: Samples to target by global batch size.
         step_times: Predicted steps by kind of worker (gpu_type).
-        layouts: Numbers of (workers, nodes); whole machines are filled whatever the nodes.
+        layouts: Numbers of (workers, nodes); whole machines are filled regardless of the number of
+            nodes.
         batch_sizes: Global batch sizes; those that do not divide among the workers, or from which
             the target is out of reach (`SamplesToTarget.reaches`), have no row.
         offers: Machines or workers to rent; None: each worker costs 1 per second.
@@ -288,7 +289,7 @@ def answers(
             row["keeps_deadline"] = chance(taken, seconds=deadline_s)
         if "measured_s" in table.columns:
             best = float(table.loc[table[measured[then]] <= limit, measured[least]].min())
-            row["loss"] = float(taken[measured[least]]) / best - 1  # NaN where none was
+            row["loss"] = float(taken[measured[least]]) / best - 1  # NaN if none was measured
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -39,7 +39,7 @@ from raybench.spec.scaling_study import Scaling, ScalingStudy, study_cells
 
 NOT_MEASURED = "not measured here"
 AGREE = 0.75
-"""Share of the pairs that must agree for a claim to hold, or not to hold."""
+"""Fraction of the pairs that must agree for a claim to hold, or not to hold."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Claim:
     ours: str
     """Figures of this study."""
     holds: bool | None
-    """Whether it holds; None if it was not measured as published, or pairs disagree."""
+    """Whether the claim holds; None if it was not measured as published, or if pairs disagree."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def judged(said: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
 def _by_pairs(
     said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
-    """Judge by a share AGREE of the known values; None if fewer agree either way."""
+    """Decide by a fraction AGREE of the known values; None if fewer agree either way."""
     unit, at = said.get("unit", "times"), said.get("judged_at")
     last = at
     if at is not None:
@@ -221,7 +221,7 @@ def _by_pairs(
 def _against(
     said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
-    """Judge whether the range over one key is larger than over another."""
+    """Test whether the range over one key is larger than over another."""
     other = points_of(cells, {**said, "over": said["against"]})
     if not points or not other:
         return None
@@ -232,7 +232,7 @@ def _against(
 
 
 def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]:
-    """Return the known values of cells by key, where there are at least `least`."""
+    """Return the known values of cells by key, for keys with at least `least` values."""
     groups: dict[Any, list[float]] = {}
     for one, value in points:
         groups.setdefault(one.key(key), []).append(value)

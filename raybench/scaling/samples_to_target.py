@@ -26,7 +26,7 @@ from raybench.scaling.measurements import Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
 
 LEAST_SPREAD = 0.01
-"""Least spread of the log samples of runs: with coarse evaluations all runs can look equal."""
+"""Smallest spread of the log samples of runs: with coarse evaluations all runs can look equal."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class BatchSize:
     samples: float | None
     """Median samples to target over all runs; None if too few reached it for a median."""
     at_least: float | None
-    """Lower bound of the median if there is none, and the runs give one."""
+    """Lower bound of the median if it is unknown and the runs give a bound."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Convergence:
 
     @property
     def medians(self) -> dict[BatchSize, float]:
-        """Median samples to target of the batch sizes that have one."""
+        """Median samples to target, for the batch sizes that have a median."""
         return {one: one.samples for one in self.batch_sizes if one.samples is not None}
 
 
@@ -108,13 +108,13 @@ def _batch_size(value: int, samples: Floats, spent: Floats) -> BatchSize:
 
 def _median(lasted: Floats, reached: np.ndarray) -> float | None:
     """Return the median of Kaplan and Meier (1958), with runs that missed as censored."""
-    from scipy.stats import CensoredData, ecdf  # late: it takes half a second
+    from scipy.stats import CensoredData, ecdf  # late import: it takes half a second
 
     known = CensoredData.right_censored(np.minimum(lasted, np.finfo(float).max), ~reached)
     left = ecdf(known).sf
     is_end = np.diff(left.probabilities, prepend=1.0) < 0
     ends, shares = left.quantiles[is_end], left.probabilities[is_end]
-    # A share of exactly a half lasts until the next run arrives.
+    # A fraction of exactly one half lasts until the next run arrives.
     at, below = (int((shares > 0.5 + near).sum()) for near in (1e-9, -1e-9))
     return float(ends[at] + ends[below]) / 2 if below < len(ends) else None
 
@@ -221,7 +221,7 @@ class SamplesToTarget:
     spread: float
     """Standard deviation of the log samples of a run."""
     tried: tuple[int, int]
-    """Least and greatest batch size with a known median."""
+    """Smallest and largest batch size with a known median."""
     missed: tuple[int, ...] = ()
     """Batch sizes at which most runs missed the target."""
 
@@ -252,8 +252,8 @@ class SamplesToTarget:
     def reaches(self, batch_size: float) -> bool:
         """Return whether the target is within reach from a batch size.
 
-        Not where most runs missed it, nor between such a batch size and the next that reached it:
-        the law does not model divergence.
+        It is not at batch sizes where most runs missed it, nor between such a batch size and the
+        next that reached it, since the law does not model divergence.
         """
         low, high = self.tried
         missed_below = any(size < low for size in self.missed) and batch_size < low
@@ -377,7 +377,7 @@ def from_noise_scale(
     Args:
         batch_size: Measured global batch size.
         samples: Its samples to target.
-        critical: Critical batch from the noise scale, taken to be right within FACTOR.
+        critical: Critical batch from the noise scale, assumed correct within FACTOR.
         missed: Batch sizes at which most runs missed the target.
     """
     if not 0 < critical < np.inf:

@@ -1,8 +1,8 @@
 """Shares of a step's time (compute, communication, input, overhead) from probes, and slow workers.
 
-The cost of a part is the time that the step takes less without it: probes are the same steps
-without the exchange, without reading data, and without both. This module says which run specs to
-train and in which order.
+The cost of a part is the time that a step saves without it: probes are the same steps without the
+exchange, without reading data, and without both. This module says which run specs to train and in
+which order.
 
 Slow workers are found from the time that each spends on its own work: in an exchange all wait for
 the slowest one, so that the step takes equally long on every rank.
@@ -36,7 +36,7 @@ SYNTHETIC_BYTES = 256 * 2**20
 VALIDATION_SAMPLES = 256
 """Synthetic samples to evaluate on; the accuracy of a probe does not matter."""
 OTHER_BATCH = 4
-"""Ratio of the two batch sizes; the other one is smaller if it can be."""
+"""Ratio of the two batch sizes; the other batch size is smaller if possible."""
 
 
 @dataclass(frozen=True, order=True)
@@ -66,7 +66,7 @@ class Probes:
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Probes":
-        """Return the probes of a run spec; a single worker exchanges nothing."""
+        """Return the probes of a run spec; a single worker has no exchange."""
         batch, reads = spec.batch_size_per_worker, spec.dataset.name != "synthetic"
         exchanges = spec.num_workers > 1
         other = batch // OTHER_BATCH if batch >= OTHER_BATCH else batch * OTHER_BATCH
@@ -163,7 +163,7 @@ def step_seconds(curve: Sequence[Evaluation], global_batch_size: int) -> float:
 
 
 def rounds(probes: Probes, *, seed: int) -> Iterator[list[Probe]]:
-    """Yield random orders of the probes without end, so that drift affects all of them equally."""
+    """Yield random orders of the probes endlessly, so that drift affects all probes equally."""
     rng = np.random.default_rng(seed)
     distinct = list(probes.names)
     while True:
@@ -199,7 +199,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Floats) -> "Estimate":
-        """Return the estimate from one value per round; infinitely wide for a single one."""
+        """Return the estimate from one value per round; infinitely wide for a single round."""
         middle, number = float(np.median(values)), len(values)
         if number < 2:
             return cls(middle, -math.inf, math.inf)

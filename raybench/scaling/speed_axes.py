@@ -20,7 +20,7 @@ from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, Placement, RunS
 
 PASSES, WORKERS = (1, 2, 4, 8, 16), tuple(2**power for power in range(11))
 """Passes into which a step is split, and numbers of workers, that are tried."""
-BATCH_NORM = "batch normalisation takes the samples of a pass, so that is another curve"
+BATCH_NORM = "batch normalization uses the samples of a pass, so the curve would change"
 Changes = Iterable[dict[str, Any]]
 """Changes of a run spec's keys."""
 
@@ -32,7 +32,7 @@ class Leeway:
     equal_frameworks: bool
     """Whether the network is the same in every framework."""
     batch_statistics: bool
-    """Whether a layer normalises over the samples of one worker's pass."""
+    """Whether a layer normalizes over the samples of one worker's pass."""
     reads: bool
     """Whether samples are read on demand, or augmented."""
     fits: Callable[[Placement], bool]
@@ -102,7 +102,8 @@ AXES: dict[str, SpeedAxis] = {
     "prefetch": SpeedAxis(_prefetched, "{prefetch}"),
     "compile": SpeedAxis(_compiled, "{compile}"),
 }
-"""Axes in the order in which they are measured; compiling is slow and for one shape, so last."""
+"""Axes in the order in which they are measured; compilation is last, since it is slow and for a
+single shape."""
 
 
 def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | str:
@@ -132,7 +133,7 @@ def every_way(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
 
 
 NEAR = (1.25, 1.1)
-"""Ratio to the fastest up to which a way stays in, after the first round and later."""
+"""Largest ratio to the fastest way at which a way stays in, after the first round and later."""
 CLEARLY = 1.5
 """Ratio to the slowest round of the fastest way at which the spec's own way is out without a test,
 if it is slower by that in each of two rounds."""

@@ -70,7 +70,7 @@ PRIORS: Priors = {
 NUM_PARAMETERS = len(PRIORS)
 
 Parameters = dict[str, Floats]
-"""The law's parameters by name, each a column with one entry for every set of them."""
+"""The law's parameters by name, each a column with one entry per parameter set."""
 
 
 def parameters(units: Floats, priors: Priors = PRIORS) -> Parameters:
@@ -214,7 +214,7 @@ def parts(here: Sites, there: Sites) -> list[Floats]:
 
 
 def covariance(levels: Levels, here: Sites, there: Sites) -> Floats:
-    """Return the covariances between cells here (rows) and there, each one's own part left out."""
+    """Return the covariances between cells here (rows) and there, without each cell's own part."""
     sizes = levels.jump, levels.walk, levels.walk_nodes
     total = [size**2 * part for size, part in zip(sizes, parts(here, there), strict=True)]
     return np.asarray(sum(total))
@@ -224,8 +224,8 @@ MAX_ROUNDS = 15
 DEGREES = 4.0
 """Degrees of freedom of the cells' own deviations: a single odd cell weighs less, not the whole."""
 USUAL_WEIGHT = 0.767
-"""Mean of weight times squared distance where all is normal: weights are over it, so that levels
-are not too small for weighing odd cells less."""
+"""Mean of weight times squared distance under normality. Weights are divided by it, so that
+down-weighting odd cells does not make the levels too small."""
 WIDEST = 3.0
 """Standard deviations of their priors within which levels are searched."""
 
@@ -237,7 +237,7 @@ def covariance_of(levels: Levels, sites: Sites, observed: Observed, weights: Flo
 
 
 def whitening(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
-    """Return the matrix that turns residuals into independent ones of variance one."""
+    """Return the matrix that whitens residuals: independent, with variance one."""
     spread = np.linalg.cholesky(covariance_of(levels, sites, observed, weights))
     return np.asarray(np.linalg.inv(spread))
 
@@ -245,7 +245,7 @@ def whitening(levels: Levels, sites: Sites, observed: Observed, weights: Floats)
 def probable_levels(
     left: Floats, spread: Floats, sites: Sites, observed: Observed, weights: Floats
 ) -> Levels:
-    """Return the most probable levels, given residuals of mean zero.
+    """Return the most probable noise levels, given residuals of mean zero.
 
     `spread` is the covariance that the law's own parameters bring (Rasmussen and Williams 2006,
     section 2.7: so levels are not too small for having fitted them).
@@ -282,10 +282,10 @@ def left_out(left: Floats, covariance: Floats) -> Floats:
 
 
 def robust_weights(apart: Floats) -> Floats:
-    """Return how much each cell counts, given its distance from the others (`left_out`).
+    """Return the weight of each cell, given its distance from the others (`left_out`).
 
-    Those of Student's distribution as a mixture of normal ones (Lange 1989), with none above the
-    weight of a cell at one standard deviation.
+    The weights of Student's distribution as a mixture of normal distributions (Lange 1989), capped
+    at the weight of a cell at one standard deviation.
     """
     weights = np.minimum(1.0, (DEGREES + 1) / (DEGREES + apart**2))
     return np.asarray(weights / USUAL_WEIGHT)
@@ -310,7 +310,7 @@ def slopes(law: Function, unit: Floats) -> tuple[Floats, Floats]:
 def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats) -> Floats:
     """Return the parameters that minimize squared misfit plus squared distance from the priors.
 
-    `whiten` is the matrix that turns residuals into independent ones of variance one.
+    `whiten` is the matrix that whitens residuals.
     """
 
     def away(unit: Floats) -> Floats:
@@ -327,7 +327,7 @@ SAMPLING_ROUNDS = 3
 PROPOSAL_DEGREES = 5.0
 """Degrees of freedom of the proposals: heavy tails, so that no probable region is missed."""
 ENOUGH = 0.25
-"""Effective share of the draws at which a proposal is good enough."""
+"""Effective fraction of the draws at which a proposal is good enough."""
 
 
 def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, number: int) -> Floats:
@@ -385,7 +385,7 @@ class LawFit:
 
     @classmethod
     def fit(cls, observed: Observed, priors: Priors = PRIORS) -> "LawFit":
-        """Fit to measured cells; with a single cell most of the fit is the priors."""
+        """Fit to measured cells; with a single cell the priors determine most of the fit."""
         layout = Layout.of(observed.cells)
         batch = np.exp(np.mean(np.log(layout.batch)))
         seconds = np.exp(np.median(observed.log_seconds - np.log(layout.accumulate)))

@@ -157,8 +157,8 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
             sampled[GLOBAL_BATCH] = powers if is_row else Choices(tuple(products))
     if len(products) == 1:  # the same for every configuration
         sampled[GLOBAL_BATCH] = Choices((products[0],))
-    normalises_a_step = values_of("sync_batch_norm", space, study.fixed) != [False]
-    return Factors(sampled, placements, may_add_passes=not normalises_a_step)
+    normalizes_a_step = values_of("sync_batch_norm", space, study.fixed) != [False]
+    return Factors(sampled, placements, may_add_passes=not normalizes_a_step)
 
 
 SAMPLED_WHOLE = (

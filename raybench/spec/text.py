@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus
 SCRIPT = "raybench"
 """Name of the installed program; its commands also run as `python -m raybench.tune`."""
 ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colors, cursor
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
     # (titles, links)
     r"|\x1b[ -/]*[0-~]"  # the rest: reset, character sets

@@ -52,8 +52,8 @@ def test_ways_begin_with_the_specs_own(
 @pytest.mark.parametrize(
     ("axis", "changes", "leeway", "reason"),
     [
-        ("micro-batch", {}, {"batch_statistics": True}, "batch normalisation"),
-        ("workers", {}, {"batch_statistics": True}, "batch normalisation"),
+        ("micro-batch", {}, {"batch_statistics": True}, "batch normalization"),
+        ("workers", {}, {"batch_statistics": True}, "batch normalization"),
         ("workers", {"learning_rate_scaling": "sqrt"}, {}, "learning_rate_scaling"),
         ("workers", {"batch_size_per_worker": 65}, {}, "no other"),
         ("prefetch", {}, {"reads": False}, "in memory"),

@@ -187,7 +187,7 @@ def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
     backbone = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(outputs))
     dense = keras.layers.Dense(workload.num_classes, name=network.head)
     dropout = [keras.layers.Dropout(network.dropout)] if network.dropout else []
-    model = NamedModel(_normalised, backbone, [*dropout, dense])
+    model = NamedModel(_normalized, backbone, [*dropout, dense])
     load_arrays(model, initial_arrays(network, workload.num_classes, seed), "the first weights")
     return model
 
@@ -273,7 +273,7 @@ def _plain(name: str) -> str:
     return name.removeprefix("module.").removeprefix("net.")
 
 
-def _normalised(inputs: tf.Tensor) -> tf.Tensor:
+def _normalized(inputs: tf.Tensor) -> tf.Tensor:
     scale = 1 / np.array(STD, np.float32)
     shift = -np.array(MEAN, np.float32) * scale
     return inputs * tf.constant(scale, inputs.dtype) + tf.constant(shift, inputs.dtype)

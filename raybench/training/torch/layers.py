@@ -211,8 +211,8 @@ def synchronize(model: nn.Module) -> nn.Module:
         is_converted = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         if is_converted and type(layer) not in known:
             raise UserError(
-                f"sync_batch_norm: the model's {type(layer).__name__} is a batch normalisation of "
-                "its own, which cannot be synchronised; set sync_batch_norm: false.",
+                f"sync_batch_norm: the model's {type(layer).__name__} is a batch normalization of "
+                "its own, which cannot be synchronized; set sync_batch_norm: false.",
                 ErrorCode.INVALID_MODEL,
             )
     convert: Any = (timm or nn.SyncBatchNorm).convert_sync_batchnorm

@@ -218,7 +218,7 @@ class Trainer(BaseTrainer):
             self._averaging.update(self._loss_scale.step(self._optimizer, self._clip))
             if self._recorder and scale is not None:
                 self._recorder.step_done(scale)
-        return float(total)  # synchronises the device
+        return float(total)  # synchronizes the device
 
     def _clip(self) -> None:
         if self._spec.clip_norm is not None:

@@ -65,7 +65,7 @@ class NamedModel(nn.Module):
         self.net = net
         self.head = tuple(f"{PREFIX}{name}" for name in head)
         """Names of the parameters of the head."""
-        self._is_normalised, self._channels = bool(mean), len(mean)
+        self._is_normalized, self._channels = bool(mean), len(mean)
         if mean:
             spread = torch.tensor(std).reshape(1, -1, 1, 1)
             shift = -torch.tensor(mean).reshape(1, -1, 1, 1) / spread
@@ -74,7 +74,7 @@ class NamedModel(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return (N, outputs) float32."""
-        if self._is_normalised:
+        if self._is_normalized:
             if inputs.shape[1] != self._channels:
                 inputs = inputs.expand(-1, self._channels, -1, -1)
             inputs = torch.addcmul(self._shift, inputs, self._scale)  # type: ignore[arg-type]
@@ -166,8 +166,8 @@ def build_timm(workload: NamedWorkload) -> NamedModel:
                 workload.model, num_classes=num_outputs, **given, **workload.settings
             )
 
-    normalised = {"mean": config["mean"], "std": config["std"]} if channels == RGB else {}
-    return _of_images(workload, make, config["input_size"][-1], **normalised)
+    normalized = {"mean": config["mean"], "std": config["std"]} if channels == RGB else {}
+    return _of_images(workload, make, config["input_size"][-1], **normalized)
 
 
 def cached_timm(workload: NamedWorkload) -> Path:
@@ -210,7 +210,7 @@ def _of_images(
     workload: NamedWorkload,
     make: Callable[[int], nn.Module],
     made_for: int,
-    **normalised: tuple[float, ...],
+    **normalized: tuple[float, ...],
 ) -> NamedModel:
     """Build a model of images with `make`, which takes the number of outputs.
 
@@ -218,7 +218,7 @@ def _of_images(
     """
     try:
         head = head_parameters(make, workload.num_classes)
-        return NamedModel(make(workload.num_classes), head, **normalised)
+        return NamedModel(make(workload.num_classes), head, **normalized)
     except (AssertionError, ValueError, RuntimeError) as error:
         raise unfit_images(workload, error, made_for) from error
 
@@ -266,7 +266,7 @@ def build_transformers(workload: NamedWorkload) -> NamedModel:
     try:
         net = auto.from_config(config)
     except ValueError as error:
-        kind = "language modelling" if models_language else "classification of texts"
+        kind = "language modeling" if models_language else "classification of texts"
         raise UserError(
             f"Workload {workload.name}: transformers has no {config.model_type} for {kind}; "
             "take another model.",
