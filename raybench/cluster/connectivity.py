@@ -1,8 +1,8 @@
 """The network interface of a group's workers, found and tested before training; without Ray.
 
-If hosts do not reach each other, Gloo and TensorFlow are silent for minutes, or say only that a
-mesh did not come up. Here every worker connects to every other over the interface that the group
-will use, so that each pair of hosts is tested both ways.
+If hosts cannot reach each other, Gloo and TensorFlow are silent for minutes, or report only that a
+mesh was not established. Here every worker connects to every other over the interface that the
+group will use, so that each pair of hosts is tested both ways.
 
 Gloo takes one name, NCCL takes prefixes of names unless `=` stands before one, TensorFlow takes
 every worker's address. By default they guess, each in its own way, and may choose a container's
@@ -23,7 +23,8 @@ DISCARD_PORT = 9
 
 
 class NoInterface(LookupError):  # noqa: N818 (a result that becomes a sentence, not a bug)
-    """A host has no such interface, or none that leads to an address; the message says which."""
+    """A host has no such interface, or no interface with a route to an address; the message says
+    which."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def interface_to(address: str) -> str:
 
 
 def address_of(interface: str) -> str:
-    """Return an address of a named interface, IPv4 where it has one; NoInterface otherwise."""
+    """Return an address of a named interface, IPv4 if it has one; NoInterface if there is no such
+    interface."""
     known = psutil.net_if_addrs()
     for family in (socket.AF_INET, socket.AF_INET6):
         for one in known.get(interface, []):
@@ -93,7 +95,8 @@ def place_of(rank_0: str, named: str | None) -> Place:
 def environment(place: Place, *, is_named: bool) -> dict[str, str]:
     """Return the variables that tell Gloo and NCCL the interface.
 
-    Those that the host's environment has stay, unless the user of raybench has named one.
+    Variables set in the host's environment are kept, unless the user of raybench has named an
+    interface.
     """
     name = place.interface
     wanted = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
@@ -134,7 +137,7 @@ def unreached(rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S
     own = places[rank]
     for other in (*places[:rank], *places[rank + 1 :]):
         try:
-            # From the group's interface: another may have a way that Gloo will not take.
+            # From the group's interface: another one may have a route that Gloo does not use.
             socket.create_connection(
                 (other.address, other.port), timeout_s, source_address=(own.address, 0)
             ).close()

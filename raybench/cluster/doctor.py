@@ -51,7 +51,7 @@ NAME, INSIDE = "doctor", "doctor-inside"
 
 
 def examine(session: Session, address: str | None) -> Facts:
-    """Return the document: hosts, network, problems; `ok` where there are no problems."""
+    """Return the document: hosts, network, problems; `ok` if there are no problems."""
     entries = [entry for entry in ray.nodes() if entry["Alive"]]
     hosts, problems = [], []
     notes = [session.warning] if session.warning else []

@@ -95,7 +95,7 @@ def lay_out(
     Args:
         placement: the workers.
         free: free resources of every node.
-        empty: total resources of every node; None takes those that are free.
+        empty: total resources of every node; None uses `free`.
 
     Returns:
         The index of each worker's node; None if they do not fit now on `num_nodes` nodes.
@@ -234,12 +234,12 @@ class Capacity:
         return sum(node.room(placement) for node in self.nodes)
 
     def most_workers(self, placement: Placement) -> int:
-        """Return how many such workers the empty cluster holds, in any number of groups."""
+        """Return how many such workers fit on the empty cluster, in any number of groups."""
         many = max(self.cpus, placement.num_workers)
         return self.num_fitting(replace(placement, num_workers=many))
 
     def most_groups(self, placement: Placement, slots: int) -> int:
-        """Return how many such groups the empty cluster holds, from 1 to `slots`."""
+        """Return how many such groups fit on the empty cluster, from 1 to `slots`."""
         return max(1, min(slots, self.most_workers(placement) // placement.num_workers))
 
     def fits_together(self, placements: Iterable[Placement]) -> bool:
@@ -256,17 +256,18 @@ class Capacity:
         return True
 
     def fits(self, placement: Placement) -> bool:
-        """Whether the empty cluster holds the group."""
+        """Whether the group fits on the empty cluster."""
         if placement.gpus_per_worker and not self.knows_gpus:
             return not placement.shares_a_gpu
         return num_nodes(placement, self.nodes) > 0
 
     def may_hold(self, placement: Placement) -> bool:
-        """Whether the empty cluster holds the group, or may grow for it."""
+        """Whether the group fits on the empty cluster, or on a cluster that can grow."""
         return self.fits(placement) or (self.grows and not placement.shares_a_gpu)
 
     def refuse_infeasible(self, placement: Placement) -> None:
-        """Raise UserError for a group that the empty cluster does not hold and cannot grow for."""
+        """Raise UserError for a group that does not fit on the empty cluster and for which it
+        cannot grow."""
         if self.may_hold(placement):
             return
         if placement.shares_a_gpu:

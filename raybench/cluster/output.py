@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEPT_BYTES = 1 << 19
-"""Bytes that are kept of the beginning of a run's output, and of its end."""
+"""Bytes kept of the beginning and of the end of a run's output."""
 FILE_BYTES = 8 << 20
 """Bytes of a worker's file above which it is emptied."""
 LOOK_S = 1.0
@@ -81,7 +81,7 @@ class Capture:
         return kept.content()
 
     def end(self) -> None:
-        """Send stdout and stderr where they went before."""
+        """Restore stdout and stderr."""
         if not self._before:
             return
         _flush()

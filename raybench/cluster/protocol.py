@@ -124,7 +124,7 @@ class Crashed:
     """One line: the exception's type and text; for `REFUSED` a sentence."""
     traceback: str
     mistake: ErrorCode | None = None
-    """Kind of mistake in the model or its settings with which a run could not start
+    """Error code if a user mistake in the model or its settings kept the run from starting
     (`START_MISTAKES`); None for any other failure."""
     printed: bytes = b""
 
@@ -201,13 +201,13 @@ class Allocation:
     devices: tuple[str, ...] = ()
     """Device of every rank."""
     workers_per_node: tuple[int, ...] = ()
-    """Workers on each node, most first."""
+    """Number of workers on each node, largest first."""
     accelerators: tuple[str, ...] = ()
     """Models of the group's GPUs, each once."""
     waited_for: str | None = None
     """Description of the resources that were missing while the run waited."""
     resume: RunState | None = None
-    """State that the run continues from; None for its beginning."""
+    """State from which the run continues; None to start from scratch."""
     slowest_start_s: float | None = None
     """Seconds of the longest `Start` of any run so far; None before the first."""
 

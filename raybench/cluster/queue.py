@@ -17,8 +17,8 @@ from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 
 LOOK_S = 2.0
-"""Seconds between two looks at the nodes and at what others hold; notices of a node's end come half
-a minute ahead, or more."""
+"""Seconds between two checks of the nodes and of the resources that others hold; notices of a
+node's end come half a minute ahead, or more."""
 RESEND_S = 30.0
 """Seconds after which a request to the autoscaler is sent again: another job's replaces it."""
 
@@ -39,7 +39,7 @@ class Request:
 class RequestQueue:
     """Requests to the scheduler, each answered by a future; lives in the pool's event loop.
 
-    Where the cluster has an autoscaler, one message to it says what the whole pool needs.
+    If the cluster has an autoscaler, the pool sends it a single request for everything it needs.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class RequestQueue:
         self._sent_at = 0.0
 
     async def wait(self, trial: str, placement: Placement) -> tuple[Reservation, str | None]:
-        """Wait for a worker group, however long it takes.
+        """Wait for a worker group, without a time limit.
 
         Returns:
-            The reservation, and what was missing until then, if anything was.
+            The reservation, and a description of what was missing until then, if anything was.
 
         Raises:
             RunFailed: the request was cancelled.
@@ -151,7 +151,7 @@ class RequestQueue:
             granted.set_exception(RunFailed(STOPPED, "the run was stopped"))
 
     def forget(self, trial: str) -> None:
-        """Drop what is known of a trial that is over."""
+        """Drop the state of a trial that is over."""
         self._short_s.pop(trial, None)
 
     def trials(self) -> list[str]:
@@ -186,11 +186,11 @@ class RequestQueue:
         await self._tell_autoscaler()
 
     async def _tell_autoscaler(self) -> None:
-        """Send what busy and waiting groups need; nothing where no trial waits.
+        """Send the needs of busy and waiting groups; send nothing if no trial waits.
 
-        The first message is sent in any case: it stands until another takes its place, and hosts
-        that a killed driver has asked for would be kept, and paid for, without end. One that Ray
-        does not take is sent again at the next look.
+        The first request is always sent: a request stays valid until another replaces it, so hosts
+        requested by a killed driver would be kept, and billed, indefinitely. A request that Ray
+        does not accept is sent again at the next check.
         """
         groups = self._scheduler.needed()
         wanted = internals.bundles_of(groups, self._scheduler.taken) if groups else []
@@ -206,7 +206,7 @@ class RequestQueue:
 
 
 def missing(scheduler: ResourceScheduler) -> dict[str, str]:
-    """Return what every waiting trial waits for, in one sentence each."""
+    """Return a sentence for every waiting trial on what it waits for."""
     head = scheduler.head
     reason = "" if head is None else _reason(scheduler, scheduler.waiting[head])
     said: dict[str, str] = {}
@@ -234,8 +234,8 @@ def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
 def _what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence[Node]) -> str:
     """Return what a group waits for: `2 GPUs: 1 free on host a, 1 on host b`.
 
-    It names GPUs if the group needs some and they are short, else CPUs. If the sum is free, the
-    part after a semicolon says why that is not enough.
+    It names GPUs if the group needs GPUs and too few are free, otherwise CPUs. If the total is
+    free, the part after a semicolon says why that is not enough.
     """
     left = [now for now, ever in zip(free, empty, strict=True) if ever.room(placement)]
     sentence = _amounts(placement, left, " free")
@@ -247,7 +247,7 @@ def _what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence
 
 
 def _what_hosts_lack(placement: Placement, nodes: Sequence[Node]) -> str:
-    """Return what other hosts must have for a group that does not fit the present ones."""
+    """Return what additional hosts must have for a group that does not fit on the current hosts."""
     there = [node for node in nodes if not node.is_gone]
     if not there:
         return f"{_need(placement, is_gpu=placement.gpus > 0)}: the cluster has no host for workers"

@@ -1,4 +1,4 @@
-"""The scheduler: which worker groups have which nodes reserved, and which trials wait for one.
+"""The scheduler: which worker groups have which nodes reserved, and which trials wait for a group.
 
 Pure bookkeeping without Ray, so that tests run it on thousands of made-up trials. Requests are
 served first come, first served, and only where the workers fit on the nodes: a wide trial at the
@@ -90,7 +90,7 @@ class ResourceScheduler:
         self.waiting.pop(trial, None)
 
     def admit(self) -> list[Reservation]:
-        """Give worker groups to all waiting trials that can have one now."""
+        """Assign worker groups to all waiting trials that can have one now."""
         admitted: list[Reservation] = []
         while (head := self.head) is not None:
             reservation = self._overtake(head) or self._reserve(head)
@@ -135,13 +135,15 @@ class ResourceScheduler:
         return self.lay_out(placement, without=self.reservations.values()) is None
 
     def needed(self) -> list[Placement]:
-        """Return all groups that need machines while trials wait, busy ones included; else none."""
+        """Return all groups that need machines, including busy groups, if trials wait; otherwise
+        none."""
         if not self.waiting:
             return []
         return [one.placement for one in self.busy] + [*self.waiting.values()]
 
     def held(self) -> list[tuple[float, float]]:
-        """Return the (CPU cores, GPUs) of every node that groups have reserved, idle ones too."""
+        """Return the (CPU cores, GPUs) of every node that groups have reserved, including idle
+        groups."""
         held = [(0.0, 0.0)] * len(self.nodes)
         for reservation in self.reservations.values():
             cpus, gpus = self._held_by_worker(reservation)
@@ -187,7 +189,7 @@ class ResourceScheduler:
         return None
 
     def _reserve(self, trial: str) -> Reservation | None:
-        """Give a trial an idle group or room for a new one; None if there is neither now."""
+        """Assign a trial an idle group or room for a new group; None if there is neither now."""
         placement = self.waiting[trial]
         if own := self._idle(placement):
             if not self._can_wake(own[-1]):

@@ -29,7 +29,7 @@ from raybench.stats.record import (
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """The account at a moment of the run; by default its beginning."""
+    """The account at a point of the run; by default at its beginning."""
 
     at: float
     queue_s: float = 0.0
@@ -72,7 +72,8 @@ class RunAccount:
         """Whether the run has ever had workers."""
         self._attempt: _Attempt | None = None
         self._earlier_s = 0.0
-        """Wall seconds in an earlier session, up to the checkpoint that this one continues from."""
+        """Wall seconds in an earlier session, up to the checkpoint from which this session
+        continues."""
         self._queue_s = 0.0
         self._between: float | None = None
         """Moment of the last answer, from which the driver's own time counts."""
@@ -186,11 +187,11 @@ rest `TIMES_SLOWEST` the longest answer so far (of this run; for its first comma
 least `MIN_TIMEOUT_S`. `UNKNOWN_TIMEOUT_S` takes the place of that rest for the first command of all
 (set-up, compilation, first evaluation) and for the test split."""
 STORE_TIMEOUT_S = 6 * 3600.0
-"""Timeout for the first command on a node that may still have to decode the dataset: nodes other
-than the driver's have none of it, and ended early they would begin again."""
+"""Timeout for the first command on a node that may still have to decode the dataset: other nodes
+than the driver's do not have it yet, and would start over if stopped early."""
 RESTARTS = 3
-"""Number of times in a row that a run gets new workers without a newer checkpoint before it counts
-as failed. Nothing else repeats what the machine broke."""
+"""Number of consecutive times that a run gets new workers without a newer checkpoint before it
+counts as failed. This is the only retry after machine faults."""
 
 
 class RunClient:
@@ -198,8 +199,8 @@ class RunClient:
 
     If the workers are lost, the run continues on new ones from its newest checkpoint, or from its
     beginning; the evaluations after that are repeated. A checkpoint that the workers refuse is
-    dropped. Call `finish` once at the end, whatever happened, or the function `release` if the run
-    is ended from outside.
+    dropped. Call `finish` once at the end in any case, or the function `release` if the driver ends
+    the run.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class RunClient:
             name: name of the run, unique in the pool.
             spec: the run.
             keep: whether its worker group serves other runs afterwards.
-            goes_on: whether the run may get new workers in place of lost ones.
+            goes_on: whether the run may get new workers in place of lost workers.
             limit_s: wall-clock seconds with workers after which the run fails (`timeout`).
         """
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
@@ -273,7 +274,7 @@ class RunClient:
         return replace(outcome, concurrent=_get(reference))
 
     def _next(self) -> None:
-        """Reach an evaluation, on new workers where those at hand are lost."""
+        """Advance to the next evaluation, on new workers if the current ones are lost."""
         while True:
             try:
                 if self._is_held:

@@ -57,14 +57,14 @@ QUIET: dict[str, Any] = {
     "configure_logging": True,
 }
 LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-"""Workers of one host talk over its own address."""
+"""Workers of one host communicate over its own address."""
 
 
 class Session:
     """A Ray connection with a worker pool; a context manager that closes what it started.
 
     `warning` is a sentence for the user on how this Ray runs, if there is one; `notes` collects
-    remarks on how the session began, in sentences, for `study.yaml`.
+    sentences on how the session started, for `study.yaml`.
     """
 
     def __init__(self, *, address: str | None = None) -> None:
@@ -121,7 +121,8 @@ class Session:
         return self._head.lost() if self._head is not None else None
 
     def waiting(self) -> dict[str, Request]:
-        """Return what the trials without workers wait for; nothing if the pool answers too late.
+        """Return what the trials without workers wait for; empty if the pool does not answer in
+        time.
 
         May be called in any thread.
         """
@@ -145,7 +146,7 @@ class Session:
         """End the workers of all runs that have not answered for `least_s` seconds.
 
         Returns:
-            These seconds by run; nothing if the pool answers too late.
+            These seconds by run; empty if the pool does not answer in time.
         """
         return self._ask(self.pool.stop_running.remote(least_s))
 
@@ -230,8 +231,8 @@ def busy_sentence(seconds: float = BUSY_S) -> str | None:
 def chosen_address(address: str | None) -> str | None:
     """Return the cluster to connect to; None to start our own.
 
-    RAY_ADDRESS is read only in a job of `ray job submit`, where Ray itself sets it: one left in a
-    shell would send a study to a cluster that the user has not named.
+    RAY_ADDRESS is read only in a job of `ray job submit`, for which Ray sets it: a variable left in
+    a shell would send a study to a cluster that the user has not named.
     """
     if address is None and local_ray.is_submitted_job():
         address = os.environ.get("RAY_ADDRESS")

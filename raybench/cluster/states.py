@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import ray
 
 FOLDER = ".states"
-"""Name of the folder that holds them."""
+"""Name of the folder that holds the states."""
 PART_BYTES = 2**24
 ANSWER_TIMEOUT_S = 30.0
 """Seconds after which a call of the pool is repeated; the pool itself answers sooner
@@ -59,7 +59,7 @@ def parts(pool: Any, file: Path) -> Iterator[bytes]:
     """Yield the parts of a state that the pool holds, from the file itself if this host has it.
 
     Raises:
-        FileNotFoundError: the pool holds it no longer.
+        FileNotFoundError: the pool no longer holds the state.
     """
     if file.is_file():
         with file.open("rb") as here:

@@ -53,8 +53,8 @@ PREFIX = "raybench-"
 DATA = "data"
 """Folder below a host's scratch folder from which all its workers map their data."""
 ALIVE = "alive"
-"""File that is locked while the folder is in use; the system drops the lock of a process that ends,
-however it ends."""
+"""File that is locked while the folder is in use; the system releases the lock of a process that
+ends, in any way."""
 
 
 @contextlib.contextmanager
@@ -392,7 +392,7 @@ def _introduce(world: DistributedContext) -> protocol.Ready:
 
 
 def _mistake(error: UserError, crashed: Crashed) -> ErrorCode | None:
-    """Return the kind of mistake with which a run could not start; None for other failures."""
+    """Return the error code if a user mistake kept a run from starting; None for other failures."""
     is_start = crashed.failure == "error" and error.code in protocol.START_MISTAKES
     return error.code if is_start else None
 

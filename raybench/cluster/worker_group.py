@@ -26,7 +26,7 @@ from raybench.training.ranks import Position, parting
 NODE_ID = "ray.io/node-id"
 """The label by which Ray knows every node, and puts a worker there."""
 NOMINAL_CPU = 0.001
-"""Reserved per worker where the pool itself shares out one node's cores."""
+"""Reserved per worker if the pool itself distributes the cores of a single node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def trainer_class(framework: str) -> Any:
 
 
 POLL_S = 20.0
-"""Seconds after which a worker without a command is told so, and asks again."""
+"""Seconds after which a request for a command returns empty, and the worker asks again."""
 START_TIMEOUT_S = 180.0
 SETTLE_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 20.0
@@ -139,7 +139,7 @@ class WorkerGroup:
         options: PoolOptions,
         nodes: Sequence[str] = (),
     ) -> None:
-        """Take what `build_trainer` takes; `start` starts the workers."""
+        """Take the arguments of `build_trainer`; `start` starts the workers."""
         self.placement = placement
         self.cores: list[tuple[str, int]] = []
         """(node, core) of every core that the present run is pinned to."""

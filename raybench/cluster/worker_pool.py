@@ -1,4 +1,4 @@
-"""The pool of worker groups: one Ray actor that gives them to trials and relays commands.
+"""The pool of worker groups: one Ray actor that assigns groups to trials and relays commands.
 
 The driver calls `acquire`, `command` and `release`. A worker calls `exchange`, which hands in its
 last reply and waits for the next command, so that a command costs one round trip.
@@ -53,7 +53,7 @@ class _Unanswered:
     """A command that the workers of a run have not answered yet."""
 
     grace_s: float = 0.0
-    """Seconds that it may take longer than other commands, once the study is over."""
+    """Additional seconds that it may take compared with other commands, once the study is over."""
     began: float = field(default_factory=time.perf_counter)
     cut: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its answer is no longer waited for."""
@@ -64,7 +64,7 @@ class _PooledRun:
     """What the pool knows of a run."""
 
     checkpoint: Checkpoint | None = None
-    """Newest one."""
+    """Newest checkpoint."""
     printed: HeadAndTail = field(default_factory=HeadAndTail)
     """Output so far."""
     group: int | None = None
@@ -82,7 +82,7 @@ class _PooledRun:
 
 
 class WorkerPool:
-    """Starts worker groups, gives them to trials, relays commands and holds checkpoints.
+    """Starts worker groups, assigns them to trials, relays commands and holds checkpoints.
 
     Wrapped by `ray.remote` in `session.start_pool`; all methods run in one event loop.
     """
@@ -235,7 +235,7 @@ class WorkerPool:
         return ended
 
     async def _acquire_or_join(self, trial: str, placement: Placement) -> Allocation:
-        """Give the trial a group, the one that is being started ahead if there is one."""
+        """Assign the trial a group, if possible the group that is being started ahead."""
         began = time.perf_counter()
         is_there = self._preparing.pop(placement.group, None)
         if is_there is None:
@@ -287,7 +287,7 @@ class WorkerPool:
 
     @contextlib.contextmanager
     def _starting(self, trial: str) -> Iterator[None]:
-        """Note that the group of a run starts meanwhile."""
+        """Note that the group of a run is starting."""
         self._runs[trial].is_starting = True
         try:
             yield
@@ -322,7 +322,7 @@ class WorkerPool:
         try:
             asking = asyncio.ensure_future(self._ask(number, command, timeout_s))
             if not await _comes_first(asking, sent.cut):
-                if run.group is not None:  # else released meanwhile
+                if run.group is not None:  # otherwise it was released meanwhile
                     run.group = None
                     self._collect(trial, self._groups.get(number), is_lost=True)
                     self._close_soon([number])
@@ -368,15 +368,15 @@ class WorkerPool:
         return replace(first, state=None, sent_bytes=None, saved=index)
 
     async def release(self, trial: str, *, keep: bool = True, for_good: bool = False) -> int:
-        """Give the trial's workers back, or cancel its request for some.
+        """Release the trial's workers, or cancel its request for workers.
 
         Args:
-            trial: name of the run; one that has and requests nothing is fine.
+            trial: name of the run; a run without workers or a request is allowed.
             keep: False closes the group (isolation by process).
             for_good: refuse later requests: the trial's own process may not know that it is over.
 
         Returns:
-            The largest number of other trials that ran at the same time.
+            The maximum number of other trials that ran at the same time.
         """
         run = self._runs[trial]
         if for_good:

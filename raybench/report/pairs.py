@@ -47,7 +47,7 @@ class Pairs:
     objective: Objective
     runs: Mapping[str, Mapping[int, Replicate]]
     smallest: float = 0.0
-    """Smallest difference that matters: a share of the seconds or value, or points / 100."""
+    """Smallest difference that matters: a fraction of the seconds or value, or points / 100."""
     errors: float = ALPHA
     """Error rate over all sides together."""
     is_throughput: bool = False
@@ -86,9 +86,9 @@ class Pairs:
     def differences(self, name: str) -> list[float]:
         """Return one number per pair, positive if the side is better than the first.
 
-        It is the log ratio of seconds, the difference of shares, or the difference of other values
-        as a share of the first side's median; infinite if one run missed the target, NaN if both
-        did.
+        It is the log ratio of seconds, the difference of proportions, or the difference of other
+        values relative to the first side's median; infinite if one run missed the target, NaN if
+        both did.
         """
         first, other = self.runs[self.sides[0].name], self.runs[name]
         hits = [one.seconds for one in first.values() if one.is_hit]
@@ -105,7 +105,7 @@ class Pairs:
             return math.nan
         if self.is_timed:
             return math.log(a.seconds / b.seconds)
-        return (a.seconds - b.seconds) / unit  # `seconds` holds values, less is better
+        return (a.seconds - b.seconds) / unit  # `seconds` holds values, smaller is better
 
     def more(self, name: str) -> int | None:
         """Return how many more pairs are likely to decide; None if unknown."""
@@ -207,7 +207,7 @@ def sentences(pairs: Pairs) -> list[str]:
 
 
 def documents(pairs: Pairs) -> dict[str, Any]:
-    """Return sides and comparisons as plain data; effects are shares, positive is better."""
+    """Return sides and comparisons as plain data; effects are fractions, positive is better."""
 
     def share(value: float | None) -> float | None:
         return None if value is None or math.isinf(value) else _percent(pairs, value) / 100

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 PARTS = ("dataset", "objective")
-"""Keys that a command always gets whole, since their defaults there differ from those of a spec."""
+"""Keys that are always written out in a command, since its defaults differ from a spec's."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,8 @@ class StudyResults(Study):
         return analyses.ledger_totals(self.trials)
 
     def around_target(self, target: float | None = None) -> pd.DataFrame:
-        """Return the fastest trial at a target, and at one a point easier and a point harder.
+        """Return the fastest trial at the target, and at targets one point easier and one point
+        harder.
 
         Columns: target, trial, seconds, reached, trials: see `results.analyses`.
         """

@@ -197,7 +197,7 @@ def print_frame(
 
 
 def _least_width(name: str, column: pd.Series) -> int:
-    """Return the width of a column, or the least one if its cells may be wrapped."""
+    """Return the width of a column, or its minimum width if its cells may be wrapped."""
     natural = max(map(cell_len, [*_head(name, column), *column]), default=0)
     return min(natural, MIN_TEXT) if name in WRAPPED else natural
 

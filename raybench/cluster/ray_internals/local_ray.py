@@ -1,6 +1,6 @@
 """A Ray of our own, reachable only on this machine's loopback address and with a token.
 
-If Ray lacks a part that is changed here, it starts in its own way, and `warning` says what that
+If Ray lacks a part that is changed here, it starts by its default way, and `warning` says what that
 means. Also the environment and the resources that `ray job submit` has given this process.
 """
 
@@ -40,7 +40,7 @@ SETUP_S = 600.0
 
 def environment_setup_s() -> float:
     """Return the seconds that a node may take to install the job's runtime environment before a
-    worker starts there; 0 if it installs nothing."""
+    worker starts there; 0 if there is nothing to install."""
     environment = _config().get("runtime_env") or {}
     if not any(environment.get(part) for part in INSTALLED):
         return 0.0

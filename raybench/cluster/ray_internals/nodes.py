@@ -99,7 +99,7 @@ def has_autoscaler() -> bool:
     """Whether the cluster starts nodes by itself.
 
     A cluster whose nodes were started by hand has an autoscaler that only reports: there every node
-    has a type of its own. A Ray that reports in another way counts as one that does not grow.
+    has its own type. A Ray whose report is not as expected counts as unable to grow.
     """
     until = time.monotonic() + FIRST_REPORT_S
     try:
@@ -124,7 +124,7 @@ def bundles_of(
 ) -> list[dict[str, float]]:
     """Return a bundle for every worker and for what others hold on each node.
 
-    A request is the size of the whole cluster, whoever uses it.
+    A request is the size of the whole cluster, regardless of who uses it.
     """
     wanted: list[dict[str, float]] = []
     for placement in placements:

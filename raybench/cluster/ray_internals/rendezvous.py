@@ -32,11 +32,11 @@ class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one se
 def meeting(
     framework: str, *, file: str | None = None, interface: str | None = None
 ) -> dict[str, Any]:
-    """Return the argument of a trainer that sets how its workers meet.
+    """Return the argument of a trainer that sets the rendezvous of its workers.
 
     Args:
         framework: `torch` or `tensorflow`.
-        file: file through which the workers of one host meet; None sets and tests their network
+        file: file for the rendezvous of the workers of one host; None sets and tests their network
             interface first.
         interface: interface that the user named; None finds each host's.
 

@@ -104,7 +104,7 @@ def controlled_here(trainer: Any) -> Any:
 
 
 def end_workers(trainer: Any) -> None:
-    """End all workers that a trainer has started, whether they answer or not.
+    """End all workers that a trainer has started, whether they respond or not.
 
     Their processes end with their placement group, which returns their GPUs to Ray. Does nothing
     for a trainer whose controller runs elsewhere; its workers are killed by their handles.

@@ -24,7 +24,7 @@ from raybench.spec.text import counted
 NUM_HIGHLIGHTED = 3
 """Configurations that are highlighted."""
 MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
-"""Most gray curves, most points of all of them, and most points of a highlighted curve."""
+"""Maximum number of gray curves, of their points in total, and of points of a highlighted curve."""
 LOG_SECONDS_FROM = 12.0
 """Ratio of the longest run to the best seconds beyond which the axis of seconds is logarithmic."""
 
@@ -223,7 +223,7 @@ def race_rows(results: Study) -> pd.DataFrame:
 
 
 def race_table(results: Study) -> pd.DataFrame:
-    """Return `race_rows` with configurations, in words."""
+    """Return `race_rows` with configurations as text."""
     rows = _with_configs(results, race_rows(results))
     rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
     words = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}

@@ -25,7 +25,7 @@ from raybench.spec.values import short
 NEAR = 1.1
 """Ratio to the best seconds up to which a configuration counts as equally good."""
 NEAR_SHARE = 0.1
-"""The same for metrics: share of the difference between the best and the median."""
+"""The same for metrics: fraction of the difference between the best and the median."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class StudyOutcomes:
     words: str
     """Label of the axis, with the unit."""
     sign: int
-    """1 if more is better, else -1."""
+    """1 if larger is better, otherwise -1."""
 
     @property
     def known(self) -> pd.DataFrame:
@@ -131,7 +131,7 @@ def importance_figure(results: Study) -> Figure:
 
 
 def importance_table(results: Study) -> pd.DataFrame:
-    """Return the importance of each key, in words."""
+    """Return the importance of each key as text."""
     table = importance_of(results)
     words = {"importance": "share [%]", "low": "from [%]", "high": "to [%]"}
     table = table.assign(**{key: 100 * table[key] for key in words})
@@ -151,7 +151,7 @@ LOG_VALUES_FROM = 20.0
 MOST_DISTINCT = 6
 """Number of distinct values up to which numbers are drawn as categories."""
 MOST_NAMES = 8
-"""Most categories of an axis; rarer ones are merged."""
+"""Maximum number of categories of an axis; rarer categories are merged."""
 NULL_NAME = "null"
 """Name of a value that is null or missing."""
 LONGEST_LABEL = 16
@@ -200,7 +200,7 @@ def _named(value: object) -> str:
 
 
 MOST_KEYS, MOST_SLICED = 8, 500
-"""Most panels, and most points of all panels."""
+"""Maximum number of panels, and of points in all panels."""
 MISSED_SHARE = 0.13
 """Share of a panel's height for configurations that missed the target."""
 SHADE_STYLE: dict[str, Any] = {"color": "#009E73", "alpha": 0.16, "linewidth": 0}
@@ -252,7 +252,7 @@ def plateaus(results: Study) -> pd.DataFrame:
 
 
 def slices_table(results: Study) -> pd.DataFrame:
-    """Return `plateaus`, in words."""
+    """Return `plateaus` as text."""
     names = {"best": "best value", "from": "as good from", "to": "as good up to"}
     return plateaus(results).rename(columns=names)
 
@@ -302,7 +302,7 @@ def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float
     ends = axes.xaxis.get_transform()
 
     def wider(low: float, high: float, share: float) -> np.ndarray:
-        """Return a range that is extended on both sides by a share of the axis."""
+        """Return a range that is extended on both sides by a fraction of the axis."""
         room = share * np.diff(ends.transform([values.min(), values.max()]))[0]
         return ends.inverted().transform(ends.transform([low, high]) + np.array([-room, room]))
 
@@ -397,7 +397,7 @@ def pareto_figure(results: Study) -> Figure:
 
 
 def pareto_table(results: Study) -> pd.DataFrame:
-    """Return time and cost of the configurations that reached the target, in words."""
+    """Return time and cost of the configurations that reached the target as text."""
     rows = reached_target(results)
     rows = rows.assign(is_front=rows["trial"].isin(pareto_front(rows)["trial"]))
     words = parts.TRIAL_WORDS | {
@@ -440,7 +440,7 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
         axes.plot(ends, [low, high], color=parts.QUIET, linewidth=0.8, zorder=0)
         words, hits_of = f"{counted(int(count), 'worker')}:\n", f"{reached} of {tried}"
         if count * high <= right:
-            words += f"{hits_of}\nreached it"  # narrow: a neighbor is a factor of two beside it
+            words += f"{hits_of}\nreached it"  # narrow: its neighbor is a factor of two away
             lift = (0, 4.2 * parts.SMALL * (num_above % 2 if crowded else 0))
             style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK, "ha": "center"}
             style |= {"va": "bottom"}

@@ -294,7 +294,7 @@ def some(table: pd.DataFrame, most: int) -> pd.DataFrame:
 MOST_ROWS = 50
 """Most rows of a figure's table; the best come first, and `trials.csv` has all."""
 TRIAL_WORDS = {"trial": "trial", "config": "configuration"}
-"""Columns of tables with a row per trial, and their names in words."""
+"""Columns of tables with a row per trial, and their display names."""
 
 
 def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
@@ -322,7 +322,7 @@ def wrapped(text: str, width: int) -> str:
 
 SHARE_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
 HELD = 0.7
-"""Share of a panel's height that remains for data beside titles and labels."""
+"""Fraction of a panel's height that remains for data besides titles and labels."""
 MARGIN = 0.05
 """Share of the range of values that is free above and below them."""
 FAR_BELOW = 0.25
@@ -331,7 +331,7 @@ would otherwise fill the figure."""
 
 
 def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
-    """Return values as drawn: shares in percent."""
+    """Return values as drawn: proportions in percent."""
     return 100 * values if metric.is_share else values
 
 
@@ -379,7 +379,7 @@ def _error_scale(axes: Axes, top: float) -> None:
 
 
 def _apart(axes: Axes, ticks: list[float]) -> list[float]:
-    """Return those of `ticks` whose labels do not overlap, from the best down."""
+    """Return the subset of `ticks` whose labels do not overlap, from the best down."""
     points = HELD * 72 * axes.bbox.height / axes.figure.dpi
     low, high = axes.transScale.transform([(0, end) for end in axes.get_ylim()])[:, 1]
     kept: list[float] = []

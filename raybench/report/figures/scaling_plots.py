@@ -29,7 +29,7 @@ SHARE_STYLE = {
 }
 """Color and hatching of each part of a step."""
 MOST_BARS = 24
-"""Most cells of the figure of shares."""
+"""Maximum number of cells in the figure of shares."""
 BAR = 0.34
 """Height of a bar with its margin, in inches."""
 LEAST_SHARE = 0.1
@@ -64,7 +64,7 @@ def shares_figure(results: Study) -> Figure:
     shown = cells.head(MOST_BARS).to_dict("records")
     rows = [step_shares(row) for row in shown]
     names = [parts.wrapped(cell_label(row), parts.ROOM) for row in shown]
-    # The name of a cell is above its bar: beside it, it would take half of a telephone's width.
+    # The name of a cell is above its bar: next to it, it would take half the width of a phone.
     ends = np.cumsum([parts.LINE * (1 + name.count("\n")) + BAR for name in names])
     places = ends - BAR / 2
     figure, axes = parts.new_figure(0.7 + max(ends[-1], 0.8))
@@ -247,7 +247,7 @@ def read_plan(results: Study) -> pd.DataFrame:
 
 
 MOST_PLANS, MOST_BATCHES = 6, 6
-"""Most panels of a plan, and most lines of a panel of predictions."""
+"""Maximum number of panels of a plan, and of lines in a panel of predictions."""
 
 
 def plan_figure(plan: pd.DataFrame) -> Figure:

@@ -22,7 +22,7 @@ NUM_RATES = 24
 LEAST_RATES, LEAST_BATCHES, LEAST_SURFACE_TRIALS = 3, 2, 8
 """Rates, batches and trials of the best optimizer from which on there is a surface."""
 COLOR_RANGE = 8.0
-"""Factor between the least and the greatest seconds that have a color of their own."""
+"""Factor between the smallest and the largest seconds that have their own color."""
 MOST_DRAWN = 200
 """Most trials of a panel."""
 
@@ -48,8 +48,8 @@ class SurfaceMap:
 
 @once
 def surface_of(results: Study) -> SurfaceMap | None:
-    """Return the expected seconds of the best optimizer; None where too little was varied, or no
-    run reached the target."""
+    """Return the expected seconds of the best optimizer; None if too little was varied, or no run
+    reached the target."""
     trials = [one for one in results.runs.values() if one.role == "trial" and one.samples]
     best = ranked(results.trials)
     if not results.is_timed or best.empty or len(trials) < LEAST_SURFACE_TRIALS:
@@ -115,8 +115,8 @@ def _samples(
 
 
 def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
-    """Return the least seconds of training a sample at each global batch, over the placements that
-    were run."""
+    """Return the smallest training seconds per sample at each global batch, over the placements
+    that ran."""
     found = []
     for batch in batches:
         own = [one for one in trials if one.spec.global_batch_size == batch]

@@ -21,7 +21,7 @@ from raybench.spec.text import counted
 SLACK_S = 1.0
 """Resolution of the end of a run, in seconds."""
 LEAST_PAUSE_S, PAUSE_SHARE = 30.0, 0.1
-"""Shortest interruption of a study, in seconds and as a share of the time with runs."""
+"""Shortest interruption of a study, in seconds and as a fraction of the time with runs."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ ROLE_COLORS = {
     "pair": "#0072B2",
 }
 MOST_RUN_BARS, MOST_DOTS = 350, 250
-"""Most bars of runs, and most dots of the upper panel."""
+"""Maximum number of bars of runs, and of dots in the upper panel."""
 MOST_LANES = 24
 TIME_UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
 
@@ -158,7 +158,7 @@ def timeline_figure(results: Study) -> Figure:
 
 
 def timeline_table(results: Study) -> pd.DataFrame:
-    """Return the time span and the number of runs of each phase, in words."""
+    """Return the time span and the number of runs of each phase as text."""
     found = phases(spans(results).runs)
     found = found.assign(role=found["role"].replace({"trial": "search"}))
     words = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
@@ -287,7 +287,7 @@ def ledger_figure(results: Study) -> Figure:
 
 
 def ledger_table(results: Study) -> pd.DataFrame:
-    """Return seconds and share of each phase of the runs, in words."""
+    """Return seconds and share of each phase of the runs as text."""
     table = ledger_totals(results.trials)
     words = {"phase": "phase", "seconds": "seconds", "share": "share [%]"}
     return parts.in_words(table.assign(share=100 * table["share"]), words)

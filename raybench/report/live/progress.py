@@ -37,7 +37,7 @@ from raybench.stats.record import Evaluation, RunRecord
 STATUS_S = 60.0
 """Seconds between two `status` lines."""
 DescribeRun = Callable[[RunRecord], str]
-"""Returns the result of a run that did not fail, in words."""
+"""Returns the result of a run that did not fail as text."""
 
 
 def lines_for(progress: str) -> TextIO | None:
@@ -307,8 +307,8 @@ class TrainingScreen(_Shown):
             self._view.changed()
 
     def left_s(self) -> float | None:
-        """Return the seconds until the limits of training time or epochs end the run; None if not
-        known. They include evaluations, extrapolated from the run so far."""
+        """Return the seconds until the limits of training time or epochs end the run; None if
+        unknown. They include evaluations, extrapolated from the run so far."""
         point, limit_s = self._run.evaluation, self._spec.objective.max_train_seconds
         if point is None or point.train_s <= 0:
             return None

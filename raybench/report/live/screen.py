@@ -47,7 +47,7 @@ def about(seconds: float) -> str:
 
 
 def metric_words(metric: Metric, value: float | None) -> str:
-    """Return a value, with its name unless it is a share: `97.3 %`, `RMSE 0.4`."""
+    """Return a value, with its name unless it is a proportion: `97.3 %`, `RMSE 0.4`."""
     return f"{'' if metric.is_share else f'{metric.words} '}{metric.shown(value)}"
 
 
@@ -109,13 +109,13 @@ def _best_words(state: LiveState) -> str:
 
 
 MOST_TEXT_LINES = 3
-"""Most lines of a text; a longer one loses its middle."""
+"""Maximum number of lines of a text; a longer text loses its middle."""
 MOST_CAUSES = 5
 BAR_WIDTH = 60
 NAMES_WIDTH = 9
 """Width of the names on the left."""
 LEAST_ROWS = 4
-"""Least lines for open runs, however low the terminal is."""
+"""Minimum number of lines for open runs, regardless of the height of the terminal."""
 
 
 def study_screen(
@@ -292,7 +292,7 @@ class TerminalView(Live):
             self._lock = console.turn
 
     def changed(self) -> None:
-        """Do nothing: the thread redraws it."""
+        """Do nothing: the thread redraws the screen."""
 
 
 class NotebookView:

@@ -1,6 +1,6 @@
 """State of a running study: counts, the best run so far, open and failed runs, and the time left.
 
-It is made of events alone, without a clock, terminal or files. The time `at` of an event is in
+It depends only on events, not on a clock, terminal or files. The time `at` of an event is in
 seconds of any monotonic clock.
 """
 
@@ -21,7 +21,7 @@ ENOUGH_RUNS = 3
 EXPECTED_RUNS = 3
 """Weight of the predicted duration of a phase, in runs."""
 MOST_OF_RUN = 0.9
-"""Largest share of an open run that counts as done, however long it lasts."""
+"""Largest fraction of an open run that counts as done, regardless of its duration."""
 LEAST_RECENT, MOST_RECENT = 8, 256
 """Limits of the number of recent runs used, which is half of all runs: runs of a search become
 shorter, because worker groups are warm and bad trials are stopped early."""
@@ -54,7 +54,7 @@ class Pace:
         self._recent.append(_Done(at, max(record.wall_s - record.ledger["queue"], 0.0)))
 
     def left_s(self, at: float, ages: Iterable[float] = ()) -> float | None:
-        """Return the seconds until the phase ends; None if not known yet.
+        """Return the seconds until the phase ends; None if not yet known.
 
         Args:
             at: current time.
@@ -119,7 +119,7 @@ class LiveRun:
 
 @dataclass
 class Cause:
-    """Failures of one cause: the first one, and their number."""
+    """Failures of one cause: the first failure, and their number."""
 
     trial: str
     failure: str
@@ -138,7 +138,7 @@ class LiveState:
         self.ends_s: float | None = None
         """Time at which the time budget ends."""
         self.num_workers: int | None = None
-        """Most workers that the machines can run; None if not known."""
+        """Maximum number of workers that the machines can run; None if unknown."""
         self.runs: dict[str, LiveRun] = {}
         """Open runs in the order they were requested."""
         self.waiting: Mapping[str, tuple[str, float]] = {}
@@ -232,8 +232,8 @@ class LiveState:
         return sum(run.num_workers for run in self.training)
 
     def time_left(self, at: float) -> TimeLeft | None:
-        """Return the time left with later phases, at most that of the time budget; None if not
-        known."""
+        """Return the time left including later phases, at most the time left of the budget; None if
+        unknown."""
         found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
         is_known = self.phase != "reference"  # the search after it has unknown length
         work_s = found + self.after_s if is_known and found is not None else None

@@ -314,9 +314,9 @@ def page_text(
     """Return the page of one or several studies as HTML.
 
     Args:
-        studies: the studies; of several, the page compares the winners first.
+        studies: the studies; with several, the page compares the winners first.
         extras: further parts, for a single study.
-        on_fault: called for a figure that cannot be drawn; the page names it and goes on.
+        on_fault: called for a figure that cannot be drawn; the page names it and continues.
     """
     with uncollected():
         names = unlike([(one.name, one.place) for one in studies])

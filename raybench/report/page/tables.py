@@ -379,7 +379,7 @@ def compared(named: Named) -> PageComparison:
 
 
 def words(value: Any) -> str:
-    """Return plain data in words, `ray 2.60.0, torch 2.15.0`, without empty values."""
+    """Return plain data as text, `ray 2.60.0, torch 2.15.0`, without empty values."""
     if isinstance(value, Mapping):
         known = {key: one for key, one in value.items() if one is not None and one not in ({}, [])}
         return ", ".join(f"{key} {words(inner)}" for key, inner in known.items())
@@ -387,7 +387,7 @@ def words(value: Any) -> str:
 
 
 def conditions(results: Study) -> dict[str, str]:
-    """Return the conditions of a study in words: those of COMPARED_CONDITIONS, and the machine."""
+    """Return the conditions of a study as text: COMPARED_CONDITIONS and the machine."""
     study, machine = results.study["study"], results.study.get("machine")
     gpus = sorted({one for run in results.runs.values() for one in run.accelerators})
     cores = []
@@ -421,7 +421,7 @@ def differing(studies: Sequence[Study]) -> list[str]:
 
 
 def _winner(results: Study) -> pd.Series | None:
-    """Return the row of `results.verdict.winners` of the winner; None without one."""
+    """Return the winner's row of `results.verdict.winners`; None without a winner."""
     table = pd.DataFrame() if results.is_scaling or results.trials.empty else winners(results)
     return None if table.empty else table.iloc[0]
 
