@@ -32,7 +32,7 @@ Place = str | Path | None
 OF_COMMANDS = ("settings", "fit", "verbose")
 """Options that only the command line has."""
 RESULTS = "results/study"
-"""Results folder whose parent gets the data where a call names none, or a URL."""
+"""Results folder whose parent gets the data if a call names no folder, or a URL."""
 SETTINGS = (str, int, float, list, type(None))
 """Types of the values of a `data` that holds arguments of `load_dataset`, not samples."""
 

@@ -68,7 +68,7 @@ def _options(options: dict[str, Any]) -> str:
 
 
 def _remove(entries: Sequence[Entry], options: DataOptions) -> Ended:
-    """Remove entries by their keys; exit code 1 means that one is in use."""
+    """Remove entries by their keys; exit code 1 means that an entry is in use."""
     console, keys = make_console(sys.stdout), options.remove
     known = {entry.key: entry for entry in entries}
     chosen = dict.fromkeys(key for name in keys for key in (known if name == ALL else [name]))

@@ -39,10 +39,10 @@ def report(options: ReportOptions) -> Ended:
 
 
 def _report(options: ReportOptions) -> Ended:
-    """Write the derived files of a study anew from its records, print them, log its runs.
+    """Rewrite the derived files of a study from its records, print them, log its runs.
 
-    A study that is running may be reported on: its records are read, never written. Of a URL the
-    files are written into this machine's copy.
+    The study may be running: its records are read, never written. Of a URL the files are written
+    into this machine's copy.
     """
     verbose, png, tools = options.verbose, options.png, options.log
     check_loggers(tools)

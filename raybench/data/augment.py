@@ -37,17 +37,18 @@ Whole = npt.NDArray[np.int64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
-MOST_DRAWS = 64  # most random numbers of a sample in one augmentation
+MOST_DRAWS = 64  # maximum number of random numbers per sample in one augmentation
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one augmentation for each sample of a batch."""
+    """Random numbers of an augmentation for each sample of a batch."""
 
     keys: Key
     """(n,): see `sample_keys`."""
     place: int
-    """Position of the augmentation in its list, so that two of one kind draw different numbers."""
+    """Position of the augmentation in its list, so that two augmentations of the same kind draw
+    different numbers."""
 
     def __call__(self, number: int) -> Uniform:
         """Return draw `number` of each sample: (n,) float64 in [0, 1)."""
@@ -62,7 +63,7 @@ class Draws:
 
 
 def sample_keys(seed: int, rounds: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Key:
-    """Return (n,) keys, equal for equal seed, round and row; all rows of one round differ."""
+    """Return (n,) keys, equal for equal seed, round and row; all rows of a round differ."""
     first = np.uint64(_mixed_number(seed + _GOLDEN & _MASK))
     in_round = _mixed(rounds.astype(np.uint64) * np.uint64(_GOLDEN) + first)
     return _mixed(rows.astype(np.uint64) * np.uint64(_GOLDEN) + in_round)

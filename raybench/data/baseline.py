@@ -1,4 +1,4 @@
-"""The baseline: the value of a metric for the best constant answer, which ignores the inputs.
+"""The baseline: the metric of the best constant prediction, which ignores the inputs.
 
 The answer is learned from the training labels and judged on the validation labels: the most
 frequent class for accuracy (the five most frequent for top-5; a random one if that is no worse),
@@ -63,14 +63,14 @@ def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | No
 
 
 class _ConstantAnswer(NamedTuple):
-    """The value of one answer for all samples of a split."""
+    """Metric of a constant prediction on a split."""
 
     mean: float
     """Mean value of the metric over samples, for a text over the means of its tokens."""
     number: int
     """Number of labels."""
     luck: float | None
-    """Largest gain of one standard error of luck."""
+    """Largest gain by chance at one standard error."""
     level: float | None
     """Value on the training labels, where classes may be equally frequent."""
 
@@ -134,9 +134,9 @@ def _of_classes(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnsw
 
 
 def _of_rarer_class(answers: int, counts: npt.NDArray[np.int64], number: int) -> float | None:
-    """Return the gain of luck by naming the next class for some rows.
+    """Return the gain by chance from predicting the next most frequent class for some rows.
 
-    None where the two classes may be equally frequent, since that costs nothing then.
+    None if the two classes may be equally frequent, since such predictions then cost nothing.
     """
     ordered = np.sort(counts)[::-1].astype(float)
     both, apart = ordered[answers - 1] + ordered[answers], ordered[answers - 1] - ordered[answers]

@@ -36,7 +36,7 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
         UserError: A split is empty, splits differ in shape or type, or inputs, labels or weights
             have values that they cannot have.
     """
-    # Tokens among inputs by name cannot be told from codes and masks.
+    # Tokens among named inputs cannot be distinguished from codes and masks.
     num_tokens = None if isinstance(dataset.train.inputs, dict) else dataset.num_tokens
     for name, split in dataset.splits.items():
         where = f"{source}: the {name} split"

@@ -99,13 +99,13 @@ class Split:
 
     @property
     def array(self) -> Array:
-        """The inputs of a split that is in memory, where they are one array."""
+        """The inputs of a split that is in memory, if they are a single array."""
         assert isinstance(self.inputs, np.ndarray)
         return self.inputs
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the inputs, where they are not a dict."""
+        """Type of the inputs, if they are not a dict."""
         assert not isinstance(self.inputs, dict)
         return np.dtype(self.inputs.dtype)
 
@@ -145,7 +145,7 @@ class Dataset:
     task: Task = "classification"
     """`classification`, `regression` or `language_modelling`."""
     class_names: tuple[str, ...] = ()
-    """Names of the classes, by number; empty where they have none."""
+    """Names of the classes, by number; empty if they have none."""
     label_scale: npt.NDArray[np.float32] | None = field(default=None, compare=False)
     """() or (outputs,) float32: divisor of the labels of a regression, so that metrics are in the
     labels' original unit; None is 1."""
@@ -182,14 +182,14 @@ class Dataset:
 
     @property
     def num_tokens(self) -> int | None:
-        """Number of token ids; None where the inputs are no tokens, or have no vocabulary."""
+        """Number of token ids; None if the inputs are not tokens, or have no vocabulary."""
         if self.vocabulary:
             return len(self.vocabulary)
         return self.num_classes if self.task == "language_modelling" else None
 
     @property
     def names_of_classes(self) -> tuple[str, ...]:
-        """Names of the classes of a classification; their numbers where they have no names."""
+        """Names of the classes of a classification; their numbers if they have no names."""
         assert self.num_classes is not None
         return self.class_names or tuple(map(str, range(self.num_classes)))
 
@@ -265,7 +265,7 @@ def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
     """Return the number of samples of a held-out split.
 
     Args:
-        part: A number, a share of `total`, or `none`; None is `typical`.
+        part: A number, a fraction of `total`, or `none`; None means `typical`.
         total: Samples that the split is cut from.
         typical: Number of samples by default.
     """
@@ -309,9 +309,9 @@ def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Itera
 
     Args:
         num_samples: Samples of the epoch.
-        size: Samples of a batch.
+        size: Batch size.
         least: A remainder of fewer samples joins the batch before it.
-        first: Position to begin at.
+        first: First position.
     """
     while first < num_samples:
         end = first + size if num_samples - first - size >= least else num_samples

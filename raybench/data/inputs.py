@@ -120,7 +120,7 @@ def _check_one(inputs: One) -> None:
 
 
 InputShape = tuple[int, ...] | dict[str, tuple[int, ...]]
-"""Shape of one sample; a dict where inputs have names."""
+"""Shape of one sample; a dict if the inputs have names."""
 
 Old = TypeVar("Old")
 New = TypeVar("New")

@@ -64,15 +64,15 @@ def _of_container(*files: Path) -> int:
 Array = npt.NDArray[Any]
 
 MAX_MAPPED_SHARE = 0.5
-"""Share of the available memory above which an array is mapped read-only and read by rows: the
-system may refuse to reserve that much memory for a writable one."""
+"""Fraction of the available memory above which an array is mapped read-only and read by rows: the
+system may refuse to reserve that much memory for a writable array."""
 
 
 def map_array(file: Path) -> Array:
     """Map the array of an `.npy` file.
 
-    It is writable (copy-on-write), so torch takes it without a copy and without a warning; a large
-    one is read-only (`MAX_MAPPED_SHARE`).
+    The array is writable (copy-on-write), so torch uses it without a copy and without a warning; a
+    large array is read-only (`MAX_MAPPED_SHARE`).
     """
     is_large = file.stat().st_size > MAX_MAPPED_SHARE * available_bytes()
     array: Array = np.load(file, mmap_mode="r" if is_large else "c")

@@ -153,7 +153,7 @@ class Entry:
 
 
 def list_entries(store: Path) -> list[Entry]:
-    """Return all whole entries, the last used one first."""
+    """Return all complete entries, most recently used first."""
     found = []
     for file in store.glob(f"*/{ABOUT}"):
         if file.parent.suffix == PART:
@@ -183,14 +183,14 @@ def remove_unfinished(store: Path) -> int:
     return freed
 
 
-LAYOUT = 6  # version of how datasets are read and stored; another one is another key
+LAYOUT = 6  # version of how datasets are read and stored, part of the key
 MAX_FILES_READ = 64  # files, evenly chosen, of whose content some is read for the key
 READ_BYTES = 2**15  # of each of three places
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it was listed; a changed size or time of modification makes it another one."""
+    """A file as it was listed; a changed size or time of modification makes it a different file."""
 
     name: str
     """Path below `Source.root`, with / between folders."""
@@ -247,7 +247,7 @@ class Source:
 def _some_of(path: Path, size: int) -> bytes:
     """Return the first, middle and last bytes of a file.
 
-    Two files of one size may have one time: archives may store whole seconds, or no time.
+    Two files of equal size may have equal times: archives may store whole seconds, or no time.
     """
     found = b""
     try:
@@ -316,7 +316,8 @@ def pinning(folder: Path) -> Iterator[None]:
 
 
 def _pinned_key(source: Source) -> str:
-    """Return the key that the session has read `source` by first (`pinning`); else its own."""
+    """Return the key by which the session first read `source` (`pinning`); otherwise its own
+    key."""
     folder = _folder.get()
     if folder is None:
         return source.key
@@ -339,7 +340,7 @@ class Writer:
     def array(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> "np.memmap[Any, Any]":
         """Create an array of zeros in a file, to be written in any order.
 
-        It may be larger than memory. Its room on the disk is taken at once, so that no write can
+        It may be larger than memory. Its disk space is reserved immediately, so that no write can
         fail later.
 
         Raises:
@@ -355,7 +356,7 @@ class Writer:
         return made
 
     def save(self, name: str, array: Array) -> None:
-        """Write an array that is in memory; nothing is done for one that `array` has created."""
+        """Write an array that is in memory; do nothing for an array that `array` has created."""
         file = self._file(name)
         if isinstance(array, np.memmap) and Path(str(array.filename)) == file.resolve():
             return

@@ -50,7 +50,7 @@ class DataSummary:
     lines: list[str]
     """Findings, for the screen."""
     input_shape: tuple[int, ...] | None = None
-    """Shape of one sample, where it is known."""
+    """Shape of one sample, if known."""
     notes: dict[str, str] = field(default_factory=dict)
     """Comments on keys of `dataset`."""
 
@@ -335,7 +335,7 @@ def _label_lines(spec: DatasetSpec, labels: Labels, members: list[Member]) -> li
     return [*lines, f"Rows: {', '.join(parts)}."]
 
 
-MAX_CLASSES_SHOWN = 12  # classes that are listed; of more the most and the least frequent ones
+MAX_CLASSES_SHOWN = 12  # classes listed; of more only the most and the least frequent
 
 
 def _class_lines(begin: str, names: Sequence[str], labels: Array) -> list[str]:

@@ -37,13 +37,13 @@ from raybench.stats.clock import unix_seconds
 from raybench.stats.record import Evaluation, Role, RunRecord
 
 POLL_S = 0.5
-"""Seconds between two looks at the records."""
+"""Seconds between two reads of the records."""
 CLOSE_S = 30.0
 """Longest wait for the tools at the end of a study, in seconds."""
 NOT_NEEDED = ("torch", "tensorflow")
 """Modules that tensorboardX and W&B import if installed: seconds, and hundreds of megabytes."""
 SAY_S = 2.0
-"""Seconds of that wait before the user is told of it."""
+"""Seconds of that wait before the user is notified."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ class _Follower(threading.Thread):
             self.drop(self._reason(error))
 
     def run(self) -> None:
-        """Follow the records; say what was written, or why the tool is dropped."""
+        """Follow the records; print what was written, or why the tool is dropped."""
         if self._is_dropped:
             return
         try:

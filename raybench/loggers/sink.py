@@ -83,7 +83,7 @@ class Sink(Protocol):
         return
 
     def close(self) -> str:
-        """Close the tool; return where to look, as the end of a sentence."""
+        """Close the tool; return where to find its output, as the end of a sentence."""
 
 
 def params_of(spec: RunSpec) -> dict[str, Value]:

@@ -29,9 +29,9 @@ class ModelData(Document):
     num_classes: int | None
     """Number of classes, or of tokens of a language model; None for a regression."""
     class_names: tuple[str, ...]
-    """Names of the classes, by number; empty where they have none."""
+    """Names of the classes, by number; empty if they have none."""
     vocabulary: tuple[str, ...]
-    """Tokens by their ids; empty without texts, or where they are unknown."""
+    """Tokens by their ids; empty without texts, or if they are unknown."""
     label_scale: float | list[float] | None
     """Divisor of the labels of a regression; None is 1."""
     label_offset: float | list[float] | None

@@ -94,13 +94,13 @@ class Library:
     """A library of models."""
 
     framework: str | None
-    """The one framework of its models; None for both."""
+    """Framework of its models; None for both."""
     package: str
     """Package to import and to install."""
     example: str
     """Name of one of its models."""
     takes_images: bool = True
-    """Whether its models take images, not token ids."""
+    """Whether its models take images instead of token ids."""
 
 
 LIBRARIES = {
@@ -247,7 +247,7 @@ def weights_file(
 
 
 def unknown_model(workload: NamedWorkload, known: Collection[str]) -> UserError:
-    """Return the error for a name that is not among the `known` ones of the library."""
+    """Return the error for a name that is not among the library's `known` names."""
     plain = workload.model.partition(".")[0]  # timm's names have a tag of weights
     hint = did_you_mean(plain, known, "see the library's list of models.")
     return UserError(

@@ -18,7 +18,7 @@ Arrays = dict[str, npt.NDArray[np.float32]]  # weights by torchvision's names, i
 
 EPSILON = 1e-5  # of batch normalization
 MOMENTUM = 0.1
-"""Weight of a batch's statistics in the running ones, which hold the unbiased variance."""
+"""Weight of a batch's statistics in the running statistics, which hold the unbiased variance."""
 MEAN = (0.485, 0.456, 0.406)
 """Means of ImageNet's channels in 0..1; torchvision's weights expect (x - mean) / std."""
 STD = (0.229, 0.224, 0.225)

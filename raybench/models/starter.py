@@ -19,7 +19,7 @@ SMALL_PIXELS = 96  # height up to which the shipped networks for pictures are me
 PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
 """Texts that may stand in YAML without quotes, if they are read back as texts."""
 MAX_WORKERS = 8
-MIN_BATCHES_PER_EPOCH = 16  # least batches of an epoch
+MIN_BATCHES_PER_EPOCH = 16  # minimum number of batches per epoch
 MAX_BATCH_SIZE = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256, "other": 512}
 
 
@@ -80,7 +80,7 @@ def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
         4, min(MAX_BATCH_SIZE[seen.kind], max(8, seen.num_train // MIN_BATCHES_PER_EPOCH))
     )
     least, most = max(4, batches[-1] // 32), batches[-1]
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    affinity = getattr(os, "sched_getaffinity", None)  # only on Linux
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     direction = "at least" if metric.direction == "max" else "at most"
     lines = [

@@ -57,13 +57,13 @@ class RawSet:
     splits: Mapping[str, RawSplit]
     """Splits by name: always `train`, perhaps `validation` and `test`."""
     class_names: tuple[str, ...] = ()
-    """Names of the classes by number, where the files have them."""
+    """Names of the classes by number, if the files have them."""
 
 
 def array_table(array: Array, name: str, source: str, class_names: Sequence[str] = ()) -> Table:
     """Return labels or weights of shape (N,) or (N, columns) as a table, to be read as those are.
 
-    `class_names` are by number, where they are known.
+    `class_names` are by number, if known.
     """
     kind = array.dtype.newbyteorder("=")  # Arrow knows no other byte order, and no longdouble
     kind = np.dtype(str) if kind.kind == "S" else kind
@@ -315,7 +315,7 @@ def load_keras(spec: DatasetSpec) -> Dataset:
 def _load(
     spec: DatasetSpec, sets: dict[str, LibrarySet], folders: Sequence[str], fetch: str
 ) -> Dataset:
-    """Load `spec.set` from `spec.path`, or else from the first of `folders` that holds it.
+    """Load `spec.set` from `spec.path`, otherwise from the first of `folders` that holds it.
 
     Raises:
         UserError: It is not on this machine; names `fetch`, the code that downloads it.

@@ -1,4 +1,4 @@
-"""Samples in a mixed order, in which any part is like any other, and the splits cut from it.
+"""Samples in a shuffled order, and the splits cut from it.
 
 Arrays of the store are written in this order, so every split is a slice of one file: nothing is
 copied, and splits of other sizes need no other file.
@@ -61,8 +61,9 @@ def stored_and_cut(
 
 
 KEYS = "train-keys"
-"""Array of the store: (N,) int64, equal for neighbors that belong to one split (`split_by`)."""
-TYPICAL_SHARE = 0.1  # default share of all samples for validation; the test has as many
+"""Array of the store: (N,) int64, equal for neighbors that must be in the same split
+(`split_by`)."""
+TYPICAL_SHARE = 0.1  # default fraction of all samples for validation, and for test
 
 
 def mixed_order(
