@@ -273,10 +273,13 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
             f"space.{key}: the command has no {{{key}}}, so all its values train alike"
             for key in searched
             if not any(f"{one}.".startswith(f"{key}.") for one in placed)
+            and not (key == "num_workers" and is_launched(study.workload))
         ]
     file = study.workload.rpartition(":")[0]
     text = Path(file).read_text(errors="replace")
     named = {*re.findall(r"\w+", text)}
+    if "integrations" in named:  # the trainer finds the workers
+        named.add("num_workers")
     passes_on = WHOLE_SETTINGS.search(text) is not None  # to another file
     return [
         f"space.{key}: {file} does not name it; if it is misspelt, all its values train alike"

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.all]
 SPACE = """
 objective: {metric: loss, direction: min, target: 1.0, max_train_seconds: 30}
 search: {early_stopping: false}
-confirm: {race: 0, fresh: 0}
+confirm: {race: 0}
 space: {num_workers: [1, 2]}
 fixed: {batch_size_per_worker: 32, learning_rate: 0.01, cpus_per_worker: 1, epochs: 5.0}
 """

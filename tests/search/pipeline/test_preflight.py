@@ -325,6 +325,21 @@ def test_what_a_model_cannot_start_from_is_refused_without_building_it(
         check_study(*build_study(content, "test"))
 
 
+@pytest.mark.parametrize(
+    ("workload", "num_remarks"),
+    [("$ python train.py", 1), ("$torchrun python train.py", 0), ("loop.py:train", 0)],
+)
+def test_workers_that_a_launcher_or_a_trainer_finds_need_no_name(
+    workload: str, num_remarks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "from raybench.integrations import HuggingFace\ndef train(run): ...\n"
+    (tmp_path / "loop.py").write_text(text)
+    content = {"objective": {"target": 0.5}, "workload": workload, "space": {"num_workers": [1, 2]}}
+    _, _, warnings = check_study(*build_study(content, "test"))
+    assert sum("num_workers" in one for one in warnings) == num_remarks
+
+
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two H100s, which TensorFlow does not see."""
