@@ -72,7 +72,7 @@ def _compare(places: Sequence[str], file: Path) -> Ended:
     """Write one page of several studies; UserError for a single one."""
     if len(places) < 2:
         raise UserError(
-            f"--compare: needs two folders or more, found {places[0]} alone.", ErrorCode.MISSING
+            f"--compare: needs two folders or more, found only {places[0]}.", ErrorCode.MISSING
         )
     studies = [load(place) for place in places]
     for one in studies:

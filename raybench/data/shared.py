@@ -75,9 +75,9 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
         for name in SPLITS:
             if not np.array_equal(arrays[f"{name}-labels"], own[f"{name}-labels"]):
                 raise UserError(
-                    f"{about['name']}: the labels of the {name} split are others in another "
-                    "process of this machine; list files in sorted order, and split them by "
-                    "spec.split_seed alone.",
+                    f"{about['name']}: the labels of the {name} split differ in another "
+                    "process of this machine; list files in sorted order, and split them "
+                    "only by spec.split_seed.",
                     ErrorCode.USER_CODE,
                 )
         arrays = own | arrays

@@ -220,7 +220,7 @@ class CopiedStorage(StudyStorage):
             reason = f"{error!r} ended the upload"
             if isinstance(error, StudyError):
                 reason = str(error).rstrip(".")
-            self._warn(f"{reason}; results are kept in {self.folder} alone.")
+            self._warn(f"{reason}; results are kept only in {self.folder}.")
 
     def _report(self, error: BucketError, what: str) -> None:
         """Warn once per kind of error; the text in parentheses may have an id of the request."""

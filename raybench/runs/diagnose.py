@@ -290,7 +290,7 @@ class SpeedRuns:
         self._num_ways = len(every_way(self.spec, self._leeway))
         if self._num_ways == 1:
             raise UserError(
-                "--fastest: this run has no other way that leaves its curve alone.",
+                "--fastest: no other setting leaves the learning curve of this run unchanged.",
                 ErrorCode.UNSUPPORTED,
             )
         say(console, f"{describe(self.spec)}: {self._num_ways} ways to run it, axis by axis")

@@ -258,8 +258,8 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
             check_dataset(other, f"load_dataset of workload {spec.workload} ({shown})", is_own=True)
         if not np.array_equal(other.validation.labels, dataset.validation.labels):
             raise UserError(
-                f"{shown}: has other validation rows than the first values; a search judges all by "
-                "the same rows: split by spec.split_seed alone, whatever else is set.",
+                f"{shown}: has other validation rows than the first values; a search compares all "
+                "on the same rows: splits must depend only on spec.split_seed.",
                 ErrorCode.USER_CODE,
             )
 

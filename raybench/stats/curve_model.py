@@ -489,7 +489,7 @@ class CurveModel:
 
     def extrapolate(self, curve: Curve) -> tuple[float, float]:
         """Return mean and standard deviation of the log amount to the target of a curve with at
-        least one evaluation, from that curve alone."""
+        least one evaluation, from that curve only."""
         shapes = self._shapes
         num_added = 0 if shapes is None else shapes.num_added
         if num_added >= MOST_SHAPES:  # one more shape changes little, and extrapolating is slow

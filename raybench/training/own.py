@@ -327,11 +327,11 @@ class Run:
         wanted = self._metric.name
         if unknown := [name for name in named if name != wanted]:
             raise _misuse(
-                f"{', '.join(unknown)} is not what runs are judged by, {wanted}; name "
-                "that alone, or set objective.metric."
+                f"{', '.join(unknown)} is not the metric of the objective, {wanted}; report "
+                f"only {wanted}, or set objective.metric."
             )
         if named and value is not None:
-            raise _misuse(f"{wanted} stands there twice; name it once.")
+            raise _misuse(f"{wanted} is reported twice; report it once.")
         given = named.get(wanted, value)
         found = None if given is None else _number(wanted, given)
         if found is None and self.num_workers == 1:

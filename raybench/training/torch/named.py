@@ -109,7 +109,7 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
     if name.startswith(SIZED):
         if height != width:
             raise UserError(
-                f"Workload {workload.name}: takes square images alone.", ErrorCode.INVALID_MODEL
+                f"Workload {workload.name}: only takes square images.", ErrorCode.INVALID_MODEL
             )
         is_maxvit = name.startswith("maxvit_")
         given = {"input_size": (height, width)} if is_maxvit else {"image_size": height}
