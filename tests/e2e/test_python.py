@@ -31,8 +31,9 @@ space = {
 }
 options = {"workload": "mlp", "data": data, "out": "results/mine", "progress": "jsonl"}
 study = raybench.tune(space, trials=2, workers=[1], confirm={"race": 2, "fresh": 1}, **options)
-again = study.best.train(out="results/again", say=False, seed=5)
-print(json.dumps([study.best.spec.learning_rate, len(study.trials), again.specs["0000"].seed]))
+again = study.best.train(out="results/again", seed=5)
+seed = again.specs["0000"].seed
+print(json.dumps([study.best.spec.learning_rate, len(study.trials), seed, repr(again)]))
 """
 
 
@@ -51,10 +52,12 @@ def test_a_script_searches_trains_and_hears_of_mistakes(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert all(name in lines[0] for name in ("'space.learning_rat'", "'learning_rate'"))
     assert not (tmp_path / "no").exists()
-    rate, trials, seed = json.loads(lines[-1])
+    rate, trials, seed, shown = json.loads(lines[-1])
     assert rate in (0.01, 0.001)
     assert trials >= 4
     assert seed == 5
+    assert "torch 1x32" in shown
+    assert "ledger, s:" in done.stdout
     events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert {"evaluated", "finished"} <= {one["event"] for one in events}
     assert events[-1]["best"]["trial"]

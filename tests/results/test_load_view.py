@@ -14,7 +14,7 @@ from raybench.results.lock import OWNER_FILE
 from raybench.results.store import RECORDS_FILE
 from raybench.runs.train import read_spec
 from raybench.spec.documents import to_yaml
-from raybench.spec.errors import ErrorCode, StudyError, UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from tests.factories import options_given
@@ -144,20 +144,15 @@ def test_the_command_names_best_yaml_where_it_is_that_one(tmp_path):
     assert "best.yaml" not in study.cheapest.command
 
 
-@pytest.mark.all
-@pytest.mark.ray
-def test_the_winner_is_trained(tmp_path, capfd):
+@pytest.mark.usefixtures("elsewhere")
+def test_a_winner_that_cannot_be_trained_is_refused_before_anything_starts(tmp_path):
     spec = {"dataset": {"name": "digits"}, "epochs": 1}
     objective = Objective(kind="best_at_budget", max_train_seconds=2.0)
     lines = [run_line("0000", objective=objective, **spec)]
     best = results_folder(tmp_path / "study", lines, objective=objective).best
     with refused(ErrorCode.USER_CODE, "nowhere"):
         best.train(out=tmp_path / "no", workload="nowhere:Model", say=False)
-    trained = best.train(out=tmp_path / "again", seed=5)
-    assert trained.specs["0000"].seed == 5
-    assert "ledger, s:" in capfd.readouterr().out
-    assert "torch 1x64" in repr(trained)
-    with pytest.raises((UserError, StudyError)):
+    with refused(ErrorCode.STUDY_CHANGED, tmp_path / "study"):
         best.train(out=tmp_path / "study")
 
 
