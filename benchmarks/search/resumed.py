@@ -72,9 +72,11 @@ def main() -> int:
     times = [TIMES[one] for one in at]
     lines = [f"| found over the best after | {' | '.join(map(str, times))} |"]
     lines.append("|---" * (len(times) + 1) + "|")
-    for row, name in enumerate(("undisturbed", "killed and resumed ten times")):
-        means = np.exp(logs[:, row].mean(axis=0))[at]
-        lines.append(f"| {name} | {' | '.join(f'{one:.2f}' for one in means)} |")
+    groups = {table: [pair[0] == table for pair in pairs] for table in options.tables}
+    for what, rows in {**groups, "all": [True] * len(pairs)}.items():
+        for row, name in enumerate(("undisturbed", "killed")):
+            means = np.exp(logs[rows, row].mean(axis=0))[at]
+            lines.append(f"| {what}, {name} | {' | '.join(f'{one:.2f}' for one in means)} |")
     differences = (logs[:, 1] - logs[:, 0])[:, TIMES.index(MOMENT)]
     ratio = float(np.exp(differences.mean()))
     error = float(differences.std(ddof=1) / math.sqrt(len(differences)))

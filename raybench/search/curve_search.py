@@ -285,11 +285,15 @@ class CurveSearch:
         self.begin(record.trial, record.spec)
         self._learn(record, curve)
 
-    def _learn(self, record: RunRecord, curve: Sequence[Evaluation]) -> None:
+    def resume(self, trial: str, curve: Sequence[Evaluation]) -> None:
+        """Add the evaluations of a trial that an earlier session began, and this one continues."""
         best: float | None = None
         for point in curve:
             best = self._metric.best([point.value, *([] if best is None else [best])])
-            self._observe(record.trial, point.samples, point.train_s, best, None)
+            self._observe(trial, point.samples, point.train_s, best, None)
+
+    def _learn(self, record: RunRecord, curve: Sequence[Evaluation]) -> None:
+        self.resume(record.trial, curve)
         self._end(record)
 
     def _observe(

@@ -122,6 +122,8 @@ class Search(Scheduler):
             study, self._journal, infeasible, self.placer, self.curves.expected_log_s
         )
         self._learn_recorded(runs or {}, curves or {})
+        self._curves = curves or {}
+        """Evaluations of earlier sessions by run name."""
         for record in (runs or {}).values():
             if record.role == "trial" and record.failure is not None:
                 infeasible.add(record.failure, record.spec)
@@ -158,6 +160,8 @@ class Search(Scheduler):
             return None
         self._open[proposal.name] = proposal
         self.curves.begin(proposal.name, proposal.spec)
+        # An interrupted trial keeps its name.
+        self.curves.resume(proposal.name, self._curves.get(proposal.name, []))
         return Suggestion(proposal.name, proposal.spec)
 
     def _wait_s(self, num_workers: int) -> float:

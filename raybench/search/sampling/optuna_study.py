@@ -58,6 +58,9 @@ INTERRUPTED = "interrupted"
 """User attribute of the Optuna study: trials that were open when a session ended."""
 TRIAL, PLACEMENT, PRIOR = "trial", "placement", "prior"
 """User attributes that an interrupted trial keeps when it is suggested again."""
+SEED = "seed"
+"""User attribute of an interrupted trial: its seed, which a repeat of a configuration has of its
+own."""
 FIRST = "first"
 """User attribute of a configuration of `search.first`: its key."""
 
@@ -173,7 +176,8 @@ def restore(
         if record.role != "trial" or name in held:
             continue
         before = left_open.pop(name, None)
-        kept = before.user_attrs if before else {PLACEMENT: speed_values(record.spec.placement)}
+        kept = {PLACEMENT: speed_values(record.spec.placement), SEED: record.spec.seed}
+        kept = before.user_attrs if before else kept
         params = before.params if before else params_of(record.spec, study, space, widen=widen)
         first = _first_of(record, firsts)
         if first is None and not params:
@@ -184,6 +188,7 @@ def restore(
                 journal.enqueue_trial(params, user_attrs=attributes)
             continue
         answer = feedback.answer(record) if params else Answer(TrialState.FAIL)
+        attributes.pop(SEED, None)
         attributes |= {"spec": record.spec.document()} | ({} if first is None else {FIRST: first})
         attributes |= shown_attributes(record, label_keys(study.space))
         add_answer(journal, answer, params or {}, known, attributes)
@@ -252,4 +257,5 @@ def _wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution
 
 
 def _kept(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {key: attributes[key] for key in (TRIAL, PLACEMENT, PRIOR) if key in attributes}
+    found = {key: attributes[key] for key in (TRIAL, PLACEMENT, PRIOR, SEED) if key in attributes}
+    return found | ({SEED: attributes["spec"]["seed"]} if "spec" in attributes else {})

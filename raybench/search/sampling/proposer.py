@@ -32,6 +32,7 @@ from raybench.search.sampling.optuna_study import (
     NOT_RUN,
     PLACEMENT,
     PRIOR,
+    SEED,
     TRIAL,
     WOULD_FAIL,
     key_of,
@@ -146,7 +147,9 @@ class Proposer:
                 return None
             trial, values = self._ask(at_random=attempt > NUM_SAMPLED)
             options = self._feasible(values)
-            is_new = bool(options) and key_of(trial.params) not in history.known
+            is_interrupted = TRIAL in trial.user_attrs  # also if it repeats a configuration
+            is_new = is_interrupted or key_of(trial.params) not in history.known
+            is_new = is_new and bool(options)
             may_repeat = attempt >= num_draws and not self._is_grid and self._size is None
             if is_new or is_last_round or (options and may_repeat):
                 break
@@ -161,7 +164,10 @@ class Proposer:
                 return None
         # An interrupted trial keeps its name.
         name = trial.user_attrs.get(TRIAL) or history.free_name()
-        return self._accept(trial, name, self._choose(trial, name, options))
+        spec = self._choose(trial, name, options)
+        if SEED in trial.user_attrs:
+            spec = spec.model_copy(update={"seed": trial.user_attrs[SEED]})
+        return self._accept(trial, name, spec)
 
     def _next_first(self) -> Proposal | None:
         """Return the next configuration of `search.first`; None if all have run, or if interrupted

@@ -18,7 +18,16 @@ from raybench.search.sampling.optuna_study import (
 from raybench.search.search import Search
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import RunRecord
-from tests.search.made_up import STUDY, ask, by_name, journal_of, make_search, record, run_all
+from tests.search.made_up import (
+    STUDY,
+    ask,
+    by_name,
+    evaluation,
+    journal_of,
+    make_search,
+    record,
+    run_all,
+)
 
 
 def study(trials: int = 12, **search: Any) -> dict[str, Any]:
@@ -210,3 +219,35 @@ def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> N
     again = make_search(tmp_path, content, runs=by_name(runs))
     assert again.num_finished == 1
     assert not again._proposer._infeasible.is_feasible(runs[0].spec)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_an_interrupted_repeat_comes_back_with_its_name_and_seed(
+    is_recorded: bool, tmp_path: Path
+) -> None:
+    """The sampler `model` repeats good configurations with other seeds, here by `again`."""
+    content = STUDY | {"search": {"trials": 6}}
+    killed = make_search(tmp_path, content, apart=True)
+    name, spec = ask(killed)
+    repeat = killed._proposer.again(spec.model_copy(update={"seed": spec.seed + 7}))
+    assert repeat is not None
+    ended = record(name, spec)
+    killed.on_complete(ended)
+    runs = by_name([ended])
+    if is_recorded:
+        killed._open[repeat.name] = repeat
+        last = record(repeat.name, repeat.spec, stop=None, stopped_by="interrupted")
+        killed.on_complete(last)
+        runs |= by_name([last])
+    resumed = make_search(tmp_path, content, apart=True, runs=runs)
+    assert ask(resumed) == (repeat.name, repeat.spec)
+    assert ask(resumed)[0] not in (name, repeat.name)
+
+
+def test_a_resumed_trial_brings_its_evaluations_to_the_model(tmp_path: Path) -> None:
+    killed = make_search(tmp_path, apart=True)
+    name, _ = ask(killed)
+    curves = {name: [evaluation(samples=640, train_s=1.0, value=0.5)]}
+    resumed = make_search(tmp_path, apart=True, curves=curves)
+    assert ask(resumed)[0] == name
+    assert resumed.curves.model.curves[name].amounts == [640]
