@@ -519,8 +519,8 @@ def global_batch(study: StudySpec, space: Space) -> float | None:
 def write_space(
     source: Path, out: Path, large: LargeRun, rate: Predicted, optimizer: str | None
 ) -> None:
-    """Write the space of the large model with learning rates of the interval, the best one first,
-    and the optimizer of the small runs.
+    """Write the space of the large model with the optimizer of the small runs and learning rates of
+    the interval; the predicted one runs first.
 
     Raises:
         UserError: `out` is `source`, or cannot be written.
@@ -534,10 +534,12 @@ def write_space(
         {key: one for key, one in (content.get(part) or {}).items() if key not in replaced}
         for part in ("space", "fixed")
     )
+    rates, search = quantiles(rate, NUM_RATES), content.get("search") or {}
+    first = [{"learning_rate": rates[0]}, *(search.get("first") or [])]
     content |= {
-        "space": space | {"learning_rate": quantiles(rate, NUM_RATES)},
+        "space": space | {"learning_rate": rates},
         "fixed": fixed | known,
-        "search": (content.get("search") or {}) | {"trials": NUM_RATES},
+        "search": search | {"trials": NUM_RATES, "first": first},
     }
     build_study(content, str(out))
     write_out(out, to_yaml(content))

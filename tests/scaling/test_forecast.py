@@ -409,6 +409,7 @@ def test_studies_make_the_space_of_a_large_model(tmp_path: Path) -> None:
     assert study.fixed["optimizer"] == "adam"
     assert list(space) == ["learning_rate"]
     assert rates[0] == pytest.approx(found["value"], rel=0.01)
+    assert study.search.first == [{"learning_rate": rates[0]}]
     best = round(document["details"]["batch"]["value"] / 32)
     assert any(f" {best} worker" in one for one in document["answer"])
     assert all(found["low"] < one < found["high"] for one in rates)
