@@ -1,6 +1,7 @@
 """What a dry run says and the overview, and the exit codes; bad_inputs.py has the mistakes."""
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -167,3 +168,18 @@ def test_a_full_disk_is_one_sentence_and_exit_1(tmp_path, capsys):
     message = capsys.readouterr().err
     assert "No space left" in message
     assert message.count("\n") == 1
+
+
+def test_a_reader_that_closes_stdout_ends_the_command_without_a_traceback():
+    """As in `raybench forecast ... | head`."""
+    code = (
+        "import sys, time; from raybench.commands import cli\n"
+        "def command():\n    time.sleep(1); print('line\\n' * 100_000); return None\n"
+        "sys.exit(cli.run_command(command))"
+    )
+    reading, writing = os.pipe()
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    os.close(reading)
+    assert process.communicate() == (None, b"")
+    assert process.returncode == cli.FAILED

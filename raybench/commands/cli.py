@@ -5,6 +5,7 @@ import contextlib
 import errno
 import importlib
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -195,6 +196,15 @@ def run_command(
         is_silent: With `json_of`, drop all other output instead of printing it to stderr, which
             gets the lines of `--progress jsonl`.
     """
+    try:
+        return _run_command(command, json_of, is_silent=is_silent)
+    except BrokenPipeError:
+        if not _is_stdout_closed():
+            raise
+        return FAILED
+
+
+def _run_command(command: Callable[[], Ended], json_of: str | None, *, is_silent: bool) -> int:
     if json_of is None:
         return _ended(command).code
     with contextlib.ExitStack() as stack:
@@ -240,6 +250,20 @@ def _ended(command: Callable[[], Ended]) -> Ended:
         return _said(FAILED, CommandError("study", sentence))
     except KeyboardInterrupt:
         return _said(INTERRUPTED, CommandError("interrupted", "interrupted."))
+
+
+def _is_stdout_closed() -> bool:
+    """Return whether the reader of stdout has closed it, as `| head` does; if so, drop the rest of
+    the output, which Python would write at its exit."""
+    out = sys.__stdout__
+    if out is None:
+        return False
+    poll = select.poll()
+    poll.register(out.fileno(), 0)
+    is_closed = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+    return is_closed
 
 
 def _said(code: int, error: CommandError, more: str = "") -> Ended:
