@@ -37,7 +37,7 @@ from noisy import NOISE
 from recorded import Config, Table, Task
 
 from raybench.results.store import machine, versions
-from raybench.stats.sequential import ERRORS, outcome_of
+from raybench.stats.sequential import ALPHA, outcome_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "sessions.md"
 NAMES = ("flights_mlp", "docstrings_text", "cifar_resnet", "docstrings_throttled")
@@ -146,7 +146,7 @@ def by_mean(runs: int) -> Callable[[Session, Config], None]:
 def by_compare(session: Session, candidate: Config) -> None:
     """Compare in pairs; keep what is called better."""
     session.compared += 1
-    errors = ERRORS / (session.compared * (session.compared + 1))
+    errors = ALPHA / (session.compared * (session.compared + 1))
     sides: dict[str, list[float]] = {"A": [], "B": []}
     outcome = "undecided"
     while outcome == "undecided" and len(sides["A"]) < PAIRS:
@@ -225,7 +225,7 @@ def main() -> int:
                 f"| {starts} | {budget} | {name} | {share:.1%} | {sum(every)} of {len(every)} | "
                 f"{math.exp(progress[name]):.2f} | {progress[name] / progress['once']:.2f} |"
             )
-            is_above |= name == OURS and share > ERRORS
+            is_above |= name == OURS and share > ALPHA
     text = "\n".join(
         [
             "# A program that edits a training",

@@ -30,7 +30,7 @@ from scipy import stats
 
 from raybench.results.store import machine, versions
 from raybench.runs.compare import order_of
-from raybench.stats.sequential import ERRORS, outcome_of
+from raybench.stats.sequential import ALPHA, outcome_of
 
 RESULTS = Path(__file__).parents[1] / "results" / "throughput_compare.md"
 PAIRS, SMALLEST = 20, 0.03
@@ -56,8 +56,8 @@ def by_compare(a: np.ndarray, b: np.ndarray, seed: int) -> tuple[str, int]:
         order = order_of({"A": None, "B": None}, number, seed=seed)
         times = {name: 2 * number + place for place, name in enumerate(order)}
         differences.append(float(a[times["A"]] - b[times["B"]]))
-        if len(differences) * math.log(2.0) >= math.log(1.0 / ERRORS):  # else none can be named
-            outcome = outcome_of(differences, smallest=-math.log1p(-SMALLEST), errors=ERRORS)
+        if len(differences) * math.log(2.0) >= math.log(1.0 / ALPHA):  # else none can be named
+            outcome = outcome_of(differences, smallest=-math.log1p(-SMALLEST), errors=ALPHA)
         if outcome != "undecided":
             break
     return outcome, len(differences)
@@ -73,7 +73,7 @@ def by_t_test(a: np.ndarray, b: np.ndarray, seed: int) -> tuple[str, int]:
     """Fail where ten runs of B after ten of A are slower by Welch's test."""
     del seed
     p = stats.ttest_ind(a[:10], b[10:20], alternative="less", equal_var=False).pvalue
-    return ("worse" if p < ERRORS else "same"), 10
+    return ("worse" if p < ALPHA else "same"), 10
 
 
 TESTS = {
@@ -117,7 +117,7 @@ def main() -> int:
                         f"{median(pairs):.0f} ({np.quantile(pairs, 0.9):.0f}) |"
                     )
                     if name == "raybench compare" and slower in (0.0, SMALLEST):
-                        is_above |= share["same" if slower else "worse"] > ERRORS
+                        is_above |= share["same" if slower else "worse"] > ALPHA
     text = "\n".join(
         [
             "# Has the training become slower?",

@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("search")
     printed = run("tune", SPACE, cwd=work)
     assert "the fastest" in " ".join(printed.split())
-    assert "confirmed by 2 of 2 new seeds" in " ".join(printed.split())
+    assert "confirmed by 2 of 2 runs" in " ".join(printed.split())
     assert "Ray" not in printed  # none of Ray's chatter
     return work / "results" / "small"
 
@@ -150,7 +150,7 @@ def test_same_command_continues_and_finds_nothing_to_do(folder: Path) -> None:
 def test_report_prints_the_same_verdict(folder: Path) -> None:
     (folder / "trials.csv").unlink()
     printed = run("report", folder, cwd=folder)
-    assert "confirmed by 2 of 2 new seeds" in " ".join(printed.split())
+    assert "confirmed by 2 of 2 runs" in " ".join(printed.split())
     assert (folder / "trials.csv").is_file()
 
 
