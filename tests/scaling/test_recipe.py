@@ -45,12 +45,13 @@ def train(spec: RunSpec) -> tuple[list[Evaluation], int]:
 
 def search(file: Path, out: Path, settings: dict[str, Any], given: list[dict[str, Any]]) -> None:
     """Write the study of a file: runs of the `given` configurations, by default those of its
-    `search.first`, else one for each learning rate."""
+    `search.first`, then one for each other learning rate, up to its number of trials."""
     study, space = build_study(load_content(file, settings), str(file))
     specs = [study.run_spec(one) for one in given] or list(first_specs(study, space).values())
-    if not specs:
-        rates = values_of("learning_rate", space, study.fixed)
-        specs = [study.run_spec({"learning_rate": one}) for one in rates]
+    if len(specs) < (study.search.trials or 0) and not given:
+        known = {one.learning_rate for one in specs}
+        others = [one for one in values_of("learning_rate", space, study.fixed) if one not in known]
+        specs += [study.run_spec({"learning_rate": one}) for one in others]
     store = Store(out)
     store.write_yaml(
         STUDY_FILE, {"study": study.document(), "is_over": True, "num_trials": len(specs)}
