@@ -610,12 +610,13 @@ class OwnTrainer:
         """
         run = self.run
         if self._spec.framework == "torch":
+            if run.num_workers > 1:  # reads the address of rank 0 that Ray has set
+                found = environment_of_rank(run.rank, run.device, run.gather)
+            else:
+                found = environment_of_device(run.device)
             for name in NAMES:
                 os.environ.pop(name, None)
-            if run.num_workers > 1:
-                os.environ.update(environment_of_rank(run.rank, run.device, run.gather))
-            else:
-                os.environ.update(environment_of_device(run.device))
+            os.environ.update(found)
         number = random.SystemRandom().randrange(1 << 50)
         if run.num_workers > 1:
             number = round(run.gather([float(number)])[0][0])
