@@ -130,7 +130,8 @@ def test_a_requeued_job_resumes_on_two_nodes(tmp_path: Path) -> None:
         first = job(environment, *words)
         records, deadline = out / "records.jsonl", time.monotonic() + 600
         while not records.exists() or '"kind": "run"' not in records.read_text():
-            assert first.poll() is None, first.communicate()
+            if first.poll() is not None:  # an assertion's message is cut short
+                pytest.fail(f"exit code {first.returncode}: {first.communicate()[0]}")
             assert time.monotonic() < deadline
             time.sleep(0.2)
         for host in hosts:
