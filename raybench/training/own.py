@@ -6,6 +6,7 @@ waits until the driver decides whether to continue, so that `OwnTrainer.evaluati
 function too (`training.command`).
 """
 
+import atexit
 import contextlib
 import gc
 import io
@@ -620,14 +621,20 @@ class OwnTrainer:
         number = random.SystemRandom().randrange(1 << 50)
         if run.num_workers > 1:
             number = round(run.gather([float(number)])[0][0])
-        for folder in _left_folders:  # no rank is still in the run before
-            shutil.rmtree(folder, ignore_errors=True)
+        _remove_left_folders()  # no rank is still in the run before
         run._folder = Path(tempfile.gettempdir()) / f"run-{number:x}"
         _left_folders[:] = [run._folder]
 
 
 _left_folders: list[Path] = []
 """Temporary folder of the last run of this process."""
+
+
+@atexit.register
+def _remove_left_folders() -> None:
+    """Remove the temporary folder of the last run, before the next one and at the process's end."""
+    for folder in _left_folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class PlainWorld(DistributedContext):
