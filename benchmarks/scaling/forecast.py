@@ -226,7 +226,8 @@ def designed(
     while left >= cheapest:
         model = OptimumModel(made, sizes)
         rest = [one for one in small if one not in made]
-        chosen = model.choose(rest, large, min(max(each, cheapest), left)).runs
+        costs = [one.compute for one in rest]
+        chosen = model.choose(rest, large, costs, min(max(each, cheapest), left)).runs
         made += chosen
         left -= sum(one.compute for one in chosen)
     return made

@@ -1,7 +1,8 @@
 """`raybench forecast`: predict learning rate, batch and loss of a large run from small runs."""
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +16,10 @@ from raybench.models.find import load_workload_dataset
 from raybench.models.layers import num_parameters
 from raybench.models.user_code import user_code_errors
 from raybench.report.figures.forecast import forecast_figure
+from raybench.report.words import duration
 from raybench.results.store import write_out
 from raybench.results.study import Study, load
-from raybench.runs.options import ForecastOptions
+from raybench.runs.options import Budget, ForecastOptions
 from raybench.scaling.forecast import Forecast, LargeRunModel, OptimumModel, Planned, SmallRun
 from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw
 from raybench.scaling.measurements import Predicted
@@ -48,8 +50,9 @@ SAME_LENGTH = 0.05
 NUM_RATES = 6
 """Learning rates of the space that is written for the large model."""
 YAML = (".yaml", ".yml")
-LONGEST_S = 1e6
-"""Maximum training seconds of a planned run, which ends after its epochs."""
+LIMIT_FACTOR = 5.0
+"""Time limit of planned runs, which end after their epochs, relative to the expected seconds of the
+longest one."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +105,18 @@ class SmallRuns:
         runs: The runs.
         optimizer: Optimizer of the runs of studies; None if there are no studies.
         models: Models of the studies by number of parameters.
+        speeds: Training seconds per sample, where known, by number of parameters.
     """
 
     runs: list[SmallRun]
     optimizer: str | None = None
     models: dict[float, SmallModel] = field(default_factory=dict)
+    speeds: dict[float, float] = field(default_factory=dict)
+
+    def seconds(self, run: SmallRun) -> float | None:
+        """Return the expected training seconds of a run; None if they are not known."""
+        speed = self.speeds.get(run.parameters)
+        return None if speed is None else run.samples * speed
 
 
 def forecast(options: ForecastOptions) -> Ended:
@@ -116,11 +126,11 @@ def forecast(options: ForecastOptions) -> Ended:
     large = large_run(options)
     small = read_runs(options.runs, large.optimizers)
     if options.plan is not None:
-        return plan_runs(options, small, large)
+        return plan_runs(options, small, large, options.plan)
     runs, optimizer = small.runs, small.optimizer
     model = LargeRunModel(runs)
     found = model.predict(large.parameters, large.samples, large.batch)
-    nearest = choose_runs(runs, large, LARGEST_SHARE).runs[:1]
+    nearest = choose_runs(small, large, Budget(LARGEST_SHARE)).runs[:1]
     words = sentences(found, large, nearest)
     if optimizer is not None:
         words.insert(0, f"Optimizer: {optimizer}.")
@@ -177,21 +187,26 @@ def predict_loss(options: ForecastOptions) -> Ended:
     return Ended(cli.DONE, answer=words, details=details)
 
 
-def plan_runs(options: ForecastOptions, small: SmallRuns, large: LargeRun) -> Ended:
+def plan_runs(options: ForecastOptions, small: SmallRuns, large: LargeRun, budget: Budget) -> Ended:
     """Print the small runs to make within a budget, and write them to a file: spaces that `tune`
     runs, or a table."""
-    planned = choose_runs(small.runs, large, options.plan or 0.0, options.within)
+    planned = choose_runs(small, large, budget, options.within)
     if not planned.runs:
         raise UserError(
-            f"--plan: no run of a measured size costs {options.plan:.2%} of the large run or less; "
-            "name a larger share.",
+            f"--plan {budget}: no run of a measured size costs as little; name more.",
             ErrorCode.TOO_FEW,
         )
     table = pd.DataFrame(planned.runs).drop(columns="loss")
     table["share_of_large_run"] = [run.compute / large.compute for run in planned.runs]
+    seconds = [small.seconds(run) for run in planned.runs]
+    known = [one for one in seconds if one is not None]
+    cost = ""
+    if len(known) == len(seconds):
+        table["train_s"] = known
+        cost = f" and about {duration(sum(known))} of training"
     words = [
         f"Make {counted(len(table), 'run')}, {table['share_of_large_run'].sum():.3g} of the "
-        "compute of the large run together; the first ones tell most:",
+        f"compute of the large run{cost} together; the first ones tell most:",
         f"With these the learning rate is expected to be known within a factor of "
         f"{planned.rate_factor:.2f} and the batch within {planned.batch_factor:.2f} (90 %).",
     ]
@@ -238,13 +253,13 @@ def write_plans(out: Path, runs: Sequence[SmallRun], small: SmallRuns) -> list[P
     files = [out.with_stem(f"{out.stem}-{n}") for n in range(1, len(by_study) + 1)]
     files = files if len(files) > 1 else [out]
     for file, own in zip(files, by_study.values(), strict=True):
-        content = planned_space(own, small.models)
+        content = planned_space(own, small)
         build_study(content, str(file))
         write_out(file, to_yaml(content))
     return files
 
 
-def planned_space(runs: Sequence[SmallRun], models: Mapping[float, SmallModel]) -> dict[str, Any]:
+def planned_space(runs: Sequence[SmallRun], small: SmallRuns) -> dict[str, Any]:
     """Return a space that consists of planned runs of the models of one study.
 
     Each run is as long as planned, is not stopped early and not repeated. What the study searched
@@ -252,7 +267,7 @@ def planned_space(runs: Sequence[SmallRun], models: Mapping[float, SmallModel]) 
     """
     first = list[dict[str, Any]]()
     for run in runs:
-        model = models[run.parameters]
+        model = small.models[run.parameters]
         spec, passes = model.best, model.best.num_workers * model.best.accumulate
         own = {key: value_of(spec, key) for key in model.study.searched} | {
             "learning_rate": run.learning_rate,
@@ -261,7 +276,7 @@ def planned_space(runs: Sequence[SmallRun], models: Mapping[float, SmallModel]) 
             "eval_every_samples": spec.eval_every_samples or model.samples_per_epoch,
         }
         first += [own] * (own not in first)
-    content = load_content(models[runs[0].parameters].study.study, {})
+    content = load_content(small.models[runs[0].parameters].study.study, {})
     fixed = flat(content["fixed"]) | first[0]
     varied = [key for key in fixed if any(one.get(key, fixed[key]) != fixed[key] for one in first)]
     searched = {
@@ -269,9 +284,10 @@ def planned_space(runs: Sequence[SmallRun], models: Mapping[float, SmallModel]) 
     }
     objective = {key: content["objective"][key] for key in ("metric", "direction", "is_share")}
     dataset = DatasetSpec.model_validate(content["dataset"])
+    limit_s = LIMIT_FACTOR * max(small.seconds(run) or 0.0 for run in runs)
     return content | {
         "dataset": {"name": dataset.name} | dataset.model_dump(mode="json", exclude_defaults=True),
-        "objective": objective | {"kind": BUDGET, "max_train_seconds": LONGEST_S},
+        "objective": objective | {"kind": BUDGET, "max_train_seconds": math.ceil(limit_s)},
         "search": {
             "first": [nested({key: one[key] for key in searched}) for one in first],
             "trials": len(first),
@@ -307,27 +323,29 @@ def read_runs(
         raise UserError(
             "RUNS: name CSV files of runs, or results folders of small models.", ErrorCode.MISSING
         )
-    found, studies = list[SmallRun](), list[Study]()
+    found, speeds, studies = list[SmallRun](), dict[float, float](), list[Study]()
     for place in places:
         if Path(place).is_file() and Path(place).suffix.lower() == ".csv":
-            found += runs_of_table(Path(place), needed)
+            own = runs_of_table(Path(place), needed)
+            found, speeds = found + own.runs, speeds | own.speeds
         else:
             studies.append(load(place))
     if not studies:
-        return SmallRuns(found)
+        return SmallRuns(found, speeds=speeds)
     optimizer, models = common_optimizer(studies, optimizers), dict[float, SmallModel]()
     for study in studies:
         own = runs_of_study(study, optimizer)
-        found += own.runs
+        found, speeds = found + own.runs, speeds | own.speeds
         models |= own.models
-    return SmallRuns(found, optimizer, models)
+    return SmallRuns(found, optimizer, models, speeds)
 
 
-def runs_of_table(path: Path, needed: Sequence[str]) -> list[SmallRun]:
+def runs_of_table(path: Path, needed: Sequence[str]) -> SmallRuns:
     """Return the runs of a CSV file, one per row.
 
     Args:
-        path: File with the columns of `SmallRun`; other columns are ignored.
+        path: File with the columns of `SmallRun`, and `train_s` if known; other columns are
+            ignored.
         needed: Columns that it must have; others are 1.
 
     Raises:
@@ -350,9 +368,15 @@ def runs_of_table(path: Path, needed: Sequence[str]) -> list[SmallRun]:
         )
     numbers = table[list(needed)].apply(pd.to_numeric, errors="coerce")
     numbers = numbers.reindex(columns=list(SmallRun._fields), fill_value=1.0)
+    speeds = dict[float, float]()
+    if "train_s" in table:
+        each = pd.to_numeric(table["train_s"], errors="coerce") / numbers["samples"]
+        of_models = each[each > 0].groupby(numbers["parameters"]).median()
+        speeds = {float(size): float(speed) for size, speed in of_models.items()}
     # A run that diverged has no loss, and says nothing about the optimum.
     numbers = numbers[numbers["loss"].notna()]
-    return [SmallRun(*map(float, row)) for row in numbers.itertuples(index=False)]
+    runs = [SmallRun(*map(float, row)) for row in numbers.itertuples(index=False)]
+    return SmallRuns(runs, speeds=speeds)
 
 
 def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
@@ -391,7 +415,7 @@ def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
             f"{study.place}: the number of model parameters is not known; name a table of runs.",
             ErrorCode.NO_RESULT,
         )
-    found, models = list[SmallRun](), dict[float, SmallModel]()
+    found, models, speeds = list[SmallRun](), dict[float, SmallModel](), dict[float, float]()
     for (_, epochs), records in groups.items():
         last = study.evaluations[records[0].trial][-1]
         each = round(last.samples / last.epoch)
@@ -399,16 +423,18 @@ def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
         # The last batch may go beyond the last epoch.
         length = min([*whole, math.ceil(epochs * each)]) if whole else math.inf
         own = _runs_of_length(study, records, length)
-        found += [run for run, _ in own]
-        for run, record in sorted(own, key=lambda pair: -pair[0].loss):  # the best one stays
+        found += [run for run, *_ in own]
+        for run, record, _ in sorted(own, key=lambda one: -one[0].loss):  # the best one stays
             models[run.parameters] = SmallModel(study, record.spec, each)
-    return SmallRuns(found, optimizer, models)
+            speeds[run.parameters] = statistics.median(seconds for *_, seconds in own) / length
+    return SmallRuns(found, optimizer, models, speeds)
 
 
 def _runs_of_length(
     study: Study, records: Sequence[RunRecord], length: float
-) -> list[tuple[SmallRun, RunRecord]]:
-    """Return the runs of one model that are as long, with the values of their curves there."""
+) -> list[tuple[SmallRun, RunRecord, float]]:
+    """Return the runs of one model that are as long, with the values of their curves there, their
+    records and their training seconds."""
     found = []
     for record in records:
         curve = study.evaluations[record.trial]
@@ -424,7 +450,8 @@ def _runs_of_length(
             learning_rate=record.spec.learning_rate,
             loss=value if study.metric.direction == "min" else 1 - value,
         )
-        found.append((run, record))
+        seconds = float(np.interp(length, samples, [point.train_s for point in curve]))
+        found.append((run, record, seconds))
     return found
 
 
@@ -555,20 +582,23 @@ def quantiles(rate: Predicted, number: int) -> list[float]:
 
 
 def choose_runs(
-    runs: list[SmallRun], large: LargeRun, share: float, within: float | None = None
+    small: SmallRuns, large: LargeRun, budget: Budget, within: float | None = None
 ) -> Planned:
-    """Return the small runs to make next, most informative per unit of compute first.
+    """Return the small runs to make next, most informative per cost first.
 
     Candidates combine all sizes and lengths of the given runs, up to LARGEST_SHARE of the large
     run's compute per run.
 
     Args:
-        runs: Small runs.
+        small: Small runs.
         large: The large run.
-        share: Compute of all chosen runs together, relative to the large run.
-        within: Factor within which rate and batch need to be known; None to use all of the compute.
+        budget: Cost of all chosen runs together.
+        within: Factor within which rate and batch need to be known; None to use all of the budget.
+
+    Raises:
+        UserError: The budget is in seconds, and those of a model are not known.
     """
-    largest = LARGEST_SHARE * large.compute / FLOPS_PER_SAMPLE
+    runs, largest = small.runs, LARGEST_SHARE * large.compute / FLOPS_PER_SAMPLE
     sizes = {
         (one.parameters, other.samples)
         for one in runs
@@ -583,8 +613,24 @@ def choose_runs(
         for r in STEPS
         for b in STEPS
     ]
-    compute = share * large.compute
-    return model.choose(candidates, (large.parameters, large.samples), compute, within)
+    costs = [one.compute / large.compute for one in candidates]
+    if budget.unit == "s":
+        costs = [_known_seconds(small, one, budget) for one in candidates]
+    target = large.parameters, large.samples
+    return model.choose(candidates, target, costs, budget.amount, within)
+
+
+def _known_seconds(small: SmallRuns, run: SmallRun, budget: Budget) -> float:
+    """Return the expected training seconds of a run; UserError if they are not known."""
+    seconds = small.seconds(run)
+    if seconds is None:
+        raise UserError(
+            f"--plan {budget}: the training seconds of the model of {run.parameters:.4g} "
+            "parameters are not known; add a column train_s to its table, or name a share of the "
+            "large run.",
+            ErrorCode.MISSING,
+        )
+    return seconds
 
 
 def sentences(found: Forecast, large: LargeRun, nearest: Sequence[SmallRun]) -> list[str]:

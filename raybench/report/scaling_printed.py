@@ -19,7 +19,8 @@ TITLES = {
     "strong": "Strong scaling: the batch of all workers together stays, each does less",
 }
 DROPPED = (
-    *("exchanged MB", "memory MB", "even", "n", "first epoch", "input", "step p95 ms", "quartiles"),
+    *("exchanged MB", "memory MB", "TFLOP/s", "even", "n", "first epoch", "input", "step p95 ms"),
+    *("quartiles", "tokens/s"),
 )
 """Columns that a narrow terminal drops, in this order."""
 BELOW = (
@@ -46,6 +47,9 @@ CELLS = {
     "exchanged MB": "{exchanged_mb:.3g}",
     "memory MB": "{memory_mb:,.0f}",
     "GPU": "{gpu_utilization:.0%}",
+    "tokens/s": "{tokens_per_s:,.0f}",
+    "TFLOP/s": "{tflops:.3g}",
+    "MFU": "{mfu:.0%}",
     "even": "{evenness:.2f}",
 }
 """Columns of the table of cells, and their formats."""
@@ -69,6 +73,7 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
         step_p95_ms=1000 * cells["step_p95_s"].astype(float),
         exchanged_mb=cells["bytes_exchanged_per_step"].astype(float) / 1e6,
         memory_mb=cells["memory_peak_bytes"].astype(float) / 1e6,
+        tflops=cells["flops_per_s"].astype(float) / 1e12,
     )
     several = len(set(cells["topology"])) > 1 or len(set(cells["num_nodes"])) > 1
     forms = CELLS | {metric.words: value_form(metric, metric.name)}

@@ -11,7 +11,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, ValidationInfo
 
@@ -77,6 +77,25 @@ def share(given: Any, info: ValidationInfo) -> Any:
             ErrorCode.INVALID_VALUE,
         )
     return value
+
+
+class Budget(NamedTuple):
+    """Cost that small runs may have together: a fraction of that of the large run, or training
+    seconds."""
+
+    amount: float
+    unit: Literal["share", "s"] = "share"
+
+    def __str__(self) -> str:
+        return f"{self.amount:.4g}{'' if self.unit == 'share' else 's'}"
+
+
+def budget(given: Any, info: ValidationInfo) -> Any:
+    """Return `10%` or `0.1` as a share of the large run, and `2h` as seconds."""
+    seconds = seconds_of(given) if isinstance(given, str) and given[-1:].isalpha() else None
+    if seconds is not None:
+        return Budget(seconds, "s")
+    return given if given is None or isinstance(given, Budget) else Budget(share(given, info))
 
 
 def number_or_word(given: Any) -> Any:
@@ -433,9 +452,9 @@ class ForecastOptions(Options):
     batch."""
     compute: Annotated[float | None, Field(gt=0, allow_inf_nan=False), Argument("FLOPS")] = None
     """With --loss: floating-point operations of the large run, instead of its size."""
-    plan: Annotated[float | None, BeforeValidator(share), Argument("SHARE", parse=str)] = None
+    plan: Annotated[Budget | None, BeforeValidator(budget), Argument("COST", parse=str)] = None
     """Name the small runs to make next that cost this share of the large run together, such as
-    10%."""
+    10%, or this training time, such as 2h."""
     within: Annotated[float | None, Field(gt=1, allow_inf_nan=False), Argument("FACTOR")] = None
     """With --plan: no more runs than are expected to tell rate and batch within this factor."""
     figure: Annotated[Path | None, Argument("FILE.png")] = None

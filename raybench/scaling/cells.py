@@ -11,8 +11,9 @@ are not comparable.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import pandas as pd
 
 from raybench.results.study import Study, once
 from raybench.results.trials import accelerators_of, named
+from raybench.scaling.utilization import peak_flops
 from raybench.spec.documents import flat_keys
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import ACCURACY, Metric
@@ -118,6 +120,7 @@ RUN_COLUMNS = (
     *("step_p25_s", "step_p75_s", "step_p95_s", "longest_step_s", "num_steps", "is_warm"),
     *("first_epoch_samples_per_s", "first_epoch_train_samples_per_s", "compile_s", "train_s"),
     *("wall_s", "input_share", "memory_peak_bytes", "bytes_exchanged_per_step"),
+    *("flops_per_sample", "tokens_per_sample"),
     *("gpu_utilization", "evenness", "accuracy", "best_accuracy", "samples"),
     *("epoch_samples", "short_steps", "time_to_target_s"),
     *("samples_to_target", "is_slow_start", "is_outlier"),
@@ -151,6 +154,7 @@ def run_table(
     | evenness | `Evaluation.evenness` |
     | memory_peak_bytes, gpu_utilization | maximum over workers; mean |
     | bytes_exchanged_per_step | contribution of a worker to the exchange of one optimizer step |
+    | flops_per_sample, tokens_per_sample | as of `Evaluation` |
     | is_slow_start | whether its first epoch is FAR slower than the median of its cell |
     | is_outlier | that, or its mean is FAR from the median of its cell, beyond `short_steps` |
 
@@ -214,9 +218,8 @@ def _row(
         "first_epoch_train_samples_per_s": samples / seconds,
         metric.name: curve[-1].value,
     }
-    for name in ("memory_peak_bytes", "bytes_exchanged_per_step", "gpu_utilization", "evenness"):
+    for name, summary in SUMMARIES.items():
         told = [getattr(one, name) for one in curve if getattr(one, name) is not None]
-        summary = max if name in ("memory_peak_bytes", "bytes_exchanged_per_step") else fmean
         row[name] = summary(told) if told else None
     if math.isnan(found["input_share"]) and train > 0:
         row["input_share"] = run.ledger["input"] / train
@@ -225,6 +228,19 @@ def _row(
             (p.samples for p in curve if p.train_s >= run.time_to_target_s - 1e-9), None
         )
     return row
+
+
+SUMMARIES: Mapping[str, Callable[[list[float]], float]] = MappingProxyType(
+    {
+        "memory_peak_bytes": max,
+        "bytes_exchanged_per_step": max,
+        "flops_per_sample": max,
+        "tokens_per_sample": max,
+        "gpu_utilization": fmean,
+        "evenness": fmean,
+    }
+)
+"""Summaries over the evaluations of a run."""
 
 
 def median_time(times: "pd.Series[float]") -> float:
@@ -312,6 +328,7 @@ CELL_COLUMNS = (
     *("speedup_same_batch", "efficiency_same_batch", "baseline"),
     *("input_share", "communication_share", "alone_share", "memory_peak_bytes"),
     *("bytes_exchanged_per_step", "gpu_utilization", "evenness"),
+    *("flops_per_sample", "tokens_per_sample", "flops_per_s", "mfu", "tokens_per_s"),
     *("accuracy", "best_accuracy", "time_to_target_s"),
     *("reached", "tried", "train_s", "epoch_samples", "outliers"),
 )
@@ -319,6 +336,7 @@ MEDIANS = (
     *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "first_epoch_samples_per_s"),
     *("first_epoch_train_samples_per_s", "compile_s", "step_median_s", "step_p95_s"),
     *("input_share", "gpu_utilization", "accuracy", "best_accuracy", "train_s", "epoch_samples"),
+    *("flops_per_sample", "tokens_per_sample"),
 )
 GREATEST = ("longest_step_s", "memory_peak_bytes", "bytes_exchanged_per_step")
 OF_SPEC = (
@@ -361,6 +379,8 @@ def cell_table(
     | memory_peak_bytes | maximum over workers and repeats |
     | bytes_exchanged_per_step | contribution of a worker to the exchange of one optimizer step |
     | evenness | minimum over the repeats |
+    | flops_per_s, tokens_per_s | those of a sample (`Evaluation`) times samples_per_s |
+    | mfu | model FLOPs utilization: flops_per_s over the peak of the GPUs, if it is known |
     | accuracy, best_accuracy | medians of each repeat's last and best evaluation |
     | time_to_target_s | median, misses counted as infinite |
     | reached, tried | repeats that reached the target; those that ended well, diverged or ran |
@@ -381,6 +401,7 @@ def cell_table(
         for scaling in cell.scalings:
             where = _where(cell, scaling, series[cell.name], gpus)
             own = {"num_nodes": num_nodes, REPEATS: group.set_index("repeat")["samples_per_s"]}
+            own |= _rates(found, cell.spec, gpus)
             rows.append(where | found | own | {KIND: kind_of(scaling, cell.spec, gpus)})
     for row in rows:
         row |= _speedups(row, rows) | _shares(row, rows)
@@ -445,6 +466,15 @@ def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
         "tried": len(tried),
         "outliers": int(well["is_outlier"].sum()),
     }
+
+
+def _rates(found: Mapping[str, float], spec: RunSpec, accelerators: str) -> dict[str, float]:
+    """Return the operations and tokens per second of a cell; see `cell_table`."""
+    flops, tokens = (
+        found["samples_per_s"] * found[f"{name}_per_sample"] for name in ("flops", "tokens")
+    )
+    mfu = flops / peak_flops(spec, accelerators)
+    return {"flops_per_s": flops, "tokens_per_s": tokens, "mfu": mfu}
 
 
 def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

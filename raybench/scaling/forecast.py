@@ -83,7 +83,7 @@ class Planned(NamedTuple):
     """Runs to make, and what is expected to be known with them."""
 
     runs: list[SmallRun]
-    """The one that tells most per compute first; their losses are not known yet."""
+    """The one that tells most per cost first; their losses are not known yet."""
     rate_factor: float
     """Factor on each side of the 90 % interval of the large run's learning rate."""
     batch_factor: float
@@ -186,10 +186,11 @@ class OptimumModel:
         self,
         candidates: Sequence[SmallRun],
         large: tuple[float, float],
-        compute: float,
+        costs: Sequence[float],
+        budget: float,
         within: float | None = None,
     ) -> Planned:
-        """Choose runs to make, greedily by how much they tell about the large run per compute.
+        """Choose runs to make, greedily by how much they tell about the large run per cost.
 
         What a run tells is the expected decrease of the loss of the large run at the rate and the
         batch that are predicted for it.
@@ -197,9 +198,10 @@ class OptimumModel:
         Args:
             candidates: Runs that could be made, in cells of the model; their losses are not used.
             large: Parameters and samples of the large run.
-            compute: Floating-point operations of all chosen runs together, at most.
+            costs: Cost of each candidate, such as seconds.
+            budget: Cost of all chosen runs together, at most.
             within: Factor within which rate and batch need to be known; None to use all of the
-                compute.
+                budget.
         """
         targets = np.zeros((2, len(self._mode)))
         targets[0, 0:3] = targets[1, 3:6] = self._row(*large)
@@ -207,24 +209,24 @@ class OptimumModel:
         tilt = math.tanh(self._mode[8]) * math.sqrt(a * b)
         weight = np.array([[a, tilt], [tilt, b]])
         gradients, noise = self._gradients(candidates)
-        costs = np.array([one.compute for one in candidates])
-        covariance, is_left, chosen = self._covariance, np.full(len(costs), True), list[SmallRun]()
+        prices = np.array(costs)
+        covariance, is_left, chosen = self._covariance, np.full(len(prices), True), list[SmallRun]()
 
         def factors() -> Floats:
             variance = np.diag(targets @ covariance @ targets.T) + self._deviations**2
             found: Floats = np.exp(NINE_OF_TEN * np.sqrt(variance))
             return found
 
-        while (is_left := is_left & (costs <= compute)).any():
+        while (is_left := is_left & (prices <= budget)).any():
             if within is not None and factors().max() <= within:
                 break
             across = covariance @ gradients.T
             variance = np.einsum("ip,pi->i", gradients, across) + noise
             toward = targets @ across
-            gains = 0.5 * np.einsum("ai,ab,bi->i", toward, weight, toward) / variance / costs
+            gains = 0.5 * np.einsum("ai,ab,bi->i", toward, weight, toward) / variance / prices
             best = int(np.where(is_left, gains, -1.0).argmax())
             covariance = covariance - np.outer(across[:, best], across[:, best]) / variance[best]
-            compute -= costs[best]
+            budget -= prices[best]
             is_left[best] = False
             chosen.append(candidates[best])
         rate, batch = factors()

@@ -127,6 +127,11 @@ class Evaluation:
     ranks; None without GPUs, or if unknown."""
     bytes_exchanged_per_step: Whole | None = None
     """Bytes that a worker contributes to the gradient exchange of one optimizer step."""
+    flops_per_sample: Measured | None = None
+    """Floating-point operations of the model's forward and backward pass of a training sample, as
+    torch counts them; None in TensorFlow."""
+    tokens_per_sample: Whole | None = None
+    """Predicted tokens of a sample; None unless the task is language modelling."""
     noise_scale: NoiseSums | None = None
     """Sums of gradient noise over the workers; input of `scaling.fits.noise_scales`."""
     skipped_steps: Whole | None = None

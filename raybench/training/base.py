@@ -129,6 +129,8 @@ class BaseTrainer(Protocol):
     """Whether a layer normalizes over the batch of one worker."""
     notes: list[str]
     """Remarks for the user on the model as it starts, in sentences."""
+    flops_per_sample: float | None = None
+    """`Evaluation.flops_per_sample`; set by `warm_up`, only with `record_steps`."""
 
     def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation on throw-away data in the shape of each step, then restore
@@ -145,11 +147,18 @@ class BaseTrainer(Protocol):
             for one in steps:
                 for _ in range(WARM_UP_STEPS):
                     self.train([one])
+            if self._recorder:
+                self.flops_per_sample = self._count_flops(steps[0])
             if taken is not None:
                 self._fit_evaluation(few, *taken)
             self.evaluate("validation", slice(0, self._evaluation_batch))
             self._splits = real
             self._freeze(steps[0].is_frozen)
+
+    def _count_flops(self, step: Step) -> float | None:
+        """Return the floating-point operations of a sample's passes; None if they are unknown."""
+        del step
+        return None
 
     def _evaluation_bytes(self, few: int) -> tuple[int | None, int]:
         """Return the bytes in use before an evaluation (None if unknown), and the bytes that a

@@ -25,7 +25,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -44,7 +44,7 @@ from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_r
 from raybench.stats.record import Evaluation
 from raybench.training.base import DistributedContext, find_part
 from raybench.training.launcher import NAMES, environment_of_device, environment_of_rank
-from raybench.training.memory import give_back
+from raybench.training.memory import Memory, give_back
 from raybench.training.ranks import Call, Position, mismatch
 from raybench.training.saved import foreign_state_error
 from raybench.training.settings import settings_kept, signals_note
@@ -57,6 +57,7 @@ LOOK_S = 1.0
 """Seconds between two looks at a loop that has not reported."""
 MAX_REASON = 200
 """Characters of a framework's error shown in a sentence."""
+Strategy = Literal["ddp", "fsdp"]
 LEFT_BYTES = 2 * GIB
 """Bytes that all runs together may leave in memory; more is a leak, and workers are replaced."""
 
@@ -116,6 +117,7 @@ class Run:
             LoopAdapter if spec.framework == "python" else find_part(spec.framework, "own").Adapter
         )
         self._adapter: LoopAdapter = own(world)
+        self._memory = self._adapter.memory()
         self._metric = spec.objective.judged_by
         self._rule = StopRule(
             spec.objective,
@@ -214,12 +216,13 @@ class Run:
         self._adapter.synchronize()
         self._ledger.enter("report")
         own = [math.nan if given is None else given, float(given is None), float(samples)]
+        memory = float(self._memory.highest() or 0)
         seconds = self._ledger.snapshot()
-        rows = self._meet(Call.REPORT, *own, *(seconds[name] for name in _NAMES))
-        ledger = merge_ranks([dict(zip(_NAMES, row[3:], strict=True)) for row in rows])
-        evaluation = self._evaluation(
-            [row[0] for row in rows if not row[1]], round(max(row[2] for row in rows)), ledger
-        )
+        rows = self._meet(Call.REPORT, *own, memory, *(seconds[name] for name in _NAMES))
+        ledger = merge_ranks([dict(zip(_NAMES, row[4:], strict=True)) for row in rows])
+        most, memory = (max(row[at] for row in rows) for at in (2, 3))
+        values = [row[0] for row in rows if not row[1]]
+        evaluation = self._evaluation(values, round(most), round(memory), ledger)
         self._test = self._test if test is None else float(test)
         self._reports.put(evaluation)
         self._is_stopped = self._stops.get()
@@ -228,7 +231,7 @@ class Run:
         return self._is_stopped
 
     def _evaluation(
-        self, values: list[float], samples: int, ledger: Mapping[str, float]
+        self, values: list[float], samples: int, memory: int, ledger: Mapping[str, float]
     ) -> Evaluation:
         """Return the next evaluation, from numbers that all ranks share."""
         if not values:
@@ -257,13 +260,33 @@ class Run:
             time_to_target_s=self._rule.time_to_target_s,
             stop=None if failed else stop,
             failure="nan" if failed else None,
+            memory_peak_bytes=memory or None,
         )
         return self._last
 
-    def prepare(self, model: Any) -> Any:
-        """Move a PyTorch model to the run's device and, with several workers, wrap it in
-        DistributedDataParallel; other models are returned unchanged."""
-        return self._adapter.prepare(model)
+    def prepare(self, model: Any, *, strategy: Strategy = "ddp") -> Any:
+        """Move a PyTorch model to the run's device and, with several workers, let them train it
+        together; other models are returned unchanged.
+
+        Args:
+            model: The model, with equal parameters on all workers.
+            strategy: `ddp`: each worker holds the whole model (DistributedDataParallel). `fsdp`:
+                parameters, gradients and optimizer state are sharded over the workers, one block of
+                layers at a time (`torch.distributed.fsdp.fully_shard`); make the optimizer
+                afterwards.
+
+        Raises:
+            UserError: `strategy` is neither, or `fsdp` with another framework than torch.
+        """
+        if strategy not in ("ddp", "fsdp") or (
+            strategy == "fsdp" and self.spec.framework != "torch"
+        ):
+            raise UserError(
+                f"run.prepare: strategy {strategy!r} is not available in {self.spec.framework}; "
+                "use ddp, or in torch also fsdp.",
+                ErrorCode.USER_CODE,
+            )
+        return self._adapter.prepare(model, strategy)
 
     def save(self, state: Any) -> None:
         """Save the state from which the run can be continued; call before the report it belongs to.
@@ -396,7 +419,7 @@ def _number(name: str, value: Any) -> float:
 
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES)
-_NUM_VALUES = 3 + len(_NAMES)
+_NUM_VALUES = 4 + len(_NAMES)
 """Values of `Run.report`, the call that exchanges the most."""
 
 
@@ -684,8 +707,13 @@ class LoopAdapter:
         """Return the number of collectives that the loop has begun so far; None if unknown."""
         return None
 
-    def prepare(self, model: Any) -> Any:
+    def memory(self) -> Memory:
+        """Return the memory of this worker, whose peak begins now."""
+        return Memory()
+
+    def prepare(self, model: Any, strategy: Strategy) -> Any:
         """Return a model as `Run.prepare` does."""
+        del strategy
         return model
 
     def end(self) -> None:

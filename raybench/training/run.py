@@ -101,7 +101,7 @@ def run(
         values=[evaluation.value for evaluation in earlier],
         train_seconds=[evaluation.train_s for evaluation in earlier],
     )
-    recording = Recording(spec, trainer, world) if spec.record_steps else None
+    recording = Recording(spec, trainer, world, dataset) if spec.record_steps else None
     eval_interval = spec.eval_every_samples or dataset.num_train_samples
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
     parts = _parts(world.gather(_row(ledger, trainer)))  # a barrier
@@ -255,14 +255,20 @@ class Recorded(TypedDict, total=False):
     memory_peak_bytes: int | None
     gpu_utilization: float | None
     bytes_exchanged_per_step: int | None
+    flops_per_sample: float | None
+    tokens_per_sample: int | None
     noise_scale: NoiseSums | None
 
 
 class Recording:
     """Combines the records of all workers into one result that all ranks share."""
 
-    def __init__(self, spec: RunSpec, trainer: BaseTrainer, world: DistributedContext) -> None:
+    def __init__(
+        self, spec: RunSpec, trainer: BaseTrainer, world: DistributedContext, dataset: Dataset
+    ) -> None:
         self._trainer, self._world = trainer, world
+        is_text = dataset.task == "language_modelling"
+        self._tokens = math.prod(dataset.train.labels.shape[1:]) if is_text else None
         self._global_batch = spec.global_batch_size
         self._gpus = [GpuLoad(index) for index in world.gpus]
         self._bytes = bytes_exchanged(spec, trainer.num_parameters)
@@ -291,6 +297,8 @@ class Recording:
             memory_peak_bytes=int(memories.max()) if len(memories) else None,
             gpu_utilization=float(shares.mean()) if len(shares) else None,
             bytes_exchanged_per_step=self._bytes,
+            flops_per_sample=self._trainer.flops_per_sample,
+            tokens_per_sample=self._tokens,
             noise_scale=_noise(parts, log.whole_squares, counts),
         )
 

@@ -1,5 +1,6 @@
 """Cells and speed-up curves of a scaling study: medians, baselines, shares, outliers, failures."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from raybench.scaling.cells import (
     run_table,
     series_of,
 )
+from raybench.scaling.utilization import peak_flops
 from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import METRICS
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -176,6 +178,8 @@ def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
                 gpu_utilization=one.index / 2,
                 evenness=0.9,
                 bytes_exchanged_per_step=4000,
+                flops_per_sample=2e9,
+                tokens_per_sample=100,
             )
             for one in curve
         ]
@@ -187,6 +191,30 @@ def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
     assert table["memory_peak_bytes"].tolist() == [102, 102]
     assert table["gpu_utilization"].tolist() == [0.5, 0.5]
     assert table["num_steps"].tolist() == [18, 18]
+    speeds = table["samples_per_s"]
+    assert table["flops_per_s"].tolist() == pytest.approx([2e9 * one for one in speeds])
+    assert table["tokens_per_s"].tolist() == pytest.approx([100 * one for one in speeds])
+    assert table["mfu"].isna().all(), "the peak of a CPU is not known"
+    printed = printed_cells(table)
+    assert {"tokens/s", "TFLOP/s"} < set(printed.columns)
+    assert "MFU" not in printed
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "peak"),
+    [
+        ("A100-80G", "bf16", 2 * 312e12),
+        ("H100", "fp32", 2 * 67e12),
+        ("V100", "bf16", math.nan),
+        ("A100, H100", "bf16", math.nan),
+        ("", "fp32", math.nan),
+    ],
+)
+def test_the_peak_is_that_of_all_gpus_where_it_is_known(
+    accelerator: str, precision: str, peak: float
+) -> None:
+    spec = RunSpec(num_workers=2, gpus_per_worker=1, precision=precision)
+    assert peak_flops(spec, accelerator) == pytest.approx(peak, nan_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,12 @@ def test_runs_are_chosen_by_what_they_tell_of_the_large_run_per_compute() -> Non
     near = SmallRun(*size, batch * 2, rate * 2, 1.0)
     far = SmallRun(*size, batch, rate * 30, 1.0)
     costly = near._replace(parameters=1.2e9)
-    assert model.choose([far, near, costly], LARGE, 1e20).runs == [near, far, costly]
-    assert model.choose([far, near, costly], LARGE, 1.2 * near.compute).runs == [near]
-    assert model.choose([far, near], LARGE, 0.0).runs == []
+    every = [far, near, costly]
+    costs = [one.compute for one in every]
+    assert model.choose(every, LARGE, costs, 1e20).runs == [near, far, costly]
+    assert model.choose(every, LARGE, costs, 1.2 * near.compute).runs == [near]
+    assert model.choose(every, LARGE, [1.0, 900.0, 1.0], 1.0).runs == [far]
+    assert model.choose(every, LARGE, costs, 0.0).runs == []
 
 
 def test_the_rate_of_a_given_batch_is_that_of_the_best_batch_where_they_do_not_correlate() -> None:
@@ -279,6 +282,11 @@ def test_a_plan_is_a_space_whose_results_narrow_the_forecast(tmp_path: Path) -> 
     assert study.search.trials == len(specs) == len(planned) >= 5
     assert not study.needs_reference
     assert not study.search.early_stopping
+    of_second = asked(small, *SIZE, "--plan", "30s")[1]["details"]["runs"]
+    assert 18 < sum(one["train_s"] for one in of_second) <= 30
+    assert study.objective.max_train_seconds == pytest.approx(
+        5 * max(one["train_s"] for one in made), abs=1
+    )
     for one, spec in zip(planned, specs, strict=True):
         assert spec.learning_rate == one.learning_rate
         assert spec.global_batch_size == pytest.approx(one.batch, abs=2)
@@ -298,6 +306,16 @@ def test_a_plan_is_a_space_whose_results_narrow_the_forecast(tmp_path: Path) -> 
     # As narrow as asked: nothing more to make.
     few = asked(small, *SIZE, "--plan", "5%", "--within", "5")[1]["details"]["runs"]
     assert len(few) < len(planned)
+
+
+def test_seconds_of_a_table_are_its_column(table: Path) -> None:
+    code, document = asked(table, *SIZE, "--plan", "2h")
+    assert (code, document["error"]["code"]) == (cli.WRONG_INPUT, ErrorCode.MISSING)
+    rows = pd.read_csv(table)
+    rows.assign(train_s=rows["tokens"] / 1e6).to_csv(table, index=False)
+    made = asked(table, *SIZE, "--plan", "2h")[1]["details"]["runs"]
+    assert [one["train_s"] for one in made] == [one["samples"] / 1e6 for one in made]
+    assert 3600 < sum(one["train_s"] for one in made) <= 7200
 
 
 def test_a_plan_for_the_models_of_a_table_is_a_table(table: Path, tmp_path: Path) -> None:
@@ -347,6 +365,7 @@ def test_a_loss_needs_no_rates(table: Path, tmp_path: Path) -> None:
         (["runs.csv", *SIZE, "--figure", "x.docx"], ErrorCode.NOT_WRITABLE, ["x.docx"]),
         (["runs.csv", *SIZE, "--plan", "0.001%"], ErrorCode.TOO_FEW, ["--plan"]),
         (["runs.csv", *SIZE, "--plan", "150%"], ErrorCode.INVALID_VALUE, ["--plan", "150%"]),
+        (["runs.csv", *SIZE, "--plan", "soon"], ErrorCode.INVALID_VALUE, ["--plan", "soon"]),
     ],
 )
 def test_a_mistake_is_refused(

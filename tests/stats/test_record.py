@@ -99,6 +99,8 @@ MEASURED = {
     "memory_peak_bytes": 123_456_789,
     "gpu_utilization": 0.5,
     "bytes_exchanged_per_step": 1_609_768,
+    "flops_per_sample": 1.5e9,
+    "tokens_per_sample": 256,
     "noise_scale": NoiseSums.of([NoiseTerms(1.0, 10.0)]),
     "skipped_steps": 3,
 }

@@ -63,12 +63,12 @@ def spec_of(framework: str, **changes: Any) -> RunSpec:
 def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTimes:
     """Take some steps after a warm-up, of which those of `stalls` take longer by STALL_S."""
     spec = spec_of(framework)
-    trainer, _, world = new_trainer(spec, workload=Stalling())
+    trainer, dataset, world = new_trainer(spec, workload=Stalling())
     step = make_step(spec, np.arange(8), world, 1e-3)
     Stalling.stalls = ()
     trainer.warm_up(step)
     Stalling.calls, Stalling.stalls = 0, stalls
-    recording = Recording(spec, trainer, world)
+    recording = Recording(spec, trainer, world, dataset)
     recording.begin()
     trainer.train([step] * num_steps)
     found = recording.end([step] * num_steps)["steps"]
@@ -112,3 +112,7 @@ def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(frame
         assert (point.bytes_exchanged_per_step, point.noise_scale) == (0, None)
         assert point.evenness is None
         assert point.gpu_utilization is None
+        # Two dense layers: forward, gradients of weights, gradients of the second one's inputs.
+        operations = 4 * (64 * 32 + 32 * 10) + 2 * 32 * 10
+        assert point.flops_per_sample == (operations if framework == "torch" else None)
+        assert point.tokens_per_sample is None

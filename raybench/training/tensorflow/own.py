@@ -5,8 +5,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from raybench.training.memory import Memory
 from raybench.training.own import LoopAdapter
 from raybench.training.settings import Setting
+from raybench.training.tensorflow.loop import GpuMemory
 from raybench.training.tensorflow.world import World
 
 SETTINGS: tuple[Setting, ...] = (
@@ -42,6 +44,10 @@ class Adapter(LoopAdapter):
         """Wait for the device."""
         if self._world.gpus:
             tf.test.experimental.sync_devices()
+
+    def memory(self) -> Memory:
+        """Return the memory of this worker, whose peak begins now."""
+        return GpuMemory(len(self._world.gpus)) if self._world.gpus else Memory()
 
     def end(self) -> None:
         """Release models and traced functions."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from raybench.data.dataset import Dataset
 from raybench.models.base import LayerWorkload, Workload
@@ -219,6 +220,17 @@ class Trainer(BaseTrainer):
             if self._recorder and scale is not None:
                 self._recorder.step_done(scale)
         return float(total)  # synchronizes the device
+
+    def _count_flops(self, step: Step) -> float | None:
+        """Count the floating-point operations of a forward and backward pass, per sample; None if
+        torch sees none, as in other threads."""
+        batch = next(self._splits["train"].batches([step]))
+        with FlopCounterMode(display=False) as counter, self._exchange.only_if(False):
+            with self._precision():
+                losses = self._losses_of(batch.inputs, batch.labels, batch.mixed)
+            torch.autograd.backward(losses, self._loss_scale.scaled(batch.weights))
+        self._optimizer.zero_grad(set_to_none=True)
+        return counter.get_total_flops() / len(batch.labels) or None
 
     def _clip(self) -> None:
         if self._spec.clip_norm is not None:

@@ -8,11 +8,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from raybench.training.own import PLAIN, LoopAdapter, unsavable_error
+from raybench.spec.errors import ErrorCode, UserError
+from raybench.training.memory import Memory
+from raybench.training.own import PLAIN, LoopAdapter, Strategy, unsavable_error
 from raybench.training.saved import foreign_state_error
 from raybench.training.settings import Setting, attribute
+from raybench.training.torch.loop import GpuMemory
 from raybench.training.torch.world import World
 
 
@@ -112,10 +118,20 @@ class Adapter(LoopAdapter):
         number = getattr(group, "_get_sequence_number_for_group", None)
         return None if number is None else int(number())
 
-    def prepare(self, model: nn.Module) -> nn.Module:
-        """Return the model on the run's device, in DistributedDataParallel with several workers."""
-        model = model.to(self._world.torch_device)
-        return DistributedDataParallel(model) if self._world.num_workers > 1 else model
+    def memory(self) -> Memory:
+        """Return the memory of this worker, whose peak begins now."""
+        return GpuMemory([self._world.torch_device]) if self._world.gpus else Memory()
+
+    def prepare(self, model: nn.Module, strategy: Strategy) -> nn.Module:
+        """Return the model on the run's device, with several workers in DistributedDataParallel or
+        sharded."""
+        device = self._world.torch_device
+        model = model.to(device)
+        if self._world.num_workers == 1:
+            return model
+        if strategy == "ddp":
+            return DistributedDataParallel(model)
+        return sharded(model, init_device_mesh(device.type, (self._world.num_workers,)))
 
     def end(self) -> None:
         """Release the cached memory of the GPUs."""
@@ -136,10 +152,35 @@ class Adapter(LoopAdapter):
             raise foreign_state_error(error) from None
 
 
+def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Shard a model over the workers of a mesh (FSDP2), one block of layers at a time.
+
+    Blocks are the members of module lists and sequences that have layers of their own, such as
+    those of a transformer; each is gathered when it is needed. All workers start with the values of
+    rank 0, as with DistributedDataParallel.
+    """
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, 0)
+    for module in reversed([*model.modules()]):  # inner blocks first
+        if isinstance(module, nn.ModuleList | nn.Sequential):
+            for block in module:
+                if any(block.children()) and any(True for _ in block.parameters()):
+                    fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, nn.Module):
         model = value.module if isinstance(value, DistributedDataParallel) else value
         value = model.state_dict()
+    if isinstance(value, DTensor):
+        raise UserError(
+            "run.save: the model is sharded; on all workers, save what get_state_dict(model, "
+            "optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) of "
+            "torch.distributed.checkpoint.state_dict returns.",
+            ErrorCode.USER_CODE,
+        )
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
