@@ -1,6 +1,6 @@
-"""One run on workers of the pool, seen by the driver: from the request for workers to the record.
+"""The driver's side of one run on workers of the pool, from requesting the workers to its outcome.
 
-`RunAccount` says where the run's seconds went, over all attempts at it.
+`RunClient` sends the commands; `RunAccount` measures the run's seconds by phase, over all attempts.
 """
 
 import math
@@ -29,7 +29,7 @@ from raybench.stats.record import (
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """The account at a point of the run; by default at its beginning."""
+    """The run's seconds up to a certain moment; by default at the beginning, where all are 0."""
 
     at: float
     queue_s: float = 0.0
@@ -37,17 +37,17 @@ class _Point:
     report_s: float = 0.0
     lost_s: float = 0.0
     worker: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that the workers account for."""
+    """Seconds by phase as measured by the workers."""
 
 
 @dataclass(kw_only=True)
 class _Attempt:
-    """The present attempt at the run: where it continues from, and its own seconds."""
+    """The current attempt at the run: the point from which it continues, and its own seconds."""
 
     asked: float
-    """Moment of the request for workers."""
+    """Time of the request for workers (`perf_counter`)."""
     base: _Point
-    """Point that it continues from."""
+    """Point from which the attempt continues."""
     queue_before_s: float
     """Seconds that earlier attempts waited in the queue."""
     start_s: float = 0.0
@@ -59,12 +59,12 @@ class _Attempt:
 class RunAccount:
     """Seconds of a run by phase.
 
-    Every phase is measured by itself: `queue` and `start` by the pool, most others by the workers.
+    Each phase is measured separately: `queue` and `start` by the pool, most others by the workers.
     The driver adds its own time and message latency to `report`; `other` is the rest of the wall
     time. An attempt lasts from a request for workers until they are lost or the run ends. It
-    continues the run from an earlier point, and the time between that point and the attempt is
-    `lost`, but for waiting, which stays in `queue`. Until the attempt reaches an evaluation, that
-    point is the last one reached; then it is the one that the workers really continued from.
+    continues the run from an earlier point; the time between that point and the attempt counts as
+    `lost`, except waiting, which stays in `queue`. Before its first evaluation, an attempt is
+    assumed to continue from the last evaluation; afterwards, from the newest checkpoint.
     """
 
     def __init__(self) -> None:
@@ -76,16 +76,17 @@ class RunAccount:
         continues."""
         self._queue_s = 0.0
         self._between: float | None = None
-        """Moment of the last answer, from which the driver's own time counts."""
+        """Time of the last answer, from which the driver's own time counts; None while a command
+        is being answered."""
         self._sent = 0.0
-        """Moment of the last command."""
+        """Time of the last command."""
         self._worker: Mapping[str, float] = {}
         self._first = self._last = _Point(at=0.0)
         self._kept: _Point | None = None
         """Point of the newest checkpoint of this session."""
 
     def begin_attempt(self) -> None:
-        """Begin an attempt: workers are requested."""
+        """Begin an attempt; call when workers are requested."""
         now = time.perf_counter()
         if self._attempt is None:
             self._first = self._last = _Point(at=now)
@@ -93,7 +94,7 @@ class RunAccount:
         self._between, self._worker = None, self._last.worker
 
     def workers_given(self, allocation: protocol.Allocation) -> None:
-        """Note that the workers are there."""
+        """Record that the run has got its workers."""
         attempt, self._between = self._present(), time.perf_counter()
         self.is_allocated = True
         waited_s = allocation.queue_s + allocation.start_s
@@ -107,24 +108,24 @@ class RunAccount:
             self._worker = worker
 
     def checkpoint_refused(self) -> None:
-        """Note that the checkpoint was refused: the time of the earlier session does not count."""
+        """Record that the workers refused the checkpoint, so that earlier sessions do not count."""
         self._earlier_s, self._kept, self._worker = 0.0, None, {}
         self._first = self._last = _Point(at=self._first.at)
 
     def command_sent(self) -> None:
-        """Note that a command is sent."""
+        """Record that a command is sent."""
         self._sent = time.perf_counter()
         if self._between is not None:
             self._present().report_s += self._sent - self._between
         self._between = None
 
     def answered(self, *, busy_s: float) -> None:
-        """Note the answer to the last command, for which the workers were busy `busy_s` seconds."""
+        """Record the answer to the last command, which kept the workers busy for `busy_s`."""
         self._between = time.perf_counter()
         self._present().report_s += self._between - self._sent - busy_s
 
     def evaluated(self, evaluation: Evaluation, *, is_saved: bool) -> None:
-        """Note an evaluation, and whether the run can be continued from it."""
+        """Record an evaluation, and whether a checkpoint was saved after it."""
         attempt = self._present()
         if not attempt.has_evaluated:
             attempt.has_evaluated, attempt.base = True, self._kept or self._first
@@ -135,26 +136,26 @@ class RunAccount:
             self._kept = self._last
 
     def command_failed(self, why: str) -> None:
-        """Note that a command has failed. Its seconds are lost unless the code crashed, which may
-        have trained until then."""
+        """Record that a command has failed. Its seconds count as lost unless the code raised an
+        error, since it may have trained until then."""
         if why in (STOPPED, *MACHINE_FAULTS, "timeout"):
             self._between = time.perf_counter()
             self._present().lost_s += self._between - self._sent
 
     def seconds_with_workers(self) -> float:
-        """Return the seconds of the run so far, without those that it waited for workers."""
+        """Return the wall seconds of the run so far, except those spent waiting for workers."""
         phases, wall_s = self.now()
         return wall_s - phases["queue"] - phases.get("start", 0.0)
 
     def ended(self, ledger: Mapping[str, float]) -> None:
-        """Take the workers' account of the whole run."""
+        """Set the workers' ledger (seconds by phase) of the whole run."""
         self._worker = ledger
 
     def now(self) -> tuple[dict[str, float], float]:
         """Return the seconds by phase so far, and the wall seconds."""
         now = time.perf_counter()
         wall = 0.0 if self._attempt is None else now - self._first.at + self._earlier_s
-        if not self.is_allocated:  # all of it was waiting
+        if not self.is_allocated:  # the run has only waited so far
             return {"queue": wall, OTHER: 0.0}, wall
         here = self._point(now)
         phases = {"queue": here.queue_s, "start": here.start_s, "lost": here.lost_s, **here.worker}
@@ -182,25 +183,25 @@ class RunAccount:
 
 
 MIN_TIMEOUT_S, UNKNOWN_TIMEOUT_S, TIMES_SLOWEST = 600.0, 3600.0, 10.0
-"""Timeout of a command: three times the objective's `max_train_seconds` for training, and for the
-rest `TIMES_SLOWEST` the longest answer so far (of this run; for its first command, of any run), at
-least `MIN_TIMEOUT_S`. `UNKNOWN_TIMEOUT_S` takes the place of that rest for the first command of all
-(set-up, compilation, first evaluation) and for the test split."""
+"""The timeout of a command is the sum of two parts. For training: three times the objective's
+`max_train_seconds`. For everything else: TIMES_SLOWEST times the slowest answer so far (of this
+run; for a `Start`, of any run), but at least MIN_TIMEOUT_S. The second part is at least
+UNKNOWN_TIMEOUT_S if there was no answer yet, and for evaluating the test split."""
 STORE_TIMEOUT_S = 6 * 3600.0
-"""Timeout for the first command on a node that may still have to decode the dataset: other nodes
-than the driver's do not have it yet, and would start over if stopped early."""
+"""Timeout of `Start` for a dataset that is decoded into a store on disk: nodes other than the
+driver's may not have it yet, and would decode from the beginning again if stopped early."""
 RESTARTS = 3
-"""Number of consecutive times that a run gets new workers without a newer checkpoint before it
-counts as failed. This is the only retry after machine faults."""
+"""Number of times in a row, without a newer checkpoint, that a run gets new workers before it
+counts as failed. There is no other retry after machine faults."""
 
 
 class RunClient:
-    """Trains one run, evaluation by evaluation, on workers that it requests at the first step.
+    """Trains one run, evaluation by evaluation, on workers that are requested at the first `step`.
 
-    If the workers are lost, the run continues on new ones from its newest checkpoint, or from its
-    beginning; the evaluations after that are repeated. A checkpoint that the workers refuse is
-    dropped. Call `finish` once at the end in any case, or the function `release` if the driver ends
-    the run.
+    If the workers are lost, the run continues on new workers from its newest checkpoint, or from
+    its beginning; the evaluations after that are repeated. If the workers refuse a checkpoint, it
+    is deleted and the run starts over. Always call `finish` once at the end, or the function
+    `release` if the driver ends the run.
     """
 
     def __init__(
@@ -213,37 +214,38 @@ class RunClient:
         goes_on: Callable[[], bool] = lambda: True,
         limit_s: float | None = None,
     ) -> None:
-        """Make a client; workers are requested later.
+        """Create a client without requesting workers.
 
         Args:
             pool: handle of the `WorkerPool`.
             name: name of the run, unique in the pool.
             spec: the run.
-            keep: whether its worker group serves other runs afterwards.
-            goes_on: whether the run may get new workers in place of lost workers.
-            limit_s: wall-clock seconds with workers after which the run fails (`timeout`).
+            keep: keep the worker group alive for other runs after this run.
+            goes_on: returns whether the run may get new workers after its workers are lost.
+            limit_s: wall-clock seconds with workers after which the run fails with `timeout`; None
+                for no limit.
         """
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
         self._is_own = is_own_loop(spec.workload)
         self._goes_on, self._limit_s = goes_on, math.inf if limit_s is None else limit_s
         self._slowest_s = 0.0
-        """Seconds of the longest answer so far."""
+        """Seconds that the slowest answer of this run took so far."""
         self._slowest_start_s: float | None = None
-        """Seconds of the longest first answer of any run; None if unknown."""
+        """Seconds that the slowest `Start` of any run took; None if there was none yet."""
         self._in_a_row = 0
         """Restarts since the newest checkpoint."""
         self._outcome, self._account = RunOutcome(), RunAccount()
         self._is_held = False
-        """Whether workers have the run, and wait for its next command."""
+        """Whether the run has workers that wait for its next command."""
         self.weights: Path | None = None
-        """File in the pool of the weights that `finish` has saved (`states.parts`)."""
+        """File on the pool's host with the weights saved by `finish`; read it by `states.parts`."""
 
     def step(self) -> RunOutcome:
         """Train to the next evaluation; the first step waits for workers and builds the run.
 
         Returns:
-            The run so far. A failure ends the run and keeps its last evaluation; only errors of
-            the pool itself are raised.
+            The run's state so far. A failure of the run is not raised but recorded here, with the
+            last evaluation; only errors of the pool itself are raised.
         """
         try:
             self._next()
@@ -255,17 +257,19 @@ class RunClient:
         """End the run and give its workers back.
 
         Args:
-            save: keep the weights of a run that has not failed, in `weights`.
-            test: measure the metric of a run that has not failed on the test split.
+            save: save the weights to `weights`, unless the run has failed.
+            test: measure the metric on the test split, unless the run has failed.
 
         Returns:
-            The whole run. Without `save` and `test`, workers that fail now do not change it.
+            The final state of the run. Without `save` and `test`, workers that fail now do not make
+            the run fail.
         """
         if self._is_held:
             has_failed = self._outcome.failure is not None
             try:
                 save = save and not has_failed
-                test = test and not has_failed and not self._is_own  # it has reported its own
+                # A user's own training loop reports its test value by itself.
+                test = test and not has_failed and not self._is_own
                 self._end(protocol.Finish(save=save, test=test))
             except RunFailed as failure:
                 self._fail(failure)
@@ -287,7 +291,7 @@ class RunClient:
                 self._restart_or_raise(failure)
 
     def _restart_or_raise(self, failed: RunFailed) -> None:
-        """Note that the run needs new workers; raise `failed` if it gets none."""
+        """Prepare a restart on new workers; raise `failed` if the run may not restart."""
         if failed.failure == REFUSED:
             self._start_over(failed)
             return
@@ -303,7 +307,8 @@ class RunClient:
         self._outcome = replace(self._outcome, restarts=given + 1, restart_reason=failed.message)
 
     def _start_over(self, refused: RunFailed) -> None:
-        """Drop the checkpoint that was refused; end the run as stopped if it gets no workers."""
+        """Delete the refused checkpoint and restart from scratch; end the run as stopped if it may
+        not get new workers."""
         if not self._goes_on():
             raise RunFailed(STOPPED, refused.message)
         _get(self._pool.forget.remote(self._name))
@@ -357,7 +362,8 @@ class RunClient:
         )
 
     def _end(self, command: protocol.Finish) -> None:
-        """End the run; if workers that are still needed are lost, train to this point again."""
+        """End the run. If workers are lost while weights or the test value are needed, train to
+        this point again."""
         reached = self._outcome.evaluation
         assert reached is not None
         while True:
@@ -402,7 +408,7 @@ class RunClient:
                 raise
             if left_s < timeout_s:
                 raise self._over_limit() from None
-            if not self._is_own:  # code of ours hangs only if a host or the network does
+            if not self._is_own:  # raybench's own loop hangs only if a host or the network does
                 raise RunFailed("worker_lost", failure.message) from None
             raise
         self._is_held = not isinstance(command, protocol.Finish)
@@ -412,7 +418,7 @@ class RunClient:
         return replies
 
     def _timeout_s(self, command: protocol.Command) -> float:
-        """Return the seconds after which workers that have not answered count as hung."""
+        """Return the timeout of a command, after which the workers count as hung."""
         is_start = isinstance(command, protocol.Start)
         if is_start and self._spec.dataset.name in STORED:
             return STORE_TIMEOUT_S
@@ -442,28 +448,28 @@ class RunClient:
             )
 
     def _accounted(self) -> RunOutcome:
-        """Return the outcome with its seconds by phase, and since workers were asked for."""
+        """Return the outcome with its seconds by phase and its wall seconds."""
         ledger, wall_s = self._account.now()
         return replace(self._outcome, ledger=ledger, wall_s=wall_s)
 
 
 def release(pool: Any, name: str, *, keep: bool) -> int:
-    """Give back the workers of a run that is ended from outside; it gets no others.
+    """Release the workers of a run that is ended from outside, and refuse it new workers.
 
     Args:
         pool: handle of the `WorkerPool`.
         name: name of the run.
-        keep: whether its worker group serves other runs afterwards.
+        keep: keep the worker group alive for other runs.
 
     Returns:
-        The largest number of other runs that trained at the same time.
+        The largest number of other runs that had workers at the same time.
     """
     concurrent: int = _get(pool.release.remote(name, keep=keep, for_good=True))
     return concurrent
 
 
 def _get(reference: Any) -> Any:
-    """Wait for a call of the pool; its RunFailed comes out as itself, not wrapped by Ray."""
+    """Return the result of a call to the pool; raise its RunFailed without Ray's wrapper."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:

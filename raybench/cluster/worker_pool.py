@@ -1,11 +1,11 @@
 """The pool of worker groups: one Ray actor that assigns groups to trials and relays commands.
 
-The driver calls `acquire`, `command` and `release`. A worker calls `exchange`, which hands in its
-last reply and waits for the next command, so that a command costs one round trip.
+The driver calls `acquire`, `command` and `release`. A worker calls `exchange`, which delivers the
+worker's last reply and waits for its next command, so that a command costs one round trip.
 
-The pool holds the newest checkpoint of every run as a file (`states`), from which a lost run is
-continued. Replies carry only its index, because Ray Tune keeps them; the driver copies the file to
-the results folder.
+The pool holds the newest checkpoint of every run in a file (`states.py`), from which a run that
+loses its workers is continued. Replies carry only the checkpoint's index, because Ray Tune keeps
+all replies; the driver copies the file to the results folder.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ from raybench.stats.checkpoint import Checkpoint
 from raybench.training.ranks import Position
 
 TEST_S = 60.0
-"""Seconds for which the test value of a run is waited for, once its study is over."""
+"""Additional seconds, after the end of a study, for a run that evaluates the test split."""
 AHEAD = "prepare-"
-"""Prefix of the trial names under which groups start ahead of the trials."""
+"""Prefix of the made-up trial names for which `prepare` starts groups before the first trials."""
 
 
 @dataclass
@@ -53,32 +53,32 @@ class _Unanswered:
     """A command that the workers of a run have not answered yet."""
 
     grace_s: float = 0.0
-    """Additional seconds that it may take compared with other commands, once the study is over."""
+    """Additional seconds before `stop_running` ends the workers because of this command."""
     began: float = field(default_factory=time.perf_counter)
     cut: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when its answer is no longer waited for."""
+    """Set when the pool stops waiting for the answer."""
 
 
 @dataclass
 class _PooledRun:
-    """What the pool knows of a run."""
+    """What the pool knows about a run."""
 
     checkpoint: Checkpoint | None = None
     """Newest checkpoint."""
     printed: HeadAndTail = field(default_factory=HeadAndTail)
     """Output so far."""
     group: int | None = None
-    """Number of the worker group that it has."""
+    """Number of the worker group that the run has; None without workers."""
     max_concurrent: int = 0
-    """Largest number of other runs that trained at the same time."""
+    """Largest number of other runs that had workers at the same time."""
     is_starting: bool = False
-    """Whether its group starts."""
+    """Whether the run's group is starting."""
     is_abandoned: bool = False
-    """Whether it was released while its group was starting."""
+    """Whether the run was released while its group was starting."""
     is_over: bool = False
-    """Whether late requests of it are refused."""
+    """Whether the run has ended for good, so that further requests for workers are refused."""
     unanswered: _Unanswered | None = None
-    """Command without an answer."""
+    """Command that the workers have not answered yet."""
 
 
 class WorkerPool:
@@ -91,56 +91,57 @@ class WorkerPool:
         self._scheduler, self._options = scheduler, options
         self._queue = RequestQueue(scheduler, options, on_lost=self._close_soon)
         self._groups: dict[int, WorkerGroup] = {}
-        """Groups whose workers are alive or start, by number."""
+        """Groups whose workers are alive or starting, by number."""
         self._closing: set[asyncio.Task[None]] = set()
         self._states = StateFiles(lambda: on_this_host(options.scratch))
         self._runs: defaultdict[str, _PooledRun] = defaultdict(_PooledRun)
         self._preparing: dict[Placement, asyncio.Event] = {}
-        """Groups that start ahead of the trials, and that no trial waits for yet."""
+        """Groups that `prepare` is starting and that no trial waits for yet."""
         self._slowest_start_s: float | None = None
-        """Seconds of the longest `Start` so far."""
+        """Duration in seconds of the slowest `Start` command so far."""
         self._stop = asyncio.Event()
 
     def niceness(self) -> int:
-        """Return the niceness of this process, which the workers of its node share."""
+        """Return the niceness of this process; workers on the same node have the same."""
         return os.getpriority(os.PRIO_PROCESS, 0)
 
     def attach(self, handle: Any) -> None:
-        """Take this actor's own handle, which the workers need."""
+        """Set this actor's own handle, which is passed to the workers."""
         self._options = replace(self._options, pool=handle)
 
     def hold_states_in(self, folder: Path) -> None:
-        """Hold states in a study's folder, if this host has it."""
+        """Keep run states in a study's folder, if that folder exists on this host."""
         self._states.hold_in(folder)
 
     def coming_file(self, sender: str) -> Path:
-        """Return the file for a state that a worker group, or the driver, is about to send."""
+        """Return the file to which `sender` (a worker group or the driver) sends a run state."""
         return self._states.coming(sender)
 
     async def take_part(self, sender: str, offset: int, part: bytes) -> None:
-        """Take a part of a state from a sender that does not see that file."""
+        """Write a part of a run state for a sender whose host cannot access the file."""
         await asyncio.to_thread(self._states.write, sender, offset, part)
 
     async def give_part(self, file: Path, offset: int) -> bytes | None:
-        """Return a part of a state, empty at its end; None if it is held no longer."""
+        """Return a part of a run state: empty at the end of the file, None if it was deleted."""
         return await asyncio.to_thread(self._states.read, file, offset)
 
     def checkpoint(self, trial: str) -> Checkpoint | None:
-        """Return the newest checkpoint of a run; OSError if one could not be written."""
+        """Return the newest checkpoint of a run; raise OSError if writing any state has failed."""
         if self._states.fault is not None:
             raise self._states.fault
         return self._runs[trial].checkpoint
 
     def restore(self, trial: str, checkpoint: Checkpoint, sent_bytes: int | None = None) -> bool:
-        """Take a checkpoint of an earlier session, from which the run continues when it starts.
+        """Set the checkpoint of an earlier session from which the run continues when it starts.
 
         Args:
             trial: name of the run.
             checkpoint: the checkpoint.
-            sent_bytes: bytes of the weights, if they were sent under the trial's name.
+            sent_bytes: size of the weights if they were sent before, with `trial` as the sender.
 
         Returns:
-            False if this host has no such file: send it, and call again with `sent_bytes`.
+            False if this host does not have the file of the weights: the caller must send it and
+            call again with `sent_bytes`.
         """
         name = f"{trial}-{checkpoint.state.index}"
         if sent_bytes is not None:
@@ -153,7 +154,7 @@ class WorkerPool:
         return True
 
     def forget(self, trial: str) -> None:
-        """Drop the checkpoint of a run."""
+        """Delete the checkpoint of a run."""
         run = self._runs[trial]
         if run.checkpoint is not None:
             run.checkpoint.weights.unlink(missing_ok=True)
@@ -166,7 +167,7 @@ class WorkerPool:
         self._runs[trial].checkpoint = checkpoint
 
     def printed(self, trial: str, *, is_over: bool = False) -> bytes:
-        """Return the output of a run so far, and forget it if the run `is_over`."""
+        """Return the output of a run so far; delete it afterwards if the run `is_over`."""
         run = self._runs[trial]
         found = run.printed.content()
         if is_over:
@@ -174,12 +175,12 @@ class WorkerPool:
         return found
 
     def _collect(self, trial: str, group: WorkerGroup | None, *, is_lost: bool = False) -> None:
-        """Keep the output of a run's workers since the last call."""
+        """Add what a run's workers have printed since the last call to the run's output."""
         if group is not None and (printed := group.take_printed(is_lost=is_lost)):
             self._runs[trial].printed.add(printed)
 
     async def prepare(self, frameworks: list[str], placements: list[Placement]) -> None:
-        """Import the trainers of frameworks and start groups ahead of the trials that need them."""
+        """Import the frameworks' trainers and start groups before trials request them."""
         preparing = {placement.group: asyncio.Event() for placement in placements}
         self._preparing |= preparing
         loop = asyncio.get_running_loop()
@@ -187,14 +188,14 @@ class WorkerPool:
             for framework in frameworks:
                 await loop.run_in_executor(None, trainer_class, framework)
             await asyncio.gather(*(self._warm(*entry) for entry in preparing.items()))
-        finally:  # a trial that waits for one of them requests its own, and sees what is wrong
+        finally:  # after a failure, a trial that waits here requests a group and gets the error
             for placement, is_there in preparing.items():
                 self._preparing.pop(placement, None)
                 is_there.set()
 
     async def _warm(self, placement: Placement, is_there: asyncio.Event) -> None:
         name = f"{AHEAD}{placement}"
-        with contextlib.suppress(RunFailed):  # the first trial that needs the group will see it
+        with contextlib.suppress(RunFailed):  # the first trial that needs the group gets the error
             await self._acquire(name, placement)
         await self.release(name)
         self._preparing.pop(placement, None)
@@ -204,7 +205,7 @@ class WorkerPool:
         """Wait for a worker group and give it to the trial.
 
         Raises:
-            RunFailed: its workers did not start, or `stop_waiting` was called.
+            RunFailed: the workers did not start, or `stop_waiting` was called.
         """
         self._refuse_abandoned(trial)
         acquiring = asyncio.ensure_future(self._acquire_or_join(trial, placement))
@@ -214,15 +215,15 @@ class WorkerPool:
         raise _stopped()
 
     def stop_waiting(self) -> None:
-        """Cancel the requests of all trials that wait for workers at this moment."""
+        """Cancel the requests of all trials that are waiting for workers now."""
         self._stop.set()
         self._stop = asyncio.Event()
 
     def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
-        """End the workers of all runs whose command is at least `least_s` seconds old.
+        """End the workers of all runs that have left a command unanswered for `least_s` seconds.
 
         Returns:
-            The seconds since the command, by trial.
+            Seconds since that command, for each trial whose workers were ended.
         """
         now = time.perf_counter()
         ended = {}
@@ -235,7 +236,7 @@ class WorkerPool:
         return ended
 
     async def _acquire_or_join(self, trial: str, placement: Placement) -> Allocation:
-        """Assign the trial a group, if possible the group that is being started ahead."""
+        """Give the trial a group; if `prepare` is starting such a group, wait until it is there."""
         began = time.perf_counter()
         is_there = self._preparing.pop(placement.group, None)
         if is_there is None:
@@ -248,7 +249,7 @@ class WorkerPool:
         return replace(allocation, start_s=allocation.start_s + waited)
 
     async def _acquire(self, trial: str, placement: Placement) -> Allocation:
-        """Give the trial a group; the caller decides whether to try again after a failure."""
+        """Give the trial a group, without a retry if its workers do not start."""
         asked = time.perf_counter()
         reserved, waited_for = await self._queue.wait(trial, placement)
         while not reserved.is_new and self._has_ended(reserved.group):
@@ -287,7 +288,7 @@ class WorkerPool:
 
     @contextlib.contextmanager
     def _starting(self, trial: str) -> Iterator[None]:
-        """Note that the group of a run is starting."""
+        """Context manager: mark the run as starting."""
         self._runs[trial].is_starting = True
         try:
             yield
@@ -301,14 +302,16 @@ class WorkerPool:
             raise _stopped()
 
     async def command(self, trial: str, command: Command, timeout_s: float) -> list[Reply]:
-        """Give every worker of the trial's group a command; `Start` continues from a checkpoint.
+        """Send a command to every worker of the trial's group and wait for the replies.
+
+        `Start` continues from the run's newest checkpoint, if the pool has one.
 
         Returns:
             The replies by rank.
 
         Raises:
-            RunFailed: a worker raised, died or did not answer within `timeout_s`; the group is
-                then closed.
+            RunFailed: a worker raised an exception, died or did not answer within `timeout_s`; the
+                group is then closed.
         """
         run = self._runs[trial]
         number = run.group
@@ -322,7 +325,7 @@ class WorkerPool:
         try:
             asking = asyncio.ensure_future(self._ask(number, command, timeout_s))
             if not await _comes_first(asking, sent.cut):
-                if run.group is not None:  # otherwise it was released meanwhile
+                if run.group is not None:  # otherwise the run was released in the meantime
                     run.group = None
                     self._collect(trial, self._groups.get(number), is_lost=True)
                     self._close_soon([number])
@@ -342,12 +345,15 @@ class WorkerPool:
         return [self._without_state(trial, number, replies[0]), *replies[1:]]
 
     def _without_state(self, trial: str, number: int, first: Reply) -> Reply:
-        """Keep the state that rank 0 has sent; return its reply with the place of the state.
+        """Store the state that rank 0 has sent (checkpoint or final weights).
 
-        If a checkpoint cannot be written the run continues, and `checkpoint` raises the error.
+        If a checkpoint cannot be written, the run continues, and `checkpoint` raises the error.
+
+        Returns:
+            Rank 0's reply with the index of the checkpoint or the file of the weights.
 
         Raises:
-            RunFailed: the weights could not be written.
+            RunFailed: the final weights could not be written.
         """
         if isinstance(first, protocol.Finished):
             self.forget(trial)
@@ -371,12 +377,14 @@ class WorkerPool:
         """Release the trial's workers, or cancel its request for workers.
 
         Args:
-            trial: name of the run; a run without workers or a request is allowed.
-            keep: False closes the group (isolation by process).
-            for_good: refuse later requests: the trial's own process may not know that it is over.
+            trial: name of the run; does nothing for a run without workers and without a request.
+            keep: keep the group alive for other runs; False closes it, so that each run has
+                processes of its own.
+            for_good: also refuse later requests of the run, since the trial's own process may not
+                know that the run was ended.
 
         Returns:
-            The maximum number of other trials that ran at the same time.
+            The largest number of other runs that had workers at the same time.
         """
         run = self._runs[trial]
         if for_good:
@@ -397,9 +405,9 @@ class WorkerPool:
         return concurrent
 
     async def _is_settled(self, run: _PooledRun, number: int) -> bool:
-        """End a run that is still open; return whether its group can serve another one."""
+        """End a run if it is still open; return whether its group can serve another run."""
         if run.unanswered is not None:
-            return False  # its loop is at work: another run would wait for it
+            return False  # the training loop is busy, and another run would have to wait for it
         sent = run.unanswered = _Unanswered(grace_s=-math.inf)
         settling = asyncio.ensure_future(self._groups[number].settle())
         is_answered = await _comes_first(settling, sent.cut)
@@ -409,12 +417,12 @@ class WorkerPool:
     async def exchange(
         self, number: int, rank: int, turn: int, reply: Reply | None
     ) -> Command | None:
-        """Take a worker's reply, return its next command (`WorkerGroup.exchange`)."""
+        """Deliver a worker's reply and return its next command; see `WorkerGroup.exchange`."""
         group = self._groups.get(number)
         return protocol.Close() if group is None else await group.exchange(rank, turn, reply)
 
     def compare(self, number: int, position: Position) -> str | None:
-        """Take a rank's position; return a sentence if the ranks cannot meet again."""
+        """Record a rank's position; return a sentence if some ranks can never synchronize again."""
         group = self._groups.get(number)
         return None if group is None else group.compare(position)
 
@@ -425,7 +433,7 @@ class WorkerPool:
         await asyncio.gather(*map(self._close, list(self._groups)))
 
     def groups(self) -> list[tuple[str | None, Placement, list[int]]]:
-        """Return trial (None if idle), placement and process ids of every group, for tests."""
+        """Return (trial or None if idle, placement, process ids) of every group, for tests."""
         trials = {run.group: trial for trial, run in self._runs.items()}
         return [
             (trials.get(number), group.placement, [member.pid for member in group.members()])
@@ -433,7 +441,7 @@ class WorkerPool:
         ]
 
     def waiting(self) -> dict[str, Request]:
-        """Return what every waiting trial waits for."""
+        """Return the request of every trial that waits for workers, by trial."""
         waiting = self._queue.waiting().items()
         return {trial: what for trial, what in waiting if not trial.startswith(AHEAD)}
 
@@ -443,12 +451,12 @@ class WorkerPool:
         return tuple(node for node in self._scheduler.nodes if not node.is_gone)
 
     async def _open(self, reserved: Reservation) -> WorkerGroup:
-        """Return the group of a reservation, started if it is new; RunFailed if that fails."""
+        """Return the group of a reservation; start it if it is new, or raise RunFailed."""
         for number in reserved.evict:
             evicted = self._groups.get(number)
             await self._close(number)
             if evicted is not None:
-                await evicted.wait_for_end()  # its processes hold their GPUs
+                await evicted.wait_for_end()  # until then its processes occupy the GPUs
         if reserved.is_new:
             nodes = [self._scheduler.nodes[node].id for node in reserved.nodes]
             group = WorkerGroup(reserved.group, reserved.placement, self._options, nodes)
@@ -457,12 +465,12 @@ class WorkerPool:
         return self._groups[reserved.group]
 
     def _has_ended(self, number: int) -> bool:
-        """Whether a group is gone, or all its workers are: their host may have died."""
+        """Whether a group was closed or its workers are gone, for example with their host."""
         group = self._groups.get(number)
         return group is None or group.ended.is_set()
 
     async def _ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
-        """Give every worker of a group a command; a new run is pinned to cores of its own."""
+        """Send a command to every worker of a group; `Start` also pins each to its own cores."""
         group = self._groups[number]
         commands: list[Command] = [command] * group.placement.num_workers
         if isinstance(command, Start):
@@ -471,10 +479,10 @@ class WorkerPool:
         return await group.ask(commands, timeout_s)
 
     async def _close(self, number: int, *, force: bool = False) -> None:
-        """End a group, if it is still there, and free its reservation once its workers are gone.
+        """End a group, if it still exists, and free its reservation once its workers are gone.
 
-        Until then Ray holds their CPUs and GPUs. If that takes long, it continues in the
-        background.
+        Until then, Ray still counts their CPUs and GPUs as in use. If the workers take long to end,
+        the reservation is freed later, in the background.
         """
         group = self._groups.get(number)
         if group is not None:
@@ -507,13 +515,13 @@ class WorkerPool:
         task.add_done_callback(self._closing.discard)
 
     async def _drop(self, trial: str, number: int) -> None:
-        """Forget a broken group and serve the next request."""
+        """Close a trial's broken group and serve the next requests."""
         self._runs[trial].group = None
         self._states.drop(sender_of(number))
         group = self._groups.get(number)
         await self._close(number, force=True)
         self._collect(trial, group, is_lost=True)
-        await self._queue.look()  # its host may have gone with it
+        await self._queue.look()  # the group's host may be gone, too
         self._queue.admit()
 
 
@@ -527,5 +535,5 @@ async def _comes_first(work: "asyncio.Future[Any]", stop: asyncio.Event) -> bool
     await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if not work.done():
-        work.add_done_callback(lambda ended: ended.exception())  # or asyncio logs it
+        work.add_done_callback(lambda ended: ended.exception())  # otherwise asyncio logs the error
     return work.done()
