@@ -1,8 +1,8 @@
-"""Proposals and stops of a study by the curve model (`stats/curve_model.py`).
+"""Propose trials and stop them early by the curve model (`stats/curve_model.py`).
 
-The predicted time to target of a configuration is the samples to target, from the curve model,
-times the seconds per sample, from the placer. If the space is not factorized (`factorisation.py`),
-the curve model predicts seconds directly.
+The predicted time to target of a configuration is the number of samples to the target, predicted by
+the curve model, times the seconds per sample, predicted by the placer (`placement.py`). If the
+space is not factorized (`factorisation.py`), the curve model predicts seconds directly.
 """
 
 import math
@@ -31,12 +31,12 @@ from raybench.stats.curve_model import Array, CurveModel, ModelSettings
 from raybench.stats.record import Evaluation, RunRecord
 
 LEAST_LEFT = 0.05
-"""Smallest remaining fraction of a running trial's predicted samples to target."""
+"""A running trial is assumed to have at least this fraction of its samples still to go."""
 Kind = Literal["seconds", "worker_seconds"]
 SECONDS: Kind = "seconds"
 WORKER_SECONDS: Kind = "worker_seconds"
 SPEED = ("optimizer", "framework", "precision", GLOBAL_BATCH)
-"""Searched keys that the seconds per sample of a placement depend on."""
+"""Keys that determine which placements a configuration has, and their seconds per sample."""
 
 
 @dataclass(frozen=True)
@@ -44,33 +44,35 @@ class CurvePolicy:
     """Constants of proposals and early stopping."""
 
     num_first: int = 8
-    """Trials before the model proposes: usual rates and random ones in turn."""
+    """Number of trials before the model proposes any. They alternate between usual learning rates
+    and random configurations."""
     num_narrow: int = 8
     """Draws for each random first trial, of which the one with the fewest workers runs, so that the
-    first trials need not wait."""
+    first trials need not wait for workers."""
     num_candidates: int = 250
     """Random candidates per proposal."""
     num_best: int = 8
-    """Good configurations whose neighbors are candidates."""
+    """Number of good configurations whose neighbors become candidates."""
     explore: float = 1.5
     """Factor on the standard deviations of the model when a proposal is chosen."""
     earlier_sd: float = 0.3
-    """Standard deviation of log samples to target of runs of an earlier study (`--seed-from`),
-    beyond that of seeds: other machines and versions."""
+    """Standard deviation, on top of that between seeds, of the log samples to target of a run of an
+    earlier study (`--seed-from`), because it may have used another machine or version."""
     most_runs: int = 4
     """Largest number of runs of a configuration in the search. More repeats belong to the
     confirmation, and would make the model overconfident about its neighbors."""
     stop: float = 1.5
-    """Standard deviations by which a trial must be slower than the best to be stopped."""
+    """Number of standard deviations by which a trial's predicted time must exceed the best for the
+    trial to be stopped."""
     stop_early: float = 1.0
-    """The same while no trial has reached the target."""
+    """Value used instead of `stop` while no trial has reached the target."""
     best_rate: float = 1.7
     """Prior mean of log(best learning rate / usual learning rate). A target is reached fastest near
-    the largest stable rate; the usual rate suits the final accuracy."""
+    the largest stable rate; the usual rate gives the best final accuracy."""
     rate_width: float = 2.2
-    """Distance in log rate from the best that costs half a log unit of time, a priori."""
+    """Distance from the best log learning rate that, a priori, adds 0.5 to the log time."""
     most_off: float = 2.0
-    """Largest prior cost of a learning rate, log units of time."""
+    """Most that a bad learning rate adds to the log time, a priori."""
     batch_slope: float = 0.3
     """Prior standard deviation of the slope of log samples over log batch."""
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -79,16 +81,17 @@ class CurvePolicy:
 class CurveSearch:
     """Proposals and early stopping by the curve model.
 
-    Trials of every sampler are stopped here. Of a grid, which is exact, only trials are stopped
-    that can become neither the fastest nor the cheapest; with `nsga2`, which searches the Pareto
-    front of seconds and worker-seconds, only trials that are neither fast nor cheap.
+    Decides about early stopping for every sampler. With `grid`, whose result is exact, a trial is
+    stopped only once it can become neither the fastest nor the cheapest; with `nsga2`, which
+    searches the Pareto front of seconds and worker-seconds, only if it is neither fast nor cheap.
 
     Args:
         study: The study; its target must be set.
         space: The sampled space.
         placer: Predicts the speed of configurations; None if the space is not factorized.
-        policy: Constants.
-        num_earlier: Number of runs of earlier sessions; a resumed search draws new numbers.
+        policy: Constants of proposals and early stopping.
+        num_earlier: Number of runs of earlier sessions. It changes the random seed, so that a
+            resumed search draws new configurations.
     """
 
     def __init__(
@@ -126,9 +129,9 @@ class CurveSearch:
         self._values: dict[str, dict[str, Any]] = {}
         self._running: set[str] = set()
         self._earlier: set[str] = set()
-        """Runs of earlier studies."""
+        """Names of the runs of earlier studies (`--seed-from`)."""
         self._reached: list[str] = []
-        """Trials of this study that reached the target."""
+        """Names of the trials of this study that reached the target."""
         self._is_exact = study.search.sampler == "grid"
         has_both = study.search.sampler in ("grid", "nsga2")
         self._kinds = (SECONDS, WORKER_SECONDS) if has_both else (SECONDS,)
@@ -136,7 +139,7 @@ class CurveSearch:
     # Proposals.
 
     def propose(self, number: int, is_open: Callable[[Values], bool]) -> list[dict[str, Any]]:
-        """Return configurations to run next, best first.
+        """Return configurations to run next, best first, as dicts of sampled keys and values.
 
         Args:
             number: Number of trials so far.
@@ -168,7 +171,7 @@ class CurveSearch:
         return [candidates[at] for at in np.argsort(-expected, kind="stable")]
 
     def _num_runs(self, points: Array) -> Array:
-        """Return the number of trials of each configuration so far, shape [n]."""
+        """Return how many trials of this study each configuration has had so far, shape [n]."""
         if not (names := self._own):
             return np.zeros(len(points))
         ran = np.array([self.model.curves[name].point for name in names])
@@ -176,15 +179,16 @@ class CurveSearch:
         return np.asarray((apart <= self._axes.tolerances).all(axis=2).sum(axis=1))
 
     def start_with(self, every: Sequence[dict[str, Any]]) -> None:
-        """Start with configurations known to be good, given best first; every second of the first
-        trials remains random."""
+        """Begin with configurations known to be good, given best first. Every second one of the
+        first trials remains random."""
         apart: dict[str, dict[str, Any]] = {}
         for one in every:
             apart.setdefault(identity(one), one)
         self._starts = [*list(apart.values())[: self._policy.num_first // 2], *self._starts]
 
     def _start(self, number: int) -> dict[str, Any]:
-        """Return one of the first trials: usual rates and random ones in turn."""
+        """Return the configuration of one of the first trials: in turn, a known good one (by
+        default, a usual learning rate) and a random one."""
         start = self._draw_narrow()
         if number % 2 == 0 and number // 2 < len(self._starts):
             start = self._configurations.draw(self._starts[number // 2])
@@ -192,11 +196,11 @@ class CurveSearch:
 
     @property
     def _own(self) -> list[str]:
-        """Modeled trials of this study."""
+        """Names of the trials of this study in the model, without runs of earlier studies."""
         return [name for name in self.model.modeled if name not in self._earlier]
 
     def _draw_narrow(self) -> dict[str, Any]:
-        """Return a random configuration that runs on few workers."""
+        """Return the one of several random configurations that can run on the fewest workers."""
         if self._placer is None:
             return self._configurations.draw()
         placements = self._placer.factors.of_values
@@ -210,7 +214,8 @@ class CurveSearch:
         return found
 
     def _best(self, number: int) -> list[dict[str, Any]]:
-        """Return the tried configurations predicted to be the fastest."""
+        """Return the `number` tried configurations predicted to be the fastest, without those
+        outside the space."""
         names = self.model.modeled
         found: dict[str, dict[str, Any]] = {}
         for at in np.argsort(self.means_of(names)):
@@ -223,7 +228,7 @@ class CurveSearch:
     # Observations.
 
     def begin(self, trial: str, spec: RunSpec) -> None:
-        """Add a trial that starts."""
+        """Add a trial that is about to start."""
         values = {key: value_of(spec, key) for key in self._space if key != GLOBAL_BATCH}
         if GLOBAL_BATCH in self._space:
             values[GLOBAL_BATCH] = spec.global_batch_size
@@ -232,15 +237,15 @@ class CurveSearch:
         self.model.begin(trial, self._axes.point(values))
 
     def learn_earlier(self, values: Values, record: RunRecord, curve: Sequence[Evaluation]) -> None:
-        """Add a run of an earlier study of the same task, as an observation with wider noise.
+        """Add a run of an earlier study of the same task, as an observation with more noise.
 
         Such a run stops no trial, is not among the best of this study, and does not count as a
         repeat of its configuration.
 
         Args:
-            values: Its configuration, by sampled key.
-            record: Its record, judged by the objective of this study.
-            curve: Its evaluations.
+            values: Configuration of the run, by sampled key.
+            record: Record of the run, judged by the objective of this study.
+            curve: Evaluations of the run.
         """
         name = f"earlier {len(self._earlier)}"
         self._earlier.add(name)
@@ -276,17 +281,17 @@ class CurveSearch:
         curve.has_failed = record.failure == "nan"
 
     def refresh(self) -> None:
-        """Refit the model; a grid does not use it."""
+        """Refit the model, except with `grid`, which does not use it."""
         if not self._is_exact:
             self.model.refresh()
 
     def learn(self, record: RunRecord, curve: Sequence[Evaluation]) -> None:
-        """Add a trial of an earlier session with its evaluations."""
+        """Add a finished trial of an earlier session with its evaluations."""
         self.begin(record.trial, record.spec)
         self._learn(record, curve)
 
     def resume(self, trial: str, curve: Sequence[Evaluation]) -> None:
-        """Add the evaluations of a trial that an earlier session began, and this one continues."""
+        """Add the evaluations that an earlier session recorded of a trial that now continues."""
         best: float | None = None
         for point in curve:
             best = self._metric.best([point.value, *([] if best is None else [best])])
@@ -315,16 +320,16 @@ class CurveSearch:
     # Predictions.
 
     def judge(self, trial: str, evaluation: Evaluation) -> Decision:
-        """Return whether a trial continues after its last evaluation."""
+        """Return whether a trial continues after its latest evaluation."""
         if self._objective.target is not None and self._metric.reaches(
             evaluation.value, self._objective.target
         ):
-            return Decision.CONTINUE  # at the target; it may have to hold it
+            return Decision.CONTINUE  # at the target, which the trial may still have to hold
         decisions = [self._judge(trial, evaluation, kind) for kind in self._kinds]
         return Decision.CONTINUE if Decision.CONTINUE in decisions else decisions[0]
 
     def _judge(self, trial: str, evaluation: Evaluation, kind: Kind) -> Decision:
-        """Return whether a trial may become the best by seconds or worker-seconds."""
+        """Return whether a trial may still become the best in seconds or worker-seconds."""
         cap = self._study.search.cap_factor
         if self._is_exact:
             best = self._least(kind) if self._reached else None
@@ -346,10 +351,11 @@ class CurveSearch:
         return Decision.STOP_SLOW if is_slow else Decision.CONTINUE
 
     def _next_amount(self, evaluation: Evaluation) -> float:
-        """Return the amount at the next evaluation of a trial, when it can reach the target first.
+        """Return the amount of training (samples or seconds) at a trial's next evaluation, which is
+        the earliest at which the trial can reach the target.
 
         Evaluations are equally spaced in samples. If amounts are seconds, the first interval may
-        include warm-up and is not extrapolated.
+        include warm-up, so nothing is extrapolated from it.
         """
         amount = self._amount(evaluation.samples, evaluation.train_s)
         if self._placer is None and evaluation.index == 0:
@@ -357,21 +363,22 @@ class CurveSearch:
         return amount * (evaluation.index + 2) / (evaluation.index + 1)
 
     def best_log_seconds(self, kind: Kind = SECONDS) -> float | None:
-        """Return the smallest predicted log seconds to target among the trials that reached it, or
-        among all trials if none has; None without trials."""
+        """Return the smallest predicted log seconds (or worker-seconds) to target among the trials
+        that reached the target, or among all trials if none has; None without trials."""
         if not (names := self._own):
             return None
         reached = [name for name in names if self.model.curves[name].reached is not None]
         return float(self.means_of(reached or names, kind).min())
 
     def _least(self, kind: Kind) -> float:
-        """Return the smallest measured log seconds to target."""
+        """Return the smallest log seconds (or worker-seconds) to target among the trials that
+        reached the target, from their measured samples."""
         measured = np.log([self.model.curves[name].reached or math.inf for name in self._reached])
         offsets = self._offsets([self._values[name] for name in self._reached], kind)
         return float((measured + offsets).min())
 
     def ranked(self) -> list[str]:
-        """Return the trials that reached the target, sorted by predicted time."""
+        """Return the names of the trials that reached the target, shortest predicted time first."""
         if not self._reached:
             return []
         times = self.means_of(self._reached)
@@ -384,16 +391,19 @@ class CurveSearch:
         return self._mean_of(trial) + float(self._offsets([self._values[trial]])[0])
 
     def means_of(self, names: Sequence[str], kind: Kind = SECONDS) -> Array:
-        """Return the predicted log seconds to target of the configurations of trials, shape [n]."""
+        """Return the predicted log seconds (or worker-seconds) to target of the configurations of
+        the named trials, shape [n]."""
         points = np.array([self.model.curves[name].point for name in names])
         offsets = self._offsets([self._values[name] for name in names], kind)
         return self.model.means(points) + offsets
 
     def _offsets(self, every: Sequence[Values], kind: Kind = SECONDS) -> Array:
-        """Return the log cost per sample of configurations on their best placement, shape [n].
+        """Return log seconds (or worker-seconds) per sample of configurations, each on its best
+        placement, shape [n]: what must be added to a log amount to get a log time.
 
-        Placements never measured count as fast as the fastest. Without a placer, amounts are
-        seconds: the result is 0, or the log of the workers for worker-seconds.
+        A configuration without a predictable placement counts as fast as the fastest one given.
+        Without a placer, amounts are already seconds, so the result is 0, or the log of the number
+        of workers for worker-seconds.
         """
         is_cost = kind == WORKER_SECONDS
         if self._placer is None:
@@ -407,7 +417,8 @@ class CurveSearch:
         return np.log([min(found, default=least) for found in ways])
 
     def _ways(self, every: Sequence[Values]) -> list[list[tuple[int, float]]]:
-        """Return (workers, seconds per sample) of each predictable placement, by configuration."""
+        """Return for each configuration the pairs (workers, seconds per sample) of its placements
+        whose speed can be predicted."""
         assert self._placer is not None
         known: dict[tuple[str, ...], list[tuple[int, float]]] = {}
         keys = [tuple(str(values.get(key)) for key in SPEED) for values in every]
@@ -418,8 +429,12 @@ class CurveSearch:
         return [known[key] for key in keys]
 
     def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
-        """Return for each configuration the training time divided by waiting plus training time,
-        shape [n]: workers are idle while a trial waits for more of them."""
+        """Return for each configuration its shortest training time divided by its shortest time
+        including the wait for free workers, shape [n].
+
+        A lower share makes a proposal less attractive, since workers are idle while a trial waits
+        for more of them.
+        """
         found = np.ones(len(candidates))
         if self._placer is None:
             return found
@@ -434,8 +449,11 @@ class CurveSearch:
         return found
 
     def left_s(self, trial: str, spec: RunSpec) -> float:
-        """Return the predicted remaining training seconds of a running trial: 0 if its speed is
-        unknown, the remaining limit if the model has no observations."""
+        """Return the predicted remaining training seconds of a running trial.
+
+        0 if the speed of the trial is unknown; the rest of its training limit if the model has no
+        observations yet.
+        """
         if self._placer is None or (seconds := self._placer.own_way(spec)) is None:
             return 0.0
         samples, train_s = self._placer.totals(trial)
@@ -453,7 +471,8 @@ class CurveSearch:
         return float(self.model.means(curve.point[None, :])[0])
 
     def _expected(self, points: Array) -> Array:
-        """Return the prior mean of the log amount as a function of the learning rate, shape [n]."""
+        """Return the prior mean of the log amount at points, which depends only on the learning
+        rate, shape [n]."""
         if "learning_rate" not in self._axes.numbers:
             return np.zeros(len(points))
         axis = self._axes.num_categories + self._axes.numbers.index("learning_rate")

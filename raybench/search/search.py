@@ -1,4 +1,4 @@
-"""Search of a study: proposals, early stopping, and the results recorded in Optuna's journal."""
+"""The search of a study: propose trials, stop slow ones early, and record results for Optuna."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,28 +42,31 @@ from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 RECORDED = " (recorded)"
-"""Name suffix of runs restored from the records, which distinguishes them from their reruns."""
+"""Suffix of the names under which runs of earlier sessions are passed to the placer, so that a
+rerun of an interrupted trial, which keeps its name, is not mistaken for the earlier run."""
 SEED_STEP = 5000
-"""Offset of the seeds of repeated configurations from the seed of the search."""
+"""A trial that repeats a configuration has the seed `search.seed + SEED_STEP + n`, where n is the
+number of trials before it."""
 
 
 class Search(Scheduler):
     """Scheduler of a study's trials, for every `search.sampler`.
 
-    Configurations of the user's own and interrupted trials come first, then those that ran out of
-    memory on a placement where they may not, then proposals of the curve model or of Optuna.
+    Interrupted trials run first, then trials that ran out of memory, on a placement (framework,
+    workers, batch per worker, ...) that needs less memory, then the configurations given by the
+    user (`search.first`), then proposals of the curve model or of Optuna.
 
     Args:
         study: The study; its target must be set.
         space: Its search space.
-        folder: Folder of Optuna's journal; the caller holds its lock.
-        factors: The factorized space; None if it is sampled as a whole.
+        folder: Folder of Optuna's journal file; the caller holds the lock on this folder.
+        factors: The factorized space (see `factorisation.py`); None if all keys are sampled.
         runs: Records of earlier sessions by run name.
-        curves: Their evaluations by run name.
-        has_room: Returns whether the cluster can hold the workers of a run.
+        curves: Evaluations of earlier sessions by run name.
+        has_room: Returns whether the workers of a run fit on the cluster.
         is_in_time: Returns whether this session has time to start the workers of a run.
-        curve_policy: Constants of the curve model; benchmarks vary them.
-        slots: Number of concurrent workers; None if unknown.
+        curve_policy: Constants of proposals and early stopping; benchmarks vary them.
+        slots: Number of workers that can run at the same time; None if unknown.
     """
 
     def __init__(
@@ -88,9 +91,9 @@ class Search(Scheduler):
             is_in_time=is_in_time,
         )
         self._too_large: list[RunSpec] = []
-        """Runs that ran out of memory and may fit on another placement."""
+        """Configurations of trials that ran out of memory; another placement may need less."""
         self.placer: Placer | None = None
-        """Step-time model; None if the space is not factorized."""
+        """Predicts step times and chooses placements; None if the space is not factorized."""
         if factors is not None:
             self.placer = Placer(
                 factors,
@@ -104,8 +107,8 @@ class Search(Scheduler):
         self.num_trials = num_trials(study, space, factors, outside=num_outside(study, space))
         """Number of trials of the study."""
         self._most_trials = study.search.trials or DEFAULT_TRIALS
-        """Limit on the number of trials; may exceed `num_trials`, since a configuration of
-        `search.first` may repeat a reference run."""
+        """Largest number of trials that `suggest` returns. It may exceed `num_trials`, because a
+        configuration of `search.first` may repeat a reference run."""
         if study.search.sampler == "grid":
             self._most_trials = study.search.trials or self.num_trials + len(study.search.first)
         self.curves = CurveSearch(
@@ -115,7 +118,7 @@ class Search(Scheduler):
             curve_policy or CurvePolicy(),
             num_earlier=len(runs or {}),
         )
-        """Curve model: stops trials, and proposes them with sampler `model`."""
+        """Stops trials by the curve model; with sampler `model`, also proposes them."""
         self._open: dict[str, Proposal] = {}
         self._journal = open_study(study, folder)
         self._feedback = Feedback(
@@ -145,7 +148,7 @@ class Search(Scheduler):
         return sum(trial.state.is_finished() for trial in real_trials(self._journal))
 
     def left_out(self) -> str | None:
-        """Return a sentence on proposals skipped as infeasible; None without any."""
+        """Return a sentence about the proposals skipped as infeasible; None if there are none."""
         rejected = self._journal.get_trials(deepcopy=False)
         number = sum(one.user_attrs.get(NOT_RUN) == WOULD_FAIL for one in rejected)
         return self._infeasible.sentence(label_keys(self._study.space), number)
@@ -160,12 +163,12 @@ class Search(Scheduler):
             return None
         self._open[proposal.name] = proposal
         self.curves.begin(proposal.name, proposal.spec)
-        # An interrupted trial keeps its name.
+        # An interrupted trial keeps its name, so its earlier evaluations are found by that name.
         self.curves.resume(proposal.name, self._curves.get(proposal.name, []))
         return Suggestion(proposal.name, proposal.spec)
 
     def _wait_s(self, num_workers: int) -> float:
-        """Return the predicted seconds until `num_workers` workers are free."""
+        """Return the predicted seconds until `num_workers` workers are free; 0 if unknown."""
         if self._slots is None:
             return 0.0
         free = self._slots - sum(one.spec.num_workers for one in self._open.values())
@@ -179,8 +182,11 @@ class Search(Scheduler):
         return 0.0
 
     def _by_curves(self) -> Proposal | None:
-        """Return the next proposal of sampler `model`; None if others come first, or if it has
-        none."""
+        """Return the next proposal of the sampler `model`.
+
+        None with another sampler, while interrupted trials or configurations of `search.first` are
+        due, and if the curve model has nothing to propose.
+        """
         if self._study.search.sampler != "model" or self._proposer.has_own_next:
             return None
         number = self._proposer.history.num_ran
@@ -191,10 +197,11 @@ class Search(Scheduler):
         return None
 
     def _in_less_memory(self) -> Proposal | None:
-        """Return a run that ran out of memory, on a placement that needs less; None if none."""
+        """Return a rerun, on the placement with the fewest workers, of a configuration that ran out
+        of memory; None if there is nothing to rerun."""
         for spec in list(self._too_large):
             options = self.placer.others(spec) if self.placer is not None else []
-            there = [placed(spec, one) for one in options[-1:]]  # the fewest workers
+            there = [placed(spec, one) for one in options[-1:]]  # the last has the fewest workers
             proposal = self._proposer.again(there[0]) if there else None
             if proposal is not None or not there:
                 self._too_large.remove(spec)
@@ -203,7 +210,7 @@ class Search(Scheduler):
         return None
 
     def on_result(self, name: str, outcome: RunOutcome) -> Decision:
-        """Take an evaluation of a running trial; see `Scheduler.on_result`."""
+        """Process an evaluation of a running trial; see `Scheduler.on_result`."""
         trial, _, spec = self._open[name]
         evaluation = outcome.evaluation
         assert evaluation is not None
@@ -211,15 +218,15 @@ class Search(Scheduler):
         self._observe(name, spec, evaluation.samples, evaluation.train_s - taken_s)
         self.curves.observe(name, evaluation)
         if FIRST in trial.user_attrs or not self._study.search.early_stopping:
-            return Decision.CONTINUE  # the reference for others runs to its end
+            return Decision.CONTINUE  # the user's own configurations are never stopped early
         return self.curves.judge(name, evaluation)
 
     def on_complete(self, record: RunRecord) -> None:
-        """Take the record of a trial that ended; see `Scheduler.on_complete`."""
+        """Process the record of a trial that ended; see `Scheduler.on_complete`."""
         self._learn(record)
 
     def on_error(self, record: RunRecord) -> None:
-        """Take the record of a trial that failed; see `Scheduler.on_error`."""
+        """Process the record of a trial that failed; see `Scheduler.on_error`."""
         spec = self._open[record.trial].spec
         self._learn(record)
         if record.failure == "oom" and record.stop != "interrupted":
@@ -235,16 +242,16 @@ class Search(Scheduler):
         self._feedback.add(trial, record, is_early=self._is_early)
 
     def tell_all(self) -> None:
-        """Tell Optuna the results that still wait for step times of their placements."""
+        """Report to Optuna the results held back until their placements have been timed."""
         self._feedback.report_known(is_early=False)
 
     def learn_from(self, earlier: Earlier) -> str | None:
-        """Add the runs of `--seed-from` to Optuna's study and their curves to the curve model, and
-        start with the best of them.
+        """Add the runs of `--seed-from` to Optuna's study and their learning curves to the curve
+        model, which begins with the best of these configurations.
 
         Returns:
-            A sentence on what was added; None in a resumed session, whose journal has the runs
-            already.
+            A sentence about what was added; None in a resumed session, because its journal already
+            holds the runs.
         """
         told = (one.user_attrs.get(NOT_RUN) for one in self._journal.get_trials(deepcopy=False))
         is_resumed = EARLIER_STUDY in told
@@ -297,11 +304,11 @@ class Search(Scheduler):
         self, runs: Mapping[str, RunRecord], curves: Mapping[str, list[Evaluation]]
     ) -> None:
         for name, record in runs.items():
-            # Under another name: an interrupted run is restarted under its own name.
+            # With the suffix, because an interrupted run is restarted under its old name.
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, _own_s(record))
             self._end(f"{name}{RECORDED}", record)
         for name, record in runs.items():
-            # Interrupted trials are restarted. Placement checks are not part of the search.
+            # Interrupted trials run again; placement checks are not trials of the search.
             if record.failure == "oom" and record.role == "trial":
                 self._too_large.append(record.spec)
             if record.role == "trial" and record.stop != "interrupted":
@@ -310,7 +317,7 @@ class Search(Scheduler):
 
 
 def _sentence(earlier: Earlier, number: int) -> str:
-    """Return a sentence on the runs of an earlier study that were learned."""
+    """Return a sentence about the runs of an earlier study that the search has learned from."""
     text = f"learned {number} of the {counted(len(earlier.runs), 'result')} of {earlier.place}"
     if number < len(earlier.runs):
         text += "; the others are outside of the space, or lack the time to the target"
@@ -323,5 +330,5 @@ def _sentence(earlier: Earlier, number: int) -> str:
 
 
 def _own_s(record: RunRecord) -> float:
-    """Return the training seconds of a run without those lost to other processes."""
+    """Return the training seconds of a run, less those that other processes took from it."""
     return record.ledger["train"] - record.disturbed_s
