@@ -1,6 +1,6 @@
 """Interface of a framework backend, and the import of a backend by the name of its framework.
 
-The framework is imported as late as possible.
+Importing this module imports neither framework.
 """
 
 import importlib
@@ -17,33 +17,37 @@ from raybench.spec.metric import Metric
 from raybench.training.memory import BYTES_OF_A_PARAMETER, Memory, fitting_batch
 
 WARM_UP_STEPS = 2
-"""Warm-up steps of each shape: the first one traces, allocates and picks kernels; the second one
-runs like later steps."""
+"""Warm-up steps for each batch shape: the first one traces, allocates and picks kernels; the second
+one runs like all later steps."""
 MIN_SCALE = 2.0**-24
-"""Smallest loss scale in fp16: a run whose gradients overflow below it, 40 steps after the first
-scale, has diverged. Far below it gradients vanish, and a step of zeros would look valid."""
+"""Smallest loss scale in fp16. The scale starts at 2**16 and is halved by every overflow, so a run
+below the minimum has overflowed at least 40 times: it has diverged. With a much smaller scale the
+gradients would underflow to 0, and a step of zeros would look valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Samples and learning rate of one optimizer step of one worker."""
+    """One worker's samples and learning rate for one optimizer step."""
 
     indices: NDArray[np.int64]
     """(passes, samples): positions in the training split; a row is one forward and backward pass.
-    Several replicas in the process each take an equal part of the columns, in order."""
+    If the process holds several replicas, each takes an equal part of the columns, in order."""
     weights: NDArray[np.float32]
-    """(passes, samples): weight of a sample's loss: 1 / samples of all workers, so that the
-    workers' gradients *sum* to the gradient of the global batch; times `Split.weights` if the data
-    have weights and samples are not mixed (`reading.Samples.mixed`); 0 for padding."""
+    """(passes, samples): weight of each sample's loss, 1 / (samples of all workers in the step), so
+    that the workers' gradients *sum* to the gradient of the global batch; 0 for padding. Multiplied
+    by `Split.weights` if the data have weights and samples are not mixed (see
+    `reading.Samples.mixed`)."""
     shares: NDArray[np.float32]
     """(passes, replicas of this process): samples of a pass without padding, divided by the samples
-    of all workers in the step. Scales what a model adds to the loss of a whole pass."""
+    of all workers in the step. Scales losses that the model adds once per pass, such as weight
+    penalties."""
     rounds: NDArray[np.int64] | None = None
-    """(passes, samples), for augmentation only: epoch x repeat + copy in the epoch, the number of
-    earlier uses of the sample. Augmentation is keyed by it, seed and index."""
+    """(passes, samples): how many times each sample was used before, `epoch * repeat + copy`; seeds
+    its augmentation together with the run's seed and the index. None without augmentation."""
     learning_rate: float
     num_samples: int
-    """Samples of this worker without padding; the data may have weights of 0 too."""
+    """Samples of this worker without padding. Not the number of nonzero `weights`, because weights
+    of the data may be 0 as well."""
     is_frozen: bool = False
     """Whether only the head is trained (`frozen_epochs`)."""
 
@@ -62,20 +66,20 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class StepLog:
-    """Records of the steps of one `BaseTrainer.train` call on one worker, one number per step."""
+    """Measurements of one `BaseTrainer.train` call on one worker, with one number per step."""
 
     seconds: list[float]
-    """Seconds of each step, from the end of the previous one (or the call) to its own end,
-    synchronized; NaN if unknown."""
+    """Seconds from the end of the previous step (for the first step: from the start of the call) to
+    the end of this step, including the work on the device; NaN if unknown."""
     part_squares: list[float]
-    """Squared norm of the gradients that this worker sends: summed over its samples, divided by the
-    samples of all workers. Both lists are empty if nothing is exchanged."""
+    """Squared norm of the gradient that this worker sends: the sum over its samples, divided by the
+    samples of all workers. Empty if no gradients are exchanged, like `whole_squares`."""
     whole_squares: list[float]
-    """Squared norm of the gradients that it receives: the sum of all workers."""
+    """Squared norm of the gradient that this worker receives, the sum over all workers."""
 
 
 class DistributedContext(Protocol):
-    """The workers of a group, as seen by one of them."""
+    """The group of workers that train a run, as seen by one of these workers."""
 
     rank: int
     num_workers: int
@@ -86,18 +90,18 @@ class DistributedContext(Protocol):
 
     @property
     def through(self) -> str:
-        """Library that sums over workers: `gloo`, `ring` or `nccl`; only with several workers."""
+        """Library of the all-reduce: `gloo`, `ring` or `nccl`; undefined for a single worker."""
         ...
 
     def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
         """Time all-reduces over all workers.
 
         Args:
-            num_bytes: Size of each sum in bytes (float32).
-            rounds: Number of sums.
+            num_bytes: Size of each all-reduce in bytes (float32 numbers).
+            rounds: Number of all-reduces.
 
         Returns:
-            Seconds of each sum on this worker.
+            Seconds of each all-reduce on this worker.
         """
         add_up, seconds = self._adder(num_bytes // 4), []
         for _ in range(rounds):
@@ -113,7 +117,10 @@ class DistributedContext(Protocol):
         ...
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
+        """Return every rank's values (float64), in rank order.
+
+        Collective: all ranks must call it, so it is also a barrier.
+        """
         ...
 
 
@@ -121,16 +128,16 @@ class BaseTrainer(Protocol):
     """A model in training on one worker; each backend has a subclass `Trainer`."""
 
     module: Any
-    """The framework's `model`."""
+    """The backend's module `model`, such as `raybench.training.torch.model`."""
     metric: Metric
     """Metric of the objective."""
     num_parameters: int
     batch_statistics: bool
     """Whether a layer normalizes over the batch of one worker."""
     notes: list[str]
-    """Remarks for the user on the model as it starts, in sentences."""
+    """Remarks for the user about the newly built model, one sentence each."""
     flops_per_sample: float | None = None
-    """`Evaluation.flops_per_sample`; set by `warm_up`, only with `record_steps`."""
+    """See `Evaluation.flops_per_sample`; set by `warm_up` if `record_steps` is set."""
 
     def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation on throw-away data in the shape of each step, then restore
@@ -156,15 +163,17 @@ class BaseTrainer(Protocol):
             self._freeze(steps[0].is_frozen)
 
     def _count_flops(self, step: Step) -> float | None:
-        """Return the floating-point operations of a sample's passes; None if they are unknown."""
+        """Return the floating-point operations of one sample's forward and backward pass; None if
+        unknown."""
         del step
         return None
 
     def _evaluation_bytes(self, few: int) -> tuple[int | None, int]:
         """Return the bytes in use before an evaluation (None if unknown), and the bytes that a
         forward pass of `few` samples adds."""
-        # The first evaluation leaves traces and work space, which belong to no sample. A GPU picks
-        # kernels for each size; TensorFlow keeps memory freed on a CPU, here that of one sample.
+        # A first evaluation, not measured, allocates graphs and workspaces, whose size does not
+        # depend on the number of samples. On a GPU it has `few` samples, because kernels are picked
+        # for each size; on a CPU it has one, because TensorFlow keeps the memory that it has freed.
         first = few if self._world.gpus else 1
         self.evaluate("validation", slice(0, first))
         before = self._memory.begin()
@@ -175,8 +184,8 @@ class BaseTrainer(Protocol):
         return before, (peak - before) * few // max(1, samples - first % few)
 
     def _fit_evaluation(self, few: int, before: int | None, taken: int) -> None:
-        """Set the evaluation batch size after training, to the same number on all ranks; `before`
-        and `taken` are the results of `_evaluation_bytes`."""
+        """Set the evaluation batch size to what fits into the memory that training has taken, the
+        same on all ranks; `before` and `taken` are the results of `_evaluation_bytes`."""
         trained = 0 if before is None else (self._memory.peak() or before) - before
         room = trained - BYTES_OF_A_PARAMETER * self.num_parameters
         fitting = fitting_batch(few, self._evaluation_batch, taken, room)
@@ -204,13 +213,13 @@ class BaseTrainer(Protocol):
     """Memory in use by this worker's tensors."""
     _world: Any
     _freeze: Any
-    """Freezes the backbone (True) or unfreezes it, on all ranks at the same step."""
+    """Method that freezes (True) or unfreezes the backbone, on all ranks at the same step."""
     _restored: Any
-    """Context that restores model, optimizer and random states when it exits."""
+    """Context manager that restores model, optimizer and random states when it exits."""
     _recorder: Any
     """Step recorder; None unless `record_steps` is set."""
     _earlier_input_s: float = 0.0
-    """Input seconds of the run that this one continues."""
+    """Seconds spent waiting for data before the checkpoint from which the run was resumed."""
 
     def input_seconds(self) -> float:
         """Return the seconds that training has waited for data so far."""
@@ -218,13 +227,13 @@ class BaseTrainer(Protocol):
         return self._earlier_input_s + waited
 
     def step_log(self) -> StepLog:
-        """Return the records of the last `train` call; only with `record_steps`."""
+        """Return the measurements of the last `train` call; requires `record_steps`."""
         log: StepLog = self._recorder.log()
         return log
 
     def memory_peak_bytes(self) -> int | None:
-        """Return the peak memory since this trainer was made, in bytes; with several GPUs the
-        largest of their peaks."""
+        """Return the peak memory in bytes since this trainer was created; with several GPUs, the
+        peak of the fullest one."""
         return self._memory.highest()
 
     def skipped_steps(self) -> int:
@@ -258,15 +267,15 @@ class BaseTrainer(Protocol):
         """Return the state from which training continues: model, optimizer, random states of all
         ranks.
 
-        Called on all ranks at once, which send rank 0 their random states; ranks other than 0
-        return nothing. Holds only tensors, numbers and names.
+        Collective: all ranks must call it, because each sends its random states to rank 0. Ranks
+        other than 0 return b"". The state holds only tensors, numbers and names.
         """
         ...
 
     def restore(self, state: bytes) -> None:
         """Continue from the state that `state` returned on rank 0; call before or after `warm_up`.
 
-        No code in the state is run.
+        Nothing in the state is executed.
 
         Raises:
             UserError: The workload builds another model now, or `state` was not written by `state`.
@@ -274,7 +283,7 @@ class BaseTrainer(Protocol):
         ...
 
     def close(self) -> None:
-        """Release memory; the trainer is not used afterwards."""
+        """Release memory; the trainer cannot be used afterwards."""
         for part in self._splits.values():
             part.close()
         self._splits.clear()
@@ -284,8 +293,8 @@ PACKAGES = {"torch": "raybench.training.torch", "tensorflow": "raybench.training
 
 
 def find_backend(framework: str) -> Any:
-    """Import the `loop` module of a backend, with `Trainer(spec, workload, dataset, world)` and
-    `join`.
+    """Import the `loop` module of a backend, which has `Trainer(spec, workload, dataset, world)`
+    and `join`.
 
     Raises:
         UserError: The framework is not installed.

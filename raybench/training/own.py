@@ -1,9 +1,9 @@
 """User training loops: the `Run` object that a loop receives, and the worker that runs it.
 
-The user's function runs in its own thread. At every `Run.report` it hands over an evaluation and
-waits until the driver decides whether to continue, so that `OwnTrainer.evaluations` behaves like
-`training.run.run`: same ledger, stop rule, records and checkpoints. A command is run by such a
-function too (`training.command`).
+The user's function runs in its own thread. At every `Run.report` the function hands over an
+evaluation and waits until the driver decides whether to continue, so that `OwnTrainer.evaluations`
+behaves like `training.run.run`: same ledger (seconds by phase), stop rule, records and checkpoints.
+A user's command runs inside such a function too (`training.command.run_command`).
 """
 
 import atexit
@@ -50,20 +50,21 @@ from raybench.training.saved import foreign_state_error
 from raybench.training.settings import settings_kept, signals_note
 
 UNREPORTED_S, UNREPORTED_BUDGETS = 60.0, 3.0
-"""Longest training without a report: the larger of seconds and multiples of `max_train_seconds`."""
+"""Longest training without a report: UNREPORTED_S seconds, or UNREPORTED_BUDGETS times
+`max_train_seconds` if that is more."""
 GRACE_S = 60.0
-"""Seconds that a function may take to return after it was told to stop."""
+"""Seconds that the user's function may take to return after it was told to stop."""
 LOOK_S = 1.0
-"""Seconds between two looks at a loop that has not reported."""
+"""Seconds between two checks of a loop that has not reported."""
 MAX_REASON = 200
-"""Characters of a framework's error shown in a sentence."""
+"""Maximum number of characters of a framework's error quoted in our error message."""
 Strategy = Literal["ddp", "fsdp"]
 LEFT_BYTES = 2 * GIB
-"""Bytes that all runs together may leave in memory; more is a leak, and workers are replaced."""
+"""Bytes by which a process may grow over all its runs; more is a leak, and workers are replaced."""
 
 
 class Stopped(BaseException):
-    """Raised in a function that trains or reports after `Run.report` told it to stop."""
+    """Raised in the user's function if it trains or reports after `Run.report` told it to stop."""
 
 
 class Run:
@@ -91,7 +92,7 @@ class Run:
         *,
         resume: RunState | None = None,
     ) -> None:
-        """Create a run; `resume` holds its evaluations so far if it is continued."""
+        """Create a run; `resume` holds the evaluations so far of a run that continues."""
         self.spec = spec
         """All keys of the run spec."""
         self.model: dict[str, Any] = dict(spec.model)
@@ -125,9 +126,9 @@ class Run:
             train_seconds=[one.train_s for one in earlier],
         )
         self._last: Evaluation | None = earlier[-1] if earlier else None
-        """The last report."""
+        """Evaluation of the last report."""
         self._epoch: int | None = None
-        """Epochs that `epochs` has begun; None if it is not used."""
+        """Number of epochs that `epochs` has started; None if the loop does not use `epochs`."""
         self._state: bytes | None = None
         self._is_fresh = False
         """Whether `_state` belongs to the next report."""
@@ -135,28 +136,28 @@ class Run:
         self.note: str | None = None
         """Remark on the run for the user, one sentence."""
         self._reports: queue.Queue[Evaluation | BaseException | None] = queue.Queue()
-        """Evaluations and errors handed over by the loop; None once it has returned."""
+        """Evaluations and errors from the loop's thread; None once the loop has returned."""
         self._stops: queue.Queue[bool] = queue.Queue()
-        """Answers to the reports: whether to stop."""
+        """Replies to the reports: whether to stop."""
         self._is_stopped = False
         self._num_calls = 0
-        """Synchronizing calls so far."""
+        """Calls so far that synchronize the ranks (`ranks.Call`)."""
         self._waits_at: Call | None = None
         self._num_exchanges = self._adapter.num_exchanges() or 0
-        """Collectives of the loop up to the last synchronizing call: point-to-point messages may
-        have made them differ between ranks."""
+        """Collectives that the loop had begun at the last synchronizing call. Only later ones are
+        compared between ranks, as point-to-point messages may make the totals differ."""
 
     @property
     def folder(self) -> Path:
-        """Temporary folder of this run, shared by its workers on a host and removed after it."""
+        """Temporary folder of this run, shared by its workers on one host; removed afterwards."""
         assert self._folder is not None
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
 
     def epochs(self) -> Iterator[int]:
-        """Yield the epochs 0, 1, ... up to the run spec's `epochs`.
+        """Yield the epochs 0, 1, ..., as many as the run spec's `epochs`, rounded up.
 
-        A continued run starts at its next epoch. Ends early once `report` returned True.
+        A resumed run starts at its next epoch. Ends early once `report` has returned True.
         """
         for epoch in range(self._epoch or 0, math.ceil(self.spec.epochs)):
             if self._is_stopped:
@@ -166,10 +167,10 @@ class Run:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Count the enclosed time as training time, on all workers alike.
+        """Context manager: count the time inside as training time.
 
-        May be entered any number of times between two reports. All other time (evaluation, setup,
-        compilation of a first step) is not training time.
+        Collective: all workers must enter and leave it together, any number of times between two
+        reports. Time outside (evaluation, setup, compilation of a first step) is not training time.
         """
         self._refuse_stopped()
         self._meet(Call.TRAINING)
@@ -190,21 +191,22 @@ class Run:
     ) -> bool:
         """Report an evaluation: `report(accuracy=0.91, samples=50_000)`.
 
-        With several workers the reported values are averaged; a worker may report None. A value
-        that is not finite ends the run as failed (`nan`).
+        Collective: all workers must call it. The values of several workers are averaged, without
+        those that are None. A value that is not finite ends the run as failed (`nan`).
 
         Args:
             value: The objective's metric on the validation set.
             samples: Training samples of all workers together since the last report.
-            test: The same metric on the test set, for the record only.
+            test: The same metric on the test set; only recorded.
             **metric: The objective's metric by its name, instead of `value`.
 
         Returns:
             Whether to stop training.
 
         Raises:
-            UserError: The value is not one number, a share is not in [0, 1], `samples` is less than
-                1, the metric has another name, or nothing was trained since the last report.
+            UserError: The value is not one number, a metric such as accuracy is not in [0, 1],
+                `samples` is less than 1, the keyword is not the objective's metric, or there was
+                no training time since the last report.
         """
         self._refuse_stopped()
         given = self._value(value, metric)
@@ -233,7 +235,7 @@ class Run:
     def _evaluation(
         self, values: list[float], samples: int, memory: int, ledger: Mapping[str, float]
     ) -> Evaluation:
-        """Return the next evaluation, from numbers that all ranks share."""
+        """Return the next evaluation, computed from numbers that are the same on all ranks."""
         if not values:
             raise _misuse(f"no worker has named the {self._metric.name}.")
         value = values[0] if len(set(values)) == 1 else sum(values) / len(values)
@@ -265,18 +267,18 @@ class Run:
         return self._last
 
     def prepare(self, model: Any, *, strategy: Strategy = "ddp") -> Any:
-        """Move a PyTorch model to the run's device and, with several workers, let them train it
-        together; other models are returned unchanged.
+        """Move a PyTorch model to the run's device and, with several workers, wrap or shard it for
+        training on all of them; models of other frameworks are returned unchanged.
 
         Args:
             model: The model, with equal parameters on all workers.
             strategy: `ddp`: each worker holds the whole model (DistributedDataParallel). `fsdp`:
                 parameters, gradients and optimizer state are sharded over the workers, one block of
-                layers at a time (`torch.distributed.fsdp.fully_shard`); make the optimizer
+                layers at a time (`torch.distributed.fsdp.fully_shard`); create the optimizer
                 afterwards.
 
         Raises:
-            UserError: `strategy` is neither, or `fsdp` with another framework than torch.
+            UserError: `strategy` is unknown, or is `fsdp` in a framework other than torch.
         """
         if strategy not in ("ddp", "fsdp") or (
             strategy == "fsdp" and self.spec.framework != "torch"
@@ -289,14 +291,14 @@ class Run:
         return self._adapter.prepare(model, strategy)
 
     def save(self, state: Any) -> None:
-        """Save the state from which the run can be continued; call before the report it belongs to.
+        """Save the state from which the run can be resumed; call just before `report`.
 
-        Only the state of rank 0 is kept, every `checkpoint_every_s` at a report; `raybench train`
-        leaves the last one in its folder.
+        Only rank 0's state is kept. At a report it becomes a checkpoint if `checkpoint_every_s` has
+        passed since the previous one; `raybench train` writes the last state to its folder.
 
         Args:
-            state: Bytes, or numbers, text, tensors, arrays, and lists and dicts of them; a PyTorch
-                or Keras model stands for its weights.
+            state: Bytes, or numbers, strings, tensors, arrays, and lists and dicts of these. Of a
+                PyTorch or Keras model, the weights are saved.
         """
         if self.rank:
             return
@@ -309,7 +311,7 @@ class Run:
         self._ledger.enter(before)
 
     def resume(self) -> Any:
-        """Return the saved state of a continued run; None for a new run."""
+        """Return the saved state from which a resumed run continues; None in a new run."""
         if self._state is None:
             return None
         kind, content = state_of(self._state)
@@ -320,11 +322,11 @@ class Run:
         return self._ledger.seconds("train") - (self._last.train_s if self._last else 0.0)
 
     def override_training_time(self, train_s: float) -> None:
-        """Set the training seconds since the last report, if they were measured elsewhere.
+        """Set the training seconds since the last report if they were measured elsewhere.
 
-        Surplus seconds become evaluation. Missing seconds, as of a command that trains while its
-        lines wait, are taken from the phases that ran meanwhile: from waiting for the driver (which
-        counts as `report` there), then evaluation, then setup.
+        Seconds that `training` counted in excess move to the phase `eval`. Missing seconds (a
+        command trains on while its lines wait to be read) are taken from the other phases: first
+        from `report`, which includes waiting for the driver, then from `eval`, then from `setup`.
         """
         lack_s = train_s - self.elapsed_training()
         self._ledger.move(max(-lack_s, 0.0), "train", "eval")
@@ -339,10 +341,10 @@ class Run:
             lack_s -= part_s
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return the values of every worker, by rank; all workers must call it together.
+        """Return the values of every worker, by rank. Collective: all workers must call it.
 
         Args:
-            values: Numbers of this worker, as many as of every other.
+            values: Numbers of this worker; all workers must pass the same number of them.
         """
         return self._adapter.gather(values)
 
@@ -371,16 +373,17 @@ class Run:
             raise Stopped
 
     def _meet(self, call: Call, *values: float) -> list[list[float]]:
-        """Wait for all ranks at a call and return the values of each.
+        """Wait for all ranks at a synchronizing call; return the values of each rank.
 
-        All rows have one length, so that ranks at different calls meet and raise UserError.
+        Rows are padded to the same length for every call, so that ranks at different calls can
+        exchange them, notice the mismatch and raise UserError.
         """
         self._adapter.synchronize()
         rest = [0.0] * (_NUM_VALUES - len(values))
         self._num_calls, self._waits_at = self._num_calls + 1, call
         try:
             rows = self._adapter.gather([float(call), *values, *rest])
-        except Exception as error:  # any of a framework's: another rank is lost, or elsewhere
+        except Exception as error:  # any framework error: a rank is lost or in another collective
             why = shorten(" ".join(f"{type(error).__name__}: {error}".split()), MAX_REASON)
             raise UserError(
                 f"{self.spec.workload}: rank {self.rank} waited at {call.words} for the others, "
@@ -401,10 +404,10 @@ def _misuse(what: str) -> UserError:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a reported value as a float: a number, or a scalar of numpy or a framework.
+    """Return a reported value as a float; it may be a number or a scalar of numpy or a framework.
 
     Raises:
-        UserError: it is a truth value, text, or of more than one element.
+        UserError: The value is a bool or a string, or has more than one element.
     """
     is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
     try:
@@ -420,23 +423,24 @@ def _number(name: str, value: Any) -> float:
 
 _NAMES = (*WORKER_PHASES, *CPU_NAMES)
 _NUM_VALUES = 4 + len(_NAMES)
-"""Values of `Run.report`, the call that exchanges the most."""
+"""Number of values that `Run.report` exchanges, more than any other synchronizing call."""
 
 
 def state_of(saved: bytes) -> tuple[str, bytes]:
-    """Return the kind (`bytes`, `torch` or `arrays`) and the content of a state of `Run.save`."""
+    """Split the bytes of a saved `Run` state into its kind (`bytes`, `torch` or `arrays`) and its
+    content."""
     head, _, content = saved.partition(b"\n")
     return str(json.loads(head)["kind"]), content
 
 
 STATE_FILES = {"bytes": "state.bin", "torch": "state.pt", "arrays": "state.npz"}
-"""Names of the files in which `raybench train` leaves the state of a loop, by kind."""
+"""Name of the file to which `raybench train` writes a loop's last state, by kind of state."""
 _first_bytes: list[int] = []
-"""Resident memory of this process after its first run."""
+"""Resident memory of this process in bytes after its first run; empty before."""
 
 
 class OwnTrainer:
-    """Worker side of a run with a user training loop; takes the place of a `BaseTrainer`."""
+    """Worker side of a run with a user training loop; used instead of a `BaseTrainer`."""
 
     num_parameters = None
     batch_statistics = False
@@ -455,31 +459,31 @@ class OwnTrainer:
 
         Args:
             spec: The run spec.
-            loop: Function to call with a `Run`, in its own thread.
+            loop: The user's function; called with a `Run`, in its own thread.
             world: The workers of the group.
-            ledger: Seconds of every phase of this worker.
-            resume: Evaluations so far, if the run is continued.
-            compare: Called with this rank's position now and then; returns a sentence if the ranks
-                can never meet again (`ranks.parting` of all positions).
+            ledger: Seconds of this worker by phase.
+            resume: Evaluations so far of a resumed run.
+            compare: Called about once a second with this rank's position. Compares all positions
+                by `ranks.parting`: returns a sentence if the ranks can never synchronize again.
         """
         self._loop, self._spec, self._ledger = loop, spec, ledger
         self._compare = compare
         self._name = "the command" if is_command(spec.workload) else spec.workload
         self._whose = f" on rank {world.rank}" if spec.num_workers > 1 else ""
         self._left: str | None = None
-        """How the function ended without an error; None before."""
+        """How the function ended without an error, such as `returned`; None until then."""
         self.run = Run(spec, world, ledger, resume=resume)
         self.notes: list[str] = []
         """Remarks on the run for the user, in sentences."""
         self._exchanges: tuple[int | None, float] = None, time.monotonic()
-        """Collectives that the loop has begun, and when that number last changed."""
+        """Number of collectives that the loop has begun, and the time of its last change."""
         self._thread = threading.Thread(target=self._call, name=self._name, daemon=True)
 
     def evaluations(self) -> Iterator[Evaluation]:
-        """Yield at every report; the last evaluation has `stop` or `failure`.
+        """Yield the evaluation of every report; the last one has `stop` or `failure` set.
 
-        If the function returns by itself, its last report is yielded again with `stop`. Raises
-        UserError if the function fails.
+        If the function returns by itself, its last evaluation is yielded again with `stop` set.
+        Raises UserError if the function fails.
         """
         self._thread.start()
         while True:
@@ -500,7 +504,7 @@ class OwnTrainer:
             self.run._stops.put(False)
 
     def finish(self) -> float | None:
-        """Stop the function; return the metric on the test set if it reported one.
+        """Stop the function; return the metric on the test set, or None if it was not reported.
 
         Raises UserError if the function fails or does not return.
         """
@@ -522,7 +526,8 @@ class OwnTrainer:
         return self.run._test
 
     def state(self) -> bytes | None:
-        """Return the state that belongs to the last report, or None; b"" on ranks other than 0."""
+        """Return the state saved for the last report, None if there is none; on ranks other than 0
+        return b""."""
         if self.run.rank:
             return b""
         return self.run._state if self.run._is_fresh else None
@@ -537,7 +542,7 @@ class OwnTrainer:
             raise foreign_state_error(error) from None
 
     def save(self) -> bytes:
-        """Return the last state of `Run.save`; empty if it was never called."""
+        """Return the last state passed to `Run.save`; b"" if there is none."""
         return self.run._state or b""
 
     def input_seconds(self) -> float:
@@ -545,9 +550,10 @@ class OwnTrainer:
         return 0.0
 
     def close(self) -> None:
-        """Release the framework's memory; raise UserError if runs leave more and more of it."""
+        """Release the framework's memory; raise UserError if the process has grown by more than
+        LEFT_BYTES since its first run."""
         self.finish()
-        gc.collect()  # first: objects in reference cycles would stay in a GPU's cache
+        gc.collect()  # before `end`: objects in reference cycles would keep their GPU memory
         self.run._adapter.end()
         give_back()
         used = psutil.Process().memory_info().rss
@@ -560,13 +566,13 @@ class OwnTrainer:
             )
 
     def _next(self) -> Evaluation | BaseException | None:
-        """Return the next report, an error, or None once the function has returned."""
+        """Wait for the next report, an error, or None once the function has returned."""
         budget_s = UNREPORTED_BUDGETS * self._spec.objective.max_train_seconds
         while True:
             with contextlib.suppress(queue.Empty):
                 reported = self.run._reports.get(timeout=LOOK_S)
                 if reported is None:
-                    self._parting()  # others may wait for this rank: they learn that it has left
+                    self._parting()  # tells ranks that wait for this one that it has left
                 return reported
             if (sentence := self._parting()) is not None:
                 stack = "".join(self._stack().format())
@@ -580,7 +586,8 @@ class OwnTrainer:
                 )
 
     def _parting(self) -> str | None:
-        """Compare this rank's position with the others'; return a sentence if they cannot meet."""
+        """Send this rank's position for comparison; return a sentence if the ranks can never
+        synchronize again."""
         run = self.run
         if run.num_workers == 1:
             return None
@@ -622,19 +629,20 @@ class OwnTrainer:
                         raise
                     self._left = f"sys.exit({'' if ended.code is None else ended.code})"
         except Stopped:
-            self._left = "returned"  # the loop ignored what report returned
+            self._left = "returned"  # the loop went on although `report` returned True
         except BaseException as error:  # noqa: BLE001 (user code may raise anything; it is raised)
             outcome = error
         self.run._reports.put(outcome)
 
     def _set_surroundings(self) -> None:
-        """Set the environment by which trainers find the other workers, and the run's folder.
+        """Set the run's folder and, for torch, the environment variables of a launcher.
 
-        A single worker finds no launcher, as in a script that is started directly.
+        Libraries such as accelerate find the other workers by these variables. For a single worker
+        they are removed, as in a script that is started directly.
         """
         run = self.run
         if self._spec.framework == "torch":
-            if run.num_workers > 1:  # reads the address of rank 0 that Ray has set
+            if run.num_workers > 1:  # before NAMES are removed: reads MASTER_ADDR, set by Ray
                 found = environment_of_rank(run.rank, run.device, run.gather)
             else:
                 found = environment_of_device(run.device)
@@ -644,24 +652,24 @@ class OwnTrainer:
         number = random.SystemRandom().randrange(1 << 50)
         if run.num_workers > 1:
             number = round(run.gather([float(number)])[0][0])
-        _remove_left_folders()  # no rank is still in the run before
+        _remove_left_folders()  # after the gather: no rank is in the previous run any more
         run._folder = Path(tempfile.gettempdir()) / f"run-{number:x}"
         _left_folders[:] = [run._folder]
 
 
 _left_folders: list[Path] = []
-"""Temporary folder of the last run of this process."""
+"""Temporary folder of this process's last run; empty before the first run."""
 
 
 @atexit.register
 def _remove_left_folders() -> None:
-    """Remove the temporary folder of the last run, before the next one and at the process's end."""
+    """Remove the last run's temporary folder; called before the next run and at process exit."""
     for folder in _left_folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class PlainWorld(DistributedContext):
-    """Context of the one worker of framework `python`."""
+    """Distributed context for framework `python`, which has a single worker."""
 
     rank, num_workers, through = 0, 1, "none"
     gpus: tuple[int, ...] = ()
@@ -673,12 +681,12 @@ class PlainWorld(DistributedContext):
         return lambda: 0.0
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return the values of the one worker."""
+        """Return the values of the single worker."""
         return [values]
 
 
 class LoopAdapter:
-    """Framework functions that a user's loop needs; here for `python`.
+    """Framework functions that a user's loop needs; this class serves framework `python`.
 
     The modules torch/own.py and tensorflow/own.py each have a subclass `Adapter`.
     """
@@ -690,8 +698,8 @@ class LoopAdapter:
         """Seed the framework, in the thread of the loop; Python and numpy are seeded already."""
 
     def synchronize(self) -> None:
-        """Wait for the devices of any library that the loop has imported: calls of JAX and of
-        PyTorch on GPUs return before their work is done."""
+        """Wait for the devices of JAX and PyTorch if the loop has imported them, since their calls
+        return before the work on a device is done."""
         if (jax := sys.modules.get("jax")) is not None:
             jax.effects_barrier()
             jax.block_until_ready([one for one in jax.live_arrays() if not one.is_deleted()])
@@ -699,7 +707,7 @@ class LoopAdapter:
             torch.cuda.synchronize()
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values, separately from the loop's own exchanges."""
+        """Return every rank's values, without interfering with the loop's own collectives."""
         rows: list[list[float]] = self._world.gather(values)
         return rows
 
@@ -708,23 +716,24 @@ class LoopAdapter:
         return None
 
     def memory(self) -> Memory:
-        """Return the memory of this worker, whose peak begins now."""
+        """Return a `Memory` that tracks this worker's peak from now on."""
         return Memory()
 
     def prepare(self, model: Any, strategy: Strategy) -> Any:
-        """Return a model as `Run.prepare` does."""
+        """Return the model for training on all workers, see `Run.prepare`; here unchanged."""
         del strategy
         return model
 
     def end(self) -> None:
-        """Release the framework's memory of a run."""
+        """Release the memory that the framework holds after a run."""
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Return kind and bytes of plain data and arrays; raise UserError for other objects."""
+        """Convert plain data and arrays to a kind of state (see `STATE_FILES`) and bytes; raise
+        UserError for other objects."""
         return "arrays", pack_arrays(state)
 
     def unpack(self, content: bytes) -> Any:
-        """Return the state that `pack` was given."""
+        """Return the state that was passed to `pack`."""
         return unpack_arrays(content)
 
 
@@ -734,7 +743,7 @@ PLAIN = (bool, int, float, str, type(None))
 def pack_arrays(state: Any) -> bytes:
     """Return plain data and arrays as the bytes of an `.npz` file, without pickle.
 
-    Raises UserError for objects that numpy does not convert to an array of numbers or text.
+    Raises UserError for objects that numpy cannot convert to an array of numbers or strings.
     """
     arrays: list[Any] = []
 
@@ -757,7 +766,7 @@ def pack_arrays(state: Any) -> bytes:
 
 
 def unpack_arrays(content: bytes) -> Any:
-    """Return the data that `pack_arrays` was given, with tuples as lists."""
+    """Return the data that were passed to `pack_arrays`; tuples become lists."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -777,7 +786,7 @@ def unpack_arrays(content: bytes) -> Any:
 
 
 def unsavable_error(value: object) -> UserError:
-    """Return the error for an object that `Run.save` cannot keep."""
+    """Return the error for an object that `Run.save` cannot save."""
     return UserError(
         f"run.save: a {type(value).__name__} cannot be kept; hand over numbers, text, arrays or "
         "tensors, and lists and dicts of them, or bytes of your own making.",
