@@ -1,11 +1,12 @@
-"""Augmentation of training batches, as `augment` of a run spec says.
+"""Augmentation of training batches by the key `augment` of a run spec.
 
-The function of each kind takes images (n, height, width, channels) of any type, which it may
-overwrite, and their random numbers, and returns images of the same type and shape.
+Each kind of augmentation is a function of images (n, height, width, channels), which it may
+overwrite, and their random numbers. It returns images of the same type and shape.
 
-Random numbers are a hash of seed, round, sample and draw, so a sample changes alike in any batch,
-worker and framework, and no state is kept. The hash is SplitMix64 (Steele, Lea and Flood 2014, doi
-10.1145/2660193.2660195): its output function chained over the four, for whole arrays.
+Each random number is a hash of the seed, the round (how often the sample was used before), the row
+of the sample and the number of the draw. So a sample is augmented in the same way in any batch,
+worker and framework, without any state. The hash chains the output function of SplitMix64 (Steele,
+Lea and Flood 2014, doi 10.1145/2660193.2660195) over these four values, for whole arrays.
 """
 
 import math
@@ -37,40 +38,43 @@ Whole = npt.NDArray[np.int64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
-MOST_DRAWS = 64  # maximum number of random numbers per sample in one augmentation
+MOST_DRAWS = 64  # maximum number of random numbers that one augmentation draws per sample
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Random numbers of an augmentation for each sample of a batch."""
+    """Random numbers of one augmentation for the samples of a batch."""
 
     keys: Key
-    """(n,): see `sample_keys`."""
+    """(n,) uint64: hash keys of the samples (`sample_keys`)."""
     place: int
-    """Position of the augmentation in its list, so that two augmentations of the same kind draw
-    different numbers."""
+    """Position of the augmentation in the list `augment`, so that two augmentations of the same
+    kind draw different numbers."""
 
     def __call__(self, number: int) -> Uniform:
-        """Return draw `number` of each sample: (n,) float64 in [0, 1)."""
+        """Return random number `number` of each sample: (n,) float64, uniform in [0, 1)."""
         assert number < MOST_DRAWS
         offset = _mixed_number((self.place * MOST_DRAWS + number + 1) * _GOLDEN & _MASK)
         bits = _mixed(self.keys + np.uint64(offset)) >> np.uint64(11)
         return bits.astype(np.float64) * 2.0**-53
 
     def of(self, samples: npt.NDArray[np.intp]) -> "Draws":
-        """Return the random numbers of some samples of the batch."""
+        """Return the random numbers of the samples at the positions `samples` of the batch."""
         return Draws(self.keys[samples], self.place)
 
 
 def sample_keys(seed: int, rounds: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Key:
-    """Return (n,) keys, equal for equal seed, round and row; all rows of a round differ."""
+    """Return the hash key of each sample, a function of seed, round and row: (n,) uint64.
+
+    Rows of the same round always have different keys.
+    """
     first = np.uint64(_mixed_number(seed + _GOLDEN & _MASK))
     in_round = _mixed(rounds.astype(np.uint64) * np.uint64(_GOLDEN) + first)
     return _mixed(rows.astype(np.uint64) * np.uint64(_GOLDEN) + in_round)
 
 
 def whole(uniform: Uniform, number: int | Whole) -> Whole:
-    """Turn uniform numbers into whole numbers from 0 to `number` - 1, equally likely."""
+    """Turn uniform numbers in [0, 1) into equally likely integers from 0 to `number` - 1."""
     return (uniform * number).astype(np.int64)
 
 
@@ -81,34 +85,37 @@ def _mixed(values: Key) -> Key:
 
 
 def _mixed_number(value: int) -> int:
-    """Return `_mixed` of one number; numpy warns of overflow in scalars, not in arrays."""
+    """Return `_mixed` of one number, as an array because numpy warns of overflow in scalars."""
     return int(_mixed(np.array([value], np.uint64))[0])
 
 
 def random_crop(images: Array, draws: Draws, settings: RandomCrop) -> Array:
-    """Pad with zeros and crop to the old size at one of (2 padding + 1)^2 equally likely places."""
+    """Pad with zeros, then crop to the original size at a random position.
+
+    All (2 * padding + 1)**2 positions are equally likely.
+    """
     number, height, width, channels = images.shape
     padding = settings.padding
     tops, lefts = (whole(draws(one), 2 * padding + 1) for one in (0, 1))
     padded = np.zeros((number, height + 2 * padding, width + 2 * padding, channels), images.dtype)
     padded[:, padding : padding + height, padding : padding + width] = images
-    # A row of pixels is contiguous, so copying a window copies `height` runs of memory.
+    # A row of pixels is contiguous, so a crop is copied as `height` blocks of memory.
     lines = padded.reshape(number, height + 2 * padding, -1)
     windows = sliding_window_view(lines, (height, width * channels), axis=(1, 2))[:, :, ::channels]
     return windows[np.arange(number), tops, lefts].reshape(images.shape)
 
 
 def flip(images: Array, draws: Draws, settings: Flip) -> Array:
-    """Mirror some images left to right."""
+    """Mirror randomly chosen images left to right."""
     rows = np.flatnonzero(draws(0) < settings.probability)
     old = images[rows]
-    for channel in range(images.shape[3]):  # three times as fast as all channels at once
+    for channel in range(images.shape[3]):  # three times faster than all channels at once
         images[rows, ..., channel] = old[:, :, ::-1, channel]
     return images
 
 
 def cutout(images: Array, draws: Draws, settings: Cutout) -> Array:
-    """Set a square around a random pixel to zero; it may reach over the edge."""
+    """Set a square around a random pixel to zero; the square may extend over the edge."""
     height, width = images.shape[1:3]
     side = max(1, round(settings.size * min(height, width)))
     tops, lefts = (whole(draws(at), size) - side // 2 for at, size in enumerate((height, width)))
@@ -117,40 +124,43 @@ def cutout(images: Array, draws: Draws, settings: Cutout) -> Array:
     return images
 
 
-MAX_TRIES = 10  # draws of a part that fits, before the largest possible one is taken
+MAX_TRIES = 10  # random crops that are tried before the largest allowed central crop is used
 UNITY = 256
-"""Weights of pixels and shares of mixup are multiples of 1/256, so that sums of bytes are 16-bit
-integers, the loss has the same share, and results are the same on any machine."""
+"""Interpolation weights and mixup shares are multiples of 1 / UNITY, so that weighted sums of bytes
+fit into 16-bit integers. Results are then the same on any machine, and the loss is mixed with
+exactly the same share as the pixels."""
 
 Taps = tuple[Whole, Whole, npt.NDArray[np.uint16]]
-"""(n, wanted) each: the two source lines of a line, and the weight of the second."""
+"""For linear interpolation, (n, wanted) each: the two source lines (rows or columns) of each wanted
+line, and the weight of the second one in 1 / UNITY."""
 
 
 def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop) -> Array:
-    """Crop a part and scale it to the old size, bilinearly.
+    """Crop at random and rescale to the original size with bilinear interpolation.
 
-    Centers of pixels are at halves; border pixels continue beyond the part. A part is never larger
-    than the image, so pixels are never averaged.
+    Pixel centers are at half-integers, and the crop is extended by its border pixels. Since a crop
+    is never larger than the image, no downscaling (averaging) is needed.
     """
     height, width = images.shape[1:3]
     top, left, rows, columns = crop_parts(draws, height, width, settings)
     first, second, weights = _taps(left, columns, width)
-    begin, end = int(first.min()), int(second.max()) + 1  # no part has others
+    begin, end = int(first.min()), int(second.max()) + 1  # columns that any crop uses
     tall = _between_rows(images[:, :, begin:end], *_taps(top, rows, height))
-    # Columns as rows: a row is contiguous in memory, a column is not.
+    # Transposed, because a row is contiguous in memory and a column is not.
     return _turned(_between_rows(_turned(tall), first - begin, second - begin, weights))
 
 
 def crop_parts(
     draws: Draws, height: int, width: int, settings: RandomResizedCrop
 ) -> tuple[Whole, Whole, Whole, Whole]:
-    """Return top, left, height and width of the parts, (n,) each.
+    """Return top, left, height and width of each random crop in pixels, (n,) each.
 
-    A share of the area and the logarithm of the aspect ratio are drawn until the part fits; after
-    `MAX_TRIES` it is the largest central part of an allowed ratio, as in torchvision.
+    The fraction of the area and the logarithm of the aspect ratio are drawn until the crop fits.
+    After `MAX_TRIES` attempts, it is the largest central crop of an allowed ratio, as in
+    torchvision.
     """
     number = len(draws.keys)
-    rows = min(height, max(1, round(width * settings.max_ratio)))  # the largest part allowed
+    rows = min(height, max(1, round(width * settings.max_ratio)))  # of the largest allowed crop
     columns = min(width, max(1, round(height * settings.max_ratio)))
     found_rows, found_columns = np.full(number, rows), np.full(number, columns)
     top, left = (height - found_rows) // 2, (width - found_columns) // 2
@@ -158,7 +168,8 @@ def crop_parts(
     for one in range(MAX_TRIES):
         of = draws.of(missing)
         area = (settings.min_area + (1 - settings.min_area) * of(2 * one)) * height * width
-        side = np.exp((of(2 * one + 1) - 0.5) * math.log(settings.max_ratio))  # root of the ratio
+        # Square root of the aspect ratio.
+        side = np.exp((of(2 * one + 1) - 0.5) * math.log(settings.max_ratio))
         across = np.maximum(1, np.rint(np.sqrt(area) * side)).astype(np.int64)
         down = np.maximum(1, np.rint(np.sqrt(area) / side)).astype(np.int64)
         fits = (across <= width) & (down <= height)
@@ -174,7 +185,13 @@ def crop_parts(
 
 
 def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
-    """Return the taps that scale `number` (n,) lines of each image, from its `first` (n,) on."""
+    """Return the taps that rescale some lines (rows or columns) of each image to `wanted` lines.
+
+    Args:
+        first: (n,) first line of each image.
+        number: (n,) number of lines of each image.
+        wanted: Number of lines after rescaling.
+    """
     last = (number - 1)[:, None]
     centers = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
     centers = np.clip(centers, 0, last)
@@ -187,7 +204,7 @@ def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
 def _between_rows(
     images: Array, first: Whole, second: Whole, weights: npt.NDArray[np.uint16]
 ) -> Array:
-    """Return images (n, wanted, width, channels) of rows interpolated between rows of `images`."""
+    """Interpolate between rows of each image by taps; return (n, wanted, width, channels)."""
     number, height, width, channels = images.shape
     lines = images.reshape(number * height, width * channels)
     start = np.arange(0, number * height, height)[:, None]
@@ -196,9 +213,9 @@ def _between_rows(
 
 
 def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
-    """Interpolate two arrays of bytes or float32; bytes are rounded.
+    """Interpolate between two arrays of uint8 (the result is rounded) or float32.
 
-    `weights` of the other array are in 1/256, of a shape that broadcasts.
+    `weights` are the weights of `other` in 1 / UNITY; they are broadcast.
     """
     if one.dtype == np.float32:
         mixed = other - one
@@ -216,25 +233,26 @@ def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array
 
 
 def _turned(images: Array) -> Array:
-    """Return (n, height, width, channels) as (n, width, height, channels)."""
+    """Transpose images from (n, height, width, channels) to (n, width, height, channels)."""
     number, height, width, channels = images.shape
     turned = np.empty((number, width, height, channels), images.dtype)
-    for channel in range(channels):  # four times as fast as all channels at once
+    for channel in range(channels):  # four times faster than all channels at once
         turned[..., channel] = images[..., channel].transpose(0, 2, 1)
     return turned
 
 
 GREY = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in grey (ITU-R BT.601, as in PIL and torchvision)."""
+"""Weights of red, green and blue in the gray value (ITU-R BT.601, as in PIL and torchvision)."""
 
 
 def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
-    """Change brightness, contrast and saturation of bytes or float32.
+    """Change brightness, contrast and saturation of uint8 or float32 images, in this order.
 
-    Brightness multiplies a pixel, contrast its distance from the mean grey of the image, saturation
-    its distance from its own grey, in this order. Together that is `own` x pixel + `greys`, so
-    bytes are clipped once, at the end; float32 of unknown range is not clipped. Grey is the mean of
-    the channels unless there are three, and saturation then stays.
+    Brightness scales a pixel, contrast its distance from the mean gray of the image, and saturation
+    its distance from its own gray. All three together are a linear function, `own` * pixel +
+    `greys`, so uint8 images are clipped only once, at the end. float32 images are not clipped, as
+    their range is unknown. Unless there are three channels, gray is the mean of the channels and
+    the saturation is not changed.
     """
     size, height, width, channels = images.shape
     most = [settings.brightness, settings.contrast, settings.saturation * (channels == len(GREY))]
@@ -250,7 +268,7 @@ def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
         greys += plane * np.float32(part)
     offset = brightness * (1 - contrast) * greys.mean(axis=1)
     if images.dtype == np.uint8:
-        offset += 0.5  # rounds, since the fraction is truncated
+        offset += 0.5  # for rounding, since the cast to uint8 truncates
     both = brightness * contrast
     factor, offset, own = (
         numbers.astype(np.float32)[:, None]
@@ -271,29 +289,33 @@ CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
     change.__name__: change
     for change in (random_crop, flip, random_resized_crop, cutout, color_jitter)
 }
-"""Augmentations by kind; `mixup` is not among them, since it needs other samples."""
+"""Functions of the augmentations by kind, without `mixup`, which also needs other samples."""
 
 
 @lru_cache
 def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
-    from scipy.special import betainc  # not with the package: it must import fast
+    from scipy.special import betainc  # imported here so that importing raybench is fast
 
     below: npt.NDArray[np.float64] = betainc(alpha, alpha, (np.arange(UNITY) + 0.5) / UNITY)
     return below
 
 
 def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
-    """Return the share of each sample, (n,) from 0 to 256, drawn from Beta(alpha, alpha)."""
+    """Return the weight of each sample in its mixture, drawn from Beta(alpha, alpha).
+
+    Weights are (n,) uint16 in 1 / UNITY, from 0 to UNITY.
+    """
     return np.searchsorted(_shares_below(alpha), draws(0), side="right").astype(np.uint16)
 
 
 def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
-    """Return shares / 256 of the samples plus the rest of the others; bytes are rounded."""
+    """Mix samples pairwise, with weight shares / UNITY for `samples` and the rest for `others`."""
     return _between(others, samples, shares.reshape(-1, *(1,) * (samples.ndim - 1)))
 
 
 NUMBERS_AT_ONCE = 2**18
-"""Numbers that go through all changes together: about what the cache of a core holds."""
+"""Values per chunk, to which all augmentations are applied before the next chunk, so that the chunk
+stays in the cache of a core."""
 
 Placed = tuple[int, Augmentation]
 
@@ -303,19 +325,19 @@ class Augmented:
     """An augmented batch."""
 
     inputs: Batch
-    """Inputs, unchanged in shape and type."""
+    """Augmented inputs, of the same shape and type as before."""
     other_rows: Rows | None
-    """(n,) rows that samples are mixed with; None without mixup."""
+    """(n,) rows of the samples that each sample is mixed with; None without mixup."""
     shares: npt.NDArray[np.float32] | None
-    """(n,) from 0 to 1: weight of the loss for a sample's own label; the loss for the label of the
-    other row has the rest. None without mixup."""
+    """(n,) from 0 to 1: weight of the loss for a sample's own label. The loss for the label of the
+    other sample has the remaining weight. None without mixup."""
 
 
 class Augmenter:
     """Augments training samples as a function of (seed, round, row) only.
 
-    The result depends on no batch, order, worker or framework. It has no state, so several threads
-    may call it.
+    The result does not depend on the batch, the order, the worker or the framework. An augmenter
+    has no state, so several threads may call it.
     """
 
     def __init__(
@@ -325,7 +347,15 @@ class Augmenter:
         seed: int,
         read: Callable[[Rows], Batch] | None = None,
     ) -> None:
-        """`read`: `split.read` as a function that several threads may call, for mixup."""
+        """Create an augmenter of the samples of a split.
+
+        Args:
+            augmentations: Augmentations in order.
+            split: The training split.
+            seed: Seed of the run.
+            read: Thread-safe version of `split.read` that reads the other samples of mixup; by
+                default `split.read` itself.
+        """
         self._read, self._seed, self._num_rows = read or split.read, seed, len(split)
         placed = list(enumerate(augmentations))
         mixups = [(place, one) for place, one in placed if isinstance(one, Mixup)]
@@ -336,12 +366,12 @@ class Augmenter:
     def __call__(self, inputs: Batch, rows: Rows, rounds: Rows) -> Augmented:
         """Augment samples.
 
-        Images are arrays (n, height, width, channels) of bytes or float32; all images of one sample
-        change alike, and mixup mixes all inputs. The other sample of a mixup goes through the
-        changes before mixup as it would itself in this round.
+        Images are inputs (n, height, width, channels) of type uint8 or float32. If a sample has
+        several images, all are changed in the same way; mixup mixes all inputs. Before mixup, the
+        other sample is augmented exactly as it would be in its own place in this round.
 
         Args:
-            inputs: Result of `Split.read(rows)`; it is not overwritten.
+            inputs: Result of `Split.read(rows)`; not overwritten.
             rows: (n,) rows of the training split.
             rounds: (n,) number of earlier uses of each row in training.
         """
@@ -371,25 +401,25 @@ class Augmenter:
 
 
 def is_image(inputs: Any) -> bool:
-    """Return whether inputs (an array, or on demand) are images that can be augmented: four
-    dimensions, uint8 or float32."""
+    """Return whether inputs (an array, or `OnDemand`) are images that can be augmented, which means
+    four dimensions and type uint8 or float32."""
     return len(inputs.shape) == 4 and np.dtype(inputs.dtype) in (np.uint8, np.float32)
 
 
 def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
-    """Return images after all changes, in chunks that stay in the cache between changes."""
+    """Return images after all augmentations, computed in chunks that fit into the CPU cache."""
     changed = images.copy()
     size = max(1, NUMBERS_AT_ONCE * len(images) // max(1, images.size))
     for start in range(0, len(images), size):
         chunk, own = changed[start : start + size], keys[start : start + size]
         for place, settings in augmentations:
             chunk = CHANGES[settings.kind](chunk, Draws(own, place), settings)
-        changed[start : start + size] = chunk  # no copy if it was changed in place
+        changed[start : start + size] = chunk  # copies nothing if chunk was changed in place
     return changed
 
 
 def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> None:
-    """Raise UserError if `augment` has a change that the inputs do not allow."""
+    """Raise UserError if `augment` has an augmentation that the inputs do not allow."""
     if sum(isinstance(one, Mixup) for one in augmentations) > 1:
         raise UserError(
             "augment: mixup stands there twice; a sample is mixed once, keep one.",
@@ -427,6 +457,6 @@ def _check_mixup(dataset: Dataset) -> None:
 
 
 def _shown(dataset: Dataset) -> str:
-    """Return types and shapes of the inputs for a sentence."""
+    """Return the types and shapes of the inputs as text for an error message."""
     kinds = each(dataset.train.inputs, lambda one: f"{np.dtype(one.dtype)} {tuple(one.shape)}")
     return kinds if isinstance(kinds, str) else ", ".join(map(" ".join, kinds.items()))

@@ -1,7 +1,7 @@
 """Datasets: three splits of samples and labels, the same for both frameworks.
 
-The order of samples is a pure function of (seed, epoch, rank, workers): both frameworks and every
-worker compute it for themselves, without communication.
+The order of samples is a pure function of (seed, epoch, rank, number of workers), so both
+frameworks and every worker can compute the order without communication.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,20 +29,21 @@ from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError
 
 SPLITS = ("train", "validation", "test")
-LABEL_TYPES = (np.dtype(np.int64), np.dtype(np.float32))  # classes or tokens; numbers
+# int64 for classes and tokens, float32 for the numbers of a regression.
+LABEL_TYPES = (np.dtype(np.int64), np.dtype(np.float32))
 IGNORED = -100
-"""Label of a token that counts neither in the loss nor in a metric (language modeling)."""
+"""Label of tokens that the loss and the metrics ignore (language modeling)."""
 
 
 @dataclass(frozen=True)
 class Split:
     """Samples and their labels.
 
-    Inputs are one array, or a dict of arrays by name. `uint8` inputs are pixels: the training step
-    scales them by 1/255, so they are stored and moved as bytes. `float32` inputs, and `int32` and
-    `int64` (token ids, codes of categories, masks), are used as they are.
+    Inputs are one array, or a dict of arrays by name. `uint8` inputs are pixels, stored and moved
+    as bytes; the training step scales them by 1/255. Inputs of type `float32`, `int32` or `int64`
+    (token ids, codes of categories, masks) are used as they are.
 
-    Inputs may also be read on demand: any object with `shape`, `dtype` and `[rows]` that reads or
+    Instead of an array, inputs may be any object with `shape`, `dtype` and `[rows]` that reads or
     computes samples when a batch needs them (`inputs.OnDemand`). Labels are always an array.
 
     Example:
@@ -57,10 +58,10 @@ class Split:
     inputs: Inputs
     """(N, H, W, C), (N, features), (N, tokens), or (N,); uint8, float32, int32 or int64."""
     labels: Array
-    """(N,) int64 classes from 0 to `num_classes - 1`; (N,) or (N, outputs) float32 numbers;
-    (N, tokens) int64 tokens, of which those that are -100 do not count."""
+    """(N,) int64 classes from 0 to `num_classes - 1`; (N,) or (N, outputs) float32 numbers of a
+    regression; or (N, tokens) int64 tokens, where -100 marks tokens to ignore."""
     weights: Array | None = None
-    """(N,) float32: weight of each sample in the training loss; None is 1 for each."""
+    """(N,) float32 weights of the samples in the training loss; None means 1 for each."""
 
     def __post_init__(self) -> None:
         number = check_inputs(self.inputs)
@@ -88,24 +89,24 @@ class Split:
 
     @property
     def is_on_demand(self) -> bool:
-        """Whether any input is read on demand, not an array."""
+        """Whether any input is read on demand (`inputs.OnDemand`) instead of being an array."""
         return not all(isinstance(one, np.ndarray) for one in parts(self.inputs))
 
     @property
     def arrays(self) -> Batch:
-        """The inputs of a split that is in memory: an array, or a dict of arrays."""
+        """The inputs, which must not be read on demand: an array, or a dict of arrays."""
         assert not self.is_on_demand
         return self.inputs  # type: ignore[return-value]
 
     @property
     def array(self) -> Array:
-        """The inputs of a split that is in memory, if they are a single array."""
+        """The inputs, which must be a single array."""
         assert isinstance(self.inputs, np.ndarray)
         return self.inputs
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the inputs, if they are not a dict."""
+        """Type of the inputs, which must not be a dict."""
         assert not isinstance(self.inputs, dict)
         return np.dtype(self.inputs.dtype)
 
@@ -114,16 +115,18 @@ class Split:
         return each(self.inputs, lambda one: read_one(one, rows))
 
     def take(self, indices: Rows | slice) -> "Split":
-        """Return the split of the samples at `indices`, in that order; nothing is read."""
+        """Return a split of the samples at `indices`, in that order, without reading inputs that
+        are read on demand."""
         weights = None if self.weights is None else self.weights[indices]
         return Split(select(self.inputs, indices), self.labels[indices], weights)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training, validation and test split, and what their labels mean.
+    """Training, validation and test split, and the meaning of their labels.
 
-    Trials are judged on the validation split; the test split is for confirmed winners only.
+    The search compares trials on the validation split. The test split is used only for confirmed
+    winners.
 
     Example:
         >>> inputs, labels = np.zeros((90, 4), np.float32), np.arange(90) % 3
@@ -133,9 +136,9 @@ class Dataset:
     """
 
     name: str
-    """Short, for tables."""
+    """Short name, shown in tables."""
     num_classes: int | None
-    """Number of classes, or of tokens of a language model; None for a regression."""
+    """Number of classes, or of token ids of a language model; None for a regression."""
     train: Split
     validation: Split
     test: Split
@@ -145,17 +148,18 @@ class Dataset:
     task: Task = "classification"
     """`classification`, `regression` or `language_modelling`."""
     class_names: tuple[str, ...] = ()
-    """Names of the classes, by number; empty if they have none."""
+    """Names of the classes, in the order of their numbers; empty if classes have no names."""
     label_scale: npt.NDArray[np.float32] | None = field(default=None, compare=False)
-    """() or (outputs,) float32: divisor of the labels of a regression, so that metrics are in the
-    labels' original unit; None is 1."""
+    """Divisor of standardized regression labels, by which metrics are converted to the original
+    unit: float32, () or (outputs,). None means 1."""
     label_offset: npt.NDArray[np.float32] | None = field(default=None, compare=False)
-    """() or (outputs,) float32: offset that was subtracted before the division; None is 0."""
+    """Offset that was subtracted before the division: float32, () or (outputs,). None means 0."""
     vocabulary: tuple[str, ...] = ()
-    """Tokens of texts, by their ids; empty without texts."""
+    """Tokens, in the order of their ids; empty if the inputs are not tokens."""
     encoding: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """Recipe of the inputs, as JSON: `columns` of a table (`sources.encode`), `tokens` that texts
-    are cut into, `white` of images of more than 8 bits; None where they are used as they are."""
+    """How raw samples were encoded as inputs, as JSON values: `columns` for a table (see
+    `sources.encode`), the kind of `tokens` for texts, or the value of `white` for images of more
+    than 8 bits. None if raw samples were not encoded."""
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -164,17 +168,17 @@ class Dataset:
 
     @property
     def num_train_samples(self) -> int:
-        """Samples in one epoch, including repetitions."""
+        """Number of samples in one epoch, including repetitions."""
         return len(self.train) * self.repeat
 
     @property
     def input_shape(self) -> "tuple[int, ...] | dict[str, tuple[int, ...]]":
-        """Shape of one sample: (H, W, C), (features,) or (tokens,); a dict for inputs by name."""
+        """Shape of one sample: (H, W, C), (features,) or (tokens,); a dict for named inputs."""
         return sample_shape(self.train.inputs)
 
     @property
     def num_outputs(self) -> int:
-        """Outputs of a model for one sample, or for one token of it."""
+        """Number of outputs of a model for one sample, or for one token of a language model."""
         if self.task == "regression":
             return 1 if self.train.labels.ndim == 1 else int(self.train.labels.shape[1])
         assert self.num_classes is not None
@@ -182,19 +186,19 @@ class Dataset:
 
     @property
     def num_tokens(self) -> int | None:
-        """Number of token ids; None if the inputs are not tokens, or have no vocabulary."""
+        """Number of token ids; None if the inputs are not tokens, or if it is unknown."""
         if self.vocabulary:
             return len(self.vocabulary)
         return self.num_classes if self.task == "language_modelling" else None
 
     @property
     def names_of_classes(self) -> tuple[str, ...]:
-        """Names of the classes of a classification; their numbers if they have no names."""
+        """Names of the classes of a classification, or their numbers if they have no names."""
         assert self.num_classes is not None
         return self.class_names or tuple(map(str, range(self.num_classes)))
 
     def original_labels(self, labels: Array) -> Array:
-        """Return labels of a regression in their original unit."""
+        """Convert standardized labels of a regression to their original unit."""
         scale = 1.0 if self.label_scale is None else self.label_scale
         offset = 0.0 if self.label_offset is None else self.label_offset
         original: Array = labels * scale + offset
@@ -203,22 +207,22 @@ class Dataset:
 
 _NOTHING = Split(np.zeros((0, 0), np.float32), np.zeros(0, np.int64))
 NO_DATA = Dataset("workload", None, _NOTHING, _NOTHING, _NOTHING)
-"""Dataset of a user's own training loop, which loads its data itself."""
+"""Empty dataset for a user's own training loop, which loads its data itself."""
 
 
 def about_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return all fields but the splits, as plain data for JSON."""
+    """Return all fields except the splits, as JSON values."""
     about = {one.name: getattr(dataset, one.name) for one in fields(dataset)}
     for key in ("label_scale", "label_offset"):
         if about[key] is not None:
             about[key] = np.asarray(about[key], np.float32).tolist()
-    for key in ("num_classes", "repeat"):  # may be numpy's
+    for key in ("num_classes", "repeat"):  # may be numpy integers
         about[key] = None if about[key] is None else int(about[key])
     return {key: about[key] for key in about if key not in SPLITS}
 
 
 def dataset_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Dataset:
-    """Return the dataset of `about_dataset` and `all_arrays`."""
+    """Rebuild a dataset from the results of `about_dataset` and `all_arrays`."""
     content = dict(about)
     for key in ("class_names", "vocabulary"):
         content[key] = tuple(content[key])
@@ -230,7 +234,7 @@ def dataset_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Dataset:
 
 
 def all_arrays(dataset: Dataset) -> dict[str, Any]:
-    """Return the inputs, labels and weights of all splits, by the names of their files."""
+    """Return the inputs, labels and weights of all splits by file name (see `named_arrays`)."""
     found: dict[str, Any] = {}
     for name, split in dataset.splits.items():
         found |= named_arrays(split, name)
@@ -238,7 +242,7 @@ def all_arrays(dataset: Dataset) -> dict[str, Any]:
 
 
 def named_arrays(split: Split, part: str) -> dict[str, One]:
-    """Return the inputs, labels and weights of a split, by the names of their files."""
+    """Return the inputs, labels and weights of a split by file name, such as `train-labels`."""
     inputs = split.inputs
     if isinstance(inputs, dict):
         found = {f"{part}-input-{quote(name, safe='')}": one for name, one in inputs.items()}
@@ -249,7 +253,7 @@ def named_arrays(split: Split, part: str) -> dict[str, One]:
 
 
 def split_of_arrays(arrays: Mapping[str, Any], part: str) -> Split:
-    """Return the split of arrays that `named_arrays` has named."""
+    """Rebuild the split `part` from arrays with the names of `named_arrays`."""
     begin = f"{part}-input-"
     inputs = arrays.get(f"{part}-inputs")
     if inputs is None:
@@ -265,9 +269,10 @@ def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
     """Return the number of samples of a held-out split.
 
     Args:
-        part: A number, a fraction of `total`, or `none`; None means `typical`.
-        total: Samples that the split is cut from.
-        typical: Number of samples by default.
+        part: A number of samples (int), a fraction of `total` (float), or "none" for no samples;
+            None means `typical`.
+        total: Number of samples from which the split is cut.
+        typical: Default number of samples.
     """
     if part is None or isinstance(part, str):
         return typical if part is None else 0
@@ -275,11 +280,11 @@ def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
 
 
 def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Split, Split]:
-    """Shuffle samples in an order that depends only on `seed`; return the first `size`, and all
-    others.
+    """Shuffle samples in an order that depends only on `seed`; return the first `size` samples and
+    the rest, as two splits.
 
     Raises:
-        UserError: Nothing is left to train on; `source` names the data.
+        UserError: No samples are left to train on. `source` is the name of the data in the message.
     """
     if size >= len(samples):
         raise UserError(
@@ -292,7 +297,7 @@ def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Spli
 
 Indices = npt.NDArray[np.int64]
 
-_STREAM = 1  # separates these numbers from the initial weights' (same seed)
+_STREAM = 1  # makes these random numbers independent of the initial weights (same seed)
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Indices:
@@ -305,13 +310,13 @@ def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Indices:
 
 
 def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Iterator[slice]:
-    """Yield the batches of an epoch as slices of its order.
+    """Yield the batches of an epoch as slices of its order of samples.
 
     Args:
-        num_samples: Samples of the epoch.
+        num_samples: Number of samples in the epoch.
         size: Batch size.
-        least: A remainder of fewer samples joins the batch before it.
-        first: First position.
+        least: If fewer than `least` samples remain after a batch, they are added to that batch.
+        first: Position of the first sample, to continue within an epoch.
     """
     while first < num_samples:
         end = first + size if num_samples - first - size >= least else num_samples
@@ -322,12 +327,12 @@ def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Itera
 def worker_share(indices: Indices, *, rank: int, num_workers: int) -> Indices:
     """Return one worker's part of a global batch.
 
-    The parts of all ranks, in order, are the batch. Their sizes differ by at most one; parts of a
-    small batch may be empty.
+    Concatenated in the order of ranks, the parts are the batch. Their sizes differ by at most one.
+    If the batch has fewer samples than there are workers, some parts are empty.
     """
     return indices[shard(len(indices), rank=rank, num_workers=num_workers)]
 
 
 def shard(num_samples: int, *, rank: int, num_workers: int) -> slice:
-    """Return one worker's contiguous part of `num_samples`, for example of the validation split."""
+    """Return one worker's contiguous part of `num_samples` samples, such as a validation split."""
     return slice(rank * num_samples // num_workers, (rank + 1) * num_samples // num_workers)

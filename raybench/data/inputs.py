@@ -1,4 +1,4 @@
-"""The inputs of a split: one array, one object that reads on demand, or a dict of these."""
+"""The inputs of a split: an array, an object that reads samples on demand, or a dict of these."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -12,16 +12,16 @@ from raybench.spec.errors import ErrorCode, UserError
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]  # positions of samples in a split
 INPUT_TYPES = tuple(np.dtype(kind) for kind in (np.uint8, np.float32, np.int32, np.int64))
-"""Types of inputs."""
+"""Allowed types of inputs."""
 
 
 class OnDemand(Protocol):
-    """Inputs that are read for each batch: any object with these three attributes.
+    """Inputs that are read batch by batch: any object with these three members.
 
-    raybench keeps nothing of a batch after its step, so a split may be larger than memory. One
-    thread at a time reads, not always the same one, in the order of training (with `augment` and a
-    `prefetch` above 1 nearly so). Equal rows must give equal samples, or no run can be repeated or
-    resumed.
+    raybench discards each batch after its step, so a split may be larger than memory. Calls come
+    from several threads, but only one at a time. Batches are read in the order of training, or
+    nearly so with `augment` and a `prefetch` above 1. The same row must always give the same
+    sample; otherwise, runs cannot be repeated or resumed.
     """
 
     @property
@@ -31,11 +31,11 @@ class OnDemand(Protocol):
 
     @property
     def dtype(self) -> npt.DTypeLike:
-        """Numpy's uint8 (pixels), float32, int32 or int64 (tokens, codes)."""
+        """numpy type: uint8 (pixels), float32, int32 or int64 (tokens, codes)."""
         ...
 
     def __getitem__(self, rows: Rows, /) -> Array:
-        """Return the samples at `rows`, which are in any order and may repeat.
+        """Return the samples at `rows`, which may be in any order and may contain duplicates.
 
         Returns:
             A new array of `dtype` and shape (len(rows), *shape[1:]).
@@ -45,11 +45,11 @@ class OnDemand(Protocol):
 
 One = Array | OnDemand
 Inputs = One | dict[str, One]
-Batch = Array | dict[str, Array]  # inputs of some samples, in memory
+Batch = Array | dict[str, Array]  # the inputs of the samples of a batch, in memory
 
 
 class Selected:
-    """A selection of the samples of an array or of inputs on demand, read with its batches."""
+    """Selected rows of an array or of `OnDemand` inputs, read only when a batch needs them."""
 
     def __init__(self, inputs: One, rows: Rows) -> None:
         self.inputs, self.rows = inputs, rows
@@ -57,7 +57,7 @@ class Selected:
         self.dtype = inputs.dtype
 
     def __getitem__(self, rows: Rows, /) -> Array:
-        """Return the samples at `rows` of the selection."""
+        """Return the samples at the positions `rows` of the selection."""
         return read_one(self.inputs, self.rows[rows])
 
 
@@ -75,8 +75,8 @@ def read_one(inputs: One, rows: Rows) -> Array:
     """Return the samples at `rows` as a new array in memory.
 
     Raises:
-        UserError: Inputs on demand return another shape or type than promised, or NaN or infinite
-            values.
+        UserError: `OnDemand` inputs return an array that does not match their `shape` and `dtype`,
+            or NaN or infinite values.
     """
     found = inputs[rows]
     if isinstance(inputs, np.ndarray | Selected):
@@ -92,7 +92,7 @@ def read_one(inputs: One, rows: Rows) -> Array:
     if found.dtype == np.float32:
         with np.errstate(over="ignore", invalid="ignore"):
             total = found.sum()
-        if not np.isfinite(total):  # only the sum may be too large
+        if not np.isfinite(total):  # or the values are finite and only their sum overflows
             finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
             if not finite.all():
                 raise UserError(
@@ -104,11 +104,11 @@ def read_one(inputs: One, rows: Rows) -> Array:
 
 
 def _check_one(inputs: One) -> None:
-    """Raise UserError unless the inputs are an array of samples or samples on demand."""
+    """Raise UserError unless the inputs are an array or `OnDemand`, of an allowed type."""
     shape, kind = getattr(inputs, "shape", None), getattr(inputs, "dtype", None)
     try:
         is_known = kind is not None and np.dtype(kind) in INPUT_TYPES
-    except TypeError:  # another library's
+    except TypeError:  # the dtype of another library
         is_known = False
     if not is_known or not isinstance(shape, tuple) or not shape:
         raise UserError(
@@ -120,40 +120,40 @@ def _check_one(inputs: One) -> None:
 
 
 InputShape = tuple[int, ...] | dict[str, tuple[int, ...]]
-"""Shape of one sample; a dict if the inputs have names."""
+"""Shape of one sample; a dict of shapes for named inputs."""
 
 Old = TypeVar("Old")
 New = TypeVar("New")
 
 
 def each(inputs: "Old | dict[str, Old]", change: Callable[[Old], New]) -> "New | dict[str, New]":
-    """Apply a function to the one input, or to each input of a dict."""
+    """Apply a function to a single input, or to each input of a dict."""
     if isinstance(inputs, dict):
         return {name: change(one) for name, one in inputs.items()}
     return change(inputs)
 
 
 def parts(inputs: "Old | dict[str, Old]") -> list[Old]:
-    """Return the single input, or the inputs of a dict in the order of their names."""
+    """Return a list of the single input, or of the inputs of a dict in the order of their names."""
     return [inputs[name] for name in sorted(inputs)] if isinstance(inputs, dict) else [inputs]
 
 
 def sample_shape(inputs: Inputs) -> InputShape:
-    """Return the shape of one sample; a dict for inputs by name."""
+    """Return the shape of one sample, or a dict of shapes for named inputs."""
     return each(inputs, lambda one: tuple(one.shape[1:]))
 
 
 def shown(shapes: InputShape) -> str:
-    """Return shapes for a sentence: `(28, 28, 1)`, or `image (28, 28, 1), age (1,)`."""
+    """Format shapes for a message: `(28, 28, 1)`, or `image (28, 28, 1), age (1,)`."""
     if not isinstance(shapes, dict):
         return str(tuple(shapes))
     return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
 
 
 def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
-    """Return the samples at `rows`, in that order, without reading inputs on demand.
+    """Return the samples at `rows`, in that order, without reading `OnDemand` inputs.
 
-    Nothing of a mapped file is read either, where the samples are more than memory holds.
+    A memory-mapped array is not read either, if the selected samples would not fit into memory.
     """
     return each(inputs, lambda one: _select_one(one, rows))
 
@@ -165,10 +165,10 @@ def repeated_first(inputs: One, number: int) -> Array:
 
 
 def check_inputs(inputs: Inputs) -> int:
-    """Return the number of samples.
+    """Check the inputs of a split and return the number of samples.
 
     Raises:
-        UserError: Inputs are neither arrays nor on demand, or differ in length.
+        UserError: Inputs are neither arrays nor `OnDemand`, or differ in length.
     """
     named = inputs if isinstance(inputs, dict) else {"": inputs}
     if not named or not all(isinstance(name, str) for name in named):

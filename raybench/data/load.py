@@ -1,4 +1,4 @@
-"""Datasets by their spec: the loader of each name, then limit, repetitions and weights."""
+"""Loading of a dataset by its spec: calls the loader, then applies limit, repeats and weights."""
 
 import dataclasses
 import importlib
@@ -19,14 +19,14 @@ from raybench.spec.run import DatasetSpec
 
 
 def load_synthetic(spec: DatasetSpec) -> Dataset:
-    """Return `num_samples` random training samples of `shape`, a function of `split_seed` only.
+    """Return a dataset of `num_samples` random training samples of `shape`, seeded by `split_seed`.
 
-    Inputs are uint8, and tokens for a language model, whose labels are the tokens that follow.
-    Labels of a regression are `num_classes` numbers each. Validation and test have a quarter of
-    `num_samples` each, or `validation_size`.
+    Inputs are uint8 images, or int32 tokens for a language model, whose labels are the tokens that
+    follow. A label of a regression has `num_classes` numbers. The test split has a quarter of
+    `num_samples`, and so has the validation split unless `validation_size` is set.
 
     Raises:
-        UserError: Memory cannot hold them.
+        UserError: The samples do not fit into memory.
     """
     if spec.image_size is not None and spec.shape[:2] != [spec.image_size, spec.image_size]:
         raise UserError(
@@ -37,7 +37,7 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
     quarter = max(1, spec.num_samples // 4)
     held_out = num_of(spec.validation_size, spec.num_samples, typical=quarter)
     sizes = (spec.num_samples, held_out, quarter)
-    num_bytes = sum(sizes) * (math.prod(spec.shape) + 8)  # and a label
+    num_bytes = sum(sizes) * (math.prod(spec.shape) + 8)  # 8 bytes for the label
     require_memory(num_bytes, f"{sum(sizes):,} synthetic samples of shape {spec.shape}")
     rng = np.random.default_rng(spec.split_seed)
     train, validation, test = (_random_split(rng, num_samples, spec) for num_samples in sizes)
@@ -61,7 +61,8 @@ def _random_split(rng: np.random.Generator, num_samples: int, spec: DatasetSpec)
 def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     """Multiply the weights of the training samples by `spec.class_weights`.
 
-    Weights are scaled to mean 1, so that a learning rate means the same as without.
+    The products are scaled to mean 1, so that the best learning rate does not depend on their
+    scale.
 
     Raises:
         UserError: A class is unknown, the task has no classes, or all weights are 0.
@@ -112,30 +113,31 @@ STORED = {
     **dict.fromkeys(("image_folder", "csv", "parquet", "text", "huggingface"), "tables"),
     **dict.fromkeys(("npz", "keras", "torchvision"), "arrays"),
 }
-"""Datasets whose arrays are mapped from the store of the machine and never copied, and the module
-of `sources` that loads each. It is imported when it is needed, since pyarrow takes a while."""
+"""Datasets whose arrays are memory-mapped from the store of the machine (`store`), and the module
+of `sources` that loads each. The modules are imported only when needed, since importing pyarrow is
+slow."""
 NOT_USED = {
     "image_folder": ("label", "columns", "categories", "image", "text", "weight"),
     "text": ("label", "columns", "categories", "image", "text", "weight", "image_size", "channels"),
     "npz": ("categories", "image", "text"),
 }
-"""Keys that have no effect on a dataset, and are refused."""
+"""Keys that would have no effect on a dataset, by dataset; setting one is an error."""
 
 
 def load_dataset(spec: DatasetSpec, shared: Path | None = None) -> Dataset:
-    """Load, scale and split a dataset; a second call with an equal spec returns the same one.
+    """Load, scale and split a dataset; later calls with an equal spec return the same object.
 
-    Do not write to its arrays.
+    Do not write to the arrays of the result.
 
     Args:
-        spec: Any dataset but `workload` (see `raybench.models.find.load_workload_dataset`).
-        shared: A folder on this machine, as long-lived as a session, through which processes share
-            the arrays.
+        spec: Any dataset except `workload` (see `raybench.models.find.load_workload_dataset`).
+        shared: A folder on this machine, kept for one session, through which processes share the
+            arrays.
 
     Raises:
         UserError: Files are missing or damaged, or the dataset is smaller than the spec asks for.
     """
-    # A spec holds a list, so it cannot be hashed: its JSON is the key.
+    # The key of the cache is JSON, because a spec holds lists and so cannot be hashed.
     return _load(spec.model_dump_json(), shared)
 
 
@@ -151,7 +153,7 @@ def _load(spec_json: str, shared: Path | None) -> Dataset:
 
 
 def build_dataset(spec: DatasetSpec) -> Dataset:
-    """Load, scale and split a dataset as `load_dataset` does, without its cache."""
+    """Load, scale and split a dataset as `load_dataset` does, but without its in-process cache."""
     for key in NOT_USED.get(spec.name, ()):
         if getattr(spec, key) is not None:
             raise UserError(
@@ -165,10 +167,11 @@ def build_dataset(spec: DatasetSpec) -> Dataset:
 
 
 def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
-    """Keep the first `spec.limit` training samples, `spec.repeat` times an epoch; weight them.
+    """Apply `spec.limit`, `spec.repeat` and `spec.class_weights` to the training split.
 
     Raises:
-        UserError: The limit exceeds the samples, or the order of an epoch exceeds memory.
+        UserError: The limit exceeds the number of samples, or the permutation of the samples of an
+            epoch does not fit into memory.
     """
     train = dataset.train
     if spec.limit is not None:

@@ -1,4 +1,4 @@
-"""Memory that this machine or container has left, and arrays that are mapped files."""
+"""Available memory of this machine or container, and memory-mapped arrays."""
 
 import mmap
 import sys
@@ -12,7 +12,7 @@ import psutil
 from raybench.spec.errors import ErrorCode, UserError
 
 GIB = 2**30
-_CGROUPS = (  # controller and folder, limit, use and statistics: version 2, then version 1
+_CGROUPS = (  # controller (folder), files of limit, usage and statistics; cgroups v2, then v1
     ("", "memory.max", "memory.current", "memory.stat"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
 )
@@ -32,15 +32,15 @@ def require_memory(num_bytes: int, what: str) -> None:
 
 
 def available_bytes() -> int:
-    """Return the available memory in bytes, of this machine or within the limit of its container.
+    """Return the available memory of this machine or container in bytes.
 
-    With nested cgroups (a Slurm job, a systemd slice) the smallest limit applies.
+    With nested cgroups (a Slurm job, a systemd slice), this is the least that any of them has left.
     """
     left = [int(psutil.virtual_memory().available)]
     for controller, *names in _CGROUPS:
         root = _CGROUP_FOLDER / controller
         own = root
-        if _OWN_GROUPS.is_file():  # of this process: `4:cpu,memory:/slurm/job_7`
+        if _OWN_GROUPS.is_file():  # lines such as `4:cpu,memory:/slurm/job_7`
             lines = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
             places = (path for _, known, path in lines if controller in known.split(","))
             own = root / next(places, "/").lstrip("/")
@@ -56,7 +56,7 @@ def _of_container(*files: Path) -> int:
     if not limit.strip().isdigit():  # "max"
         return sys.maxsize
     entries = dict(line.split() for line in statistics.splitlines())
-    # Pages of files count as used, and are given back when memory is asked for.
+    # Cached pages of files count as used, but the kernel reclaims them when memory is needed.
     reclaimable = int(entries.get("total_inactive_file", entries.get("inactive_file", 0)))
     return max(0, int(limit) - int(use) + reclaimable)
 
@@ -64,15 +64,15 @@ def _of_container(*files: Path) -> int:
 Array = npt.NDArray[Any]
 
 MAX_MAPPED_SHARE = 0.5
-"""Fraction of the available memory above which an array is mapped read-only and read by rows: the
-system may refuse to reserve that much memory for a writable array."""
+"""Fraction of the available memory above which an array is mapped read-only and read row by row,
+because the system may refuse to reserve that much memory for a writable array."""
 
 
 def map_array(file: Path) -> Array:
-    """Map the array of an `.npy` file.
+    """Memory-map an `.npy` file and return its array.
 
-    The array is writable (copy-on-write), so torch uses it without a copy and without a warning; a
-    large array is read-only (`MAX_MAPPED_SHARE`).
+    The array is writable (copy-on-write), so that torch accepts it without a copy or a warning. A
+    large array is read-only (see `MAX_MAPPED_SHARE`).
     """
     is_large = file.stat().st_size > MAX_MAPPED_SHARE * available_bytes()
     array: Array = np.load(file, mmap_mode="r" if is_large else "c")
@@ -80,7 +80,7 @@ def map_array(file: Path) -> Array:
 
 
 def is_mapped(array: Array) -> bool:
-    """Return whether an array is memory-mapped, or a view of a memory-mapped one."""
+    """Return whether an array is memory-mapped, or a view of a memory-mapped array."""
     owner: object = array
     while isinstance(owner, np.ndarray):
         if isinstance(owner, np.memmap):
@@ -90,6 +90,7 @@ def is_mapped(array: Array) -> bool:
 
 
 def is_beyond_memory(array: Array, num_rows: int) -> bool:
-    """Return whether `num_rows` rows of a mapped file are too many to copy into memory."""
+    """Return whether an array is memory-mapped and `num_rows` of its rows are too large to copy
+    into memory."""
     num_bytes = array.nbytes / max(1, len(array)) * num_rows
     return is_mapped(array) and num_bytes > MAX_MAPPED_SHARE * available_bytes()

@@ -1,7 +1,7 @@
-"""A dataset as files that all processes of a session map into memory: built once, held once.
+"""Sharing of a dataset's arrays: built once, memory-mapped by all processes of a session.
 
-Inputs on demand, and mapped files, are opened by each process for itself: an object may hold open
-files, and nothing is pickled.
+Inputs read on demand and arrays that are memory-mapped already are not shared in this way: each
+process loads them for itself, because such an object may hold open files and is never pickled.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ ABOUT = "dataset.json"
 def shared_key(
     workload: str, spec: DatasetSpec, data: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """Return the name of the folder of a dataset, equal for equal data.
+    """Return the folder name of a shared dataset, the same for equal arguments.
 
-    The files that a workload's own code reads are not part of the name, so the parent folder must
-    not outlive a session.
+    The name does not reflect the content of files that a workload's `load_dataset` reads, so the
+    parent folder must not outlive a session.
 
     Args:
-        workload: Part of the name for data of the workload's own.
+        workload: Name of the workload, used only if its `load_dataset` loads the data.
         spec: The dataset.
         data: Settings of the workload's `load_dataset`.
     """
@@ -41,20 +41,21 @@ def shared_key(
 
 
 def share(dataset: Dataset, folder: Path) -> None:
-    """Write a dataset's arrays to `folder`, for other processes to memory-map; nothing for
+    """Write a dataset's arrays to `folder`, for other processes to memory-map; do nothing for
     `NO_DATA`."""
     if dataset is not NO_DATA:
         open_shared(folder, lambda: dataset)
 
 
 def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
-    """Return the dataset of `folder` with its arrays mapped; build and write it if necessary.
+    """Return the dataset in `folder`, memory-mapped; build and write it if necessary.
 
-    One process builds, others wait. On a full disk the built dataset is returned, and nothing is
-    shared. Every process builds inputs on demand, and mapped ones, for itself.
+    Only one process builds; the others wait. If the disk is full, the built dataset is returned
+    and not shared. If the dataset has inputs that are read on demand or memory-mapped already,
+    every process also calls `build` for these.
 
     Raises:
-        UserError: Another process has built other labels.
+        UserError: The labels that `build` returns differ from those of another process.
     """
     built: Dataset | None = None
     if not folder.is_dir():
@@ -85,7 +86,7 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
-    """Write the arrays that all processes share."""
+    """Write the arrays that all processes share, and `about`; `is_whole` says if these are all."""
     about = about_dataset(dataset) | {"is_whole": True}
     for name, one in all_arrays(dataset).items():
         is_labels = name.endswith("-labels")

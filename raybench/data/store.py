@@ -1,10 +1,11 @@
-"""Decoded datasets of this machine: each is built once, then mapped by every process.
+"""Store of decoded datasets on this machine: built once, then memory-mapped by every process.
 
-An entry of the store is a folder of `.npy` files and `about.json`. Its name, the key, is a digest
-of the source files and of the options that the arrays depend on. Until a process ends it holds a
-shared lock on the `about.json` of each entry that it has opened, so no entry in use is removed. A
-session keeps the key of each source from its first worker on a machine to its last (`pinning`): a
-file that changes meanwhile would give later trials other data than earlier ones.
+An entry of the store is a folder that holds `.npy` files and `about.json`. The name of the folder,
+the key, is a digest of the source files and of the options that the arrays depend on. A process
+holds a shared lock on the `about.json` of each entry that it has opened until the process ends, so
+no entry in use is removed. On each machine, all workers of a session (one raybench command) use
+the key that the first of them computed (`pinning`). Otherwise, if a file changed during a search,
+later trials would train on different data than earlier ones.
 """
 
 import contextlib
@@ -35,17 +36,17 @@ from raybench.spec.errors import ErrorCode, UserError
 
 VARIABLE = "RAYBENCH_CACHE"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-LEFT_FREE = 64 * 2**20  # bytes of the disk that are left to others
+LEFT_FREE = 64 * 2**20  # bytes of the disk that are left free for other programs
 ABOUT = "about.json"
 PART = ".part"
-"""End of the name of an unfinished folder."""
+"""Suffix of the name of an unfinished folder."""
 
 size_in_words = decimal
-"""(bytes) -> text with a decimal unit: 1.5 GB."""
+"""Function that formats a number of bytes with a decimal unit, such as 1.5 GB."""
 
 
 def store_folder() -> Path:
-    """Return the folder of all stored datasets: `$RAYBENCH_CACHE`, else in the user's cache."""
+    """Return the folder of the store: `$RAYBENCH_CACHE`, or by default one in the user's cache."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).expanduser().absolute()
@@ -53,10 +54,10 @@ def store_folder() -> Path:
 
 
 def make_store_folder() -> Path:
-    """Create the folder of all stored datasets and return it.
+    """Create the folder of the store and return its path.
 
     Raises:
-        UserError: It cannot be created or written to.
+        UserError: The folder cannot be created or written to.
     """
     folder, why = store_folder(), "it is not writable"
     try:
@@ -72,19 +73,19 @@ def make_store_folder() -> Path:
 
 
 def require_room(num_bytes: int, what: str) -> None:
-    """Raise UserError unless the store's disk has room for `num_bytes` of `what`."""
+    """Raise UserError unless the store's disk has room for the `num_bytes` bytes of `what`."""
     make_store_folder()
     if num_bytes + LEFT_FREE > free_bytes():
         raise no_room(what, size_in_words(num_bytes))
 
 
 def free_bytes() -> int:
-    """Return the free bytes of the store's disk."""
+    """Return the number of free bytes on the store's disk."""
     return shutil.disk_usage(store_folder()).free
 
 
 def no_room(what: str, needed: str = "more room") -> UserError:
-    """Return the error for a full disk."""
+    """Return the error for a disk that is too full to store `what`."""
     return UserError(
         f"{what} needs {needed} in {store_folder()}, and its disk has "
         f"{size_in_words(free_bytes())} left; remove stored datasets (`raybench data` lists them), "
@@ -94,24 +95,24 @@ def no_room(what: str, needed: str = "more room") -> UserError:
 
 
 def print_note(sentence: str) -> None:
-    """Print a sentence on stderr, apart from a command's own output."""
+    """Print a sentence to stderr, separate from the output of the command."""
     print(f"raybench: {sentence}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def built_once(file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[Path | None]:
-    """Build a folder in one process of this machine at a time.
+    """Context manager: let only one process of this machine at a time build a folder.
 
-    The system releases the lock when its process ends, however it ends; what a killed process has
-    left is removed.
+    The operating system releases the lock when the process ends, even if it is killed. The next
+    builder removes the temporary folder that a killed process has left.
 
     Args:
-        file: File that only a whole folder holds.
-        on_wait: Called before the process waits for another one that builds the folder.
+        file: A file that exists only in a complete folder.
+        on_wait: Called before this process waits for another process that builds the folder.
 
     Yields:
-        A temporary folder that replaces the folder of `file` at the end and is removed on an error;
-        None if the folder is whole.
+        A temporary folder to fill, which replaces the folder of `file` at the end and is removed
+        on an error; None if the folder of `file` is already complete.
     """
     folder = file.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +130,8 @@ def built_once(file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterat
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         yield part
-        shutil.rmtree(folder, ignore_errors=True)  # a user has removed a part of it
+        # The folder may still exist, if a user has removed some of its files.
+        shutil.rmtree(folder, ignore_errors=True)
         part.replace(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -138,7 +140,7 @@ def built_once(file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterat
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A whole dataset of the store."""
+    """A complete dataset in the store."""
 
     folder: Path
     about: dict[str, Any]
@@ -165,7 +167,7 @@ def list_entries(store: Path) -> list[Entry]:
 
 
 def remove_entry(folder: Path) -> bool:
-    """Remove an entry unless a process uses it; return whether it is gone."""
+    """Remove an entry unless a process uses it; return whether the entry is gone."""
     with contextlib.suppress(FileNotFoundError), (folder / ABOUT).open() as about:
         if not _lock(about.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
@@ -174,7 +176,7 @@ def remove_entry(folder: Path) -> bool:
 
 
 def remove_unfinished(store: Path) -> int:
-    """Remove what killed builders have left, and return its bytes."""
+    """Remove the unfinished folders of killed processes; return the number of bytes freed."""
     freed = 0
     for part in store.glob(f"*{PART}"):
         with contextlib.suppress(Timeout), FileLock(part.with_suffix(".lock"), blocking=False):
@@ -183,43 +185,43 @@ def remove_unfinished(store: Path) -> int:
     return freed
 
 
-LAYOUT = 6  # version of how datasets are read and stored, part of the key
-MAX_FILES_READ = 64  # files, evenly chosen, of whose content some is read for the key
-READ_BYTES = 2**15  # of each of three places
+LAYOUT = 6  # version of the code that reads and stores datasets; part of the key
+MAX_FILES_READ = 64  # evenly chosen files whose content enters the key, in part
+READ_BYTES = 2**15  # bytes read at the start, in the middle and at the end of such a file
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it was listed; a changed size or time of modification makes it a different file."""
+    """A file when it was listed. If its size or modification time changes, it counts as another."""
 
     name: str
-    """Path below `Source.root`, with / between folders."""
+    """Path relative to `Source.root`, with / between folders."""
     size: int
     mtime_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Files that a dataset is made of, and how they are read."""
+    """The files of a dataset, and the options by which they are read."""
 
     name: str
-    """Name of the loader: `image_folder`."""
+    """Name of the loader, such as `image_folder`."""
     path: Path
     """File or folder that the user named."""
     files: Sequence[File] = field(repr=False)
-    """Every file that counts, in the order of their names."""
+    """All files that the dataset depends on, sorted by name."""
     options: Mapping[str, Any]
-    """Keys of the dataset that the arrays depend on (JSON), and no others: a set is not stored
-    twice for another `limit`, or for other splits that are cut from the same arrays."""
+    """Keys of `dataset` that the stored arrays depend on, as JSON values. Other keys, such as
+    `limit`, are left out, so that changing them does not store the same arrays again."""
 
     @property
     def root(self) -> Path:
-        """The folder that names of files start from."""
+        """The folder to which the names of the files are relative."""
         return self.path if self.path.is_dir() else self.path.parent
 
     @property
     def key(self) -> str:
-        """Name of its folder in the store: equal for equal files and options, wherever they lie."""
+        """Name of the folder in the store: the same for equal files and options, at any path."""
         digest = hashlib.sha256(json.dumps([LAYOUT, self.name, self.shown["options"]]).encode())
         for file in self.files:
             digest.update(f"{file.name}\0{file.size}\0{file.mtime_ns}\n".encode(errors="replace"))
@@ -229,7 +231,7 @@ class Source:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """Description in the entries of the store, the same for any content of the files."""
+        """Description of the source in `about.json`, independent of the content of the files."""
         options = {key: self.options[key] for key in sorted(self.options)}
         return {"source": self.name, "path": str(self.path.absolute()), "options": options}
 
@@ -245,9 +247,10 @@ class Source:
 
 
 def _some_of(path: Path, size: int) -> bytes:
-    """Return the first, middle and last bytes of a file.
+    """Return the first, middle and last READ_BYTES bytes of a file.
 
-    Two files of equal size may have equal times: archives may store whole seconds, or no time.
+    Size and modification time alone do not identify a file, because archives may store times in
+    whole seconds, or no times at all.
     """
     found = b""
     try:
@@ -263,16 +266,16 @@ def _some_of(path: Path, size: int) -> bytes:
 
 
 def file_at(path: Path, *, name: str | None = None) -> File:
-    """Return a file as it is now, under `name` (by default its own)."""
+    """Return the current size and time of a file, named `name` (by default, its own name)."""
     found = path.stat()
     return File(path.name if name is None else name, found.st_size, found.st_mtime_ns)
 
 
 def list_files(folder: Path) -> list[File]:
-    """Return all files below a folder, sorted by name; hidden files and folders are left out.
+    """Return all files below a folder, sorted by name, without hidden files and folders.
 
     Raises:
-        UserError: A link leads nowhere, or to a folder that it lies in.
+        UserError: A symbolic link is broken, or points to one of the folders that contain it.
     """
     return sorted(_walk(folder, "", frozenset()), key=lambda file: file.name)
 
@@ -306,7 +309,10 @@ _folder: ContextVar[Path | None] = ContextVar("_folder", default=None)
 
 @contextlib.contextmanager
 def pinning(folder: Path) -> Iterator[None]:
-    """Keep the keys of all datasets that are loaded inside in `folder`, for a whole session."""
+    """Context manager: use the keys saved in `folder` to load datasets, and save new keys there.
+
+    All workers of a session share `folder`, so they read the same data even if a file changes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     token = _folder.set(folder)
     try:
@@ -316,35 +322,41 @@ def pinning(folder: Path) -> Iterator[None]:
 
 
 def _pinned_key(source: Source) -> str:
-    """Return the key by which the session first read `source` (`pinning`); otherwise its own
-    key."""
+    """Return the key with which the session first read `source`; outside `pinning`, the key of
+    the current files."""
     folder = _folder.get()
     if folder is None:
         return source.key
     digest = hashlib.sha256(json.dumps(source.shown).encode()).hexdigest()[:16]
     file = folder / f"{digest}.pin"
     if not file.is_file():
-        part = file.with_suffix(f".{os.getpid()}")  # two that begin at once find the same
+        # Replaced in one step: another process that starts at the same time sees a complete file.
+        part = file.with_suffix(f".{os.getpid()}")
         part.write_text(source.key)
         part.replace(file)
     return file.read_text()
 
 
 class Writer:
-    """Writer of the arrays of an entry that is being built."""
+    """Writes the arrays of a store entry that is being built."""
 
     def __init__(self, folder: Path, what: str) -> None:
-        """`folder`: of the unfinished entry; `what` begins sentences: 'dataset csv'."""
+        """Create a writer.
+
+        Args:
+            folder: Folder of the unfinished entry.
+            what: Start of messages to the user, such as 'dataset csv'.
+        """
         self._folder, self.what = folder, what
 
     def array(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> "np.memmap[Any, Any]":
-        """Create an array of zeros in a file, to be written in any order.
+        """Create a memory-mapped array of zeros, which the caller fills in any order.
 
-        It may be larger than memory. Its disk space is reserved immediately, so that no write can
-        fail later.
+        The array may be larger than memory. Its disk space is reserved immediately, so that no
+        write can fail later.
 
         Raises:
-            UserError: The disk has no room for it.
+            UserError: The disk has no room for the array.
         """
         shape = tuple(int(size) for size in shape)
         require_room(math.prod(shape) * np.dtype(dtype).itemsize, self.what)
@@ -356,7 +368,7 @@ class Writer:
         return made
 
     def save(self, name: str, array: Array) -> None:
-        """Write an array that is in memory; do nothing for an array that `array` has created."""
+        """Write an array to a file, unless `array` created it, which has written it already."""
         file = self._file(name)
         if isinstance(array, np.memmap) and Path(str(array.filename)) == file.resolve():
             return
@@ -368,12 +380,16 @@ class Writer:
 
     @contextlib.contextmanager
     def progress(self, doing: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Print what is being done ("decoding 50,000 images"), with a progress bar on a terminal.
+        """Print what is being done, with a progress bar if stderr is a terminal.
+
+        Args:
+            doing: The activity, for the message: "decoding 50,000 images".
+            total: Number of steps of the progress bar.
 
         Yields:
-            A function that adds a number to the progress, from any thread.
+            A function that advances the bar by a number of steps; callable from any thread.
         """
-        # Imported here: most processes build nothing, and rich takes a tenth of a second.
+        # Imported here because most processes build nothing, and importing rich takes 0.1 s.
         from rich.console import Console
         from rich.progress import Progress
 
@@ -385,32 +401,33 @@ class Writer:
 
 
 Build = Callable[[Writer], Mapping[str, Any]]
-"""Writes the arrays of a dataset; returns what describes them besides, as plain data for JSON."""
+"""Function that writes the arrays of a dataset and returns all other fields as JSON values."""
 _in_use: dict[Path, int] = {}
-"""File descriptors of the locks of all entries that this process has opened; the system releases
-the locks when the process ends."""
+"""File descriptors that hold the locks of all entries that this process has opened, by folder. The
+operating system releases the locks when the process ends."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A dataset of the store, opened."""
+    """An opened dataset of the store."""
 
     folder: Path
     arrays: Mapping[str, Array]
-    """Arrays by the names they were written by: views of files, whose pages all processes share."""
+    """Memory-mapped arrays by the names under which `build` wrote them. All processes of the
+    machine share their pages."""
     about: Mapping[str, Any]
     """Result of `build`."""
 
 
 def stored(source: Source, build: Build) -> Stored:
-    """Return the dataset of `source`; build it first if it is not stored.
+    """Return the stored dataset of `source`, after building it if it is not in the store.
 
-    One process of the machine builds at a time; the others say that they wait. The builder removes
-    what killed builders have left, and what was stored of the old content of changed files.
+    Only one process of the machine builds; the others print that they wait. The builder removes
+    unfinished folders of killed processes, and entries of earlier versions of the same files.
 
     Raises:
-        UserError: The disk is full, a file changes meanwhile, or the dataset that a session began
-            with is gone (`pinning`).
+        UserError: The disk is full, a file changes while it is read, or a file has changed since
+            the session began and the entry with its old content is gone (`pinning`).
     """
     key = _pinned_key(source)
     about = make_store_folder() / key / ABOUT
@@ -429,7 +446,10 @@ def stored(source: Source, build: Build) -> Stored:
 
 
 def _open(about: Path) -> Stored | None:
-    """Open an entry and keep it from removal until this process ends; None if there is none."""
+    """Open the entry of an `about.json`, locked against removal until this process ends.
+
+    Returns None if there is no such entry.
+    """
     folder = about.parent
     if folder not in _in_use:
         try:
@@ -440,7 +460,7 @@ def _open(about: Path) -> Stored | None:
     if not about.is_file():  # another process has removed it, or a user by hand
         os.close(_in_use.pop(folder))
         return None
-    os.utime(about)  # when it was last used
+    os.utime(about)  # the modification time is the time of the last use
     arrays = {file.stem: map_array(file) for file in sorted(folder.glob("*.npy"))}
     return Stored(folder, arrays, json.loads(about.read_text())["description"])
 
@@ -460,7 +480,7 @@ def _lock(file: int, kind: int) -> bool:
 
 
 def _build(part: Path, source: Source, build: Build) -> None:
-    """Build an entry in a temporary folder, and remove entries of old content of its files."""
+    """Build an entry in the folder `part`, and remove entries with old content of its files."""
     store = part.parent
     remove_unfinished(store)
     shown = json.loads(json.dumps(source.shown))
@@ -496,8 +516,8 @@ def _write(part: Path, source: Source, build: Build) -> None:
 
 
 def stored_dataset(source: Source, build: Callable[[Writer], Dataset]) -> Dataset:
-    """Return the dataset of `source` with memory-mapped arrays; `build` makes it if it is not
-    stored yet. See `stored`."""
+    """Return the dataset of `source` with memory-mapped arrays; call `build` if it is not stored
+    yet (see `stored`)."""
 
     def write(writer: Writer) -> dict[str, Any]:
         dataset = build(writer)
