@@ -1,5 +1,5 @@
-"""The summary of a study in sentences: the one source for terminal, page, JSON and Python. Also the
-comment in best.yaml, and the representation of a study in notebooks."""
+"""The summary of a study in sentences, the same for terminal, page, JSON and Python. Also the
+comment in best.yaml, and the display of a study in notebooks."""
 
 import html
 import math
@@ -67,7 +67,7 @@ from raybench.spec.values import identity
 
 FRAMEWORK_NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
 LEAST_DIFFERENCE = 0.005
-"""Least relative difference of two costs, or times, that is worth a sentence."""
+"""Smallest relative difference between two costs, or two times, that the summary mentions."""
 CRITICAL_VALUE = 2.33
 """One-sided critical value, in standard errors, for an error rate of 1 %."""
 
@@ -94,23 +94,23 @@ class Summary:
     """Findings of a study in sentences."""
 
     conclusions: Sequence[Sequence[str]]
-    """Paragraphs of sentences, the most important paragraph and sentence first."""
+    """Paragraphs, each a sequence of sentences; the most important paragraph and sentence first."""
     confidence: str = ""
-    """Evidence for the winner; empty without one."""
+    """Evidence for the winner; empty if there is no winner."""
     caveats: Sequence[str] = ()
-    """Ties, doubts, disturbed runs, ends of ranges, notes."""
+    """Sentences on ties, doubts, disturbed runs, winners at the end of a range, and notes."""
 
     @property
     def lines(self) -> list[str]:
-        """Conclusions, one line per paragraph."""
+        """The conclusions, one string per paragraph."""
         return [clean(" ".join(one)) for one in self.conclusions]
 
 
 def summary_of(results: Study) -> Summary:
     """Return the summary of a study of any kind.
 
-    There is a paragraph for each model of GPU. If no run reached the target, the summary says why,
-    and which run came nearest.
+    A search that ran on several GPU models has a winner for each model. If no run reached the
+    target, the summary says why, and which run came nearest.
     """
     notes = [str(note) for note in results.study.get("notes") or []]
     if (pairs := comparison_of(results)) is not None:
@@ -157,7 +157,7 @@ def summary_of(results: Study) -> Summary:
 
 
 def winners_of(results: Study, verdict: Verdict) -> tuple[ConfigurationResult, ConfigurationResult]:
-    """Return the numbers of the fastest and of the cheapest configuration."""
+    """Return the results (times, costs, values) of the fastest and the cheapest configuration."""
     is_confirmed = verdict.is_confirmed
     fastest = result_of(results, verdict.fastest, is_confirmed=is_confirmed)
     return fastest, result_of(results, verdict.cheapest, is_confirmed=is_confirmed)
@@ -187,9 +187,9 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
 
 
 def _beside_first(results: Study, winner: str) -> list[str]:
-    """Return a sentence that compares the winner with the user's first configuration.
+    """Return a sentence that compares the winner with the first configuration of `search.first`.
 
-    The first configuration is that of `search.first`; [] if there is none or it has not ended.
+    [] if the study names no such configuration, or if its trial has not ended.
     """
     firsts = (results.study["study"].get("search") or {}).get("first") or []
     wanted = flat(firsts[0]) if firsts else {}
@@ -223,13 +223,13 @@ def _beside_first(results: Study, winner: str) -> list[str]:
 
 
 def _has(spec: RunSpec, key: str, value: Any) -> bool:
-    """Return whether a run spec has the value that a file gives for a key."""
+    """Return whether a run spec has `value`, as written in a YAML file, under `key`."""
     own = value_of(spec, key)
     return is_one_of(key, own, [value]) or identity(own) == identity(value)
 
 
 def _fastest_model(results: Study, verdicts: Mapping[str, Verdict]) -> tuple[str, str]:
-    """Return which of several models of GPU is the fastest."""
+    """Return two sentences: which GPU model is fastest, and to which model best.yaml belongs."""
     fastest = {kind: winners_of(results, one)[0] for kind, one in verdicts.items()}
     first = min(fastest, key=lambda kind: fastest[kind].seconds)
     said = f"The fastest of these is {first}, {duration(fastest[first].seconds)} of training"
@@ -239,7 +239,7 @@ def _fastest_model(results: Study, verdicts: Mapping[str, Verdict]) -> tuple[str
 
 
 def named(results: Study, trial: str) -> str:
-    """Return the configuration of a trial in words, with the trial."""
+    """Return the configuration of a trial in words, followed by `(trial 0012)`."""
     return f"{configuration_words(results, results.specs[trial])} (trial {trial})"
 
 
@@ -262,16 +262,20 @@ def _as_good(others: Sequence[str], like: str) -> str:
 
 
 def _cost(results: Study, one: ConfigurationResult) -> float:
-    """Return the cost of training to the target, in the unit that decides the cheapest."""
+    """Return the cost of training to the target, by which the cheapest configuration is chosen.
+
+    In worker-seconds of training, or billed worker-seconds if the study names a price.
+    """
     again = repeated(results).get(one.trial)
     rate = again.cost if again else cost_of(results, one.num_workers, [one.trial])
     return one.seconds * rate
 
 
 def _saved(results: Study, fastest: ConfigurationResult, cheapest: ConfigurationResult) -> str:
-    """Return what the cheapest saves over the fastest; "" if next to nothing."""
+    """Return cost and time of the cheapest relative to the fastest; "" if it saves next to nothing,
+    or takes hardly longer (LEAST_DIFFERENCE)."""
     if fastest.new_runs and not (fastest.new_hits and cheapest.new_hits):
-        return ""  # one of the two times is of the search
+        return ""  # one of the two times is selection-biased: it comes from the search
     share = _cost(results, cheapest) / _cost(results, fastest)
     longer = cheapest.seconds / fastest.seconds
     if share > 1 - LEAST_DIFFERENCE or longer < 1 + LEAST_DIFFERENCE:
@@ -286,7 +290,10 @@ def _new_runs(one: ConfigurationResult) -> str:
 
 
 def reaches(results: Study, one: ConfigurationResult) -> str:
-    """Return the value, time and cost that a winner reaches, and the runs behind them."""
+    """Return `reaches 95 % accuracy after 0.55 s of training (...), ...; confirmed by 3 of 3 ...`.
+
+    Without a target, see `_reaches_value`.
+    """
     if not results.is_timed:
         return _reaches_value(results, one)
     aim, rate, price = target_in_words(results), "", price_of(results, one.cost, one.trial)
@@ -311,7 +318,7 @@ def reaches(results: Study, one: ConfigurationResult) -> str:
 
 
 def _reaches_value(results: Study, one: ConfigurationResult) -> str:
-    """Return the value that the best configuration reaches within a budget."""
+    """Return `reaches accuracy 95.2 % within 3 s of training (median of 3 runs ...); ...`."""
     metric = results.metric
     seconds = results.study["study"]["objective"].get("max_train_seconds")
     budget = None if seconds is None else float(seconds)
@@ -333,13 +340,13 @@ def _reaches_value(results: Study, one: ConfigurationResult) -> str:
 
 
 def between(metric: Metric, ends: tuple[float, float]) -> str:
-    """Return `94.1 to 96.3 %`."""
+    """Return an interval of the metric as text: `94.1 to 96.3 %`."""
     low, high = map(metric.shown, ends)
     return f"{low.removesuffix(' %')} to {high}"
 
 
 def _tested(results: Study, one: ConfigurationResult) -> str:
-    """Return the value on the test split, if it was measured."""
+    """Return the value on the test split as the end of a sentence, or why it was not measured."""
     metric = results.metric
     if math.isnan(one.test):
         return "" if results.has_test else "; not tested: there is no test split"
@@ -349,7 +356,7 @@ def _tested(results: Study, one: ConfigurationResult) -> str:
 
 
 def _doubts(results: Study, verdict: Verdict) -> list[str]:
-    """Return sentences on ties, on trials that ran once, and on effects of chance."""
+    """Return sentences on ties, configurations that ran once, and effects of chance."""
     if not verdict.is_confirmed:
         return []
     (fast, cheap), metric = winners_of(results, verdict), results.metric
@@ -381,7 +388,10 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
 
 
 def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str) -> str:
-    """Return the comment above the spec in best.yaml and cheapest.yaml."""
+    """Return the comment above the spec in best.yaml and cheapest.yaml.
+
+    `what` names the role of the trial, such as `fastest`; `verdict` is None if it did not win.
+    """
     run, metric = results.runs[trial], results.metric
     name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
     if verdict is not None:
@@ -397,7 +407,7 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str)
 
 
 def _unreached(results: Study) -> list[tuple[str, ...]]:
-    """Return why there is no winner, and which run came nearest."""
+    """Return a paragraph on why there is no winner, and which run came nearest to the target."""
     why, trial, metric = _nothing(results), nearest(results), results.metric
     if trial is None:
         return [(why,)]
@@ -411,7 +421,10 @@ def _unreached(results: Study) -> list[tuple[str, ...]]:
 
 
 def guessing_lines(results: Study) -> list[tuple[str, ...]]:
-    """Return that the best configuration is no better than guessing; [] if there is a winner."""
+    """Return a paragraph for each GPU model whose best configuration is no better than guessing.
+
+    [] if there is a winner.
+    """
     lines: list[tuple[str, ...]] = []
     for kind in [] if judge_each(results) else kinds(results.trials):
         verdict = best_of(results, kind)
@@ -433,8 +446,8 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
 
 
 def optimism_lines(results: Study, verdict: Verdict) -> list[str]:
-    """Return a sentence if the fastest is better on the validation split than on the test split, by
-    more than the sampling errors of both."""
+    """Return a sentence if the fastest configuration is better on the validation split than on the
+    test split, by more than CRITICAL_VALUE times their combined sampling error."""
     both, metric = results.baselines, results.metric
     if not verdict.is_confirmed or len(both) < 2:
         return []
@@ -493,7 +506,7 @@ def _nothing(results: Study) -> str:
 
 
 def _cut_by_budget(results: Study) -> str:
-    """Return that the time budget ended the search before all its trials; "" if it did not."""
+    """Return a clause if the time budget ended the search before all its trials ran, else ""."""
     search = results.study["study"].get("search") or {}
     budget, asked = search.get("time_budget_s"), results.num_trials_asked
     done = int((results.trials["role"] == "trial").sum())
@@ -505,7 +518,7 @@ def _cut_by_budget(results: Study) -> str:
 
 
 def _start_up(results: Study) -> list[str]:
-    """Return a sentence if most of the budget went to start-up, with the budget that is needed."""
+    """Return a sentence on the time budget needed, if start-up took longer than training."""
     trials = results.trials
     ready, trained = trials[["start_s", "setup_s", "compile_s"]].sum(axis=1), trials["train_s"]
     if ready.sum() <= trained.sum():
@@ -521,7 +534,7 @@ def _start_up(results: Study) -> list[str]:
 
 
 NOTEBOOK_ROWS = 5
-"""Rows of the table in a notebook."""
+"""Maximum number of configurations in the table that a notebook shows."""
 PHASE_WORDS = {
     "search": "search",
     "confirm": "confirming",
@@ -531,7 +544,7 @@ PHASE_WORDS = {
 
 
 def lines_of(results: Study) -> list[str]:
-    """Return the summary, the number of runs, and the place and frames of the study."""
+    """Return the summary, the number of runs, and a line with the study's folder and DataFrames."""
     found = summary_of(results)
     return [*found.lines, *map(clean, found.caveats), _counted(results), _frames(results)]
 
@@ -554,9 +567,9 @@ def html_of(results: Study) -> str:
 
 
 def table_html(table: pd.DataFrame) -> str:
-    """Return a table of texts as HTML, escaped; "" if it has no rows."""
+    """Return a table of strings as escaped HTML; "" if it has no rows."""
     cells = table.astype(str).map(clean)
-    with pd.option_context("display.max_colwidth", None):  # else texts are cut
+    with pd.option_context("display.max_colwidth", None):  # else pandas cuts long cells
         return "" if table.empty else str(cells.to_html(index=False, border=0, justify="left"))
 
 
@@ -606,7 +619,7 @@ def _trained(results: Study) -> str:
 
 
 def _imported(results: Study) -> str:
-    """Return the best of the imported runs, by their own clock."""
+    """Return a sentence on the best imported run; its seconds were measured by the other tool."""
     source, runs = results.study[IMPORTED]["from"], counted(len(results.trials), "run")
     best = ranked(results.trials).iloc[0]
     seconds = best["time_to_target_s" if results.is_timed else "train_s"]
@@ -619,7 +632,8 @@ def _imported(results: Study) -> str:
 
 
 def _fastest_cell(cells: pd.DataFrame) -> str:
-    """Return the cell with the most samples per second, for a study without a speed-up."""
+    """Return a sentence on the cell (configuration and worker count) with the most samples per
+    second, for a scaling study in which no speed-up is known."""
     known = cells.dropna(subset="samples_per_s")
     if known.empty:
         return "No result: no cell has a speed yet."

@@ -1,10 +1,10 @@
-"""Confidence in a verdict, in words: its runs, their scatter, and what more runs would show. Also
-the next steps, each with its command.
+"""How sure the winner is, in words: the runs behind it, their scatter, and what more runs would
+show. Also the next steps, each with its command.
 
-No probability that the winner is within some percentage of the best is given: posteriors of few
-runs are off by up to 17 points (`benchmarks/search/race.py`). In nine of ten studies there, the
-winner is the best of the configurations that ran again, or tied with it. Nothing is claimed about
-trials that were stopped early, since they were never compared.
+The report gives no probability that the winner is within some percentage of the best, because
+posteriors from few runs are off by up to 17 points (`benchmarks/search/race.py`). In nine of ten
+studies of that benchmark, the winner is, or is tied with, the best of the configurations that ran
+again. Nothing is claimed about trials that were stopped early, since they were never compared.
 """
 
 import argparse
@@ -23,18 +23,19 @@ from raybench.stats.replicates import Noise, noise_at_least
 from raybench.stats.standing import SMALLEST
 
 MOST_PRIOR_FREEDOM = 4.0
-"""Degrees of freedom up to which the estimated scatter is mostly the prior."""
+"""Degrees of freedom up to which the prior dominates the estimated scatter between runs."""
 MORE_OPTION = "--more"
 RUNS_EACH = 4
-"""Proposed runs of the winner and of each tied trial: as many as in a race."""
+"""Runs proposed for the winner and for each undecided trial: as many as the best candidates have
+among the confirmation runs."""
 LEAST_PROPOSED_RUNS, MOST_PROPOSED_RUNS = 4, 20
-"""Least and most proposed runs of trials that ran once."""
+"""Limits of the number of runs proposed to repeat trials that ran only in the search."""
 
 
 def confidence_of(results: Study, verdict: Verdict | None) -> str:
-    """Return the evidence for a verdict in sentences; "" without one.
+    """Return the evidence for a verdict in sentences; "" if `verdict` is None.
 
-    If runs were on several models of GPU, this is the verdict for the first of them.
+    With runs on several GPU models, `verdict` is that of one model (see `judge`).
     """
     if verdict is None:
         return ""
@@ -75,8 +76,8 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
 
 
 def _scatter(results: Study, noise: Noise, trial: str) -> str:
-    """Return the standard deviation of runs of one configuration, in words; also that of `trial` if
-    its own runs scatter more than chance explains."""
+    """Return the standard deviation between runs of one configuration, in words, pooled over all
+    configurations; also that of `trial` if its runs scatter significantly more."""
     if math.isinf(noise.sigma):
         return "the standard deviation between runs of one configuration is not known"
     one = repeated(results).get(trial)
@@ -101,11 +102,11 @@ class MoreRuns(NamedTuple):
     """Runs that `--more` can add to a study."""
 
     number: int | None
-    """Number to ask for; None if more runs would show nothing."""
+    """Argument of `--more`; None if more runs would show nothing."""
     sentence: str
-    """What they would show, or why they would show nothing."""
+    """What more runs would show, or why they would show nothing."""
     gain: str = ""
-    """What they would show, in a few words."""
+    """What more runs would show, in a few words."""
 
 
 def _more(results: Study, verdict: Verdict) -> MoreRuns:
@@ -129,17 +130,17 @@ def _more(results: Study, verdict: Verdict) -> MoreRuns:
 
 PAGE_FILE = "report.html"
 DEFAULT_FOLDER = "results"
-"""Folder of studies without --out."""
+"""Parent folder of studies that were started without --out."""
 
 
 @dataclass(frozen=True)
 class SuggestedStep:
-    """A step that the reader can take next."""
+    """A step that the user can take next."""
 
     what: str
     """Purpose in a few words."""
     do: str
-    """Command, or file to open."""
+    """Command to run, or file to open."""
 
 
 def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
@@ -162,9 +163,9 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
 
 
 def _more_confidence(results: Study, verdict: Verdict) -> list[SuggestedStep]:
-    """Return the step that raises the confidence; [] if there is none."""
+    """Return the step that would make the winner more certain; [] if there is none."""
     if not verdict.is_confirmed:
-        if repeated(results):  # these missed, so more runs do not help
+        if repeated(results):  # they missed the target or failed, so more runs do not help
             return []
         # `--more` needs a confirmed winner, so the study's own command runs again.
         asked = results.study["study"].get("confirm")
@@ -181,7 +182,7 @@ def _more_confidence(results: Study, verdict: Verdict) -> list[SuggestedStep]:
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
-"""End of the note on a search that ran out of proposals before all its trials."""
+"""End of the note that a search ran out of new configurations before it had run all its trials."""
 
 
 def _go_on(results: Study) -> list[SuggestedStep]:
@@ -196,7 +197,10 @@ def _go_on(results: Study) -> list[SuggestedStep]:
 
 
 def _own_command(results: Study, *more: str, without: str = "") -> str:
-    """Return the command that continues the study in its current folder, with `more` options."""
+    """Return the command that continues the study in its current folder.
+
+    The options `more` are added to the study's own command, and the option `without` is dropped.
+    """
     sessions = [results.study, *(results.study.get("continued") or [])]
     asked = [split_command(clean(str(one.get("command", "")))) for one in sessions]
     given = next((one for one in reversed(asked) if one and MORE_OPTION not in one), asked[0])

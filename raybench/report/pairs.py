@@ -1,4 +1,5 @@
-"""Report of a comparison by pairs of runs: its numbers, sentences and exit code."""
+"""Report of `raybench compare`, which compares configurations by pairs of runs: numbers, sentences
+and exit code."""
 
 import math
 import statistics
@@ -24,7 +25,7 @@ EXIT_CODES: dict[PairOutcome, int] = {
     "same": NO_DIFFERENCE,
     "worse": WORSE,
 }
-"""Exit codes in order of precedence for several comparisons."""
+"""Exit code of each outcome. With several comparisons, the first outcome listed here decides."""
 
 
 @dataclass(frozen=True)
@@ -34,44 +35,49 @@ class Side:
     name: str
     """A, B, C, ...: A is the baseline, the others are alternatives."""
     source: str
-    """The file it was read from."""
+    """The file that the configuration was read from."""
     label: str
-    """Its configuration in one line."""
+    """The configuration in one line."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The runs of a comparison so far: `runs[name][number]` is run `number` of a side."""
+    """The runs of a comparison so far: `runs[name][number]` is run `number` of the side `name`.
+
+    Runs of the same number form a pair.
+    """
 
     sides: Sequence[Side]
     objective: Objective
     runs: Mapping[str, Mapping[int, Replicate]]
     smallest: float = 0.0
-    """Smallest difference that matters: a fraction of the seconds or value, or points / 100."""
+    """Smallest difference that matters: a fraction of the seconds or of the value; for a proportion
+    the difference itself (0.01 is one percentage point)."""
     errors: float = ALPHA
-    """Error rate over all sides together."""
+    """Error rate of all comparisons together."""
     is_throughput: bool = False
     """Whether training seconds per sample are compared (`--metric samples_per_s`)."""
 
     @property
     def is_timed(self) -> bool:
-        """Whether seconds are compared, to a target or per sample, rather than values."""
+        """Whether seconds (to the target or per sample) are compared, not values of the metric."""
         return self.is_throughput or self.objective.kind == TIME
 
     @property
     def _bar(self) -> tuple[float, float]:
-        """The smallest difference that matters, and the error rate of each comparison."""
+        """The smallest difference that matters, in the unit of `differences`, and the error rate of
+        each comparison."""
         smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
         return smallest, self.errors / max(1, len(self.sides) - 1)
 
     @property
     def level(self) -> str:
-        """The confidence level of each interval, `90 %`; higher with several sides."""
+        """The confidence level of each interval: `90 %`, or higher with more than two sides."""
         return f"{100 * (1 - 2 * self._bar[1]):.4g} %"
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
-        """Comparison of each other side with the first."""
+        """Comparison of each alternative with the baseline, by name of the alternative."""
         smallest, errors = self._bar
         return {
             side.name: compare(self.differences(side.name), smallest=smallest, errors=errors)
@@ -84,11 +90,11 @@ class Pairs:
         return all(one.outcome != "undecided" for one in self.comparisons.values())
 
     def differences(self, name: str) -> list[float]:
-        """Return one number per pair, positive if the side is better than the first.
+        """Return one number per pair, positive if the side `name` is better than the baseline.
 
-        It is the log ratio of seconds, the difference of proportions, or the difference of other
-        values relative to the first side's median; infinite if one run missed the target, NaN if
-        both did.
+        Each number is the log ratio of seconds, the difference of proportions, or the difference of
+        other values relative to the baseline's median. A number is infinite if one run of the pair
+        missed the target, NaN if both did.
         """
         first, other = self.runs[self.sides[0].name], self.runs[name]
         hits = [one.seconds for one in first.values() if one.is_hit]
@@ -105,10 +111,10 @@ class Pairs:
             return math.nan
         if self.is_timed:
             return math.log(a.seconds / b.seconds)
-        return (a.seconds - b.seconds) / unit  # `seconds` holds values, smaller is better
+        return (a.seconds - b.seconds) / unit  # `seconds` holds scores, smaller is better
 
     def more(self, name: str) -> int | None:
-        """Return how many more pairs are likely to decide; None if unknown."""
+        """Return how many more pairs should decide about the side `name`; None if unknown."""
         smallest, errors = self._bar
         return pairs_needed(self.differences(name), smallest=smallest, errors=errors)
 
@@ -123,8 +129,8 @@ def pairs_of(
     errors: float,
     is_throughput: bool = False,
 ) -> Pairs:
-    """Return the pairs in a folder's records, without runs that were lost or that failed before
-    they trained."""
+    """Return the runs of a comparison from its records. Runs that were cut short or lost to a fault
+    of the machine are left out, and so are runs whose code failed before training."""
     runs: dict[str, dict[int, Replicate]] = {side.name: {} for side in sides}
     for trial, record in records.items():
         is_broken = record.failure == "error" and not record.samples
@@ -140,8 +146,8 @@ def pairs_of(
 
 
 def seconds_per_sample(record: RunRecord, curve: Sequence[Evaluation]) -> float | None:
-    """Return the training seconds per sample of a run, from its first evaluation on if it has
-    several; None for a run that did not train."""
+    """Return the training seconds per sample of a run, measured from its first evaluation on if it
+    has more than one; None for a run that did not train."""
     samples, seconds = record.samples, record.ledger["train"]
     if len(curve) > 1:  # the first interval includes warm-up
         samples, seconds = samples - curve[0].samples, seconds - curve[0].train_s
@@ -150,7 +156,7 @@ def seconds_per_sample(record: RunRecord, curve: Sequence[Evaluation]) -> float 
 
 @once
 def comparison_of(results: Study) -> Pairs | None:
-    """Return the pairs of a study by `raybench compare`; None for other studies."""
+    """Return the runs of a study made by `raybench compare`; None for other studies."""
     asked = results.study.get("compare")
     if not isinstance(asked, dict):
         return None
@@ -207,7 +213,8 @@ def sentences(pairs: Pairs) -> list[str]:
 
 
 def documents(pairs: Pairs) -> dict[str, Any]:
-    """Return sides and comparisons as plain data; effects are fractions, positive is better."""
+    """Return sides and comparisons as plain data for JSON. Effects are fractions, positive if the
+    side is better than the baseline."""
 
     def share(value: float | None) -> float | None:
         return None if value is None or math.isinf(value) else _percent(pairs, value) / 100
@@ -241,7 +248,7 @@ def documents(pairs: Pairs) -> dict[str, Any]:
 
 
 def _percent(pairs: Pairs, difference: float) -> float:
-    """Return a difference in points or percent, as in the sentences."""
+    """Return a number of `Pairs.differences` in percentage points or percent."""
     return 100 * (-math.expm1(-difference) if pairs.is_timed else difference)
 
 
@@ -279,6 +286,6 @@ def interval_words(pairs: Pairs, found: Comparison) -> str:
 
 
 def exit_code(pairs: Pairs) -> int:
-    """Return the exit code of the comparison: see EXIT_CODES."""
+    """Return the exit code of the command; see EXIT_CODES."""
     found = {one.outcome for one in pairs.comparisons.values()}
     return next(code for outcome, code in EXIT_CODES.items() if outcome in found)

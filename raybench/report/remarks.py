@@ -22,7 +22,8 @@ from raybench.spec.text import clean, counted, shorten
 from raybench.spec.values import short
 
 FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
-"""Shares of trials at the target below and above which it hardly distinguishes them."""
+"""If fewer or more than these shares of the trials reach the target, it hardly distinguishes
+trials."""
 ENOUGH_TRIALS = 8
 
 
@@ -30,7 +31,7 @@ def target_warning(results: Study) -> list[str]:
     """Return a sentence if nearly all or nearly none of the search trials reach the target."""
     trials = ranked(results.trials)
     every = len(trials)
-    trials = trials[trials["stop"] != "cap"]  # too slow to win, not unable to get there
+    trials = trials[trials["stop"] != "cap"]  # stopped as too slow; might have reached it
     if results.target is None or not results.is_timed or len(trials) < ENOUGH_TRIALS:
         return []
     reached = int(trials["time_to_target_s"].notna().sum())
@@ -56,10 +57,10 @@ def code_line(results: Study) -> list[str]:
 
 
 def sensitivity_lines(results: Study) -> list[str]:
-    """Return which trial would lead with a target one point easier, and one point harder.
+    """Return which trial would lead with a slightly easier target, and with a slightly harder one.
 
-    By the learning curves of the search. Trials end at the study's own target, so few curves go on
-    to a harder one.
+    The answer comes from the learning curves of the search. Trials stop at the study's target, so
+    few curves continue to a harder target.
     """
     searched = ranked(results.trials)["trial"]
     if results.target is None or not results.is_timed or len(searched) < ENOUGH_TRIALS:
@@ -83,9 +84,9 @@ def sensitivity_lines(results: Study) -> list[str]:
 
 
 LEAST_SHARE = 0.05
-"""Least share of a phase that is named."""
+"""Smallest share of the total time for which a phase is named."""
 LONGEST_MESSAGE = 300
-"""Most characters of a failure's message."""
+"""Maximum number of characters of a failure's message."""
 IN_WORDS = {
     "queue": "waiting for free workers",
     "start": "starting workers",
@@ -101,7 +102,8 @@ IN_WORDS = {
 
 
 def ledger_line(results: Study) -> str:
-    """Return a sentence on the share of each phase in the time of all runs, the largest first."""
+    """Return a sentence on the share of each phase (training, evaluation, ...) in the time of all
+    runs, the largest share first."""
     trials = results.trials
     table = ledger_totals(trials)
     phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST_SHARE)]
@@ -116,7 +118,7 @@ def ledger_line(results: Study) -> str:
 
 
 def disturbed_line(results: Study) -> list[str]:
-    """Return a sentence on how many runs other processes disturbed; [] if none."""
+    """Return a sentence on how many runs were disturbed by other processes; [] if none."""
     number = int(results.trials["is_disturbed"].eq(True).sum())
     if not number:
         return []
@@ -166,13 +168,15 @@ def effort_words(results: Study) -> str:
 BATCH = "batch_size_per_worker"
 SHORTLY = {"framework": "{} over {}", "num_workers": "workers {} over {}"}
 WORTH_SAYING = 1.02
-"""Least speed-up that is named."""
+"""Smallest speed-up that is mentioned."""
 
 
 def speed_line(results: Study, trial: str) -> list[str]:
-    """Return the predicted speed-up of each key that changes only speed, over its slowest value.
+    """Return a sentence on the keys that change only speed, such as the number of workers: how much
+    faster the value of the winner `trial` is than the slowest value, as predicted.
 
-    Predicted from the step times of the search, with all other keys as in the winner `trial`.
+    Predictions come from the step times of the search. All other keys except the batch per worker
+    have the winner's values.
     """
     source = results.runs[trial].source
     origin = trial if source is None else source
@@ -197,7 +201,8 @@ def speed_line(results: Study, trial: str) -> list[str]:
 
 
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
-    """Return a sentence that names the keys of the fastest trial at an end of their range."""
+    """Return sentences that name the keys whose value in the fastest trial is at an end of the
+    searched range."""
     if verdict is None:
         return []
     study = results.study["study"]

@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 
 
 PARTS = ("dataset", "objective")
-"""Keys that are always written out in a command, since its defaults differ from a spec's."""
+"""Keys that a command always spells out, since its defaults differ from those of a run spec."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial of a study: its spec, the command that trains it again, and the training."""
+    """A winner of a study: its run spec, the command that trains it again, and `train`, which does
+    so from Python."""
 
     trial: str
     spec: RunSpec
@@ -53,8 +54,8 @@ class Chosen:
 
     @property
     def command(self) -> str:
-        """Command that trains this trial again; it names `best.yaml` (or `cheapest.yaml`) of the
-        study if that holds this trial."""
+        """Command that trains this trial again: from the study's `best.yaml` or `cheapest.yaml` if
+        one of them holds this spec, otherwise with `--set` options."""
         files = [self.folder / name for name in WINNERS if (self.folder / name).is_file()]
         own = [str(one) for one in files if read_mapping(one) == self.spec.complete()]
         return command_line("train", *(own[:1] or arguments_of(self.spec)))
@@ -67,22 +68,22 @@ class Chosen:
         say: bool = True,
         **changes: Any,
     ) -> "StudyResults":
-        """Train it again with `raybench.train`; `raybench.load_model(out)` loads the model.
+        """Train this trial again with `raybench.train`; `raybench.load_model(out)` loads the model.
 
         Args:
             out: results folder or URL; None is `results/train-STUDY-TRIAL`.
-            address: a Ray cluster, for example `auto`; None starts one here.
+            address: address of a Ray cluster, for example `auto`; None starts Ray on this machine.
             say: whether to print the output.
-            changes: keys of the run spec: `train(seed=1, epochs=20)`.
+            changes: keys of the run spec to change: `train(seed=1, epochs=20)`.
 
         Returns:
-            The results of the training.
+            The results of the new run.
 
         Raises:
             UserError: if the arguments are invalid.
             StudyError: if the training fails.
         """
-        import raybench  # the layers that train are above this one
+        import raybench  # late: this package may not import those that train
 
         name = re.sub(r"[^\w.-]", "-", f"{self.study}-{self.trial}").strip("-.")
         place = out if out is not None else f"results/train-{name}"
@@ -101,7 +102,7 @@ def arguments_of(spec: RunSpec) -> list[str]:
         content[key] = getattr(spec, key).model_dump(mode="json", exclude_defaults=True)
     content["dataset"] = {"name": spec.dataset.name} | content["dataset"]
     asked = {key: one for key, one in content.items() if key in PARTS or one != default[key]}
-    # JSON is YAML on one line.
+    # JSON is valid YAML, and fits on one line.
     given = [f"{key}={json.dumps(one, ensure_ascii=False)}" for key, one in asked.items()]
     return [word for one in given for word in ("--set", one)]
 
@@ -109,7 +110,8 @@ def arguments_of(spec: RunSpec) -> list[str]:
 class StudyResults(Study):
     """Content of a results folder, and the results computed from it.
 
-    The first of them are functions of a study, where their columns are documented.
+    The attributes from `repeated` to `scaling_runs` are cached results of the functions assigned to
+    them, which document the columns of the tables.
     """
 
     repeated = cached_property(ranking.repeated)
@@ -125,12 +127,13 @@ class StudyResults(Study):
 
     @property
     def best(self) -> Chosen:
-        """The winner: `.spec`, `.trial`, `.command`, `.train()`; UserError if there is none."""
+        """The winner, with `.spec`, `.trial`, `.command` and `.train()`; raises UserError if there
+        is none."""
         return self._winner()
 
     @property
     def cheapest(self) -> Chosen:
-        """The cheapest configuration, with the attributes of `best`: see `Verdict.cheapest`."""
+        """The cheapest configuration (see `Verdict.cheapest`), with the attributes of `best`."""
         return self._winner(is_cheapest=True)
 
     def _winner(self, *, is_cheapest: bool = False) -> Chosen:
@@ -158,19 +161,19 @@ class StudyResults(Study):
 
     @property
     def remarks(self) -> Sentences:
-        """Limits of the conclusions: ties, disturbed runs, ends of ranges, outliers."""
+        """Limits of the conclusions: ties, disturbed runs, outliers, values at ends of ranges."""
         return Sentences(summary_of(self).caveats)
 
     @property
     def critical_batches(self) -> Sentences:
-        """Critical batch size of each series, from the noise of its gradients."""
+        """Critical batch size of each series of a scaling study, from its gradient noise."""
         from raybench.scaling.fits import noise_lines  # late: scipy takes half a second
 
         return Sentences(noise_lines(self))
 
     @property
     def claims(self) -> pd.DataFrame:
-        """Published claims of a named study, and whether they hold here.
+        """Claims of the published study that this one repeats, and whether they hold here.
 
         Columns: claim, published, here, holds. `raybench.published_claims()` has all named studies.
         """
@@ -179,11 +182,11 @@ class StudyResults(Study):
         return claims_table(self)
 
     def predict(self, workers: str | None = None) -> "ScalingReport":
-        """Fit a model to the steps of a scaling study, and predict.
+        """Fit models to the step times of a scaling study, and predict throughput.
 
         Args:
-            workers: numbers of workers ("4,8") or a file of cells, as for `--predict`; None is two
-                and four times the largest measured number.
+            workers: numbers of workers ("4,8") or a file of cells, as for `--predict`. None takes
+                the study's last `--predict`, or two and four times the largest measured number.
 
         Returns:
             A report with `.words`, `.predictions` (a DataFrame) and `.plot()`.
@@ -194,25 +197,24 @@ class StudyResults(Study):
 
     @property
     def plot(self) -> "StudyPlots":
-        """The figures by name: `plot.curves()`; `dir(study.plot)` lists them."""
+        """The figures, each a method: `plot.curves()`; `dir(study.plot)` lists them."""
         return StudyPlots(self)
 
     def best_at_every_budget(self) -> pd.DataFrame:
         """Return the best value of the search at every budget of training seconds.
 
-        Columns: train_s, the metric's name, trial: see `results.analyses`.
+        Columns: train_s, the metric's name, trial; see `results.analyses`.
         """
         return analyses.best_at_every_budget(analyses.search_curves(self), self.metric)
 
     def ledger(self) -> pd.DataFrame:
-        """Return the seconds of each phase over all runs: see `results.analyses`."""
+        """Return the seconds and share of each phase, summed over all runs (`ledger_totals`)."""
         return analyses.ledger_totals(self.trials)
 
     def around_target(self, target: float | None = None) -> pd.DataFrame:
-        """Return the fastest trial at the target, and at targets one point easier and one point
-        harder.
+        """Return the fastest trial for the target, for a slightly easier and a slightly harder one.
 
-        Columns: target, trial, seconds, reached, trials: see `results.analyses`.
+        Columns: target, trial, seconds, reached, trials; see `results.analyses`.
         """
         found = self.target if target is None else target
         if found is None:
@@ -228,14 +230,14 @@ class StudyResults(Study):
     def by_workers(self) -> pd.DataFrame:
         """Return the best configuration of each number of workers.
 
-        Columns: num_workers, tried, reached, trial, config, seconds, ...: see `results.analyses`.
+        Columns: num_workers, tried, reached, trial, config, seconds, ...; see `results.analyses`.
         """
         return analyses.by_workers(self.configurations, self.metric)
 
     def speed_ups(self) -> pd.DataFrame:
         """Return the speed-up curves of a scaling study, one row per number of workers.
 
-        Columns: scaling, curve, num_workers, speedup, ideal, efficiency, ...: see
+        Columns: scaling, curve, num_workers, speedup, ideal, efficiency, ...; see
         `results.analyses`.
         """
         return analyses.speed_ups(self.scaling)
@@ -251,7 +253,7 @@ load = StudyResults.load
 
 
 class NoFigureError(UserError, AttributeError):
-    """No figure has this name."""
+    """Raised by `study.plot.NAME` if there is no figure NAME."""
 
 
 class StudyPlots:
@@ -268,7 +270,7 @@ class StudyPlots:
 
     def __getattr__(self, name: str) -> "Callable[[], Figure]":
         if name.startswith("_"):
-            raise AttributeError(name)  # looked up by notebooks and copy
+            raise AttributeError(name)  # notebooks and `copy` look up such names
         kinds = self._kinds
         if name not in kinds:
             hint = did_you_mean(name, kinds)
@@ -299,7 +301,7 @@ class StudyPlots:
 
 
 MOST_STUDIES_NAMED = 3
-"""Most studies below a folder that a message names."""
+"""Maximum number of studies in subfolders that a message names."""
 
 STUDY_COLUMN = "study"
 STUDY_WINNER_COLUMNS = (
@@ -309,7 +311,7 @@ STUDY_WINNER_COLUMNS = (
 
 
 def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies":
-    """Load one study, or several: see `raybench.load`."""
+    """Load one study, or several; see `raybench.load`."""
     if isinstance(place, str | Path) or not isinstance(place, Iterable):
         return load_one(place)
     places = list(place)
@@ -321,8 +323,8 @@ def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Stud
 
 
 def load_one(place: str | Path) -> StudyResults:
-    """Load one study. UserError if the folder is not a study; the message lists the studies in its
-    subfolders."""
+    """Load one study. Raises UserError if the folder holds no study; the message lists the studies
+    in its subfolders."""
     text = str(place)
     if is_url(text):
         return load(text)
@@ -343,7 +345,7 @@ def load_one(place: str | Path) -> StudyResults:
 
 
 class Studies(Sequence[StudyResults]):
-    """A sequence of studies, and tables of all of them with the column `study`."""
+    """A sequence of studies, with joint tables whose column `study` names the study of a row."""
 
     def __init__(self, studies: Sequence[StudyResults]) -> None:
         self._studies = tuple(studies)
@@ -374,7 +376,7 @@ class Studies(Sequence[StudyResults]):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """The runs of all studies; columns of another study's metric are missing values."""
+        """The runs of all studies; values are missing in columns that a study does not have."""
         return self._joined([one.trials for one in self])
 
     @property
@@ -399,11 +401,11 @@ class Studies(Sequence[StudyResults]):
         | column | holds |
         |---|---|
         | study, metric, target | name and objective of the study |
-        | trial, config, num_workers, is_confirmed | the winner; missing without one |
+        | trial, config, num_workers, is_confirmed | the winner; missing if there is none |
         | seconds, low_s, high_s | time to the target, and its 90 % interval if confirmed |
         | worker_seconds | num_workers x seconds |
         | value | best value of the metric |
-        | ties | number of configurations tied with it |
+        | ties | number of configurations tied with the winner |
         | trials | number of search runs |
 
         Seconds of studies with different targets, data or machines cannot be compared.
@@ -414,7 +416,7 @@ class Studies(Sequence[StudyResults]):
     def best_at_every_budget(self) -> pd.DataFrame:
         """Return the best value of each search at every budget of training seconds.
 
-        Columns: study, train_s, value, trial. UserError if the studies have different metrics.
+        Columns: study, train_s, value, trial. Raises UserError if the metrics differ.
         """
         names = {one.metric.name for one in self}
         if len(names) > 1:
@@ -459,7 +461,7 @@ class Studies(Sequence[StudyResults]):
 
 
 def winner_row(study: StudyResults) -> dict[str, Any]:
-    """Return a study's row of `Studies.winners` without its name."""
+    """Return the row of `Studies.winners` for a study, without the column `study`."""
     row: dict[str, Any] = {"metric": study.metric.name, "target": study.target}
     row["trials"] = int((study.trials["phase"] == "search").sum())
     if study.is_scaling or study.winners.empty:

@@ -12,7 +12,7 @@ from raybench.spec.text import clean, counted, shorten
 from raybench.stats.standing import held_per_trained
 
 MOST_NAMED = 5
-"""Most trials that a sentence names."""
+"""Maximum number of trials that a sentence names."""
 ROLES = {
     "reference": "reference: default settings, first",
     "trial": "search",
@@ -22,7 +22,7 @@ ROLES = {
     "scaling": "repeat of a cell",
     "pair": "run of a pair",
 }
-"""Purpose of a run, in words."""
+"""Purpose of a run in words, by its role."""
 ENDINGS = {
     "target": "the target was reached",
     "max_train_seconds": "its seconds of training were over",
@@ -42,14 +42,14 @@ def duration(seconds: float) -> str:
 
 
 def digits(number: float) -> str:
-    """Return seconds or worker-seconds with the digits of `duration`: `0.59`, `12.3`, `5,120`."""
+    """Return seconds or worker-seconds without a unit, rounded: `0.59`, `12.3`, `5,120`."""
     if number < 10:
         return f"{number:.2f}"
     return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
 
 
 def named_trials(trials: Sequence[str]) -> str:
-    """Return `trial 0003`, `trials 0003, 0004`, the first MOST_NAMED of more."""
+    """Return `trial 0003`, `trials 0003, 0004`, or `trials 0003, ... and 7 more` (MOST_NAMED)."""
     more = len(trials) - MOST_NAMED
     named = ", ".join(trials[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     return f"{'trial' if len(trials) == 1 else 'trials'} {named}"
@@ -65,12 +65,13 @@ def span_s(trials: pd.DataFrame) -> float | None:
 
 
 def by_the_wall(results: Study, trial: str, train_s: float) -> str:
-    """Return the wall-clock time of a training, `0.7 s with evaluation, after 0.4 s of set-up`.
+    """Return the wall-clock time of a run: `0.74 s including evaluation, after 0.37 s of setup`.
 
     Args:
         results: the study.
-        trial: the trial whose runs alone give the time; "" is returned if there are none.
-        train_s: seconds of training.
+        trial: the trial whose runs alone on the machine (role `confirm`) are the basis; "" is
+            returned if there are no such runs.
+        train_s: seconds of training, to which the time of evaluations is added in proportion.
     """
     one = repeated(results).get(trial)
     if one is None or not one.is_alone:
@@ -86,7 +87,11 @@ def by_the_wall(results: Study, trial: str, train_s: float) -> str:
 
 
 def refuted_words(results: Study, trial: str) -> str:
-    """Return that a trial reached the target once but never with new seeds; "" for other trials."""
+    """Return a predicate that a trial reached the target in the search, but never with new seeds.
+
+    "" for trials that missed the target or did not run again. The caller knows that there is no
+    confirmed winner.
+    """
     again = repeated(results).get(trial)
     if again is None or results.runs[trial].time_to_target_s is None:
         return ""
@@ -96,13 +101,13 @@ def refuted_words(results: Study, trial: str) -> str:
 
 def price_of(results: Study, worker_seconds: float, trial: str | None = None) -> str:
     """Return `, cost 0.11 at 4 per worker-hour (0.02 for training alone)`; "" if the study names
-    no price. The bill also covers start-up, set-up, compilation and evaluation.
+    no price. The cost also covers start-up, setup, compilation and evaluation.
 
     Args:
         results: the study.
         worker_seconds: worker-seconds of training.
-        trial: the trial whose printed runs say how much longer than that workers are held; None
-            takes all runs.
+        trial: the trial whose reported runs give the ratio of billed time to training time; None
+            takes all runs of the study.
     """
     price = results.study["study"].get("price")
     if price is None:
@@ -131,12 +136,12 @@ def target_in_words(results: Study) -> str:
 
 
 def within_budget(budget: float | None) -> str:
-    """Return `within 3 s of training`."""
+    """Return `within 3 s of training`; `at the budget` if the budget is unknown."""
     return "at the budget" if budget is None else f"within {duration(budget)} of training"
 
 
 def target_sentence(results: Study) -> str:
-    """Return the objective of the runs in a sentence."""
+    """Return the objective of a study as a sentence."""
     objective = results.study["study"]["objective"]
     budget = objective.get("max_train_seconds")
     within = "" if budget is None else f" {within_budget(budget)}"
