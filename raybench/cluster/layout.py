@@ -1,5 +1,5 @@
-"""Resources of a cluster, node by node, and the layout of worker groups on them: which node each
-worker runs on, and which groups can never fit."""
+"""Resources of a cluster by node, and the layout of worker groups: which node each worker runs on,
+and which groups can never fit."""
 
 import os
 import shutil
@@ -15,20 +15,20 @@ from raybench.training.machine import num_visible, nvml_sees
 
 @dataclass(frozen=True)
 class Node:
-    """Resources of a host: its total or what is free."""
+    """Resources of a node: all of them, or the free ones."""
 
     cpus: float
     """Number of CPU cores."""
     gpus: float
-    """Number of GPUs, with the free parts of shared ones."""
+    """Number of GPUs, including the free fractions of shared GPUs."""
     id: str = ""
     """Ray's id of the node."""
     name: str = ""
     """Host name or address, for messages."""
     accelerator: str = ""
-    """Ray's name of the GPU model."""
+    """Ray's name of the GPU model; empty if unknown."""
     parts: tuple[float, ...] = ()
-    """Free part of each GPU that is partly taken; all other GPUs are whole."""
+    """Free fraction of each GPU that is partly taken; all other GPUs are entirely free."""
 
     def room(self, placement: Placement) -> int:
         """Return how many of a group's workers fit on the node."""
@@ -37,11 +37,12 @@ class Node:
         return placement.num_fitting(self.cpus, self.usable_gpus(placement.gpus_per_worker))
 
     def without(self, cpus: float, gpus: float) -> "Node":
-        """Return the resources left after a worker takes `cpus` and `gpus`, or after other jobs
-        take that total.
+        """Return the resources left after a worker takes `cpus` and `gpus`, or after several other
+        jobs take that much in total.
 
         A fraction of a GPU is taken from a single GPU, the one with the least free capacity that
-        fits (best fit, as in Ray). A total of several jobs fills one GPU after another.
+        suffices (best fit, as in Ray). The total of several jobs is assumed to fill one GPU after
+        another.
         """
         whole, parts = int(gpus + ROUNDING), list(self.parts)
         part = round(gpus - whole, 4)
@@ -65,7 +66,10 @@ class Node:
         return not self.cpus and not self.gpus
 
     def usable_gpus(self, each: float) -> float:
-        """Return the GPUs that workers of `each` GPUs can use; a worker's part lies on one GPU."""
+        """Return the number of GPUs that workers with `each` GPUs per worker can use.
+
+        A worker's fraction of a GPU must be free on a single GPU.
+        """
         whole = int(self.gpus - sum(self.parts) + ROUNDING)
         if not each or each >= 1:
             return whole
@@ -74,10 +78,10 @@ class Node:
 
 
 def num_nodes(placement: Placement, empty: Sequence[Node]) -> int:
-    """Return the number of nodes for a group: the fewest (`pack`) or the most (`spread`).
+    """Return the number of nodes for a group: the fewest (`pack`) or the most (`spread`) possible.
 
-    It is computed from the empty nodes, so that every run with that placement has as many, however
-    full the nodes are when it starts. 0 if the group does not fit.
+    The number is computed for empty nodes, so that all runs with the same placement have the same
+    number of nodes, however full the nodes are when they start. 0 if the group does not fit.
     """
     room = sorted((node.room(placement) for node in empty), reverse=True)
     if placement.shares_a_gpu or sum(room) < placement.num_workers:
@@ -93,19 +97,20 @@ def lay_out(
     """Choose a node for every worker.
 
     Args:
-        placement: the workers.
+        placement: number and resources of the workers.
         free: free resources of every node.
         empty: total resources of every node; None uses `free`.
 
     Returns:
-        The index of each worker's node; None if they do not fit now on `num_nodes` nodes.
+        The index of each worker's node; None if the workers do not fit now on as many nodes as
+        `num_nodes` says.
     """
     count = num_nodes(placement, free if empty is None else empty)
     if not count:
         return None
     if placement.strategy == "spread":
         return _spread(placement, free, count)
-    # Leave nodes with GPUs to groups that need them, unless that takes more nodes.
+    # CPU workers avoid nodes with GPUs, unless they would then need more nodes.
     for spares_gpus in (not placement.gpus_per_worker, False):
         nodes = _pack(placement, free, spares_gpus=spares_gpus)
         if nodes is not None and len(set(nodes)) <= count:
@@ -116,7 +121,8 @@ def lay_out(
 def _pack(
     placement: Placement, free: Sequence[Node], *, spares_gpus: bool
 ) -> tuple[int, ...] | None:
-    """Fill the roomiest nodes; of those that hold the whole group, take the fullest."""
+    """Fill the nodes with room for most workers first; among nodes with room for the whole group,
+    choose the one with the fewest free CPUs and GPUs. With `spares_gpus`, use GPU nodes last."""
 
     def order(node: int) -> tuple[bool, int, float, float]:
         one = free[node]
@@ -129,7 +135,7 @@ def _pack(
 
 
 def _spread(placement: Placement, free: Sequence[Node], count: int) -> tuple[int, ...] | None:
-    """Give the workers to the `count` roomiest nodes in turn."""
+    """Distribute the workers in turn over the `count` nodes with room for most workers."""
     room = {node: free[node].room(placement) for node in range(len(free))}
     chosen = sorted(room, key=lambda node: -room[node])[:count]
     nodes: list[int] = []
@@ -147,12 +153,12 @@ def workers_per_node(nodes: Sequence[object]) -> tuple[int, ...]:
 
 
 GPU_MODEL = "accelerator_type:"
-"""Prefix of the resource by which Ray names the model of a node's GPUs."""
+"""Prefix of the Ray resource that contains the model of a node's GPUs."""
 
 
 @dataclass(frozen=True)
 class DriverResources:
-    """Resources that the study's own process holds on its node."""
+    """Resources that the driver (the study's own process) occupies on its node."""
 
     node: str
     """Ray's id of the node."""
@@ -167,12 +173,14 @@ def as_nodes(
     driver: DriverResources | None = None,
     leaving: Collection[str] = (),
 ) -> tuple[Node, ...]:
-    """Return the nodes that can have workers, named by host, or by address if two share a name.
+    """Return the nodes on which workers can run.
+
+    A node's name is its host name, or its address if several nodes have the same host name.
 
     Args:
-        entries: nodes as `ray.nodes` lists them.
-        driver: resources of the study's own process, which no worker gets.
-        leaving: ids of nodes that are about to go, where Ray starts nothing.
+        entries: nodes as listed by `ray.nodes`.
+        driver: resources occupied by the study's own process, which are subtracted.
+        leaving: ids of nodes that are about to be shut down, where Ray starts no workers.
     """
     alive = [entry for entry in entries if entry.get("Alive", True)]
     names = [entry.get("NodeManagerHostname", "") for entry in alive]
@@ -197,32 +205,32 @@ def as_nodes(
 
 
 NVIDIA_FOLDER, AMD_DEVICE = Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd")
-"""A folder with an entry for each GPU, missing in some containers; a device of AMD's driver."""
+"""Folder with an entry for each NVIDIA GPU (missing in some containers); device of AMD's driver."""
 MAX_NAMED_HOSTS = 4
-"""Number of hosts up to which a sentence names each."""
+"""Messages list the resources of each host if there are at most this many hosts."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Resources of the cluster, node by node."""
+    """Total resources of the cluster, by node."""
 
     nodes: tuple[Node, ...]
     memory_bytes: float
     knows_gpus: bool = True
-    """False if the GPUs cannot be counted without the driver's tools; none are then refused."""
+    """False if the GPUs could not be counted; groups are then not refused for lack of GPUs."""
     grows: bool = False
-    """Whether the cluster has an autoscaler, so that other nodes may join."""
+    """Whether the cluster has an autoscaler, so that nodes may be added."""
     driver: DriverResources | None = None
-    """Resources of the study's own process, which `nodes` leave out."""
+    """Resources occupied by the study's own process, which `nodes` do not include."""
 
     @property
     def cpus(self) -> int:
-        """CPU cores of all nodes."""
+        """Number of CPU cores of all nodes."""
         return int(sum(node.cpus for node in self.nodes))
 
     @property
     def gpus(self) -> int:
-        """GPUs of all nodes."""
+        """Number of GPUs of all nodes."""
         return int(sum(node.gpus for node in self.nodes))
 
     def document(self) -> dict[str, Any]:
@@ -230,20 +238,22 @@ class Capacity:
         return {"nodes": [{"cpus": node.cpus, "gpus": node.gpus} for node in self.nodes]}
 
     def num_fitting(self, placement: Placement) -> int:
-        """Return how many of a group's workers fit the empty nodes."""
+        """Return how many of a group's workers fit on each empty node, summed over the nodes."""
         return sum(node.room(placement) for node in self.nodes)
 
     def most_workers(self, placement: Placement) -> int:
-        """Return how many such workers fit on the empty cluster, in any number of groups."""
+        """Return how many workers of this kind fit on the empty cluster, in any number of
+        groups."""
         many = max(self.cpus, placement.num_workers)
         return self.num_fitting(replace(placement, num_workers=many))
 
     def most_groups(self, placement: Placement, slots: int) -> int:
-        """Return how many such groups fit on the empty cluster, from 1 to `slots`."""
+        """Return how many groups of this kind fit on the empty cluster: at least 1, at most
+        `slots`."""
         return max(1, min(slots, self.most_workers(placement) // placement.num_workers))
 
     def fits_together(self, placements: Iterable[Placement]) -> bool:
-        """Whether the groups can run at the same time."""
+        """Whether all these groups can run at the same time."""
         free = list(self.nodes)
         for placement in placements:
             nodes = lay_out(placement, free, self.nodes)
@@ -262,12 +272,12 @@ class Capacity:
         return num_nodes(placement, self.nodes) > 0
 
     def may_hold(self, placement: Placement) -> bool:
-        """Whether the group fits on the empty cluster, or on a cluster that can grow."""
+        """Whether the group fits on the empty cluster, or may fit after nodes are added."""
         return self.fits(placement) or (self.grows and not placement.shares_a_gpu)
 
     def refuse_infeasible(self, placement: Placement) -> None:
-        """Raise UserError for a group that does not fit on the empty cluster and for which it
-        cannot grow."""
+        """Raise UserError if the group does not fit on the empty cluster and no nodes can be
+        added."""
         if self.may_hold(placement):
             return
         if placement.shares_a_gpu:
@@ -304,8 +314,8 @@ class Capacity:
         )
 
     def _words(self) -> str:
-        """Return a description of the resources, by host if there are few hosts, and of the
-        driver."""
+        """Return a description of the cluster's resources, by host if there are few hosts, and of
+        those that the driver occupies."""
         hosts = len(self.nodes)
         said = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}, {self.gpus} GPUs on {hosts} host"
         said += "s" if hosts != 1 else ""
@@ -330,9 +340,9 @@ def num_local_cores() -> int:
 
 
 def local_capacity() -> Capacity:
-    """Return the resources that a Ray of our own would have on this machine.
+    """Return the resources that Ray would have if raybench started it on this machine.
 
-    GPUs are counted by the driver (NVML), as Ray and `raybench doctor` count them.
+    GPUs are counted by NVIDIA's driver (NVML), as Ray and `raybench doctor` do.
     """
     driver = nvml_sees()
     number = len(driver.names) or len(list(NVIDIA_FOLDER.glob("*")))

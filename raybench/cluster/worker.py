@@ -1,7 +1,7 @@
 """The train function of a worker group, which trains one run after another until told to close.
 
-Also the session's temporary folders, one on each host, which are removed with it; the next session
-removes those of a killed one.
+Also the temporary folders of a session, one on each host. They are removed when the session ends;
+if it was killed, the next session on the host removes them.
 """
 
 import contextlib
@@ -53,14 +53,16 @@ PREFIX = "raybench-"
 DATA = "data"
 """Folder below a host's scratch folder from which all its workers map their data."""
 ALIVE = "alive"
-"""File that is locked while the folder is in use; the system releases the lock of a process that
-ends, in any way."""
+"""File that is locked while the folder is in use; the operating system releases the lock when the
+process ends, even if it is killed."""
 
 
 @contextlib.contextmanager
 def own_scratch() -> Iterator[Path]:
-    """Create the driver's scratch folder, and delete the folders of killed sessions on this
-    host."""
+    """Context manager: create the driver's temporary folder and remove it afterwards.
+
+    Also removes the folders of killed sessions on this host.
+    """
     sweep()
     folder, alive = _hold(lambda: Path(tempfile.mkdtemp(prefix=PREFIX)))
     try:
@@ -74,8 +76,8 @@ _held: dict[Path, TextIO] = {}
 
 
 def on_this_host(scratch: str) -> Path:
-    """Return the session's scratch folder on this host: the driver's folder if it exists here,
-    otherwise one that this process creates and locks."""
+    """Return the session's temporary folder on this host: the driver's folder, `scratch`, if it
+    exists here, otherwise a folder that this process creates and locks."""
     own = Path(scratch)
     if own.is_dir():
         return own
@@ -103,13 +105,13 @@ def sweep() -> None:
 
 
 def _hold(make: Callable[[], Path]) -> tuple[Path, TextIO]:
-    """Return a new folder and its locked file; repeated if another session's sweep, which started
-    in between, has removed it."""
+    """Return a new folder and its locked file; try again if the `sweep` of another session has
+    removed the folder before it was locked."""
     while True:
         try:
             folder = make()
             file = (folder / ALIVE).open("w")
-        except (FileNotFoundError, FileExistsError):  # the latter while it is being removed
+        except (FileNotFoundError, FileExistsError):  # the latter while the folder is being removed
             continue
         fcntl.flock(file, fcntl.LOCK_SH)
         if os.fstat(file.fileno()).st_nlink:
@@ -118,35 +120,35 @@ def _hold(make: Callable[[], Path]) -> tuple[Path, TextIO]:
 
 
 EXCHANGE_VALUES, EXCHANGE_TIMEOUT_S = 512, 60.0
-"""Number of 8-byte values of a group's first exchange, and its timeout."""
+"""Number of 8-byte values that a new group exchanges as a test, and the timeout in seconds."""
 COMPARE_TIMEOUT_S = 5.0
 OUT_OF_MEMORY = re.compile(
     "OutOfMemoryError|MemoryError|ResourceExhaustedError"  # torch's own, Python's, TensorFlow's
     "|can't allocate memory|OOM when allocating"
     # CUDA itself, through torch's AcceleratorError or TensorFlow's InternalError; NCCL quotes it.
     "|[Oo]ut of memory|OUT_OF_MEMORY"
-    # cuBLAS, cuDNN until 8 and since 9; a handle is made when all else has its memory.
+    # cuBLAS, cuDNN until 8 and since 9; a handle is created after all else has its memory.
     "|STATUS_ALLOC_FAILED|ALLOCATION_FAILED|CUBLAS_STATUS_NOT_INITIALIZED when calling"
 )
-"""Names and texts of out-of-memory errors."""
+"""Matches the types and messages of out-of-memory errors."""
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Get commands from the pool and carry them out; runs on every rank of the group."""
+    """Execute commands from the pool until told to close; runs on every rank of the group."""
     with signal_handlers_ignored():
         _serve(config)
 
 
 def _serve(config: dict[str, Any]) -> None:
     pool, group = config["pool"], config["group"]
-    # TensorFlow writes a file per traced function and removes it when the process exits, but this
-    # process is killed with the session; the folder goes with it.
+    # TensorFlow writes a file per traced function and removes it when the process exits normally,
+    # but this process is killed at the end of the session, which removes this folder.
     scratch = on_this_host(config["scratch"])
     tempfile.tempdir = str(scratch)
     try:
         world = join_group(config["placement"], config["search_path"])
         try_exchange(world)
-    except UserError as error:  # new workers would not do better
+    except UserError as error:  # new workers would fail in the same way
         rank = ray.train.get_context().get_world_rank()
         next_command(pool, group, rank, 1, _report(error))
         return
@@ -189,18 +191,18 @@ def _serve(config: dict[str, Any]) -> None:
 
 
 def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> Command:
-    """Hand in the reply of a turn and return the next command."""
+    """Send the reply with number `turn` to the pool and return the next command."""
     command: Command | None = states.ask_pool(
         lambda: pool.exchange.remote(group, rank, turn, reply)
     )
-    while command is None:  # the pool has the reply
+    while command is None:  # the pool already has the reply, but no new command yet
         command = states.ask_pool(lambda: pool.exchange.remote(group, rank, turn, None))
     return command
 
 
 def _compare(pool: Any, group: int, position: Position) -> str | None:
-    """Return a sentence if the ranks cannot meet again; None otherwise, or if the pool answers too
-    late: the caller asks again."""
+    """Return a sentence if some ranks can never synchronize again; None otherwise, or if the pool
+    does not answer in time, since the caller asks again later."""
     try:
         asked = pool.compare.remote(group, position)
         sentence: str | None = ray.get(asked, timeout=COMPARE_TIMEOUT_S)
@@ -210,7 +212,7 @@ def _compare(pool: Any, group: int, position: Position) -> str | None:
 
 
 _noted: set[str] = set()
-"""Remarks that this process has sent to the driver."""
+"""Remarks for the user that this process has already sent to the driver."""
 
 
 class _Run:
@@ -303,15 +305,20 @@ class _Run:
 
 
 def join_group(placement: Placement, search_path: str) -> DistributedContext:
-    """Return this worker's place in its group; called inside a Ray Train worker."""
+    """Return this worker's rank and device in its group; called inside a Ray Train worker.
+
+    Args:
+        placement: the workers of the group.
+        search_path: folder with the user's modules, which is added to `sys.path`.
+    """
     import ray.train
 
     framework, gpus = placement.framework, placement.gpus_per_worker
-    if not gpus:  # Ray leaves it as it is, so that a worker of CPUs would see every GPU
+    if not gpus:  # Ray does not set the variable, so a CPU worker would see every GPU
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
     if search_path not in sys.path:
-        sys.path.insert(0, search_path)  # where a user's own `module:Class` lies
+        sys.path.insert(0, search_path)
     context = ray.train.get_context()
     device = "cpu"
     if framework == "torch":
@@ -332,9 +339,9 @@ def join_group(placement: Placement, search_path: str) -> DistributedContext:
 
 
 def try_exchange(world: DistributedContext) -> None:
-    """Exchange 4 KB with the other workers; UserError after `EXCHANGE_TIMEOUT_S`.
+    """Exchange 4 KB with the other workers; raise UserError if it takes over EXCHANGE_TIMEOUT_S.
 
-    The first exchange builds the connections (NCCL, gloo). If it hangs, so would every run, and
+    The first exchange sets up the connections (NCCL, Gloo). If it hangs, every run would hang, and
     the framework's own timeout is half an hour or more.
     """
     if world.num_workers == 1:
@@ -357,7 +364,7 @@ ALL_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set
 
 
 def pin(cores: tuple[int, ...]) -> None:
-    """Pin every thread of this process to `cores`; without any, to all cores."""
+    """Pin every thread of this process to `cores`; if `cores` is empty, allow all cores."""
     if not hasattr(os, "sched_setaffinity"):
         return
     for task in Path("/proc/self/task").iterdir():
@@ -374,7 +381,7 @@ def _measure(command: protocol.Measure, world: DistributedContext) -> protocol.M
 
 
 def _own_cores(world: DistributedContext) -> set[int]:
-    """Return the cores that this worker may use: those next to its GPUs, if it has any."""
+    """Return the cores that this worker may use: those near its GPUs if known, otherwise all."""
     near = {core for index in world.gpus for core in cores_near(index)}
     return ALL_CORES & near or ALL_CORES
 
@@ -405,7 +412,7 @@ def _report(error: Exception) -> Crashed:
     lines = str(error).strip().splitlines()
     return Crashed(
         failure="oom" if is_memory else "error",
-        # Here, because the driver's environment may have other secrets.
+        # Redacted here, because only this process knows the secrets of its environment.
         message=redact_text(f"{name}{lines[0] if lines else ''}".rstrip(": "), os.environ),
         traceback=redact_text(traceback.format_exc(), os.environ),
     )

@@ -1,4 +1,4 @@
-"""A worker group: a trainer of Ray Train that stays alive and whose workers wait for commands."""
+"""A worker group: a Ray Train trainer that stays alive and whose workers wait for commands."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,9 @@ from raybench.stats.record import Failure
 from raybench.training.ranks import Position, parting
 
 NODE_ID = "ray.io/node-id"
-"""The label by which Ray knows every node, and puts a worker there."""
+"""Label that Ray gives every node; selecting it starts a worker on that node."""
 NOMINAL_CPU = 0.001
-"""Reserved per worker if the pool itself distributes the cores of a single node."""
+"""CPUs reserved in Ray per worker on a single node, whose cores the pool itself distributes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,33 +38,33 @@ class PoolOptions:
     search_path: str
     """Folder of the user's own modules (`module:Class`)."""
     is_local: bool
-    """Whether it is a Ray of our own, which has one node and does not grow."""
+    """Whether raybench has started Ray itself, on this machine only."""
     scales: bool = False
     """Whether the cluster has an autoscaler."""
     setup_s: float = 0.0
     """Seconds that a node may take to install the job's runtime environment."""
     driver: DriverResources | None = None
-    """Resources that the driver holds on a node."""
+    """Resources that the driver occupies on its node; None if it occupies none."""
     interface: str | None = None
-    """Network interface that the user named for all hosts; None finds each host's."""
+    """Network interface that the user has set for all hosts; None detects it on each host."""
     pool: Any = None
-    """Handle of the pool's actor; None until it runs."""
+    """Handle of the pool's actor; None until the actor runs."""
 
 
 def build_trainer(
     number: int, placement: Placement, options: PoolOptions, nodes: Sequence[str] = ()
 ) -> Any:
-    """Return a trainer whose workers serve the pool.
+    """Return a Ray Train trainer whose workers wait for commands from the pool.
 
     Args:
         number: number of the group.
-        placement: its workers.
+        placement: framework, number and resources of the workers.
         options: options of the pool.
-        nodes: Ray's id of every worker's node; not used on a Ray of our own, which has one.
+        nodes: Ray's id of every worker's node; ignored if `options.is_local`.
     """
     import ray.train
 
-    # On a cluster Ray must reserve a worker's cores, or other jobs would take them.
+    # On a cluster, Ray must reserve the workers' cores, or other jobs would take them.
     resources: dict[str, float] = {
         "CPU": NOMINAL_CPU if options.is_local else placement.cpus_per_worker
     }
@@ -90,7 +90,7 @@ def build_trainer(
         "run_config": ray.train.RunConfig(
             name=f"group-{number}",
             storage_path=options.scratch,
-            # The pool decides whether a group is started again; Ray would repeat it without end.
+            # The pool decides whether to start a group again; Ray would retry forever.
             failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
         ),
     }
@@ -105,7 +105,7 @@ def build_trainer(
 
 
 def trainer_class(framework: str) -> Any:
-    """Import a framework's trainer, which takes seconds the first time."""
+    """Return the trainer class for a framework; its first import takes seconds."""
     if framework == "python":
         return internals.plain_trainer()
     if framework == "torch":
@@ -118,7 +118,7 @@ def trainer_class(framework: str) -> Any:
 
 
 POLL_S = 20.0
-"""Seconds after which a request for a command returns empty, and the worker asks again."""
+"""Seconds after which `exchange` returns without a command, and the worker asks again."""
 START_TIMEOUT_S = 180.0
 SETTLE_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 20.0
@@ -126,10 +126,10 @@ LIFE_SIGN_TIMEOUT_S = 30.0
 
 
 class WorkerGroup:
-    """The pool's side of one group; lives in the pool's event loop.
+    """The pool's side of one group; runs in the pool's event loop.
 
-    `trainer.fit()` blocks while the group lives, so it has a thread of its own. When it returns or
-    raises, the group is gone, and calls that wait for a reply raise the reason.
+    `trainer.fit()` blocks while the group is alive, so it runs in its own thread. Once `fit`
+    returns or raises, the group is gone, and calls that wait for a reply raise RunFailed.
     """
 
     def __init__(
@@ -139,38 +139,38 @@ class WorkerGroup:
         options: PoolOptions,
         nodes: Sequence[str] = (),
     ) -> None:
-        """Take the arguments of `build_trainer`; `start` starts the workers."""
+        """Create a group without workers; `start` starts them. Arguments: see `build_trainer`."""
         self.placement = placement
         self.cores: list[tuple[str, int]] = []
-        """(node, core) of every core that the present run is pinned to."""
+        """(node, core) of every core that the current run is pinned to."""
         self._number, self._options, self._planned = number, options, nodes
         self._loop = asyncio.get_running_loop()
         self._inbox: list[asyncio.Queue[Command]] = [
             asyncio.Queue() for _ in range(placement.num_workers)
         ]
         self._turns = [0] * placement.num_workers
-        """Number of replies that each rank has handed in."""
+        """Number of replies received from each rank."""
         self._following: dict[int, asyncio.Task[Command]] = {}
-        """Next command of each rank."""
+        """Task that waits for the next command, by rank."""
         self._members: dict[int, Ready] = {}
         self._printed: list[bytes] = []
         self._replies: dict[int, Reply] = {}
         self._positions: dict[int, Position] = {}
-        """Positions of the ranks in a user's own training loop."""
+        """Position of each rank in a user's own training loop."""
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
         self.ended = asyncio.Event()
-        """Set when its workers are gone, for any reason."""
+        """Set when the workers are gone, for any reason."""
         self._end_message = ""
         self._has_run = False
-        """Whether a run is open."""
+        """Whether a run was started and not finished."""
         self._trainer: Any = None
-        """Trainer that its thread runs; None before."""
+        """Trainer that runs in the group's thread; None before `start`."""
 
     async def start(self) -> None:
         """Start the workers and wait until all have sent `Ready`.
 
         Raises:
-            RunFailed: some did not; `close` ends the others.
+            RunFailed: some workers did not start in time; call `close` to end the others.
         """
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
         timeout_s = START_TIMEOUT_S + self._options.setup_s
@@ -178,7 +178,11 @@ class WorkerGroup:
         assert all(isinstance(reply, Ready) for reply in replies)
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
-        """Give rank r command r and wait for all replies."""
+        """Send `commands[r]` to rank r and return the replies of all ranks, by rank.
+
+        Raises:
+            RunFailed: a worker crashed, was lost, or did not answer within `timeout_s`.
+        """
         if self.ended.is_set():
             raise RunFailed("worker_lost", self._end_message)
         self._replies = {}
@@ -191,16 +195,16 @@ class WorkerGroup:
         return await self._wait(timeout_s, "did not answer")
 
     async def exchange(self, rank: int, turn: int, reply: Reply | None) -> Command | None:
-        """Take a worker's reply of a turn and return its next command.
+        """Receive a worker's reply and return its next command.
 
         Args:
             rank: rank of the worker.
-            turn: number of the reply, from 1. A turn that is repeated, because the answer was
-                lost, returns the same command.
-            reply: the reply; None if an earlier call has handed it in.
+            turn: number of the reply, from 1. A call that is repeated with the same `turn`,
+                because the answer was lost, returns the same command.
+            reply: the reply; None if it was sent in an earlier call.
 
         Returns:
-            The command; None if there is none within `POLL_S`: the worker asks again.
+            The command; None if there is none within POLL_S, after which the worker asks again.
         """
         if turn > self._turns[rank]:
             assert reply is not None
@@ -212,7 +216,7 @@ class WorkerGroup:
         return following.result() if following.done() else None
 
     def compare(self, position: Position) -> str | None:
-        """Take a rank's position; return a sentence if the ranks cannot meet again."""
+        """Record a rank's position; return a sentence if some ranks can never synchronize again."""
         self._positions[position.rank] = position
         return parting(self._positions.values())
 
@@ -232,26 +236,31 @@ class WorkerGroup:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
 
     async def settle(self) -> bool:
-        """End a run that is still open and free its cores; return whether another can start."""
+        """End the run if it is still open, and free its cores.
+
+        Returns:
+            Whether the group can take another run.
+        """
         if self._has_run:
             try:
                 replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
             except RunFailed:
                 return False
             if not all(isinstance(reply, protocol.Finished) for reply in replies):
-                return False  # the workers were busy with the command before
+                return False  # the workers were still busy with the previous command
         self.cores = []
         return not self.ended.is_set()
 
     async def wait_for_end(self) -> None:
-        """Wait until its workers are gone, at most CLOSE_TIMEOUT_S."""
+        """Wait until the workers are gone, at most CLOSE_TIMEOUT_S."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.ended.wait(), CLOSE_TIMEOUT_S)
 
     async def close(self, *, force: bool) -> None:
-        """End the workers: by command, or by killing them if `force` or if they hang.
+        """End the workers: by a `Close` command, or by killing them if `force` or if they hang.
 
-        If Ray takes longer than this waits (a lost host), `ended` is set later.
+        If workers take longer to end than CLOSE_TIMEOUT_S (a lost host), this method returns, and
+        `ended` is set later.
         """
         if not force:
             for inbox in self._inbox:
@@ -260,14 +269,14 @@ class WorkerGroup:
         if not self.ended.is_set():
             for member in self._members.values():
                 ray.kill(member.actor, no_restart=True)
-            # Those that have not sent `Ready`, too.
+            # Also end workers that have not sent `Ready` yet.
             await asyncio.to_thread(internals.end_workers, self._trainer)
             await self.wait_for_end()
 
     def take_printed(self, *, is_lost: bool = False) -> bytes:
-        """Return the output of its workers since the last call.
+        """Return what the workers have printed since the last call.
 
-        With `is_lost`, also the output that dead workers on this host have not handed in.
+        With `is_lost`, also what dead workers on this host had printed but not sent.
         """
         if is_lost:
             number = self.placement.num_workers
@@ -277,9 +286,12 @@ class WorkerGroup:
         return printed
 
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
-        """Choose cores to pin each rank to, other than those `taken`; none if there are too few.
+        """Choose the cores that each rank is pinned to, except those in `taken`.
 
-        Workers with GPUs share the cores next to their GPUs: one core would starve a GPU.
+        Workers with GPUs share all cores near their GPUs, because one core would starve a GPU.
+
+        Returns:
+            The cores of each rank; empty for all ranks if too few cores are free.
         """
         self.cores, chosen = [], []
         if self.placement.gpus_per_worker:
@@ -298,7 +310,7 @@ class WorkerGroup:
         return chosen
 
     def members(self) -> list[Ready]:
-        """Return the `Ready` of every rank."""
+        """Return the `Ready` message (host, process, device, cores) of every rank."""
         return [self._members[rank] for rank in sorted(self._members)]
 
     def nodes(self) -> list[str]:
@@ -317,8 +329,8 @@ class WorkerGroup:
             try:
                 return self._answered.result()
             except RunFailed as crash:
-                # In a collective the survivors of a lost worker raise errors before Ray has
-                # noticed the loss.
+                # If a worker is lost during a collective, the other workers raise errors before
+                # Ray has noticed the loss.
                 if await asyncio.to_thread(self._has_lost_a_worker):
                     raise RunFailed("worker_lost", internals.LOST) from crash
                 raise
@@ -327,9 +339,9 @@ class WorkerGroup:
         raise RunFailed(failure, f"the workers {problem} within {timeout_s:.0f} s")
 
     def _has_lost_a_worker(self) -> bool:
-        """Return whether the actor of a worker does not answer."""
+        """Return whether the actor of any worker does not answer."""
         if self.placement.num_workers == 1:
-            return False  # it has just answered
+            return False  # the only worker has just answered
         actors = [member.actor for member in self._members.values()]
         return internals.has_lost_one(actors, timeout_s=LIFE_SIGN_TIMEOUT_S)
 
@@ -346,7 +358,7 @@ class WorkerGroup:
 
 
 def end_message(error: Exception) -> str:
-    """Return in one line why a group has ended, from the error of its trainer."""
+    """Return one line on why a group has ended, derived from the error of its trainer."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     for line in lines:
         if UNREACHED in line:
