@@ -1,9 +1,10 @@
-"""Commands as user training loops: started, read line by line, and killed with all their children.
+"""User commands as training loops: start a command, read its reports, kill it with its children.
 
 A line of JSON on stdout is a report: `{"accuracy": 0.91, "samples": 50000, "train_s": 12.3}`.
-`samples` and `train_s` are optional and count since the previous line: without `samples` a line
-counts as one sample, without `train_s` all time since the previous line (for the first line since
-the start of the command) is training. A given `train_s` is valid whenever its line arrives.
+`samples` (training samples) and `train_s` (training seconds) are optional and count since the
+previous line, or since the start of the command. Without `samples` a line counts as one sample.
+Without `train_s` all time between the arrivals of the lines counts as training; a `train_s` is used
+as it is, even if its line arrives late.
 """
 
 import contextlib
@@ -40,45 +41,45 @@ logger = logging.getLogger(__name__)
 GRACE_S = 10.0
 """Seconds between SIGTERM and SIGKILL for a command and its children."""
 GUARD = 'read _; kill -TERM "-$0"; sleep 10; kill -KILL "-$0"'
-"""Shell script that ends the command's process group when the worker, and with it the pipe, is
-gone."""
+"""Shell script that ends the command's process group if the worker dies, which closes the script's
+stdin."""
 OPTIONAL_KEYS = ("samples", "train_s", "test")
-"""Keys that a line may have besides the metric."""
+"""Keys that a report may have in addition to the metric."""
 UNTIMED = (
     "the command does not say train_s, so all time between its lines counts as training, start-up "
     "and evaluation too; let it print the seconds it has trained since the line before"
 )
 SILENCE_S, TOGETHER_S = 1.0, 1e-3
-"""Lines that arrive within `TOGETHER_S` of each other after a gap of `SILENCE_S` come from a buffer
-or a history: their arrival does not tell when they were trained."""
+"""Lines that arrive within `TOGETHER_S` of each other after a gap of `SILENCE_S` were flushed from
+a buffer or printed at the end of training, so they cannot be timed by their arrival."""
 PARTS = ("val", "valid", "validation", "dev", "eval", "metric", "metrics")
-"""Prefixes that libraries put before the name of a validation metric."""
+"""Parts that libraries add to the name of a validation metric, as in `val/acc`."""
 EXCESS, EXCESS_S = 1.1, 0.5
 """Factor and seconds by which the sum of all `train_s` may exceed the run time of the command."""
 MAX_SAMPLES = 1e15
 MIN_TRAIN_S = 1e-6
-"""Training seconds of a line that says 0 or arrives with the previous line."""
+"""Training seconds of a report that says 0 or arrives together with the previous one."""
 CHUNK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4000
 MAX_KEYS = 12
-"""Keys of a line named in a sentence."""
+"""Maximum number of a line's keys that an error message lists."""
 POLL_S = 0.1
-"""Seconds between two exchanges of the states of all ranks."""
+"""Seconds between two exchanges of the ranks' states."""
 MAX_SHOWN = 200
-"""Characters of an error's last line in a sentence."""
+"""Maximum number of characters of the last stderr line in an error message."""
 
 
 def values_of(spec: RunSpec, learning_rate: float) -> dict[str, Any]:
-    """Return the values of the placeholders of a command, by name."""
+    """Return the values for the placeholders of a command, by key of the run spec."""
     content = flat(spec.model_dump(mode="json", exclude={"workload", "dataset", "objective"}))
     return content | {"global_batch_size": spec.global_batch_size, "learning_rate": learning_rate}
 
 
 def run_command(run: Run) -> None:
-    """Run the command of a run spec to its end, or until a report says stop.
+    """Run the command of a run spec until it ends or `Run.report` returns True.
 
-    A launched command runs on every rank, and rank 0 reports.
+    A `$torchrun` command runs once on every rank, and only rank 0's output is read for reports.
     """
     spec = run.spec
     words = words_of(spec.workload, values_of(spec, run.learning_rate))
@@ -103,7 +104,7 @@ def run_command(run: Run) -> None:
 
 
 class _RankState(IntEnum):
-    """State of the command of a rank."""
+    """State of a rank's command, as exchanged between ranks."""
 
     RUNNING = 0
     REPORTED = 1
@@ -112,21 +113,21 @@ class _RankState(IntEnum):
 
 
 class _Command:
-    """A command that runs, with its output."""
+    """A running command and the reports that it has printed."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", spec: RunSpec, began_s: float) -> None:
         self._process, self._errors = process, _Tail(process)
         self.reports, self.timing = _Reports(process, spec, began_s), _Timing(began_s)
 
     def next(self, timeout_s: float | None = None) -> "tuple[_Report | None, float | None]":
-        """Wait for a report.
+        """Wait for the next report.
 
         Returns:
             The report and its training seconds; None and None if the command has ended.
 
         Raises:
-            UserError: The command has failed, or has printed an invalid line.
-            queue.Empty: There is no report within `timeout_s` seconds.
+            UserError: The command has failed or has printed an invalid report.
+            queue.Empty: No report has arrived within `timeout_s` seconds.
         """
         report = self.reports.next(timeout_s)
         if report is not None:
@@ -135,13 +136,13 @@ class _Command:
         return None, None
 
     def next_of_ranks(self, run: Run) -> "tuple[_Report | None, float | None]":
-        """Wait until rank 0 reports or ends.
+        """Wait until the command of rank 0 reports or ends. Collective: all ranks must call it.
 
-        The ranks tell each other their state every POLL_S, so that all end where one fails.
+        The ranks exchange their states every POLL_S seconds, so that all stop if one fails.
 
         Returns:
-            Report of rank 0 (None on other ranks), and its training seconds; None and None if the
-            command has ended.
+            The report (None on ranks other than 0) and its training seconds (on all ranks); None
+            and None if the command of rank 0 has ended.
 
         Raises:
             UserError: The command has failed on a rank.
@@ -171,7 +172,7 @@ class _Command:
                 return report, rows[0][1] if states[0] is _RankState.REPORTED else None
 
     def _require_success(self, code: int) -> None:
-        """Raise UserError with the last line of stderr if the command has failed."""
+        """Raise UserError with the last line of stderr if the exit code is not 0."""
         if code == 0:
             return
         text = self._errors.text()
@@ -187,31 +188,31 @@ class _Command:
 
 @dataclass(frozen=True)
 class _Report:
-    """A line that reports the metric."""
+    """A line of output that reports the metric."""
 
     values: dict[str, Any]
     """Metric and optional keys by name."""
     at_s: float
-    """Arrival of the line, on `time.perf_counter`."""
+    """When the line arrived, in seconds of `time.perf_counter`."""
 
 
 class _Timing:
-    """Training seconds of the lines of a command, in order."""
+    """Computes the training seconds of each report of a command, in order."""
 
     def __init__(self, began_s: float) -> None:
         self.is_untimed = False
-        """Whether a line so far had no `train_s`."""
+        """Whether any report so far had no `train_s`."""
         self._began_s = self._before_s = began_s
         self._sum_s = self._silence_s = 0.0
         self._num_together = 0
 
     def train_s(self, report: _Report) -> float:
-        """Return the training seconds of a line: its `train_s`, or the time since the previous
-        line.
+        """Return the training seconds of a report: its `train_s`, or the time since the previous
+        report.
 
         Raises:
-            UserError: It has no `train_s` and cannot be timed, or all `train_s` so far exceed the
-                run time of the command.
+            UserError: The report has no `train_s` and cannot be timed, or all `train_s` so far add
+                up to more than the run time of the command.
         """
         gap_s, self._before_s = report.at_s - self._before_s, report.at_s
         is_together = gap_s < TOGETHER_S
@@ -220,7 +221,7 @@ class _Timing:
         train_s: float | None = report.values.get("train_s")
         if train_s is None:
             self.is_untimed = True
-            # Two in a row: a line may have had to wait for a core until the next one came.
+            # Two in a row, because the reader may once have been too late to tell two lines apart.
             if self._num_together > 1 and self._silence_s > SILENCE_S:
                 raise UserError(
                     f"the command's lines came together after {self._silence_s:.1f} s of silence "
@@ -242,10 +243,10 @@ class _Timing:
 
 
 class _Reports:
-    """The reports of a command, read in a separate thread.
+    """Reports of a command, read in a separate thread.
 
-    The thread records arrival times, as the search may be slow to ask for the next report. All
-    output of the command is passed on to the stdout of this process.
+    The thread records when each line arrives, because the search may be slow to ask for the next
+    report. All output of the command is also written to the stdout of this process.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", spec: RunSpec, began_s: float) -> None:
@@ -253,17 +254,17 @@ class _Reports:
         pattern = spec.objective.metric_pattern
         self._pattern = re.compile(pattern) if pattern else None
         self._other_keys: list[str] = []
-        """Keys of the first line of JSON, while no line has had the metric."""
+        """Keys of the first line of JSON without the metric, kept until a line has the metric."""
         self._num_found = 0
         self._found: queue.Queue[_Report | BaseException | None] = queue.Queue()
         _in_thread(self._read, process.stdout)
 
     def next(self, timeout_s: float | None = None) -> _Report | None:
-        """Return the next report, or None at the end.
+        """Wait for the next report; return None at the end of the output.
 
         Raises:
             UserError: A line is invalid.
-            queue.Empty: There is none within `timeout_s` seconds.
+            queue.Empty: No report has arrived within `timeout_s` seconds.
         """
         found = self._found.get(timeout=timeout_s)
         if isinstance(found, BaseException):
@@ -301,7 +302,7 @@ class _Reports:
                     self._num_found += 1
                     self._found.put(_Report(values, at_s))
             self._found.put(None)
-        except BaseException as error:  # noqa: BLE001 (raised where the next is waited for)
+        except BaseException as error:  # noqa: BLE001 (raised again by `next`)
             self._found.put(error)
 
     def _parse(self, line: str) -> dict[str, Any] | None:
@@ -311,7 +312,7 @@ class _Reports:
             return None
         value = values.get(self._metric, math.nan)
         if isinstance(value, list | dict):
-            return None  # settings, or a history of values
+            return None  # no report: printed settings, or a history of values
         if self._metric not in values:
             self._note_keys(values)
             return None
@@ -340,11 +341,11 @@ class _Reports:
             return None
 
     def _note_keys(self, values: dict[str, Any]) -> None:
-        """Keep the keys of the first line without the metric.
+        """Keep the keys of the first line of JSON without the metric, for the error message.
 
         Raises:
-            UserError: This is the second such line, no line has had the metric, and one of the keys
-                is the metric under another name, so that waiting would not help.
+            UserError: This is at least the second such line, no line has had the metric, and one of
+                the keys is probably the metric under another name, so that waiting would not help.
         """
         if self._num_found:
             return
@@ -373,14 +374,15 @@ def _is_number(value: object) -> bool:
 
 
 def _is_called(key: str, metric: str) -> bool:
-    """Return whether a key is a library's name for the metric: `val/acc`, `Accuracy`."""
+    """Return whether a key is a library's name for the metric, such as `val/acc` or `Accuracy` for
+    `accuracy`."""
     words = re.findall("[a-z0-9]+", re.sub("([a-z])([A-Z])", r"\1_\2", key).lower())
     stem = "_".join(word for word in words if word not in PARTS)
     return {"acc": "accuracy"}.get(stem, stem) == metric.lower()
 
 
 def _lines(stdout: IO[bytes]) -> Iterator[tuple[str, float]]:
-    """Yield the lines of a pipe, each with the arrival time of its end."""
+    """Yield the lines of a pipe, each with the time (`time.perf_counter`) when its end arrived."""
     rest = b""
     for chunk in _chunks(stdout):
         at_s = time.perf_counter()
@@ -394,15 +396,15 @@ def _lines(stdout: IO[bytes]) -> Iterator[tuple[str, float]]:
 
 
 class _Tail:
-    """Passes the stderr of a command on and keeps its end."""
+    """Copies a command's stderr to this process's stderr and keeps the last TAIL_BYTES."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._kept = b""
         self._thread = _in_thread(self._read, process.stderr)
 
     def text(self) -> str:
-        """Return the end of the output, once it is complete."""
-        self._thread.join(GRACE_S)  # a child that is still running may hold the pipe
+        """Return the end of stderr; call after the command has ended."""
+        self._thread.join(GRACE_S)  # a child process that still runs may keep the pipe open
         return self._kept.decode(errors="replace")
 
     def _read(self, stderr: IO[bytes]) -> None:
@@ -419,7 +421,7 @@ def _chunks(pipe: IO[bytes]) -> Iterator[bytes]:
 
 
 def _pass_on(content: bytes, descriptor: int) -> None:
-    """Write to the stdout (1) or stderr (2) of this process."""
+    """Write all of `content` to the stdout (descriptor 1) or stderr (2) of this process."""
     while content:
         content = content[os.write(descriptor, content) :]
 
@@ -434,10 +436,10 @@ def _in_thread(work: Callable[[Any], None], pipe: IO[bytes] | None) -> threading
 def _started(
     words: list[str], spec: RunSpec, more: Mapping[str, str] = MappingProxyType({})
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run a command in its own process group, which ends with the context; `more`: further
-    environment variables."""
+    """Run a command in its own process group, which is killed when the context exits; `more` holds
+    additional environment variables."""
     environment = os.environ | {
-        # The PATH of an active environment: its python, torchrun, accelerate.
+        # As in an activated environment, so that its python, torchrun and accelerate are found.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(spec.cpus_per_worker),

@@ -1,9 +1,9 @@
 """Facts about this machine: CPU cores, memory, disk, versions, and GPUs as seen by the driver
 (NVML), torch and TensorFlow.
 
-NVML neither wakes a GPU nor uses its memory. A framework does both, and a broken one ends its
-process, so it is queried in its own process, which takes seconds: `python -m
-raybench.training.machine torch` prints JSON.
+NVML neither initializes a GPU nor uses its memory. A framework does both, and a broken framework
+may crash the process, so each one is queried in its own process, which takes seconds:
+`python -m raybench.training.machine torch` prints JSON.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ from raybench.training.base import find_part
 logger = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S = 120.0
-"""Timeout of a query in seconds; importing a framework from a cold disk takes less."""
+"""Timeout in seconds of a query to a framework, longer than an import from a cold disk takes."""
 WORD_BITS = 64
 """CPU cores per word of the driver's affinity masks."""
 USED_SHARE = 0.25
-"""Share of a GPU's time or memory in use by others from which it is reported."""
+"""A GPU is reported as in use if others take at least this share of its time or memory."""
 LACKING = {
     "torch": "install the torch wheel for the driver's CUDA version (pytorch.org)",
     "tensorflow": (
@@ -47,7 +47,7 @@ LACKING = {
     ),
     "python": "install NVIDIA's driver",
 }
-"""Advice for a framework that sees none of the GPUs."""
+"""Advice to the user if a framework sees too few GPUs, by framework."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class GpusSeen:
     busy_percent: tuple[int, ...] = ()
     """Utilization of each GPU over the last second or less, in percent; from NVML only."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Known versions of `driver`, `cuda` (supported by the driver, or used by the framework build),
-    `cudnn`, `nccl` and the framework itself."""
+    """Versions, as far as known, of `driver`, `cuda` (from NVML the latest that the driver
+    supports, else the one the framework is built for), `cudnn`, `nccl` and the framework."""
     problem: str = ""
-    """Reason if nothing is known, otherwise empty."""
+    """Why nothing is known about the GPUs; empty if the query succeeded."""
 
 
 def nvml_sees() -> GpusSeen:
@@ -92,7 +92,7 @@ def nvml_sees() -> GpusSeen:
 def framework_sees(framework: str) -> GpusSeen:
     """Return the GPUs that a framework sees in the environment of this process; takes seconds.
 
-    For `python`, those of the driver.
+    For framework `python`, return the GPUs that the driver sees.
     """
     if framework == "python":
         return nvml_sees()
@@ -118,7 +118,8 @@ def framework_sees(framework: str) -> GpusSeen:
 def require_gpus(
     framework: str, number: int, seen: int, problem: str = "", *, host: str = ""
 ) -> None:
-    """Raise UserError if a framework sees fewer GPUs than its process was assigned."""
+    """Raise UserError if a framework sees fewer GPUs (`seen`) than its process was assigned
+    (`number`), or if `problem` says why that is unknown."""
     if seen >= number:
         return
     where = f" on host {host}" if host else ""
@@ -138,7 +139,7 @@ def require_gpus(
 
 
 def require_replicas(number: int, gpus: int) -> None:
-    """Raise UserError if a process sees fewer GPUs than it has replicas."""
+    """Raise UserError if a process has more replicas (`number`) than it sees GPUs."""
     if number > gpus:
         raise UserError(
             f"strategy single_process: {number} replicas need as many GPUs, and their process sees "
@@ -148,10 +149,10 @@ def require_replicas(number: int, gpus: int) -> None:
 
 
 class GpuLoad:
-    """Utilization of a GPU visible to this process, between two moments.
+    """Measures the mean utilization of a GPU between two calls.
 
-    The driver samples several times per second and keeps the last samples: a query takes less than
-    a millisecond and does not disturb the GPU.
+    The driver itself samples the utilization several times per second and keeps the latest samples.
+    Reading them takes less than a millisecond and does not disturb the GPU.
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -162,14 +163,14 @@ class GpuLoad:
         """Time stamp of the last sample read, in microseconds."""
 
     def begin(self) -> None:
-        """Discard the samples so far."""
+        """Start an interval: discard the samples so far."""
         self._samples()
 
     def share(self) -> float | None:
-        """Return the mean utilization (0 to 1) since `begin` or `share`.
+        """Return the mean utilization (0 to 1) since the last call of `begin` or `share`.
 
-        None without NVML or without samples. The driver keeps a few seconds: a longer interval is
-        represented by its end.
+        None if NVML or samples are missing. The driver keeps samples for a few seconds only, so of
+        a longer interval just the end is measured.
         """
         samples = self._samples()
         return sum(samples) / len(samples) / 100 if samples else None
@@ -199,7 +200,7 @@ def gpu_memory_bytes(index: int = 0) -> int:
 
 
 def cores_near(index: int) -> set[int]:
-    """Return the CPU cores near a visible GPU; empty if the driver does not report them."""
+    """Return the CPU cores near a visible GPU (NVML's CPU affinity); empty if unknown."""
     nvml, _ = _nvml()
     handle = _visible_gpu(nvml, index)
     if handle is None:
@@ -218,7 +219,7 @@ def cores_near(index: int) -> set[int]:
 
 
 def _nvml() -> tuple[Any, str]:
-    """Return the initialized `pynvml`, or None and the reason."""
+    """Return the initialized module `pynvml` and "", or None and the reason."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ModuleNotFoundError:
@@ -231,8 +232,8 @@ def _nvml() -> tuple[Any, str]:
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Return total and free memory of a GPU in bytes; 0 if not reported, as for a GPU that shares
-    the memory of the host."""
+    """Return total and free memory of a GPU in bytes; zeros if NVML does not report them, as for a
+    GPU that shares the memory of the host."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError as error:
@@ -242,7 +243,7 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
 
 
 def _busy_percent(nvml: Any, handle: Any) -> int:
-    """Return the utilization of a GPU in percent; 0 if not reported, as for a partition (MIG)."""
+    """Return the utilization of a GPU in percent; 0 if NVML does not report it (MIG)."""
     try:
         return int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except nvml.NVMLError:
@@ -250,10 +251,10 @@ def _busy_percent(nvml: Any, handle: Any) -> int:
 
 
 def _visible_gpu(nvml: Any, index: int) -> Any:
-    """Return NVML's handle of a GPU visible to this process, or None.
+    """Return NVML's handle of a GPU, or None; `index` counts the GPUs visible to this process.
 
-    NVML uses PCI bus order; CUDA puts the fastest GPU first unless CUDA_DEVICE_ORDER is PCI_BUS_ID,
-    which raybench sets for its workers.
+    NVML counts in PCI bus order. So does CUDA in raybench's workers, where CUDA_DEVICE_ORDER is set
+    to PCI_BUS_ID; by default CUDA puts the fastest GPU first.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [one.strip() for one in visible.split(",")] if visible is not None else []
@@ -273,23 +274,25 @@ Facts = dict[str, Any]
 """Facts about a host, as plain data that `raybench doctor --json` prints."""
 DISTRIBUTIONS = ("raybench", "ray", "torch", "tensorflow", "keras", "numpy")
 SAME_EVERYWHERE = ("python", "ray", "raybench")
-"""Packages that need the same version on all hosts: Ray refuses others, or runs fail."""
+"""Software whose version must be the same on all hosts; otherwise Ray refuses a host or runs
+fail."""
 PROBE_BYTES = 64 * 2**20
-"""Bytes written to measure the disk."""
+"""Bytes written to measure the speed of the disk."""
 SHARED = Path("/dev/shm")
 MIN_MEMORY_BYTES, MIN_DISK_BYTES = 2 * GIB, 2 * GIB
-"""Free memory and disk below which a host is reported: one worker and its data; results,
-checkpoints and Ray's logs."""
+"""Smallest free memory (for one worker and its data) and free disk space (for results, checkpoints
+and Ray's logs) of a host; less is reported as a problem."""
 MAX_SKEW_S = 1.0
-"""Largest clock difference in seconds that is not reported; records carry the time of day."""
+"""Largest clock difference between hosts, in seconds, that is no problem; records contain the time
+of day."""
 
 
 def machine_facts(*, is_quick: bool = False) -> Facts:
-    """Return the facts about this host; `disk_bytes_per_s` is the flushed write speed of its
-    temporary folder.
+    """Return the facts about this host; `disk_bytes_per_s` is the speed of writing to its temporary
+    folder, measured with fsync.
 
-    With `is_quick`, skips slow queries: the disk speed and, if the driver has no GPUs, the GPUs
-    that the frameworks see.
+    `is_quick` skips slow queries: the disk speed and, if the driver sees no GPUs, the GPUs that the
+    frameworks see.
     """
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
     driver, seen = nvml_sees(), {name: GpusSeen() for name in installed}
@@ -313,9 +316,9 @@ def machine_facts(*, is_quick: bool = False) -> Facts:
 
 
 def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
-    """Return the problems of a host, one sentence with a fix each.
+    """Return the problems of a host, each as a sentence with its fix.
 
-    `ray_gpus` is the number of GPUs that Ray has there; None without Ray.
+    `ray_gpus` is the number of GPUs that Ray has on the host; None without Ray.
     """
     gpus, there, said = facts["gpus"], _visible_gpus(facts), []
     if ray_gpus is not None and int(ray_gpus) != there and not gpus["nvml"]["problem"]:
@@ -349,7 +352,8 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
 
 
 def notes_of(facts: Facts) -> list[str]:
-    """Return notes about a host: GPUs in use by others, or hidden by CUDA_VISIBLE_DEVICES."""
+    """Return remarks about a host: GPUs in use by other processes, or hidden by
+    CUDA_VISIBLE_DEVICES."""
     number = len(facts["gpus"]["nvml"]["names"])
     used = used_gpus(GpusSeen(**facts["gpus"]["nvml"]))
     said = [f"host {facts['host']}: {used}"] if used else []
@@ -363,8 +367,10 @@ def notes_of(facts: Facts) -> list[str]:
 
 
 def used_gpus(driver: GpusSeen) -> str | None:
-    """Return a sentence about GPUs in use by other processes, or None; call before a worker uses
-    any."""
+    """Return a sentence about GPUs in use by other processes, or None.
+
+    Call before our own workers use a GPU: their use cannot be told from that of other processes.
+    """
     taken = [
         (total - free) / total if total else 0.0
         for total, free in zip(driver.memory_bytes, driver.free_bytes, strict=True)
@@ -388,8 +394,8 @@ def _visible_gpus(facts: Facts) -> int:
 
 
 def num_visible(number: int, visible: str | None) -> int:
-    """Return the number of GPUs that a value of CUDA_VISIBLE_DEVICES leaves visible; None means
-    unset."""
+    """Return how many of a host's `number` GPUs are visible if CUDA_VISIBLE_DEVICES has the value
+    `visible` (None: is not set)."""
     if visible is None:
         return number
     return min(number, sum(one.strip() not in ("", "-1") for one in visible.split(",")))
@@ -415,8 +421,8 @@ def problems_between(hosts: list[Facts]) -> list[str]:
 
 
 def _too_new(own: dict[str, str], driver: dict[str, str]) -> str:
-    """Return a remark if a framework is built for a later CUDA than the driver supports, otherwise
-    ""."""
+    """Return a remark in parentheses if a framework is built for a later major version of CUDA than
+    the driver supports, otherwise ""."""
     if "cuda" not in own or "cuda" not in driver:
         return ""
     if int(own["cuda"].partition(".")[0]) <= int(driver["cuda"].partition(".")[0]):

@@ -57,7 +57,7 @@ GRACE_S = 60.0
 LOOK_S = 1.0
 """Seconds between two checks of a loop that has not reported."""
 MAX_REASON = 200
-"""Maximum number of characters of a framework's error quoted in our error message."""
+"""Maximum number of characters of a framework's error in our message."""
 Strategy = Literal["ddp", "fsdp"]
 LEFT_BYTES = 2 * GIB
 """Bytes by which a process may grow over all its runs; more is a leak, and workers are replaced."""

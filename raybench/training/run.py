@@ -20,10 +20,9 @@ from raybench.training.steps import take_until, training_steps, warm_up_steps
 
 
 def baseline_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
-    """Return the mean of the values that `metric` averages if every answer were the mean label of
-    the split.
+    """Return the mean squared or absolute error of always predicting the mean label of the split.
 
-    NaN for metrics that do not need it.
+    NaN for metrics that average no such errors.
     """
     if metric.per_sample not in ("squared_error", "absolute_error"):
         return math.nan
@@ -36,10 +35,11 @@ def baseline_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
 def value_error(
     metric: Metric, total: float, squares: float, samples: float, baseline: float
 ) -> float | None:
-    """Return the standard error of a metric due to the sampling of its rows, in its own unit.
+    """Return the standard error of a metric on a finite sample, in the metric's unit.
 
-    By the delta method: half the change of `finish` over two standard errors of the mean. None for
-    a share, whose error is binomial, and if the error is not finite.
+    By the delta method, from the sums of the samples' values and of their squares: half the
+    difference of `Metric.finish` one standard error above and below the mean value. None if it is
+    not finite, and for metrics such as accuracy (`Metric.is_share`), whose error is binomial.
     """
     if metric.is_share:
         return None
@@ -51,16 +51,17 @@ def value_error(
 
 
 PILOT_STEPS = 50
-"""Steps within the first interval after which its speed is checked; the first check comes after one
-step, as the duration is unknown before."""
+"""Steps of the first interval after which the speed counts as known. Until then it is checked
+repeatedly, first after a single step, so that a slow run does not exceed its budget."""
 PILOT_SHARE = 8
-"""Share of the remaining budget (1 / 8) that may be trained until the next check, unless more than
-that has been trained already."""
+"""Divisor: the next check comes at 1 / 8 of the samples that fit into the budget, or at twice the
+samples so far if that is more."""
 EARLY_SHARE, LATE_SHARE = 0.98, 1.02
-"""Shares of the budget at which the last evaluation within it, or the first one after it, is
-scheduled; speeds vary a little."""
+"""Shares of the budget at which the last evaluation is scheduled: just before its end with
+`best_at_budget`, otherwise just after it. Not at 1, because the speed varies a little."""
 MAX_LATENESS = 1.5
-"""Multiple of the budget up to which an evaluation may be late."""
+"""Largest multiple of the samples within the budget at which an evaluation may come; one that would
+come later is moved to the end of the budget."""
 
 
 def run(
@@ -72,21 +73,21 @@ def run(
     *,
     resume: RunState | None = None,
 ) -> Iterator[Evaluation]:
-    """Train, and yield every evaluation; the last one carries `stop` or `failure`.
+    """Train, and yield every evaluation; the last one has `stop` or `failure` set.
 
-    All ranks run this in step: every decision is computed from numbers that all ranks share. The
-    caller ends a run early by closing the generator on all ranks after the same evaluation.
+    Collective: all ranks must run it; their decisions agree, as they are computed from numbers that
+    all ranks share. To end a run early, close the generator on all ranks after the same evaluation.
 
     With `best_at_budget` the trainer ends with the weights of the last evaluation within the
-    budget, the one of `best_value`, even if a later evaluation follows.
+    budget, which gave `best_value`, even if a later evaluation follows.
 
     Args:
         spec: The run spec.
         dataset: Data to train and evaluate on.
         trainer: Model in training.
         world: The workers of the group.
-        ledger: Seconds of every phase of this worker; starts at `resume.ledger` in a continued run.
-        resume: State after the last evaluation of a continued run; the caller has called
+        ledger: Seconds of this worker by phase; starts at `resume.ledger` in a resumed run.
+        resume: State of a resumed run after its last evaluation; the caller must have called
             `BaseTrainer.restore`.
     """
     earlier = resume.evaluations if resume else ()
@@ -118,8 +119,8 @@ def run(
             goal = _cut(goal, samples, train_seconds, spec)
         if recording:
             recording.begin()
-        # Ranks are told to continue at different moments: the barrier keeps any from training, or
-        # being timed, before all are told.
+        # The driver's command to continue reaches the ranks at different times: the barrier keeps
+        # them from training, and from counting training time, until all have received it.
         _wait_for_all(world)
         ledger.enter("train")
         chunk, seen = take_until(steps, min(goal, pilot) if pilot else goal - samples)
@@ -196,19 +197,18 @@ def run(
 
 
 def _cut(goal: int, samples: int, train_seconds: float, spec: RunSpec) -> int:
-    """Return the samples at the next evaluation: fewer than `goal` if training until then would
-    exceed the budget by far."""
+    """Return the number of samples at which to evaluate next: `goal`, or fewer if that would be
+    later than allowed (see MAX_LATENESS)."""
     fitting = max(_within_budget(samples, train_seconds, spec), samples + 1)
     is_late = spec.objective.kind == BUDGET or goal > MAX_LATENESS * fitting
     return min(goal, fitting) if is_late else goal
 
 
 def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
-    """Return the samples that can be trained on within the budget, at the speed so far.
+    """Return the number of samples that the run can train on within its budget at the speed so far.
 
-    With `best_at_budget` results after the budget do not count, so the last evaluation comes just
-    before it; with a target the run ends with the first evaluation after it. Computed from numbers
-    that all ranks share.
+    With `best_at_budget`, results after the end of the budget do not count, so the last evaluation
+    comes just before the end. With a target, the run ends with the first evaluation after the end.
     """
     share = EARLY_SHARE if spec.objective.kind == BUDGET else LATE_SHARE
     budget = share * spec.objective.max_train_seconds
@@ -218,7 +218,8 @@ def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
 def evaluate_split(
     dataset: Dataset, trainer: BaseTrainer, world: DistributedContext, part: str
 ) -> float:
-    """Return the metric on a whole split, sharded over the workers and reduced exactly."""
+    """Return the exact metric on a whole split, sharded over the workers. Collective: all ranks
+    must call it."""
     split = dataset.test if part == "test" else dataset.validation
     totals = trainer.evaluate(part, _rows(len(split), world))
     sums = np.sum(world.gather([totals.value, float(totals.samples)]), axis=0)
@@ -243,12 +244,13 @@ def _row(ledger: Ledger, trainer: BaseTrainer) -> list[float]:
 
 
 def _parts(rows: list[list[float]]) -> np.ndarray:
-    """Return a row per rank with the quantities whose differences are `Evaluation.rank_parts`."""
+    """Return a row per rank with the cumulative values whose increments are
+    `Evaluation.rank_parts`."""
     return np.array(rows)[:, [_NAMES.index(name) for name in (*CPU_NAMES, "input")]]
 
 
 class Recorded(TypedDict, total=False):
-    """Fields that `Recording` adds to an Evaluation."""
+    """Fields of an `Evaluation` that are only set with `record_steps`."""
 
     steps: StepTimes | None
     evenness: float | None
@@ -261,7 +263,7 @@ class Recorded(TypedDict, total=False):
 
 
 class Recording:
-    """Combines the records of all workers into one result that all ranks share."""
+    """Combines the measurements of all workers since the last evaluation, the same on all ranks."""
 
     def __init__(
         self, spec: RunSpec, trainer: BaseTrainer, world: DistributedContext, dataset: Dataset
@@ -274,12 +276,14 @@ class Recording:
         self._bytes = bytes_exchanged(spec, trainer.num_parameters)
 
     def begin(self) -> None:
-        """Start recording the GPU load; call before `BaseTrainer.train`, off the training clock."""
+        """Start recording the GPU load; call before `BaseTrainer.train` and before the ledger
+        enters `train`."""
         for gpu in self._gpus:
             gpu.begin()
 
     def end(self, steps: list[Step]) -> Recorded:
-        """Return the records of the steps of the last `train` call; a barrier for all ranks."""
+        """Return the measurements of the last `train` call, which took `steps`. Collective: all
+        ranks must call it."""
         known = [share for gpu in self._gpus if (share := gpu.share()) is not None]
         share = sum(known) / len(known) if known else None
         memory = self._trainer.memory_peak_bytes()
@@ -304,22 +308,24 @@ class Recording:
 
 
 def evenness(seconds: np.ndarray) -> float | None:
-    """Return the seconds of the fastest worker divided by those of the slowest; rows are workers,
-    columns are steps.
+    """Return the seconds of the fastest worker divided by those of the slowest.
 
-    Steps without a time on some worker are left out; None for one worker or no step.
+    `seconds` (workers, steps) are step times; steps with a NaN on any worker are left out. None for
+    one worker or no step.
     """
     known = seconds[:, ~np.isnan(seconds).any(axis=0)].sum(axis=1)
     return float(known.min() / known.max()) if len(known) > 1 and known.max() > 0 else None
 
 
 def _noise(parts: np.ndarray, wholes: list[float], counts: np.ndarray) -> NoiseSums | None:
-    """Return the sums over steps (columns) of the terms of all ranks (rows); None if there are
-    none."""
+    """Return the gradient noise estimates, summed over steps; None if there are none.
+
+    `parts` (`StepLog.part_squares`) and `counts` (samples) are (ranks, steps).
+    """
     terms = [
         terms_of_parts(part.tolist(), whole, [int(one) for one in count])
         for part, whole, count in zip(parts.T, wholes, counts.T, strict=bool(wholes))
-        if math.isfinite(whole)  # otherwise a step that fp16 skipped
+        if math.isfinite(whole)  # not finite: fp16 skipped the step
     ]
     return NoiseSums.of([one for one in terms if one is not None])
 

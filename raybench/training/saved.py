@@ -1,6 +1,6 @@
-"""Saved parts of a run: checkpoints, from which it can be continued, and the trained model.
+"""Saved parts of a run: checkpoints, from which the run can be resumed, and the trained model.
 
-All ranks decide alike when a run is saved.
+All ranks save at the same evaluations, since they decide by the same numbers.
 """
 
 from collections.abc import Mapping
@@ -24,21 +24,21 @@ from raybench.stats.record import Evaluation
 from raybench.training.base import DistributedContext, find_part
 
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
-"""Names of the files of a run's weights, in the format of the framework."""
+"""Name of the file of a run's weights, by framework."""
 DATA_FILE = "model.json"
-"""Name of the file with the facts about the data that the model needs (`ModelData`)."""
+"""Name of the file that describes the data to the model (`ModelData`)."""
 
 
 class RefusedStateError(UserError):
-    """A checkpoint is intact and belongs to the spec, but not to the model that is built now."""
+    """Raised for a checkpoint that belongs to the spec but cannot be loaded into the model."""
 
 
 class Trained:
-    """A saved model and facts about its data: `load_model(...).raybench`."""
+    """A saved model and a description of its data: `load_model(...).raybench`."""
 
     def __init__(self, model: Any, data: ModelData, framework: str) -> None:
         self.data = data
-        """Names of classes, tokens, scaling of labels and columns."""
+        """Class names, tokenization, and scaling of labels and columns."""
         self._model, self._predict = model, find_part(framework, "model").predict
 
     def outputs(self, samples: Any, *, batch_size: int = 256) -> Array:
@@ -51,7 +51,7 @@ class Trained:
         return np.concatenate(found)
 
     def predict(self, samples: Any, *, batch_size: int = 256) -> Array:
-        """Return predictions for new samples, see `ModelData.answers`."""
+        """Return predictions for new samples: `ModelData.answers` of the outputs."""
         return self.data.answers(self.outputs(samples, batch_size=batch_size))
 
 
@@ -103,7 +103,7 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
 
 
 def foreign_state_error(error: Exception) -> RefusedStateError:
-    """Return the error for a state that raybench has not written, such as one with code."""
+    """Return the error for a state that raybench has not written, such as a pickle with code."""
     kind = type(error).__name__
     return RefusedStateError(
         f"the checkpoint's weights are not what raybench writes, tensors and numbers ({kind}), and "
@@ -114,10 +114,10 @@ def foreign_state_error(error: Exception) -> RefusedStateError:
 
 
 class HasState(Protocol):
-    """Anything with a state: a `BaseTrainer` or an `OwnTrainer`."""
+    """Protocol of objects with a state to save: `BaseTrainer` and `OwnTrainer`."""
 
     def state(self) -> bytes | None:
-        """Return the state on rank 0; None if there is none."""
+        """Return the state on rank 0, or None if there is none; b"" on other ranks."""
         ...
 
 
@@ -126,11 +126,11 @@ class Snapshot(NamedTuple):
 
     state: RunState
     weights: bytes
-    """Result of `BaseTrainer.state`."""
+    """Result of `HasState.state`: weights, optimizer and random states."""
 
 
 class Checkpoints:
-    """Follows the evaluations of a run on each rank and saves its state at intervals."""
+    """Counts a run's time since its last checkpoint, on each rank, and saves its state when due."""
 
     def __init__(
         self, spec: RunSpec, world: DistributedContext, *, resume: RunState | None = None
@@ -142,8 +142,8 @@ class Checkpoints:
     def after(self, evaluation: Evaluation, trainer: HasState, ledger: Ledger) -> Snapshot | None:
         """Save the run after an evaluation if it continues and `checkpoint_every_s` have passed.
 
-        Call after each evaluation on every rank; only rank 0 returns a snapshot. The time counts as
-        phase `checkpoint`, in which the ledger is left.
+        Collective: call it after each evaluation on all ranks. Only rank 0 returns a snapshot, and
+        None if nothing was due. If the run was saved, the ledger is left in phase `checkpoint`.
         """
         self._curve.append(evaluation)
         every, now = self._spec.checkpoint_every_s, _work(evaluation.ledger)
@@ -159,12 +159,12 @@ class Checkpoints:
         self._saved_s = now
         if self._world.rank:
             return None
-        # Includes the seconds of saving: they are spent, whoever continues the run.
+        # Includes the seconds of saving, which have been spent also if the run is resumed.
         spent = evaluation.ledger | {"checkpoint": ledger.seconds("checkpoint")}
         curve = [*self._curve[:-1], replace(evaluation, ledger=spent)]
         return Snapshot(RunState.after(self._spec, curve), weights)
 
 
 def _work(ledger: Mapping[str, float]) -> float:
-    """Return the seconds that a restart would repeat, the same on all ranks in a merged ledger."""
+    """Return the seconds that a restart would have to repeat, from a ledger merged over ranks."""
     return ledger["train"] + ledger["eval"]
