@@ -1,1 +1,1 @@
-"""Datasets as numpy arrays, and the order their samples are seen in: no Ray, no framework."""
+"""Datasets as numpy arrays, and the order of their samples; imports neither Ray nor a framework."""

@@ -1,4 +1,4 @@
-"""`python -m raybench.data` is `raybench data`."""
+"""Makes `python -m raybench.data` the same as `raybench data`."""
 
 from raybench.commands.cli import run_module
 

@@ -1,15 +1,16 @@
 """The baseline: the metric of the best constant prediction, which ignores the inputs.
 
-The answer is learned from the training labels and judged on the validation labels: the most
-frequent class for accuracy (the five most frequent for top-5; a random one if that is no worse),
+The constant is computed from the training labels and evaluated on the validation labels: the most
+frequent class for accuracy (the five most frequent for top-5; random guessing if that is no worse),
 the frequencies of the classes or tokens for loss and perplexity, the mean for squared errors and
-the median for absolute errors. R² is 0 by definition.
+the median for absolute errors. The baseline of R² is 0 by definition.
 
-`objective.Baseline` also holds how far luck gets above it on n rows. If labels do not depend on
-inputs, answers that differ from the best constant one by d gain z sd(d) / sqrt(n) with z standard
-errors of luck, and lose in proportion to d**2 on average. At best that is z**2 / n of a mean
-squared error (and at most of an absolute error), z**2 / 2n nats of a loss, and z**2 (p + q) / (4 (p
-- q) n) of an accuracy, where p and q are the frequencies of the last named class and the next one.
+`objective.Baseline` also bounds how far predictions can exceed the baseline by chance on n rows. If
+the labels do not depend on the inputs, predictions that differ from the best constant by d gain
+z sd(d) / sqrt(n), where z is the number of standard errors of luck, and lose in proportion to d**2
+on average. The largest net gain is z**2 / n times the mean squared error (or at most times the
+mean absolute error), z**2 / (2 n) nats for a loss, and z**2 (p + q) / (4 (p - q) n) for an
+accuracy, where p and q are the frequencies of the last class that is predicted and of the next one.
 """
 
 import math
@@ -25,25 +26,27 @@ from raybench.spec.metric import Metric
 from raybench.spec.objective import BEST_OF_ALL, Baseline, Objective, share_error
 
 Floats = npt.NDArray[np.float64]
-ROWS_AT_ONCE = 2**16  # samples whose labels are read together: texts have as many as inputs
-DIGITS = 6  # digits of the value, the same on every machine: sums differ in the last digits
+ROWS_AT_ONCE = 2**16  # samples whose labels are read together; a text has a label for each token
+DIGITS = 6  # significant digits of the value; the last digits of sums differ between machines
 
 
 def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
-    """Return the baseline of a metric on the validation split, in the metric's unit.
+    """Return the baseline of a metric on the validation split, in the unit of the metric.
 
     Returns:
-        None for a workload's own metric, and for a classification whose labels are no classes.
+        None if the workload defines the metric itself, or if the labels of a classification are
+        not class numbers.
     """
     found = _of_split(metric, dataset, dataset.validation)
     return None if found is None else found.value
 
 
 def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | None]:
-    """Return the baselines on `validation` and `test` for a `resolved` objective.
+    """Return the baselines on the splits `validation` and `test` for a resolved objective.
 
-    A baseline is None where it is unknown, and without rows. A value that the user gave has only a
-    binomial error.
+    A baseline is None if it is unknown or the split is empty. If the user set the baseline value,
+    the result has no bound on gains by chance except a binomial error, if the metric is a
+    proportion.
     """
     metric, baseline_value = objective.judged_by, objective.baseline_value
     splits = {"validation": dataset.validation, "test": dataset.test}
@@ -63,16 +66,16 @@ def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | No
 
 
 class _ConstantAnswer(NamedTuple):
-    """Metric of a constant prediction on a split."""
+    """Metric of the best constant prediction on a split."""
 
     mean: float
-    """Mean value of the metric over samples, for a text over the means of its tokens."""
+    """Mean over the samples; a sample of several tokens counts with the mean over its tokens."""
     number: int
     """Number of labels."""
     luck: float | None
-    """Largest gain by chance at one standard error."""
+    """Largest gain by chance at one standard error; None if unknown."""
     level: float | None
-    """Value on the training labels, where classes may be equally frequent."""
+    """Metric on the training labels, if classes may be equally frequent; otherwise None."""
 
 
 def _of_split(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None:
@@ -96,19 +99,19 @@ def _of_split(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None
 
 
 def _of_numbers(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnswer:
-    """Return the best constant answer of a regression."""
+    """Return the metric of the best constant prediction for a regression."""
     is_absolute = metric.per_sample == "absolute_error"
     train = np.asarray(dataset.train.labels, np.float64)
     answer = np.median(train, axis=0) if is_absolute else train.mean(axis=0)
     errors = split.labels - answer
     if metric.per_sample != "loss" and dataset.label_scale is not None:
-        errors = errors * dataset.label_scale  # only the loss is in the scale of training
+        errors = errors * dataset.label_scale  # only the loss refers to standardized labels
     mean = float(np.mean(np.abs(errors) if is_absolute else errors**2))
     return _ConstantAnswer(mean, len(errors), mean / len(errors), None)
 
 
 def _of_classes(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnswer:
-    """Return the best constant answer of a classification or a language model."""
+    """Return the metric of the best constant prediction for classes or tokens."""
     assert dataset.num_classes is not None
     counts = np.zeros(dataset.num_classes, np.int64)
     for labels in _in_parts(dataset.train.labels):
@@ -134,7 +137,7 @@ def _of_classes(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnsw
 
 
 def _of_rarer_class(answers: int, counts: npt.NDArray[np.int64], number: int) -> float | None:
-    """Return the gain by chance from predicting the next most frequent class for some rows.
+    """Return the gain by chance from predicting the next most frequent class in some rows.
 
     None if the two classes may be equally frequent, since such predictions then cost nothing.
     """
@@ -145,14 +148,14 @@ def _of_rarer_class(answers: int, counts: npt.NDArray[np.int64], number: int) ->
 
 
 def _answers(metric: Metric) -> int:
-    """Return the number of classes that are named for a sample."""
+    """Return the number of classes that are predicted for a sample (1, or 5 for top-5)."""
     return 1 if metric.per_sample == "correct" else 5
 
 
 def _worth(metric: Metric, counts: npt.NDArray[np.int64]) -> Floats:
-    """Return the value of the answer for a sample of each class."""
+    """Return the value of the metric on a sample of each class for the best constant prediction."""
     if metric.per_sample == "loss":
-        # One more of each: a class without training samples has no infinite loss.
+        # One is added to each count, so that no class has an infinite loss.
         return -np.log((counts + 1) / float(np.sum(counts + 1)))
     most_frequent = np.argsort(-counts, kind="stable")
     worth = np.zeros(len(counts))
@@ -161,7 +164,7 @@ def _worth(metric: Metric, counts: npt.NDArray[np.int64]) -> Floats:
 
 
 def _in_parts(labels: Array) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield labels in chunks of (samples, tokens of a sample)."""
+    """Yield labels in chunks of shape (samples, labels per sample)."""
     for start in range(0, len(labels), ROWS_AT_ONCE):
         part = labels[start : start + ROWS_AT_ONCE]
         yield part.reshape(len(part), -1)

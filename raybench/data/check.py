@@ -1,7 +1,7 @@
-"""Checks of a dataset before anything trains, and warnings that every search prints.
+"""Checks of a dataset before training, and warnings about it that every search prints.
 
-The warnings are on samples that stand in two splits, compared by hashes of a part, and on classes
-that a split lacks.
+The warnings are about samples that occur in two splits (found by hashes of their inputs) and about
+classes that are missing from a split.
 """
 
 import itertools
@@ -17,31 +17,32 @@ from raybench.spec.errors import ErrorCode, UserError
 
 Bools = npt.NDArray[np.bool_]
 SAMPLES_TRIED = 8
-"""Samples of a split on demand that are read here, from its end to its start; all others are
-checked when they are read for training."""
-VALUES_AT_ONCE = 2**24  # values checked together: bounds the memory of the check to 16 MB
+"""Samples that are checked here in a split that is read on demand, evenly spaced and the last one
+first. The others are checked when training reads them."""
+VALUES_AT_ONCE = 2**24  # values checked together, to limit the memory of the check to 16 MB
 
 
 def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> None:
-    """Check that a model can be trained on and judged by a dataset.
+    """Check that a model can be trained and evaluated on a dataset.
 
-    All arrays are read once, and a few samples of inputs on demand.
+    All arrays are read once; of inputs that are read on demand, only a few samples are read.
 
     Args:
         dataset: The dataset.
-        source: Begins the sentence of an error: "load_dataset of workload my:Net".
-        is_own: Whether the user's own workload loads it, whose loss may ignore the labels.
+        source: Start of error messages, such as "load_dataset of workload my:Net".
+        is_own: Whether a user's workload loads the dataset, in which case its loss may ignore the
+            labels.
 
     Raises:
         UserError: A split is empty, splits differ in shape or type, or inputs, labels or weights
-            have values that they cannot have.
+            have invalid values.
     """
     # Tokens among named inputs cannot be distinguished from codes and masks.
     num_tokens = None if isinstance(dataset.train.inputs, dict) else dataset.num_tokens
     for name, split in dataset.splits.items():
         where = f"{source}: the {name} split"
         if len(split) == 0 and name == "test":
-            continue  # nothing is tested, and the answer says so
+            continue  # the winner is not tested, and the report says so
         if len(split) == 0:
             raise UserError(
                 f"{where} is empty; give it at least one sample.", ErrorCode.INVALID_DATA
@@ -59,13 +60,13 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
             if isinstance(one, np.ndarray):
                 _check_values(one, num_tokens, f"{where}{of_input}")
     if is_own and dataset.num_classes == 1:
-        return  # labels that the user's own loss ignores, as of an autoencoder
+        return  # a loss of the user's own may ignore the labels, as that of an autoencoder does
     labels, names = dataset.train.labels, dataset.class_names
     check_something_to_learn(dataset.task, labels, names, source)
 
 
 def _named(split: Split) -> dict[str, One]:
-    """Return the inputs by the words that name them in a sentence: none for the only one."""
+    """Return the inputs by their names in error messages; the name of a single input is empty."""
     if isinstance(split.inputs, dict):
         return {f"'s input {name}": one for name, one in sorted(split.inputs.items())}
     return {"": split.inputs}
@@ -83,7 +84,7 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
             ErrorCode.INVALID_DATA,
         )
     for name, one in own.items():
-        if 0 in one.shape[1:] or not (one.shape[1:] or name):  # (N,): named inputs only
+        if 0 in one.shape[1:] or not (one.shape[1:] or name):  # only named inputs may be (N,)
             raise UserError(
                 f"{where}{name} has inputs of shape {one.shape}; give (N, features) or images.",
                 ErrorCode.INVALID_DATA,
@@ -104,7 +105,7 @@ def _require_same(what: str, found: One, wanted: One) -> None:
 
 
 def _require_none(wrong: Bools, what: str, advice: str) -> None:
-    """Raise UserError if any sample is wrong; `wrong` is (N, ...), `what` begins the sentence."""
+    """Raise UserError if any value of `wrong` (N, ...) is true; `what` begins the message."""
     if wrong.any():
         samples = wrong.reshape(len(wrong), -1).any(axis=1)
         raise UserError(
@@ -152,7 +153,7 @@ _DIMENSIONS = {"classification": (1,), "regression": (1, 2), "language_modelling
 
 
 def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
-    """Raise UserError for labels that the task cannot have; `where` begins the sentence."""
+    """Raise UserError for labels that are invalid for the task; `where` begins the message."""
     labels, task = split.labels, dataset.task
     is_number = labels.dtype == np.float32 and task != "regression"
     if is_number or labels.ndim not in _DIMENSIONS[task]:
@@ -174,7 +175,7 @@ def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
         f"{where} has the label {labels.flat[np.argmax(wrong)]}",
         f"with num_classes {dataset.num_classes} they go from 0 to {dataset.num_classes - 1}",
     )
-    # They would count as samples without a mistake.
+    # Samples whose labels are all ignored would count as samples without errors.
     is_uncounted = (labels == IGNORED).reshape(len(labels), -1).all(axis=1)
     what = f"{where} has labels that are all {IGNORED}, so that no token counts"
     _require_none(is_uncounted, what, "leave these samples out")
@@ -183,7 +184,7 @@ def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
 def check_something_to_learn(
     task: Task, labels: Array, class_names: Sequence[str], source: str
 ) -> None:
-    """Raise UserError if all training samples have one label; `source` begins the sentence."""
+    """Raise UserError if all training samples have the same label; `source` begins the message."""
     counted = labels[labels != IGNORED] if task == "language_modelling" else labels
     if not len(counted) or not (counted == counted[0]).all():
         return
@@ -199,17 +200,18 @@ def check_something_to_learn(
     )
 
 
-MAX_ROWS = 20_000  # samples that are compared as a whole
-MAX_ROWS_HASHED = 1_000_000  # samples of a split that are compared with other splits
-KEY_BYTES = 512  # bytes from the middle of a large sample that are compared first
+MAX_ROWS = 20_000  # maximum number of samples that are compared with all their bytes
+MAX_ROWS_HASHED = 1_000_000  # maximum number of samples of a split that are compared at all
+KEY_BYTES = 512  # bytes from the middle of each sample that are compared first
 REPEATED = 50
-"""Training samples per different one from which on equal rows are no duplicates: values are few."""
+"""If the number of training samples is more than REPEATED times the number of distinct ones, equal
+samples are not reported as duplicates, because they are bound to occur."""
 Codes = npt.NDArray[np.int64]
 
 
 def leak_lines(dataset: Dataset) -> list[str]:
-    """Return a warning for each pair of splits that share samples, and for each class that a split
-    lacks."""
+    """Return warnings about equal training inputs, about samples that occur in two splits, and
+    about splits of a single class and classes that are not in training or have one sample."""
     return [*_all_equal(dataset.train), *_duplicates(dataset), *_lone_classes(dataset)]
 
 
@@ -235,7 +237,7 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
         there = np.flatnonzero(np.isin(keys[other], keys[name]))
         if not len(here):
             continue
-        # Samples with equal parts are compared as a whole.
+        # The samples whose middle bytes are equal are compared again, now with all their bytes.
         own = _keys(kept[name].take(here[:MAX_ROWS]))
         known = _keys(kept[other].take(there[:MAX_ROWS]))
         same = np.flatnonzero(np.isin(own, known))
@@ -253,7 +255,10 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
 
 
 def _keys(split: Split, *, most: int | None = None) -> Codes:
-    """Return a hash of the inputs of each sample, or of `most` bytes in their middle."""
+    """Return a hash of the inputs of each sample, or of only `most` bytes from their middle.
+
+    At most MAX_ROWS_HASHED samples are hashed: (samples,) int64.
+    """
     found = np.zeros(min(len(split), MAX_ROWS_HASHED), np.int64)
     for array in parts(split.arrays):
         rows = array[: len(found)].reshape(len(found), -1)
@@ -291,6 +296,6 @@ def _lone_classes(dataset: Dataset) -> Iterator[str]:
 
 
 def _some(names: Sequence[str], chosen: Codes) -> str:
-    """Return the names of some classes, for a sentence."""
+    """Return the names of the `chosen` classes as text for a message, at most five of them."""
     shown = ", ".join(f"'{names[number]}'" for number in chosen[:5])
     return shown + (f" and {len(chosen) - 5:,} more" if len(chosen) > 5 else "")

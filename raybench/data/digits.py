@@ -1,4 +1,4 @@
-"""Handwritten digits: MNIST (from disk, or downloaded once) and the 1,797 of scikit-learn."""
+"""Handwritten digits: MNIST (from disk, or downloaded once) and scikit-learn's 1,797 digits."""
 
 import contextlib
 import gzip
@@ -21,7 +21,7 @@ from raybench.data.memory import require_memory
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import DatasetSpec
 
-PIXELS_AT_ONCE = 2**22  # pixels scaled at a time: bounds the float32 copies to some 16 MB
+PIXELS_AT_ONCE = 2**22  # pixels scaled at a time, to limit the float32 copies to about 16 MB
 NPZ = "mnist.npz"
 IDX_FILES = (
     "train-images-idx3-ubyte",
@@ -40,8 +40,8 @@ NUM_VALIDATION = {"mnist": 5000, "digits": 360}
 def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.uint8]:
     """Scale (N, H, W) images to (N, size, size); None keeps their size.
 
-    Bilinear with aligned pixel centers; shrinking averages over all pixels. The same bytes on any
-    platform.
+    The interpolation is bilinear with aligned pixel centers, and antialiased when it shrinks
+    images. The result is the same to the byte on any platform.
     """
     num_images, height, width = images.shape
     if size is None or (height, width) == (size, size):
@@ -56,29 +56,29 @@ def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.ui
 
 
 def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
-    """Return weights (size_out, size_in) of input pixels in output pixels; rows sum to 1."""
+    """Return the weight of each input pixel in each output pixel, (size_out, size_in)."""
     scale = size_in / size_out
     centers = (np.arange(size_out) + 0.5) * scale - 0.5
-    # The border pixel goes on outside the image, so a center there is moved to the border.
+    # The image is extended by its border pixels: a center beyond the border is moved onto it.
     centers = np.clip(centers, 0, size_in - 1)
     distances = np.abs(centers[:, None] - np.arange(size_in)[None, :])
     weights = np.maximum(0, 1 - distances / max(1.0, scale))
     weights /= weights.sum(axis=1, keepdims=True)
-    # In whole 1/256 every product and sum fits float32's 24 bits exactly, so the pixels are
-    # the same regardless of the order in which a platform's matrix product adds them.
+    # With weights that are multiples of 1/256, every product and sum is exact in float32 (24 bits),
+    # so the pixels do not depend on the order in which a matrix product adds them.
     weights = np.rint(weights * 256) / 256
     weights[np.arange(size_out), weights.argmax(axis=1)] += 1 - weights.sum(axis=1)
     return np.asarray(weights, np.float32)
 
 
 def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
-    """Return the dataset of images (N, H, W), with a validation split that the seed holds out."""
+    """Hold out a validation split from `rest` by the seed, and scale all images (N, H, W)."""
     if spec.image_size is not None:
         num_bytes = (len(rest) + len(test)) * spec.image_size**2
         require_memory(num_bytes, f"dataset.image_size {spec.image_size}")
     size = num_of(spec.validation_size, len(rest), typical=NUM_VALIDATION[spec.name])
     validation, train = hold_out(rest, size, seed=spec.split_seed, source=spec.name)
-    # Scaled last, so that no two copies of the large images are held.
+    # Images are scaled last, so that memory never holds two copies of the large images.
     train, validation, test = (
         Split(resize(split.array, spec.image_size)[..., None], split.labels)
         for split in (train, validation, test)
@@ -87,14 +87,15 @@ def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
 
 
 def load_digits(spec: DatasetSpec) -> Dataset:
-    """Return 1,257 training, 360 validation and 180 test images of (size, size, 1), uint8."""
-    # Read from scikit-learn's file: importing scikit-learn takes a second in every worker.
+    """Return scikit-learn's digits: uint8 images (size, size, 1), by default 1,257 to train on,
+    360 for validation and 180 for the test."""
+    # The file is read directly, because importing scikit-learn takes a second in every worker.
     package = importlib.util.find_spec("sklearn")
     assert package is not None
     file = Path(str(package.origin)).with_name("datasets") / "data" / "digits.csv.gz"
     table = np.loadtxt(file, delimiter=",")
     pixels, digits = table[:, :-1], table[:, -1]
-    # Grey levels are whole numbers from 0 to 16; 8 is half of 16, for rounding.
+    # Gray levels are integers from 0 to 16; adding 8, half of 16, rounds the quotient.
     images = ((pixels.astype(np.int64) * 255 + 8) // 16).astype(np.uint8).reshape(-1, 8, 8)
     samples = Split(images, digits.astype(np.int64))
     # The test split is cut first, so it does not depend on the validation size.
@@ -103,9 +104,8 @@ def load_digits(spec: DatasetSpec) -> Dataset:
 
 
 def load_mnist(spec: DatasetSpec) -> Dataset:
-    """Return 55,000 training, 5,000 validation and the 10,000 official test images, uint8.
-
-    Images are (size, size, 1).
+    """Return MNIST: uint8 images (size, size, 1), by default 55,000 to train on, 5,000 for
+    validation and the 10,000 official test images.
 
     Raises:
         UserError: Files are missing or damaged, or the download fails.
@@ -116,7 +116,7 @@ def load_mnist(spec: DatasetSpec) -> Dataset:
 
 
 def _read_mnist() -> list[Array]:
-    """Return images and labels of the official training split, then of the official test split."""
+    """Return four arrays: the official training images and labels, test images and labels."""
     given, cache = os.environ.get("RAYBENCH_DATA"), Path(pooch.os_cache("raybench"))
     folder = Path(given) if given else cache
     for place in (folder, folder / "mnist"):
@@ -146,7 +146,8 @@ def _read_mnist() -> list[Array]:
 
 @contextlib.contextmanager
 def whole_file(file: Path, advice: str) -> Iterator[None]:
-    """Raise a UserError, which ends in `advice`, for what libraries raise for a damaged file."""
+    """Context manager: turn the errors that libraries raise for a damaged file into a UserError,
+    whose message ends in `advice`."""
     try:
         yield
     except UserError:
@@ -161,13 +162,16 @@ def whole_file(file: Path, advice: str) -> Iterator[None]:
 
 
 def read_mnist_npz(file: Path, advice: str = "copy it again") -> list[Array]:
-    """Return images and labels of the training split, then of the test split."""
+    """Return four arrays: training images and labels, test images and labels."""
     with whole_file(file, advice), np.load(file, allow_pickle=False) as arrays:
         return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
 
 
 def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
-    """Return the files of a folder, or None if one is missing; names that end in * may be .gz."""
+    """Return the paths of all named files in a folder, or None if one is missing.
+
+    For a name that ends in `*`, the file may also have the additional suffix `.gz`.
+    """
     found = []
     for name in names:
         ends = ("", ".gz") if name.endswith("*") else ("",)
@@ -177,10 +181,10 @@ def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
 
 
 def read_idx_files(files: Sequence[Path]) -> list[Array]:
-    """Return images and labels of the training split, then of the test split.
+    """Return four arrays: training images and labels, test images and labels.
 
     Raises:
-        UserError: A file is truncated, too long or of another format.
+        UserError: A file is truncated, too long or in another format.
     """
     arrays: list[Array] = []
     for images, labels in (files[:2], files[2:]):
@@ -196,12 +200,13 @@ def read_idx_files(files: Sequence[Path]) -> list[Array]:
 
 
 def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes, the format of MNIST, gzipped if its name ends in .gz."""
+    """Read a file in IDX, the format of MNIST, of unsigned bytes; decompress it if it is a .gz."""
     with whole_file(file, "copy it again"):
         content = file.read_bytes()
         if file.suffix == ".gz":
             content = gzip.decompress(content)
-    # Two zero bytes, type (8: bytes), number of dimensions; each dimension in 4 bytes; the values.
+    # Format: two zero bytes, the type (8 is uint8), the number of dimensions, each dimension in 4
+    # bytes, then the values.
     start = 4 + 4 * num_dimensions
     shape = tuple(int(size) for size in np.frombuffer(content[4:start].ljust(start - 4), ">u4"))
     if content[:4] != bytes([0, 0, 8, num_dimensions]) or len(content) - start != math.prod(shape):
@@ -210,5 +215,5 @@ def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
             "again.",
             ErrorCode.INVALID_FILE,
         )
-    # A copy, because an array on top of bytes is read-only and torch warns about those.
+    # Copied, because an array on top of `bytes` is read-only, which makes torch warn.
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()

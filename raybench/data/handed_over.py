@@ -1,4 +1,4 @@
-"""Data given to the Python API: written once to a file, which the sources then read."""
+"""Data passed to the Python API as objects: written to a file once, which is then read as usual."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -12,10 +12,10 @@ import pyarrow.parquet
 from raybench.data.dataset import Array, Dataset, Split
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
-FOLDER = "raybench-data"  # beside the results
+FOLDER = "raybench-data"  # next to the folder of results
 INPUTS, LABELS, WEIGHTS = "x", "y", "weight"
 PARTS = {"train": "train", "validation": "val", "test": "test"}
-"""Suffixes of the names of arrays, by split."""
+"""Suffixes of array names (`x_val`), by split."""
 TAKEN = (
     "a raybench.Dataset, arrays by name (x_train, y_train, ... or x, y), a DataFrame, a Dataset of "
     "torch or of Hugging Face"
@@ -27,14 +27,14 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
 
     Args:
         data: A Dataset, arrays by name, a DataFrame, or a dataset of torch or Hugging Face.
-        label: Column of the labels, or columns; of tables.
-        folder: Folder of the file, which is named by a digest of its content.
+        label: Column (or columns) of the labels in a table.
+        folder: Folder for the file, whose name is a digest of its content.
 
     Raises:
-        UserError: Data of another type, or samples that differ in type or length.
+        UserError: The data have another type, or samples differ in type or length.
     """
     named: dict[str, Any] = {} if label is None else {"label": label}
-    if hasattr(data, "save_to_disk"):  # Hugging Face, of one split or several
+    if hasattr(data, "save_to_disk"):  # Hugging Face: a Dataset, or a DatasetDict of splits
         splits = data.values() if isinstance(data, Mapping) else [data]
         name = "-".join(str(split._fingerprint) for split in splits)
         if not (path := folder / name).exists():
@@ -68,7 +68,7 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
 def _array(values: Any, name: str) -> Array:
     try:
         found = np.asarray(values)
-    except ValueError:  # ragged
+    except ValueError:  # samples of several lengths
         found = np.empty(0, object)
     if found.dtype.kind == "O":
         raise UserError(
@@ -89,7 +89,7 @@ def _table(frame: Any) -> Callable[[Any], None]:
 
 
 def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
-    """Write a file named by a digest of its content, and return its path."""
+    """Write a file whose name is a digest of its content, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".partial{end}"
     with partial.open("wb") as file:
@@ -100,7 +100,7 @@ def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
 
 
 def _of_dataset(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays of a `Dataset`, and the other keys of its spec."""
+    """Return the arrays of a `Dataset`, and the keys of `dataset` that describe them."""
     arrays: dict[str, Array] = {}
     spec: dict[str, Any] = {"task": data.task, "repeat": data.repeat}
     for part, end in PARTS.items():
@@ -128,13 +128,16 @@ def _of_dataset(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def _is_map_style(data: Any) -> bool:
-    """Return whether data are samples by number, as a map-style dataset of torch."""
+    """Return whether data are a map-style dataset of torch, which returns samples by index."""
     is_plain = isinstance(data, Mapping | list | tuple | str | bytes) or hasattr(data, "dtype")
     return not is_plain and hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
 
 def _of_samples(samples: Any, end: str) -> dict[str, Array]:
-    """Return the inputs and labels of (input, label) pairs; images get their channels last."""
+    """Return the arrays of a map-style dataset of (input, label) pairs, with image channels last.
+
+    `end` is the suffix of the array names.
+    """
     pairs = [samples[number] for number in range(len(samples))]
     if not pairs or not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
         raise UserError(

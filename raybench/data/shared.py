@@ -86,7 +86,8 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
-    """Write the arrays that all processes share, and `about`; `is_whole` says if these are all."""
+    """Write all arrays that can be shared, and the other fields; `is_whole` tells if that is all
+    of the dataset."""
     about = about_dataset(dataset) | {"is_whole": True}
     for name, one in all_arrays(dataset).items():
         is_labels = name.endswith("-labels")

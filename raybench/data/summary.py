@@ -1,4 +1,4 @@
-"""Summary of a file or folder for `raybench init`: kind, task, columns, classes and oddities."""
+"""Summary of a file or folder for `raybench init`: kind, task, columns, classes and anomalies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -39,36 +39,36 @@ from raybench.spec.errors import ErrorCode, UserError
 
 @dataclass(frozen=True, kw_only=True)
 class DataSummary:
-    """Summary of data for a space file, and sentences for the user."""
+    """Summary of a user's data: what a space file needs, and messages for the user."""
 
     kind: Literal["pictures", "table", "texts", "running text", "other"]
     dataset: dict[str, Any]
-    """The `dataset` of a space file."""
+    """Value of `dataset` in the space file."""
     task: Task
     num_train: int
-    """Training samples."""
+    """Number of training samples."""
     lines: list[str]
-    """Findings, for the screen."""
+    """Findings about the data, to print."""
     input_shape: tuple[int, ...] | None = None
-    """Shape of one sample, if known."""
+    """Shape of one sample; None if unknown, or if inputs have names."""
     notes: dict[str, str] = field(default_factory=dict)
-    """Comments on keys of `dataset`."""
+    """Comments for the space file, by key of `dataset`."""
 
 
 HUGGING_FACE = ("dataset_dict.json", "dataset_info.json", "state.json")
-"""Files of a folder that `save_to_disk` has written."""
+"""Files by which a folder written by Hugging Face's `save_to_disk` is recognized."""
 
 
 def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = None) -> DataSummary:
     """Summarize a file or folder.
 
     Args:
-        path: Data of any kind that raybench reads.
-        labels: Columns to learn, of a table or of arrays; by default found by name and content.
-        task: What to learn; by default found by the labels.
+        path: A file or folder of any kind that raybench reads.
+        labels: Label columns of a table, or label arrays; by default found by name and content.
+        task: Learning task; by default inferred from the labels.
 
     Raises:
-        UserError: There are no such data, or they are damaged or ambiguous.
+        UserError: The data do not exist, or are damaged or ambiguous.
     """
     kind = kind_of(path)
     if labels and kind in ("image_folder", "text"):
@@ -88,7 +88,7 @@ def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = Non
 
 
 def kind_of(path: Path) -> str:
-    """Return the dataset name (`csv`, `image_folder`, ...) that reads a file or folder."""
+    """Return the value of `dataset.name` (`csv`, `image_folder`, ...) for a file or folder."""
     if not path.exists():
         raise UserError(
             f"there is no file or folder {path} (from {Path.cwd()}); name your data, or "
@@ -116,7 +116,7 @@ def kind_of(path: Path) -> str:
 
 
 def summarize_dataset(dataset: Dataset, content: dict[str, Any]) -> DataSummary:
-    """Summarize a loaded dataset; `content` is the `dataset` of a space file."""
+    """Summarize a loaded dataset; `content` is the value of `dataset` for the space file."""
     train = dataset.train
     path = content.get("path", dataset.name)
     check_something_to_learn(dataset.task, train.labels, dataset.class_names, str(path))
@@ -144,7 +144,7 @@ def summarize_dataset(dataset: Dataset, content: dict[str, Any]) -> DataSummary:
 def _content(
     name: str, path: Path, label: str | list[str] | None, task: Task | None
 ) -> dict[str, Any]:
-    """Return the `dataset` of a space file, with the label and task that the user gave."""
+    """Return the value of `dataset` for the space file; None values are left out."""
     content = {"name": name, "path": str(path), "label": label, "task": task}
     return {key: value for key, value in content.items() if value is not None}
 
@@ -166,7 +166,7 @@ def _summarize_tables(
         tables, _ = open_huggingface(DatasetSpec.model_validate(content))
     else:
         tables = open_tables(name, str(path))
-    # Read first: the column of the label is found by content.
+    # Texts are read as numbers and dates first, because the label column is found by content.
     labels = _label_columns(tables["train"], labels)
     asked = DatasetSpec.model_validate(content | {"label": _one_or_all(labels) or "?"})
     tables = read_written(asked, tables, said.append)
@@ -230,7 +230,7 @@ def _capitalized(sentence: str) -> str:
 
 
 def _label_columns(table: Table, given: Sequence[str]) -> list[str]:
-    """Return the columns that `--label` names; `a,b` is two where no column is called so."""
+    """Return the columns given by `--label`; `a,b` means two columns unless one has that name."""
     names = set(table.schema.names)
     return [
         name
@@ -241,13 +241,13 @@ def _label_columns(table: Table, given: Sequence[str]) -> list[str]:
 
 TYPICAL_LABELS = ("label", "labels", "class", "target", "y")
 TYPICAL_TEXTS = ("text", "review", "sentence", "comment", "content", "body", "document", "message")
-MAX_CANDIDATE_CLASSES = 50  # different texts of a column that may be classes
+MAX_CANDIDATE_CLASSES = 50  # distinct values of a column up to which they may be classes
 
 
 def _find_columns(table: Table, labels: list[str], task: Task | None) -> dict[str, Any]:
-    """Return the columns of label, text and image by the keys of `dataset`.
+    """Return the values of `label`, `text` and `image` for the key `dataset`.
 
-    A label that is not given is found by its name, or if only one column can be the label.
+    If no label is given, it is the column with a typical name, or the only possible column.
     """
     names = table.schema.names
     pictures, written = [name for name in names if _is_image(table, name)], _long_texts(table)
@@ -273,7 +273,7 @@ def _find_columns(table: Table, labels: list[str], task: Task | None) -> dict[st
 
 
 def _candidates(table: Table, names: list[str]) -> str:
-    """Return which of the columns may be the label, for a sentence."""
+    """Return the columns that may be the label, as text for an error message."""
     shown = []
     for name in names:
         if not table.is_text(name) and not is_number_type(table.kind(name)):
@@ -288,7 +288,7 @@ def _candidates(table: Table, names: list[str]) -> str:
 
 
 def _long_texts(table: Table) -> list[str]:
-    """Return the columns of texts that are more than names."""
+    """Return the columns of texts that are too long to be names."""
     return [
         name
         for name in table.schema.names
@@ -300,11 +300,11 @@ def _is_image(table: Table, name: str) -> bool:
     if is_number_type(table.kind(name)):
         return False
     try:
-        require_image_column(table, name)  # first: rows of lists are long to read
+        require_image_column(table, name)  # before reading rows: columns of lists are slow
         values = [value for value in table.head(name).to_pylist() if value]
         if table.is_text(name):
             return bool(values) and all(map(images.is_image, values))
-        if values and isinstance(values[0], bytes):  # or a hash, or an array
+        if values and isinstance(values[0], bytes):  # bytes may also be a hash or an array
             images.read_head(values[0], name)
     except (UserError, images.ImageError):
         return False
@@ -312,7 +312,7 @@ def _is_image(table: Table, name: str) -> bool:
 
 
 def _label_lines(spec: DatasetSpec, labels: Labels, members: list[Member]) -> list[str]:
-    """Return the distribution of the training labels, and how many rows the splits have.
+    """Return lines about the distribution of the training labels and the sizes of the splits.
 
     Raises:
         UserError: All training labels are the same.
@@ -335,11 +335,11 @@ def _label_lines(spec: DatasetSpec, labels: Labels, members: list[Member]) -> li
     return [*lines, f"Rows: {', '.join(parts)}."]
 
 
-MAX_CLASSES_SHOWN = 12  # classes listed; of more only the most and the least frequent
+MAX_CLASSES_SHOWN = 12  # if there are more, only the most and least frequent are listed
 
 
 def _class_lines(begin: str, names: Sequence[str], labels: Array) -> list[str]:
-    """Return the samples of each class, the most frequent first, and how balanced they are."""
+    """Return lines with the sample count of each class (most frequent first) and the balance."""
     counts = np.bincount(labels, minlength=len(names))
     order = np.argsort(-counts, kind="stable")
     left_out = len(order) - MAX_CLASSES_SHOWN
@@ -365,7 +365,7 @@ def _class_lines(begin: str, names: Sequence[str], labels: Array) -> list[str]:
 
 
 def _number_line(column: str, values: Array) -> str:
-    """Return a sentence on labels of a regression."""
+    """Return a sentence about the distribution of the labels of a regression."""
     return (
         f"label {column}: numbers from {values.min():.5g} to {values.max():.5g}, mean "
         f"{values.mean():.5g}, standard deviation {values.std():.5g} (what always answering the "
@@ -374,7 +374,7 @@ def _number_line(column: str, values: Array) -> str:
 
 
 SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
-"""Sizes in pixels that images of many sizes may be scaled to."""
+"""Sizes in pixels to which images are scaled if they have several sizes."""
 
 
 def _summarize_image_folder(path: Path, task: Task | None) -> DataSummary:
@@ -400,7 +400,10 @@ def _summarize_image_folder(path: Path, task: Task | None) -> DataSummary:
 def _summarize_images(
     spec: DatasetSpec, content: dict[str, Any], tables: Tables, lines: list[str], said: list[str]
 ) -> DataSummary:
-    """Summarize a table of images; `lines` come first, `said` are sentences on its columns."""
+    """Summarize a table of images.
+
+    The summary begins with `lines` and ends with the sentences `said` about columns.
+    """
     assert spec.image is not None
     columns, _ = find_roles(spec, tables, said.append)
     labels = read_labels(tables, columns, spec.task, are_pictures=True)
@@ -422,14 +425,14 @@ def _summarize_images(
 def _image_sizes(
     content: dict[str, Any], pictures: list[images.Picture], total: int
 ) -> tuple[tuple[int, int, int], list[str]]:
-    """Return the shape of the decoded images, and sentences on their sizes.
+    """Return the shape of the decoded images, and lines about their sizes.
 
-    Where they have several sizes, `content` gets the key `image_size`: the largest of SIZES that
-    half of them have, or more.
+    If the images have several sizes, set `image_size` in `content` to the largest of SIZES that
+    at least half of them have on their shorter side.
 
     Args:
-        content: `dataset` of the space file.
-        pictures: Images to look at.
+        content: Value of `dataset` for the space file.
+        pictures: Images to examine.
         total: Number of all images.
     """
     found = []
@@ -460,7 +463,7 @@ def _image_sizes(
     return form.shape, lines
 
 
-WINDOW_LENGTH = 128  # tokens of a window of running text
+WINDOW_LENGTH = 128  # tokens per sample into which running text is cut
 
 
 def _summarize_texts(path: Path, task: Task | None) -> DataSummary:
@@ -479,7 +482,7 @@ def _summarize_texts(path: Path, task: Task | None) -> DataSummary:
         share, splits = 1.0, f"Splits: {', '.join(by_split)}."
     num_train = int(len(by_split["train"]) * share) // WINDOW_LENGTH
     if num_train < 2:
-        build_dataset(DatasetSpec.model_validate(content))  # says what is too short
+        build_dataset(DatasetSpec.model_validate(content))  # raises the error for a short text
     lines = [
         f"{path}: {size_in_words(total)} of running text, {total:,} characters, {different:,} "
         "different ones; a language model learns it by the next character.",
