@@ -1,4 +1,4 @@
-"""Configurations of a search space as input of the curve model: points, random draws, neighbors."""
+"""Configurations for the curve model: as input vectors, drawn at random, and near good ones."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ from raybench.stats.curve_model import Array
 
 Values = Mapping[str, Any]
 SPAN = 4.0
-"""Length of the range of a number without a scale of its own, in units of the model's axes."""
+"""Length of a numeric axis, except those of the learning rate, the batch and the workers."""
 STEPS = (0.5, 0.71, 1.41, 2.0)
 """Factors on the learning rate for neighbors of good configurations."""
 PARTS = (-0.2, -0.07, 0.07, 0.2)
@@ -41,17 +41,17 @@ BEYOND = 4.0
 
 
 class Axes:
-    """Maps configurations to points of the curve model: categories first, then numbers.
+    """Maps configurations to input vectors (points) of the curve model: categories, then numbers.
 
-    The learning rate is divided by the usual one of the optimizer at that batch
-    (`default_rates.default_rate`), so that optima at different batches coincide.
+    The learning rate is divided by the usual rate of the optimizer at that batch
+    (`default_rates.default_rate`), so that the best values at different batches coincide.
     """
 
     def __init__(self, space: Space, fixed: dict[str, Any]) -> None:
         self._known = known_values(fixed, {})
         self._categories: dict[str, dict[str, int]] = {}
         self._numbers: dict[str, tuple[float, float, bool]] = {}
-        """Smallest and largest value, and whether the scale is logarithmic."""
+        """Smallest and largest value by key, and whether the scale is logarithmic."""
         for key, dimension in space.items():
             self._add(key, dimension)
 
@@ -67,7 +67,7 @@ class Axes:
 
     @property
     def tolerances(self) -> Array:
-        """Distances per axis within which configurations count as one, shape [axes]."""
+        """Distance on each axis within which configurations count as the same, shape [axes]."""
         rates = [math.log(SAME_RATE) if key == "learning_rate" else 0.0 for key in self._numbers]
         return 1e-9 + np.array([*[0.0] * len(self._categories), *rates])
 
@@ -110,7 +110,7 @@ class Axes:
 
 
 def usual_rate(values: Values, known: Values) -> float:
-    """Return the usual learning rate of a configuration's optimizer at its batch; 1 if unknown.
+    """Return the usual learning rate for a configuration's optimizer and batch; 1 if unknown.
 
     Args:
         values: The sampled values.
@@ -129,12 +129,12 @@ def usual_rate(values: Values, known: Values) -> float:
 
 
 class ConfigurationSpace:
-    """Random configurations of a space, and the neighbors of good ones.
+    """Draws random configurations of a space, and lists the neighbors of good ones.
 
     Args:
         space: The sampled space.
         known: Values of the keys that are not searched.
-        rng: Random numbers.
+        rng: Random number generator.
         widen: Whether learning rates may lie up to a factor of BEYOND outside of their range.
     """
 
@@ -147,7 +147,7 @@ class ConfigurationSpace:
         """Return a random configuration, uniform on the scale of each range.
 
         Args:
-            given: Values to keep; ranges that depend on them follow.
+            given: Values to keep, also for the ranges that depend on them.
         """
         values: dict[str, Any] = {}
         for key, dimension in self._space.items():
@@ -159,14 +159,14 @@ class ConfigurationSpace:
         return values
 
     def lies_inside(self, values: Values) -> bool:
-        """Return whether each value lies in its dimension, given the others."""
+        """Return whether each value lies in its dimension, given the other values."""
         known = {**self._known, **values}
         return all(
             lies_in(key, self._simple(key, known), values[key], known) for key in self._space
         )
 
     def _simple(self, key: str, known: dict[str, Any]) -> Simple:
-        """Return the dimension of a key given other values; learning rates may widen."""
+        """Return the dimension of a key given other values, widened for the learning rate."""
         simple = resolve(self._space[key], known)
         if key == "learning_rate" and self._widen and isinstance(simple, Range):
             low = simple.low / BEYOND if simple.log else simple.low
@@ -174,8 +174,8 @@ class ConfigurationSpace:
         return simple
 
     def around(self, values: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return configurations that differ in one key; another batch also with the learning rate
-        by the scaling rule."""
+        """Return configurations that differ from `values` in one key; for another batch, also with
+        the learning rate changed by the scaling rule."""
         found = []
         for key in self._space:
             simple = self._simple(key, {**self._known, **values})
@@ -214,7 +214,7 @@ def widens(study: StudySpec, space: Space) -> bool:
 
 
 def parts_of(dimension: Dimension) -> list[Simple]:
-    """Return the cases of a dimension."""
+    """Return the dimension of each case; without cases, the dimension itself."""
     if isinstance(dimension, Cases):
         return [one.dimension for one in dimension.cases]
     return [dimension]
@@ -235,7 +235,7 @@ def _draw_one(simple: Simple, rng: np.random.Generator) -> Any:
 
 
 def _inside(simple: Range, value: float) -> int | float:
-    """Return the nearest value of a range."""
+    """Return the value of a range that is nearest to `value`."""
     if simple.is_integer:
         return int(min(max(round(value), simple.low), simple.high))
     return float(min(max(float(f"{value:.12g}"), simple.low), simple.high))

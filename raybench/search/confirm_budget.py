@@ -1,4 +1,4 @@
-"""Candidates of the confirmation, its expected seconds, and its size within a time budget."""
+"""Candidates of the confirmation, and how much of it fits into the time budget."""
 
 import bisect
 import math
@@ -13,33 +13,33 @@ from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.standing import replicate_of, stages
 
 SLACK = 1.5
-"""Ratio of the time of a winner's solo runs to the time of its search run, which is
+"""Assumed ratio of the time of a solo run to that of the winner's run in the search, which is
 selection-biased."""
 RACE_SLACK = 1.2
-"""Ratio of the times of runs in the race, where slow runs are capped, to the times in the
-search."""
+"""The same ratio for a run of the race; it is smaller because slow runs are cut off."""
 MOST = 0.4
 """Largest fraction of the remaining time that is reserved, unless one solo run needs more."""
 MOST_FRESH = 0.5
 """Largest fraction of the remaining time for the solo runs, if time is short."""
 ONCE, EACH = ("setup", "compile"), ("eval", "report")
-"""Phases of a run besides training, in warm workers: once per run, and once per evaluation."""
+"""Phases of a run besides training if its workers are already running: those that occur once, and
+those that occur at every evaluation."""
 ALIKE = 1.3
 """Learning rates within this factor count as one configuration in the race."""
 NUM_PLACEMENT_CHECKS = 3
-"""Expected number of placement checks before the race."""
+"""Expected number of placement checks (`verify.py`) before the race."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A candidate run and its cost."""
+    """A run of the search that may be repeated, and its cost."""
 
     trial: str
     spec: RunSpec
     rank: float
     """Seconds to the target, or the metric (negated if it is maximized); lower is better."""
     worker_seconds: float
-    """Worker-seconds to the target; with a price all billed worker-seconds after the start."""
+    """Worker-seconds to the target; if the study has a price, with setup, evaluation and reports."""
     train_s: float
     """Total training seconds of the run."""
     layout: TrialsLayout
@@ -54,12 +54,12 @@ class Candidates:
     """Sorted by worker-seconds; empty if all runs train for the same seconds."""
 
     def first(self, count: int) -> list[Cost]:
-        """Return the first `count` of both lists, each once."""
+        """Return the first `count` of each list, without duplicates."""
         both = [*self.fastest[:count], *self.cheapest[:count]]
         return list({cost.trial: cost for cost in both}.values())
 
     def apart(self, most: int) -> "Candidates":
-        """Return at most `most` of each list, only the best of similar configurations
+        """Return at most `most` of each list, with only the best among similar configurations
         (`are_alike`)."""
         return Candidates(_apart(self.fastest, most), _apart(self.cheapest, most))
 
@@ -81,7 +81,7 @@ def are_alike(one: RunSpec, other: RunSpec) -> bool:
 
 
 class Plan(NamedTuple):
-    """Number of runs in the race, and of each winner alone."""
+    """Number of runs in the race, and of solo runs of each winner."""
 
     race: int
     fresh: int
@@ -89,13 +89,13 @@ class Plan(NamedTuple):
 
 @dataclass
 class ConfirmBudget:
-    """Estimates the seconds that a confirmation takes from the runs of the search."""
+    """Estimates, from the runs of the search, how many seconds the confirmation takes."""
 
     study: StudySpec
     at_once: Callable[[RunSpec], int] = lambda spec: 1
     """Returns the number of concurrent runs of a spec that fit."""
     least_race: int = 0
-    """Size of the race whose candidates are kept, if the study asks for a smaller race."""
+    """Race size that determines the number of candidates, if larger than that of the study."""
     left_s: float | None = None
     """Seconds of the time budget left when the search began; None: all."""
     baseline_value: float | None = None
@@ -107,7 +107,7 @@ class ConfirmBudget:
     _found: Candidates | None = None
     """Cache of `candidates` until another run is added."""
     _beside: dict[str, float] = field(default_factory=dict)
-    """Seconds of a run besides training in warm workers, by framework."""
+    """Fewest seconds of the phases ONCE and EACH of a run, by framework."""
 
     def __post_init__(self) -> None:
         self._typical = typical_of((), self.study.space, self.study.fixed)
@@ -136,19 +136,19 @@ class ConfirmBudget:
         repeat = replicate_of(record, tuple(curve), baseline_value=self.baseline_value)
         if not repeat.is_hit:
             return
-        # Training ends at the evaluation that saw the target, not where it was crossed.
+        # Training goes on, past the interpolated time, to the evaluation that sees the target.
         train_s, share = ledger["train"], 1.0
         if record.time_to_target_s is not None and record.trial.startswith("reference"):
-            train_s = record.time_to_target_s  # a trial ends there, a reference run goes on
+            train_s = record.time_to_target_s  # a reference run goes on after the target
             share = min(1.0, train_s / max(ledger["train"], 1e-9))
         if not self._is_timed and not record.counts_for("comparison"):
-            # Stopped early; a repeat trains to its end.
+            # The trial was stopped early; a repeat trains to the end.
             train_s = max(train_s, spec.objective.max_train_seconds)
         # The first runs of a worker also import the framework: take the minimum.
         beside = sum(ledger[phase] for phase in ONCE) + share * sum(ledger[one] for one in EACH)
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
         layout = layout_of(record)
-        # The layout of earlier runs may have become unusual, or this run replaces one.
+        # This run may make the layout of earlier runs unusual, or replace one of them.
         is_changed = self._typical.add(layout) or record.trial in self._costs
         worker_seconds = spec.num_workers * (repeat.seconds if self._is_timed else train_s)
         if self.study.price is not None:
@@ -165,7 +165,7 @@ class ConfirmBudget:
         return self.study.objective.kind == TIME
 
     def _compare(self, cost: Cost) -> None:
-        """Insert a candidate in order; ties keep their order."""
+        """Insert a candidate into the sorted lists, unless its node layout is unusual."""
         if self._typical.objection(cost.layout):
             return
         best = self._of_kind.setdefault(cost.layout.accelerators, Candidates())
@@ -191,7 +191,7 @@ class ConfirmBudget:
         return [*found.first(1), *(one for one in others if one not in found.fastest)]
 
     def is_comparable(self, record: RunRecord) -> bool:
-        """Return whether a run failed, or had the GPU model and node layout of its trial."""
+        """Return whether a repeat failed, or ran on its trial's GPU model and a usual layout."""
         if record.failure is not None:
             return True
         layout, cost = layout_of(record), self._costs.get(record.source or "")
@@ -205,7 +205,7 @@ class ConfirmBudget:
         return longer * (cost.train_s + self._beside[cost.spec.framework])
 
     def _beside_s(self, cost: Cost) -> float:
-        """Return the expected seconds of a run of the race, divided by the concurrent runs."""
+        """Return the expected seconds of a race run, divided by the number of concurrent runs."""
         longer = RACE_SLACK if self._is_timed else 1.0
         run_s = longer * (cost.train_s + self._beside[cost.spec.framework])
         return run_s / self.at_once(cost.spec)
@@ -221,7 +221,7 @@ class ConfirmBudget:
         return total
 
     def race_runs(self, number: int) -> int:
-        """Return the largest number of runs of such a race over both axes."""
+        """Return the largest number of runs in the races of `number` runs on both axes."""
         found = self.candidates()
         return sum(runs * len(found.first(count)) for count, runs in stages(number))
 
@@ -239,7 +239,7 @@ class ConfirmBudget:
         If time is short, solo runs take up to half of it and the race the rest.
 
         Args:
-            answered: Confirmation runs of an earlier session, which cost nothing again.
+            answered: Confirmation runs of an earlier session, which are not repeated.
             left_s: Remaining seconds.
         """
         wanted = self.study.confirm
@@ -268,8 +268,8 @@ class ConfirmBudget:
     def runs_alone(
         self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
     ) -> tuple[int, int]:
-        """Return how many winners can have solo runs, and how many each, within `left_s` seconds;
-        `answered`: solo runs of an earlier session."""
+        """Return how many winners can have solo runs within `left_s` seconds, and how many each;
+        `answered`: solo runs of an earlier session, which are not repeated."""
         expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
         left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
         found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)

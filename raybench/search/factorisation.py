@@ -4,9 +4,10 @@ speed are not.
 The learning curve over samples depends on the optimizer, the learning rate and the *global* batch.
 It is the same for any number of workers, gradient accumulation steps, GPU model, compilation mode,
 and for either framework if the workload is the same network in both. So the sampler proposes a
-global batch, and the trial runs on one of the placements with that product. Precision changes
-both: it is sampled, and each precision has its own step times. Where a worker runs out of memory,
-more accumulation steps are used than the space lists.
+global batch, and the trial runs on one of the placements (framework, workers, batch per worker,
+...) that process this batch per step. Precision changes both curve and speed: it is sampled, and
+each precision has its own step times. If a worker runs out of memory, more accumulation steps than
+the space lists are used.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from raybench.spec.space import (
 from raybench.spec.study import TIME, StudySpec
 
 GLOBAL_BATCH = "global_batch_size"
-"""Key sampled in place of workers, batch per worker and accumulation steps: their product."""
+"""Key sampled instead of workers, batch per worker and accumulation steps; their product."""
 SPEED_KEYS = (
     "framework",
     "num_workers",
@@ -45,13 +46,13 @@ NOT_WITH = (
     *(key for key in RESOURCES if key not in SPEED_KEYS),
     "strategy",
 )
-"""Searched keys whose effect on the step time is not modeled."""
+"""Keys whose effect on the step time is not modeled: searching one prevents factorization."""
 TIMES_PASSES = (2, 4, 8, 16)
 """Factors on the accumulation steps of the space, tried if memory runs out."""
 
 
 class Factors:
-    """Keys to sample, and the placements of each sampled configuration."""
+    """A factorized space: the keys to sample, and the placements of a sampled configuration."""
 
     def __init__(
         self, sampled: Space, placements: list[Placement], *, may_add_passes: bool = True
@@ -73,7 +74,8 @@ class Factors:
 
         Args:
             values: The sampled values, with GLOBAL_BATCH.
-            in_more_passes: Include placements with more accumulation steps, for less memory.
+            in_more_passes: Include placements that need less memory because they have more
+                accumulation steps than the space lists.
         """
         given = [values[key] for key in self._given]
         return self._find(values[GLOBAL_BATCH], given, in_more_passes)
@@ -84,7 +86,7 @@ class Factors:
         return self._find(spec.global_batch_size, given, in_more_passes)
 
     def _in_more_passes(self) -> list[Placement]:
-        """Return the placements that need less memory for the same global batch."""
+        """Return placements that need less memory for the same global batch."""
         found = []
         for one in self.all_placements:
             # CUDA graphs overwrite the gradients of the previous accumulation step.
@@ -152,7 +154,7 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
             sampled[key] = dimension
         elif GLOBAL_BATCH not in sampled and len(products) > 1:
             powers = Powers(products[0], products[-1])
-            # Powers of two are ordered for the sampler.
+            # A sampler knows the order of powers of two, but not that of choices.
             is_row = list(powers.values()) == products
             sampled[GLOBAL_BATCH] = powers if is_row else Choices(tuple(products))
     if len(products) == 1:  # the same for every configuration

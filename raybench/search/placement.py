@@ -1,9 +1,10 @@
 """Step-time model, fitted to the trials of a search, and the placement of the next trial.
 
-The step time depends on framework, GPU, compilation, workers, batch and optimizer, but not on the
-learning rate, so a few measured steps predict the training time on other placements. The form is
-that of Pollux without overlap (Qiao 2021, arXiv 2008.12260, eq. 8-11 with gamma 1): a pass has a
-constant cost and a cost per sample, and more workers add communication.
+A placement says how steps are executed: framework, number of workers, batch per worker, GPU model,
+compilation, accumulation. The step time depends on it and on the optimizer, not on the learning
+rate, so a few measured steps predict the training time on other placements. The model is that of
+Pollux without overlap (Qiao 2021, arXiv 2008.12260, eq. 8-11 with gamma 1): a pass has a constant
+cost and a cost per sample, and more workers add communication.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,20 +19,20 @@ from raybench.search.factorisation import Factors, placed
 from raybench.spec.run import Placement, RunSpec
 
 PULL = 0.05
-"""Weight of the ridge penalty on optimizer costs, relative to errors of weight one."""
+"""Weight of the ridge penalty on optimizer costs; a long measurement has weight 1."""
 
 
 Setup = tuple[Placement, str]
 """Placement and optimizer: what determines the step time."""
 Lane = tuple[str, str | None, str, str, int, int]
-"""Framework, GPU model, precision, compilation, accumulation steps and prefetch; each combination
-has a step-time model of its own."""
+"""Lane: framework, GPU model, precision, compilation, accumulation steps and prefetched batches.
+Each lane has a step-time model of its own."""
 Row = Callable[[Setup], np.ndarray]
 MULTIPLY = 1.25
-"""Largest joint speedup of two speed keys, as a multiple of the product of their speedups."""
+"""Largest assumed speedup by two keys together, relative to the product of their speedups."""
 COMPILE_SHARE = 0.1
 """Share of the training seconds so far that may be spent on compiling to measure its benefit. The
-search is expected to last as long again, and compiling to save about a tenth of that."""
+search is expected to last that long again, and compilation to save about a tenth of that time."""
 TYPICAL_COMPILE_S = {"default": 20.0, "reduce-overhead": 20.0, "max-autotune": 60.0, "xla": 4.0}
 """Seconds to compile a small network on two cores; used until a trial has compiled."""
 
@@ -140,12 +141,11 @@ class StepTime:
 class Placer:
     """Chooses the placement of each trial of a factorized space.
 
-    The first trials are probes: each runs on a placement not measured yet, and its learning curve
-    counts like any other. Probes with few workers come first; more workers are probed only if they
-    can be faster according to the smaller counts. Later trials run on the fastest efficient
-    placement: a placement whose throughput per worker is at least the fraction `efficient` of the
-    best. Compilation is probed once the study has trained long enough to repay it
-    (`COMPILE_SHARE`).
+    The first trials are also probes: each runs on a placement not measured yet. Probes with few
+    workers come first; more workers are probed only if, judging by the times with fewer, they can
+    be faster. Later trials run on the fastest efficient placement, one whose throughput per worker
+    is at least the fraction `efficient` of the best. Compilation is probed once the study has
+    trained long enough to repay it (`COMPILE_SHARE`).
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Placer:
                 the accumulation steps of the space is feasible.
             num_failed: Number of failures so far; `is_feasible` may change its answers only if
                 this number changes.
-            wait_s: Seconds until a number of workers is free.
+            wait_s: Returns the predicted seconds until a number of workers is free.
         """
         self.factors, self._num_failed = factors, num_failed
         self.wait_s = wait_s
@@ -179,7 +179,7 @@ class Placer:
         self._probing: dict[str, Placement] = {}
         self._num_samples: list[float] = []
         self._compile_s: dict[Lane, float] = {}
-        """Least compile seconds by lane; the first compilation also loads libraries."""
+        """Fewest compilation seconds by lane; the first compilation also loads libraries."""
         self._first_compile_s: dict[tuple[Lane, int], float] = {}
         """Seconds of the first compilation, by lane and batch size per worker: each batch size is
         compiled separately."""
@@ -191,11 +191,11 @@ class Placer:
         self._uncompiled = {one.framework for one in self._every if one.compile == "none"}
 
     def observe(self, trial: str, spec: RunSpec, *, samples: int, train_s: float) -> None:
-        """Update the totals of a trial; repeating a call has no effect.
+        """Update the samples and seconds of a trial; repeating a call has no effect.
 
         Args:
             trial: Name of the trial.
-            spec: Its run spec.
+            spec: Run spec of the trial.
             samples: Training samples so far, of all workers.
             train_s: Training seconds so far.
         """
@@ -218,10 +218,10 @@ class Placer:
 
         Args:
             trial: Name of the trial.
-            optimizer: Its optimizer.
+            optimizer: Optimizer of the trial.
             options: Feasible placements of its global batch, most workers first.
         """
-        # Compiled placements are probed last, since others may rule them out.
+        # Compiled placements are probed last, since uncompiled ones may rule them out.
         order = [one for one in reversed(options) if not self.wait_s(one.num_workers)]
         order.sort(key=lambda one: (one.compile != "none", one.accumulate))
         for option in order:
@@ -241,7 +241,7 @@ class Placer:
         return min(paying, key=lambda option: paying[option] + self.wait_s(option.num_workers))
 
     def _trial_s(self, option: Placement, step_s: float) -> float:
-        """Return the seconds of a median trial, compilation included."""
+        """Return the seconds that a trial of median length takes, compilation included."""
         samples = np.median(self._num_samples) if self._num_samples else 0.0
         steps = max(float(samples) / option.samples, 1.0)
         return steps * step_s + self._compile_s.get(_lane(option), 0.0)
@@ -264,8 +264,8 @@ class Placer:
         )
 
     def ratios(self, spec: RunSpec) -> dict[Placement, float]:
-        """Return the training time on each predictable placement, relative to the spec's own
-        placement; empty if that cannot be predicted."""
+        """Return the training time on each predictable placement, relative to that on the spec's
+        own placement; empty if the latter cannot be predicted."""
         if self._failed_then != self._num_failed():
             self._failed_then = self._num_failed()
             self._ratios.clear()
@@ -277,10 +277,10 @@ class Placer:
         return self._ratios[id(spec)][1]
 
     def ways(self, optimizer: str, values: dict[str, Any]) -> list[tuple[int, float]]:
-        """Return (workers, training seconds per sample) of each placement of a configuration.
+        """Return (workers, training seconds per sample) for each placement of a configuration.
 
-        Placements of lanes that were never measured are left out. More workers than were measured
-        are assumed to communicate as fast as the most workers measured.
+        Placements in lanes that were never measured are left out. With more workers than were
+        measured, communication is assumed to be as fast as with the most workers measured.
         """
         found = []
         for one in self.factors.of_values(values):
@@ -329,12 +329,12 @@ class Placer:
     def _is_next_probe(
         self, option: Placement, optimizer: str, options: Sequence[Placement]
     ) -> bool:
-        """Return whether this placement is to be probed next and no running trial does so."""
+        """Return whether to probe a placement next; False while a running trial probes it."""
         if any(_workers(one) == _workers(option) for one in self._probing.values()):
             return False
         narrower = [one for one in options if _is_narrower(one, option)]
         if any(self._is_open(one, optimizer, options) for one in narrower):
-            return False  # those come first, and may rule this one out
+            return False  # fewer workers come first, and may rule this placement out
         if self._is_open(option, optimizer, options):
             return True
         # A second batch size separates the cost per sample from the cost per step.
@@ -350,10 +350,10 @@ class Placer:
         return at_best <= min(self._timed(optimizer, options).values(), default=np.inf)
 
     def _is_open(self, option: Placement, optimizer: str, options: Sequence[Placement]) -> bool:
-        """Return whether a placement was not measured and can be the fastest.
+        """Return whether a placement has not been measured and could be the fastest.
 
-        The lower bound of its step time assumes the communication time of the fewer workers
-        measured.
+        It could be unless a lower bound of its step time, with the communication time of fewer,
+        measured workers, exceeds the time of the fastest.
         """
         if self._model.batches(option) or not self._repays(option):
             return False
@@ -396,8 +396,8 @@ class Placer:
 def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float | None:
     """Return a lower bound of the step time, assuming that the speedups of two keys multiply.
 
-    It needs three measured lanes: two that differ from this one in one key each, and one that
-    differs in both. None if there are none.
+    This needs three measured lanes: two that differ from the lane of `option` in one key each, and
+    one that differs in both keys. None without such lanes.
     """
     own = _lane(option)
     lanes: dict[tuple[object, ...], float] = {

@@ -1,9 +1,9 @@
-"""Race of the best single runs of a search: which candidates run again, and which drop out.
+"""Race of the best trials of a search: which candidates run again with new seeds, which drop out.
 
-A `Race` only does the accounting: it lists the runs that are due and records their results. It is
-successive halving over seeds (Karnin et al., ICML 2013): each stage halves the candidates while
-their runs add up. Round r has the same seed for every candidate, so effects of a seed cancel in
-comparisons. `benchmarks/search/race.py` measures it.
+A `Race` only does the accounting: it lists the runs that are due and records their results. The
+method is successive halving over seeds (Karnin et al., ICML 2013): each stage halves the candidates
+while their runs add up. In round r every candidate has the same seed, so that the effect of a seed
+cancels in comparisons. `benchmarks/search/race.py` simulates races.
 """
 
 import math
@@ -19,20 +19,20 @@ DROP = 2.0
 """Standard errors behind the leader at which a candidate drops out."""
 CAP = 2.0
 """A run is stopped after this multiple of the upper confidence bound of the leader's expected
-running time. A leader with few runs is partly lucky: without the bound the cap loses 5 of 100
-studies at sigma 0.5, with it less than 1 (`benchmarks/search/race.py`)."""
+running time. A leader with few runs is partly lucky: without the bound, the cutoff costs 5 of 100
+studies a good winner at sigma 0.5, with it less than 1 (`benchmarks/search/race.py`)."""
 
 
 @dataclass
 class Race:
-    """A race over one axis; results may come in any order, also those of an earlier session.
+    """A race on one axis (seconds or worker-seconds); results may be added in any order.
 
     Results of configurations outside this race are ignored, so two races (over seconds and over
     worker-seconds) can both receive all results.
     """
 
     candidates: Sequence[Candidate]
-    """Candidates, best single run first; those beyond the first stage never run."""
+    """Candidates, best trial first; those for which the first stage has no room never run."""
     stages: Stages
     axis: Axis = field(kw_only=True)
     is_timed: bool = field(default=True, kw_only=True)
@@ -61,7 +61,7 @@ class Race:
         return name in self._by_name
 
     def learn(self, name: str, round: int, repeat: Replicate) -> None:  # noqa: A002
-        """Take the result of a run, in seconds, and end stages whose results are complete."""
+        """Add the result of a run, in seconds, and end every stage that is now complete."""
         self._learned.setdefault(name, {})[round] = repeat
         self._order = self._noise = None
         while self._stage < len(self.stages) and not self._missing():
@@ -75,7 +75,7 @@ class Race:
     def cap_s(self, name: str) -> float | None:
         """Return the training seconds after which a run of `name` has lost and may be stopped.
 
-        None while the leader has only its run of the search, which was the luckiest of many.
+        None while the leader has only its run of the search, which was probably lucky.
         """
         leader = self.leader() if self.is_timed else None
         if leader is None or len(self.runs_of(leader)) < 2:
@@ -116,7 +116,7 @@ class Race:
     def is_behind(
         self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise
     ) -> bool:
-        """Return whether a candidate is too far behind the leader; benchmarks vary this."""
+        """Return whether `other` is so far behind the leader that it drops out."""
         return is_apart(best, other, noise, errors=DROP)
 
     def _missing(self) -> list[RaceRun]:
@@ -132,8 +132,8 @@ class Race:
     def _end_stage(self) -> None:
         """Rank the candidates of the stage, and keep those of the next stage.
 
-        Results of later rounds (of the other race) are ignored until their stage, so the outcome
-        does not depend on the order of results.
+        Results of later rounds, run for the other race, are ignored until their stage, so that the
+        outcome does not depend on the order of results.
         """
         rounds = sum(runs for _, runs in self.stages[: self._stage + 1])
         self._raced |= dict.fromkeys(self._alive, rounds)
@@ -154,12 +154,13 @@ class Race:
 
 
 def cap_of(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the seconds after which a run has lost against `repeats`; infinite without a hit."""
+    """Return the training seconds after which a run has lost to a configuration with the runs
+    `repeats`; infinite if none of these reached the target."""
     return CAP * math.exp(upper_score(repeats, noise))
 
 
 class Races:
-    """Several races; a run that several of them need is run once."""
+    """Several races that share runs: a run that more than one of them needs is run once."""
 
     def __init__(self, races: Iterable[Race]) -> None:
         self._races = list(races)
@@ -176,7 +177,7 @@ class Races:
 
     def cap_s(self, run: RaceRun) -> float | None:
         """Return the training seconds after which a run has lost every race that needs it; None if
-        it may still win one. A race without stages (`--more`) needs all its candidates."""
+        it may still win one. A race without stages (`--more`) needs all runs of its candidates."""
         caps = [
             race.cap_s(run.name)
             for race in self._races
@@ -190,7 +191,8 @@ def in_turns(runs: Sequence[RaceRun], specs: Mapping[str, RunSpec]) -> list[Race
     """Return runs in starting order, round by round.
 
     Runs with equal worker groups follow each other, so that few groups are started. Each round
-    starts with another candidate, so that the last run, which has no neighbors, alternates.
+    starts with another candidate, so that it is not always the same one that runs last, with
+    fewer runs beside it.
     """
     found: list[RaceRun] = []
     for number, of_round in groupby(runs, key=lambda run: run.round):

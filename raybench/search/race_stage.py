@@ -1,6 +1,6 @@
-"""Confirmation: the best configurations race with new seeds, then the winners have solo runs.
+"""Confirmation: the best trials are repeated with new seeds (race), then the winners run alone.
 
-The reported times come from the solo runs: one at a time on the machine, with seeds that were not
+The reported times come from these solo runs, one at a time on the machine, with seeds that were not
 used to choose the winner. Runs that choose a winner are biased by selection and share the machine.
 """
 
@@ -41,7 +41,7 @@ KEY = "more"
 """Key of `study.yaml` while a `--more` is unfinished."""
 
 OVER = "is_over"
-"""Key of `study.yaml`: whether the confirmation has ended, also by the time budget."""
+"""Key of `study.yaml`: whether the confirmation has ended, even if the time budget ended it."""
 
 
 def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
@@ -49,7 +49,7 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
 
     Args:
         asked: Number of runs given to `--more`.
-        earlier: Content of `study.yaml`; has the goal of an unfinished `--more`, which is resumed.
+        earlier: Content of `study.yaml`. An unfinished `--more` of the same number is resumed.
         raced: Number of race results so far.
     """
     begun = earlier.get(KEY)
@@ -60,29 +60,29 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
 RACE_SEEDS = 3000
 """Offset of the seeds of the race from the seed of the search."""
 TRIES = 2
-"""Number of attempts at a run whose machines fail, after which its candidate leaves the race until
-the command is rerun. All attempts of earlier sessions count as one."""
+"""Number of attempts at a run without a usable result (workers lost or laid out differently) after
+which its candidate leaves the race for this session. All earlier sessions count as one attempt."""
 
 
 @dataclass
 class LiveRace:
-    """Runs the race, on both axes."""
+    """Runs the races for the fastest (seconds) and the cheapest candidate (worker-seconds)."""
 
     budget: ConfirmBudget
     single_run: SingleRun
     records: Records
     """Records of earlier sessions."""
     slots: int
-    """Largest number of concurrent runs; the pool admits fewer if they are wide."""
+    """Largest number of concurrent runs; the worker pool starts fewer if they need many workers."""
     out: list[str] = field(default_factory=list)
-    """Candidates that left the race: their machines failed, or had another layout."""
+    """Candidates that left the race because their workers were lost or laid out differently."""
     is_cut: bool = False
     """Whether runs were still due when the race ended."""
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
     _alone: dict[str, list[Replicate]] = field(default_factory=dict)
     """Solo runs of earlier sessions, which may overrule the race."""
     _runs: dict[str, list[RunRecord]] = field(default_factory=dict)
-    """Informative records by candidate, which its cost is computed from."""
+    """Usable race and solo records by candidate, from which its cost is computed."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
     _tries: Counter[RaceRun] = field(default_factory=Counter)
 
@@ -109,7 +109,7 @@ class LiveRace:
                 self._tries[RaceRun(record.source, number)] = 1
 
     def run(self, stages: Stages, *, after_s: float) -> None:
-        """Run the race to its end or the deadline; `after_s`: expected seconds of what follows."""
+        """Run the race until it or the time ends; `after_s`: expected seconds of later phases."""
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
         most = max(self.budget.race_runs(number), len(self._learned))
@@ -126,8 +126,8 @@ class LiveRace:
         self.is_cut = bool(due)
 
     def more(self, number: int) -> int:
-        """Run up to `number` more runs of undecided candidates, to settle the fastest first, then
-        the cheapest; return how many ran."""
+        """Run up to `number` more runs of undecided candidates, first to find the fastest, then the
+        cheapest; return how many were run."""
         num_run, due = 0, list[RaceRun]()
         while num_run < number and not self.single_run.deadline.over:
             due = self._more(min(number - num_run, self.slots))
@@ -141,9 +141,10 @@ class LiveRace:
         return num_run
 
     def _put_out(self, due: list[RaceRun]) -> bool:
-        """Count an attempt at each run; remove candidates that used up theirs, return if any."""
+        """Count an attempt at each run, and remove candidates without attempts left; return whether
+        any was removed."""
         if self.single_run.deadline.over:
-            return False  # the deadline may have ended them
+            return False  # the runs may have been ended by the deadline
         self._tries.update(due)
         broken = {run.name for run in due if self._tries[run] == TRIES and not self._knows(run)}
         self.out += sorted(broken)
@@ -166,7 +167,7 @@ class LiveRace:
         return found
 
     def _fields(self) -> dict[Axis, list[Candidate]]:
-        """Return the candidates by axis, best first."""
+        """Return the candidates still in the race by axis, best first."""
         found = self.budget.candidates()
         fields: dict[Axis, list[Cost]] = {"seconds": found.fastest}
         if self._is_timed:
@@ -183,7 +184,7 @@ class LiveRace:
         return Candidate(cost.trial, own, self._cost(cost))
 
     def _cost(self, cost: Cost) -> float:
-        """Return the cost of a training second, as in the verdict (`ranking.cost_of`)."""
+        """Return the cost per second of training, as in the verdict (`ranking.cost_of`)."""
         price = self.budget.study.price
         if price is None or not self._is_timed:
             return cost.spec.num_workers
@@ -192,10 +193,10 @@ class LiveRace:
         is_hit = any(run.time_to_target_s is not None for run in alone)
         if printed := alone if is_hit else runs:
             return cost_per_s(price, cost.spec.num_workers, printed)
-        return cost.worker_seconds / cost.rank  # by the search's own run
+        return cost.worker_seconds / cost.rank  # as in the run of the search
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
-        """Show the maximum number of runs, including runs of earlier sessions."""
+        """Show the largest number of runs, including those of earlier sessions, as progress."""
         done, progress = len(self._learned), self.single_run.progress
         left_s = None if race_s is None else race_s * (most - done) / max(most, 1)
         progress.begin("race", most, num_done=done, expect_s=left_s)
@@ -216,7 +217,7 @@ class LiveRace:
             # A run resumed from a checkpoint repeats some evaluations.
             curve[:] = [point for point in curve if point.index < evaluation.index] + [evaluation]
             if target is not None and metric.reaches(evaluation.value, target):
-                return None  # at the target; it may have to hold it
+                return None  # at the target, which the run may still have to hold
             with self._learning:
                 cap_s = races.cap_s(run)
             return "cap" if cap_s is not None and evaluation.train_s > cap_s else None
@@ -234,7 +235,7 @@ class LiveRace:
         return (run.name, run.round) in self._learned
 
     def _says(self, record: RunRecord) -> bool:
-        """Return whether a run is informative and ran on machines like the others."""
+        """Return whether a result is usable: not cut short, on the same kind of machines."""
         return record.counts_for("comparison") and self.budget.is_comparable(record)
 
     def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Replicate:
@@ -254,17 +255,17 @@ def run_alone(
     already: set[str],
     single_run: SingleRun,
 ) -> None:
-    """Train solo runs of the winners, one at a time in the order ABCABC, and measure the test
-    split.
+    """Train solo runs of winners A, B, C one at a time, in the order ABCABC, and evaluate them on
+    the test split.
 
     Args:
         winners: Run specs by trial name.
-        caps_s: Training seconds by trial after which a run that the time budget ends counts as a
-            miss; without it, leaving out slow runs would bias the reported time.
-        times: Runs of each winner.
+        caps_s: Training seconds by trial. A run that the time budget ends after these counts as a
+            miss: leaving it out would bias the reported time.
+        times: Number of runs of each winner.
         search_seed: Seed of the search.
         already: Names of runs that exist from an earlier session.
-        single_run: Runs and records them.
+        single_run: Runs and records the solo runs.
     """
     for number in range(times):
         for trial, spec in winners.items():
@@ -278,13 +279,14 @@ def run_alone(
 
 
 TURNS = 3
-"""Number of times that solo runs may overrule the winner; the new winner then has solo runs too."""
+"""Largest number of rounds of solo runs. The results of a round may name another winner, which then
+has solo runs in the next."""
 DECIDED = "no more runs are needed: no other configuration could be the winner"
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Confirmation of a study."""
+    """Runs the confirmation of a study: the race, then the solo runs."""
 
     study: StudySpec
     single_run: SingleRun
@@ -298,7 +300,7 @@ class Confirmation:
     """Records a note for the user."""
 
     def run(self) -> None:
-        """Run the rest of the race and of the solo runs, within the time budget."""
+        """Run what is left of the race and the solo runs, within the time budget."""
         records, deadline = self._records(), self.single_run.deadline
         budget = self._budget(records)
         if not budget.winners():
@@ -322,7 +324,7 @@ class Confirmation:
     def more(self, number: int) -> bool:
         """Run at most `number` more runs of undecided candidates, then solo runs of the winners.
 
-        The candidates are chosen as for a race with the total number of runs. Returns whether
+        There are as many candidates as in a race with the total number of runs. Returns whether
         everything is done.
         """
         records = self._records()
@@ -422,19 +424,19 @@ class Confirmation:
 
 
 def num_raced(records: Records) -> int:
-    """Return the number of race results."""
+    """Return the number of race runs that count in comparisons."""
     return len(_answers(records, "race"))
 
 
 def _num_runs(candidates: Candidates, number: int) -> int:
-    """Return the number of runs of a race of `number` runs, given its candidates."""
+    """Return how many runs a race planned for `number` runs has with these candidates."""
     total = 0
     for count, runs in stages(number):
         racing = candidates.first(count)
         total += runs * len(racing)
         if len(racing) == 1:
             break  # the race is over
-    return min(total, number)  # those of the second race are counted once
+    return min(total, number)  # a run that serves both races counts once
 
 
 def _answers(records: Records, role: Role) -> list[RunRecord]:

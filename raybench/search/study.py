@@ -1,4 +1,4 @@
-"""Phases of a study, in order: reference runs, search, placement checks, race, solo runs."""
+"""Run the phases of a study: reference runs, search, placement checks, race, solo runs."""
 
 import time
 from collections.abc import Callable
@@ -49,22 +49,23 @@ from raybench.spec.study import StudySpec
 
 @dataclass(frozen=True)
 class StudyState:
-    """What a running study changes in `study.yaml`."""
+    """The part of `study.yaml` that changes while a study runs."""
 
     study: StudySpec
     num_trials: int
     """Number of trials of the search."""
     set_by: tuple[str, ...] = ()
-    """Settings made by earlier results and by reference runs, in sentences."""
+    """One sentence for each setting that came from earlier results or from reference runs."""
     notes: tuple[str, ...] = ()
-    """Notes on the study, in sentences."""
+    """Notes for the user, one sentence each."""
     more: dict[str, int] | None = None
-    """An unfinished `--more`: runs asked for, and race results at which it is done."""
+    """An unfinished `--more`: `asked` (number of runs) and `until` (number of race results at
+    which it is done)."""
     is_over: bool | None = None
     """Whether the confirmation has ended and no trial has started since; None: unknown."""
 
     def document(self) -> dict[str, Any]:
-        """Return the state as plain data."""
+        """Return the state as plain data for `study.yaml`."""
         target = "the user"
         if "target" in self.study.auto:
             said = (one for one in self.set_by if one.startswith(("target", "no target")))
@@ -84,8 +85,8 @@ class StudyState:
 class StudyPipeline:
     """Runs the remaining phases of a study.
 
-    Phases share the records, the screen and the deadline. Their changes to the study itself are in
-    one `StudyState`, which is written whenever it changes (`_update`).
+    The phases share the records, the screen and the deadline. What they change about the study
+    itself is in one `StudyState`, which is written to disk on every change (`_update`).
     """
 
     resolved: ResolvedStudy
@@ -101,7 +102,7 @@ class StudyPipeline:
     lines: TextIO | None = None
     """Stream for JSON lines, one per event, instead of a screen."""
     num_more: int = 0
-    """Number of runs of `--more`; then only the confirmation of a finished study runs."""
+    """Value of `--more`; unless it is 0, only confirmation runs of a finished study are run."""
 
     def __post_init__(self) -> None:
         file = self.store.folder / STUDY_FILE
@@ -110,7 +111,7 @@ class StudyPipeline:
         self.space, self._plan = self.resolved.space, self.resolved.plan
         self._disturbed = Disturbed()
         before, num_trials, notes = self._earlier, self._plan.num_trials, self.session.notes
-        if self.num_more:  # the search is that of earlier sessions
+        if self.num_more:  # the search ran in earlier sessions
             num_trials = before.get(NUM_TRIALS, num_trials)
             notes = [*notes, *map(str, before.get("notes") or [])]
         self.state = StudyState(
@@ -182,7 +183,7 @@ class StudyPipeline:
                 self._update(is_over=not self.deadline.interrupted)
 
     def _note_unset(self) -> None:
-        """Note what to do if the time budget ended before the reference runs had set the study."""
+        """Note what to do if the time budget ended before reference runs set the `auto` keys."""
         if self.deadline.reason() != "time_budget":
             return
         note = (
@@ -190,14 +191,14 @@ class StudyPipeline:
             "the same command searches, and confirms what it finds"
         )
         runs = list(read_records(self.store.folder).runs.values())
-        if not any(run.role == "trial" for run in runs):  # else there is an answer
+        if not any(run.role == "trial" for run in runs):  # trials are an answer
             begun = time.perf_counter() - self.deadline.began
             trained = max((run.ledger["train"] for run in runs), default=0.0)
             note += f"; {self._first_answer(begun - trained)}"
         self._note(f"{note.removesuffix('.')}.")
 
     def _first_answer(self, start_s: float) -> str:
-        """Return a sentence on the time budget that a first answer needs."""
+        """Return a sentence saying how large a time budget a first answer needs."""
         budget_s, most_s = self.deadline.time_budget_s or 0.0, FEW_S
         if "max_train_seconds" not in self.study.auto:
             most_s = self.study.objective.max_train_seconds
@@ -205,7 +206,7 @@ class StudyPipeline:
         return f"a first answer needs about {float(f'{needed:.2g}'):g} s here."
 
     def _run_more(self) -> None:
-        """Run the rest of `--more`; the same command resumes an interrupted session."""
+        """Run what is left of `--more`; repeating the command resumes an interrupted session."""
         raced = num_raced(read_records(self.store.folder))
         until = more_until(self.num_more, self._earlier, raced)
         left = max(until - raced, 0)
@@ -224,7 +225,7 @@ class StudyPipeline:
         export(load(self.store.folder), self.store)
 
     def _set_by_reference(self) -> bool:
-        """Run the reference for `auto` keys; return False if they could not be set."""
+        """Train the reference runs that set the `auto` keys; return False if they set none."""
         progress = self._progress(self.state.num_trials)
         with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             found = set_by_reference(
@@ -332,7 +333,7 @@ class StudyPipeline:
             self._note(f"The search ended after {done}: {left}")
 
     def _trial_begun(self) -> None:
-        """Record that the confirmation of an earlier session is out of date."""
+        """Record that a new trial has made the confirmation of an earlier session out of date."""
         if self.state.is_over is not False:
             self._update(is_over=False)
 
@@ -369,8 +370,8 @@ class StudyPipeline:
         return self.session.capacity.may_hold(spec.placement.group)
 
     def _kinds_in_time(self) -> set[Kind] | None:
-        """Return the kinds of worker group that reference runs have started, if time is too short
-        to start others; None if it is not."""
+        """Return the kinds of worker group (framework, number of workers) that reference runs have
+        started, if time is too short to start other kinds; otherwise None."""
         runs = read_records(self.store.folder).runs.items()
         references = [run for name, run in runs if name.startswith("reference") and run.samples]
         if not references or self.deadline.time_budget_s is None:
