@@ -1,5 +1,5 @@
-"""The run spec: all settings of one training, which of them exclude each other, its placement on
-workers, and its one-line label.
+"""The run spec (all settings of one training run): its keys, the conflicts between them, the
+placement of the run on workers, and the one-line label of a configuration.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,35 +36,37 @@ from raybench.spec.own_loop import (
 from raybench.spec.values import identity, short
 
 ROUNDING = 1e-6
-"""Tolerance for rounding when workers are counted: ten tenths of a GPU are a whole GPU."""
+"""Tolerance for floating-point errors when workers are counted, so that ten workers with 0.1 GPU
+each fit on one GPU."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Workers of a run: their framework, number and resources, and the layout of a step."""
+    """Framework, number and resources of a run's workers, and how they execute a step."""
 
     framework: str
     num_workers: int
     batch_size_per_worker: int = 0
-    """Samples of one worker in a pass; 0 where irrelevant, as in `group`."""
+    """Samples per worker in one forward and backward pass; 0 where they do not matter, as in
+    `group`."""
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0
-    """GPUs of one worker; a fraction for a single worker only."""
+    """GPUs per worker; a fraction only if there is a single worker."""
     strategy: str = "pack"
-    """`pack` uses as few hosts as possible, `spread` as many as possible."""
+    """`pack` places the workers on as few hosts as possible, `spread` on as many as possible."""
     accelerator_type: str | None = None
-    """Ray's name of the GPU model; by default any."""
+    """Ray's name for the GPU model; None for any model."""
     replicas_per_process: int = 1
-    """Replicas of the model in each process. With several, the process is the only worker of the
-    group and has the resources of all replicas."""
+    """Replicas of the model in each process. If there are several, the process is the only worker
+    of its group and has the resources of all replicas."""
     compile: str = "none"
-    """Compilation of a pass."""
+    """Compilation mode of the forward and backward pass (`RunSpec.compile`)."""
     accumulate: int = 1
-    """Passes per optimizer step."""
+    """Forward and backward passes per optimizer step."""
     prefetch: int = 0
     """Number of prefetched batches."""
     precision: str = "fp32"
-    """Floating-point precision of a pass."""
+    """Floating-point precision of the forward and backward pass."""
 
     @property
     def samples(self) -> int:
@@ -73,13 +75,13 @@ class Placement:
 
     @property
     def in_one_process(self) -> "Placement":
-        """The placement with all replicas in one process instead of one worker each."""
+        """Copy in which one process holds all replicas, instead of one worker per replica."""
         whole = replace(self, cpus_per_worker=self.cpus, gpus_per_worker=self.gpus)
         return replace(whole, num_workers=1, replicas_per_process=self.num_workers)
 
     @property
     def group(self) -> "Placement":
-        """The worker group that the run needs, without the settings of a step."""
+        """Copy that describes only the worker group: the settings of a step have their defaults."""
         bare = replace(self, batch_size_per_worker=0, accumulate=1, prefetch=0)
         return replace(bare, compile="none", precision="fp32")
 
@@ -95,11 +97,11 @@ class Placement:
 
     @property
     def shares_a_gpu(self) -> bool:
-        """Whether workers would share GPUs, which collectives between GPUs do not support."""
+        """Whether several workers would share a GPU, which GPU collectives do not support."""
         return self.num_workers > 1 and 0 < self.gpus_per_worker < 1
 
     def num_fitting(self, cpus: float, gpus: float) -> int:
-        """Return the number of workers that fit into the free CPU cores and GPUs of a node."""
+        """Return how many of the workers fit on a node with these free CPU cores and GPUs."""
         fitting = float(self.num_workers)
         for free, each in ((cpus, self.cpus_per_worker), (gpus, self.gpus_per_worker)):
             if each:
@@ -123,7 +125,7 @@ NOT_IN_ONE_PROCESS = (
     *("placement_strategy", "exchange_gradients", "gradient_compression", "bucket_mb"),
     "compile",
 )
-"""Keys that do not apply to `single_process`."""
+"""Keys that must keep their defaults with `strategy: single_process`."""
 CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
 COMPILES = {"torch": ("default", *CUDA_GRAPHS), "tensorflow": ("xla",)}
 """Values of `compile` besides `none`, by framework."""
@@ -131,68 +133,71 @@ COMPILES = {"torch": ("default", *CUDA_GRAPHS), "tensorflow": ("xla",)}
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 Setting = JsonValue
-"""Any plain value: a number, text, boolean or null, or a list or mapping of these."""
+"""Any plain value: a number, string, boolean or null, or a list or mapping of these."""
 
 
 class RunSpec(Document):
-    """All settings of one training."""
+    """All settings of one training run."""
 
     workload: str = "mnist_small"
-    """Model and task to train: a shipped name, your own `module:Class`, a function with your own
-    training loop (`train.py:train`), or a command (`$ python train.py --lr {learning_rate}`)."""
+    """Model and task to train: the name of a workload shipped with raybench, your own class
+    (`module:Class`), a function with your own training loop (`train.py:train`), or a command
+    (`$ python train.py --lr {learning_rate}`)."""
     model: dict[Name, Setting] = {}
-    """Settings of the model, passed to the constructor of the workload (your own training loop
-    reads `run.model`): `{hidden_units: 128}`. In a space, each setting has its own values:
-    `model: {hidden_units: [64, 128]}`."""
+    """Settings of the model, such as `{hidden_units: 128}`, passed to the constructor of the
+    workload; your own training loop reads them from `run.model`. A search space gives each setting
+    its own values: `model: {hidden_units: [64, 128]}`."""
     dataset: DatasetSpec = DatasetSpec(image_size=28)
     """Training data, and how much of it to use."""
     data: dict[Name, Setting] = {}
-    """Settings of the data, passed to the workload's `load_dataset` (dataset `workload`). A space
-    lists their values, `data: {window: [16, 32]}`; each value is a dataset of its own."""
+    """Settings of the data, passed to the workload's `load_dataset`; they require `dataset:
+    workload`. A search space lists their values, such as `data: {window: [16, 32]}`; each value
+    makes a separate dataset."""
     objective: Objective = Objective(target=0.95)
     """Metric, target and budget of the run."""
     framework: Framework = "torch"
-    """Backend that trains. `python` imports no framework; it is for commands, and for your own
-    training loop on one worker."""
+    """Framework that trains the model. `python` imports neither framework; it is for commands, and
+    for your own training loop on one worker."""
     num_workers: PositiveInt = 1
     """Number of data-parallel workers: processes, or replicas with `single_process`."""
     strategy: Literal["distributed", "single_process"] = "distributed"
     """`distributed` runs one process per worker, with torch DDP or TensorFlow's
     MultiWorkerMirroredStrategy. `single_process` runs all workers as replicas in one process on one
     host, with torch nn.DataParallel (GPUs only) or TensorFlow's MirroredStrategy; the first replica
-    evaluates. Samples and summed gradients are the same in both."""
+    evaluates. Both train on the same samples and sum the same gradients."""
     cpus_per_worker: PositiveInt = 1
-    """CPU cores per worker, which also set the size of its thread pools."""
+    """CPU cores per worker; also the size of the worker's thread pools."""
     gpus_per_worker: Annotated[int | float, Field(ge=0, le=1)] = 0
-    """GPUs per worker: 0 or 1; a run with one worker may use a fraction, such as 0.5. The default
-    of a search is 1 on machines with GPUs that its frameworks can use."""
+    """GPUs per worker: 0 or 1; a run with one worker may use a fraction, such as 0.5. In a search,
+    the default is 1 on machines with GPUs that the searched frameworks can use."""
     accelerator_type: str | None = None
-    """Ray's name of the GPU model, such as `H100`; by default any."""
+    """Ray's name for the required GPU model, such as `H100`; by default, any model."""
     placement_strategy: Literal["pack", "spread"] = "pack"
-    """Placement of workers: on as few hosts as possible (`pack`) or on as many as possible
+    """Placement of workers on as few hosts as possible (`pack`) or on as many as possible
     (`spread`)."""
     batch_size_per_worker: PositiveInt = 64
     """Samples per worker in one forward and backward pass."""
     accumulate: PositiveInt = 1
-    """Forward and backward passes per optimizer step. `exchange_every` is another name of this key,
-    because gradients are exchanged once per step."""
+    """Forward and backward passes per optimizer step. This key may also be written as
+    `exchange_every`, because workers exchange gradients once per step."""
     exchange_gradients: bool = True
-    """Whether workers exchange gradients. Without the exchange, each worker trains a model of its
-    own; such runs measure the cost of the exchange and are not ranked."""
+    """Whether workers exchange gradients. Without the exchange, each worker trains its own model;
+    such runs measure the cost of the exchange and are not ranked."""
     gradient_compression: Literal["none", "fp16", "bf16"] = "none"
-    """Data type of the gradients that workers send and sum. The maximum of fp16 is 65,504; a run
-    with larger gradients fails as `nan`, unless `precision: fp16` scales them. TensorFlow does not
+    """Data type in which workers send and sum gradients. The largest fp16 number is 65,504; a run
+    with larger gradients fails (`nan`), unless `precision: fp16` scales them. TensorFlow does not
     support `bf16` between GPUs."""
     bucket_mb: PositiveFloat = 25.0
-    """MiB of gradients per exchange; the exchange overlaps with the rest of the backward pass."""
+    """MiB of gradients that are exchanged at once (bucket size); the exchange overlaps with the
+    rest of the backward pass."""
     optimizer: Optimizer = "adam"
-    """Optimizer: adam, radam, lars, lamb, sgd, adamw or muon, with the same update in both
-    frameworks; or a class of one framework: `torch:SGD`, `keras:Nadam`, or of another module
-    `torch:pytorch_optimizer.Lion`."""
+    """Optimizer: adam, radam, lars, lamb, sgd, adamw or muon, whose updates are the same in both
+    frameworks; or a framework's own class (`torch:SGD`, `keras:Nadam`) or one from another module
+    (`torch:pytorch_optimizer.Lion`)."""
     optimizer_options: dict[Name, Setting] = {}
-    """Further arguments of a library's optimizer class by name, besides the learning rate and
-    `weight_decay`: `{momentum: 0.9}`; null is the default of the class. In a space, each argument
-    has its own values."""
+    """Arguments of a library's optimizer class, such as `{momentum: 0.9}`, in addition to the
+    learning rate and `weight_decay`; null leaves the default of the class. A search space gives
+    each argument its own values."""
     learning_rate: PositiveFloat = 1e-3
     """Base learning rate, before `learning_rate_scaling` and `schedule`."""
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
@@ -200,85 +205,89 @@ class RunSpec(Document):
     `num_workers` (`sqrt`)."""
     schedule: ScheduleName = "constant"
     """Learning-rate schedule over the training samples, from the end of the warm-up to `epochs`.
-    `one_cycle` rises over 30 % of these samples from 1/25 of the rate, and `ramp_decay` is the
-    schedule of study 2; both take no other warm-up."""
+    `one_cycle` rises from 1/25 of the rate during the first 30 % of these samples; `ramp_decay`
+    rises for 5 epochs, then decays by a factor of 0.8 per epoch. Neither allows another warm-up."""
     warmup_epochs: NonNegativeFloat = 0.0
-    """Epochs of linear warm-up, from the unscaled learning rate (from 0 without scaling)."""
+    """Epochs of linear warm-up. It starts from the unscaled learning rate, or from 0 if
+    `learning_rate_scaling` does not raise the rate."""
     warmup_samples: NonNegativeInt = 0
     """Training samples of linear warm-up, instead of `warmup_epochs`."""
     final_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Final fraction of the learning rate for cosine, linear, polynomial and one_cycle."""
+    """Final learning rate as a fraction of the peak, for cosine, linear, polynomial and
+    one_cycle."""
     decay_power: PositiveFloat = 2.0
     """Exponent of the `polynomial` schedule."""
     step_at: list[Annotated[float, Field(gt=0, lt=1)]] = [0.5, 0.75]
-    """Fractions of `epochs` at which `step` multiplies the rate by `step_factor`."""
+    """Fractions of `epochs` at which the `step` schedule multiplies the rate by `step_factor`."""
     step_factor: Fraction = 0.1
-    """Factor of the `step` schedule."""
+    """Factor by which the `step` schedule multiplies the learning rate at each of `step_at`."""
     epochs: PositiveFloat = 100.0
-    """Maximum number of epochs; also the horizon of the schedule."""
+    """Maximum number of epochs; also the length of the schedule."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay, not applied to biases and normalization parameters."""
     momentum: Decay | None = None
-    """Momentum of sgd, lars and muon; by default 0.9 (muon 0.95)."""
+    """Momentum of sgd, lars and muon; by default 0.9 (0.95 for muon)."""
     nesterov: bool = False
     """Whether sgd uses Nesterov momentum; muon always does."""
     beta1: Decay = 0.9
-    """Decay of the first moment (all but sgd and lars); for muon, of the part that AdamW trains."""
+    """Decay rate of the first moment (all optimizers but sgd and lars); for muon, it applies to the
+    parameters that AdamW trains."""
     beta2: Decay | None = None
-    """Decay of the second moment (all but sgd and lars); by default 0.999."""
+    """Decay rate of the second moment (all optimizers but sgd and lars); by default 0.999."""
     epsilon: PositiveFloat | None = None
-    """Term added to denominators; by default 1e-8 (lamb 1e-6)."""
+    """Term added to the denominator of the update; by default 1e-8 (1e-6 for lamb)."""
     trust_coefficient: PositiveFloat = 0.001
     """Trust coefficient of lars."""
     clip_norm: PositiveFloat | None = None
     """Maximum norm of the gradient of a step; larger gradients are scaled down to this norm. By
-    default, there is no maximum."""
+    default, gradients are not clipped."""
     label_smoothing: Decay = 0.0
     """Label smoothing of the training loss (Szegedy et al. 2016, arXiv 1512.00567); evaluation uses
     the original labels."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Decay per step of an exponential moving average of the weights; the average is evaluated and
-    saved instead of the weights. By default, there is no average."""
+    saved instead of the weights. By default, no average is kept."""
     augment: list[Augmentation] = []
-    """Augmentations of training samples in order, such as `flip` or `{kind: random_crop, padding:
-    4}`; their randomness depends on seed, epoch and sample only."""
+    """Augmentations of training samples, applied in this order, such as `flip` or `{kind:
+    random_crop, padding: 4}`. Their random numbers depend only on seed, epoch and sample."""
     weights: str = "none"
     """Initial weights of a library's model: `none` initializes them at random, `cached` uses the
-    library's pretrained weights if this machine has them, any other value is a file."""
+    library's pretrained weights, which this machine must have already, and any other value is the
+    path of a file with weights."""
     frozen_epochs: NonNegativeFloat | Literal["all"] = 0.0
-    """Epochs in which only the head of a library's model is trained; `all` for all epochs."""
+    """Number of epochs at the start in which only the model's head is trained, or `all`."""
     sync_batch_norm: bool = False
     """Whether batch normalization uses the samples of all workers instead of each worker's own.
     Requires GPUs and `accumulate: 1`."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     """Floating-point precision of the forward and backward pass; weights stay fp32. `tf32`
-    multiplies with 10 bits of mantissa on NVIDIA GPUs since Ampere and equals fp32 elsewhere;
-    `fp32` never does. `fp16` scales the loss and skips steps whose gradients overflow."""
+    multiplies with a 10-bit mantissa on NVIDIA GPUs since Ampere and equals fp32 elsewhere; `fp32`
+    never uses TF32. `fp16` scales the loss and skips steps whose gradients overflow."""
     compile: Literal["none", "default", "reduce-overhead", "max-autotune", "xla"] = "none"
-    """Compilation of the pass of a full batch (forward, loss, backward) before the training clock
+    """Compilation of the forward and backward pass for full batches, before the training clock
     starts: `default`, `reduce-overhead` (CUDA graphs) or `max-autotune` with torch, `xla` with
     tensorflow. Results are equal within rounding, except for the random numbers of dropout. Smaller
-    batches, such as the last of an epoch, are not compiled."""
+    batches, such as the last one of an epoch, are not compiled."""
     prefetch: Annotated[int, Field(ge=0)] = 0
-    """Number of batches (with tensorflow: optimizer steps) prepared ahead, by as many threads, for
-    data that are augmented or read on demand; data in memory need none. One thread at a time reads
-    samples on demand. More threads than `cpus_per_worker` do not help."""
+    """Number of batches (with tensorflow: of optimizer steps) prepared ahead, by as many threads.
+    It helps only if samples are augmented or read on demand (which one thread at a time does).
+    More threads than `cpus_per_worker` do not help."""
     eval_every_samples: PositiveInt | None = None
-    """Training samples between two evaluations; by default one epoch, or in a search an interval
-    that reference runs set."""
+    """Training samples between two evaluations; by default one epoch. In a search, reference runs
+    (runs of a default configuration before the search) set the default."""
     seed: Seed = 0
     """Seed of initial weights, dropout and sample order."""
     checkpoint_every_s: NonNegativeFloat = 300.0
     """Minimum seconds of training and evaluation between two checkpoints, which are saved at
-    evaluations; a lost worker repeats what came after the last one. 0 saves no checkpoints."""
+    evaluations. A run that loses a worker resumes from its last checkpoint. 0 saves none."""
     record_steps: bool = False
-    """Whether to record the time of every step, memory, exchanged bytes and gradient noise; see
-    `StepTimes` and the keys after `steps` in an `eval` record."""
+    """Whether to record step times, memory, exchanged bytes and gradient noise in the `eval` lines
+    of `records.jsonl`: the key `steps` (see `StepTimes`) and those after it."""
 
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, content: Any) -> Any:
-        """Rename other names of keys; set the keys that the user's own training loop implies."""
+        """Replace alternative key names; set the keys that the user's own loop implies."""
         content = with_own_data(one_name_each(content))
         if isinstance(content, dict) and is_command(content.get("workload", "")):
             content = {"framework": framework_of_command(content["workload"])} | content
@@ -287,7 +296,7 @@ class RunSpec(Document):
     @field_validator("optimizer_options")
     @classmethod
     def _by_default(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Leave out null, which means the default."""
+        """Drop options that are null, which means the default of the class."""
         return {name: one for name, one in options.items() if one is not None}
 
     @model_validator(mode="after")
@@ -297,7 +306,10 @@ class RunSpec(Document):
         return self
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both are the same configuration; settings of 1, 1.0 and true differ."""
+        """Return whether both specs have the same values.
+
+        In settings under a key of OPEN, such as `model.NAME`, the values 1, 1.0 and true differ.
+        """
         return (
             super().__eq__(other)
             and isinstance(other, RunSpec)
@@ -306,7 +318,8 @@ class RunSpec(Document):
 
     @property
     def replicas_per_process(self) -> int:
-        """Replicas of the model in each process: all of them, as for a command, or one."""
+        """Replicas of the model in each process: `num_workers` with `single_process` and for a
+        command that runs as one process, else 1."""
         is_command_alone = is_command(self.workload) and not is_launched(self.workload)
         is_one = self.strategy == "single_process" or is_command_alone
         return self.num_workers if is_one else 1
@@ -318,7 +331,7 @@ class RunSpec(Document):
 
     @property
     def placement(self) -> Placement:
-        """Placement of the run on workers."""
+        """Placement of the run: its workers, their resources, and how they execute a step."""
         workers = Placement(
             self.framework,
             self.num_workers,
@@ -335,22 +348,27 @@ class RunSpec(Document):
         return workers.in_one_process if self.replicas_per_process > 1 else workers
 
     def complete(self) -> dict[str, Any]:
-        """Return the document for other programs: with the optimizer's defaults as numbers, and
-        without keys that the optimizer does not read. `without_defaults` is the inverse."""
+        """Return the spec as plain data for other programs: momentum, beta2 and epsilon have the
+        optimizer's defaults, or are left out if the optimizer does not read them.
+        `without_defaults` is the inverse."""
         own = DEFAULTS.get(self.optimizer, {})
         found = self.document()
         found |= {key: own.get(key) for key in LEFT_TO_IT if found[key] is None}
         return {key: one for key, one in found.items() if key not in LEFT_TO_IT or one is not None}
 
     def without_defaults(self) -> "RunSpec":
-        """Return a copy in which optimizer settings at their defaults are None."""
+        """Return a copy in which momentum, beta2 and epsilon are None if they have the optimizer's
+        defaults."""
         own = DEFAULTS.get(self.optimizer, {})
         same = [key for key in LEFT_TO_IT if key in own and getattr(self, key) == own[key]]
         return self.model_copy(update=dict.fromkeys(same))
 
 
 def _problems(spec: RunSpec) -> Iterator[str]:
-    """Yield keys that exclude each other; spaces check all values of the keys read here."""
+    """Yield a sentence on each conflict between keys.
+
+    For a search space, all combinations of values of the keys that are read here are checked.
+    """
     if spec.warmup_samples and spec.warmup_epochs:
         yield "warmup_samples and warmup_epochs both set the warm-up; keep one of them"
     for key in ("warmup_epochs", "warmup_samples"):
@@ -439,34 +457,38 @@ def _problems_of_own_loop(spec: RunSpec) -> Iterator[str]:
 RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
 """Keys for the resources of a worker."""
 OPEN = ("model", "data", "optimizer_options")
-"""Keys with settings of any name, which are keys themselves: `model.hidden_units`."""
+"""Keys whose values are mappings with names of the user's choice. Each name makes another key,
+which is written with a dot: `model.hidden_units`."""
 
 
 def is_open(key: str, *parents: str) -> bool:
-    """Whether a key is a setting below one of `parents`, by default any of OPEN."""
+    """Whether a key is a setting under one of `parents` (by default OPEN), as `model.NAME` is."""
     parent, dot, _ = key.partition(".")
     return bool(dot) and parent in (parents or OPEN)
 
 
 def is_key(key: str) -> bool:
-    """Whether a run spec has this key; `model.NAME` is one for any name."""
+    """Whether a run spec may have this key; `model.NAME` is such a key for any name."""
     return key in RunSpec.model_fields or is_open(key)
 
 
 def value_of(spec: RunSpec, key: str) -> Any:
-    """Return the value of a key; None for a setting below OPEN that the spec does not have."""
+    """Return the value of a key; None for a setting like `model.NAME` that the spec lacks."""
     parent, _, name = key.partition(".")
     return getattr(spec, parent).get(name) if is_open(key) else getattr(spec, key)
 
 
 def has_value(spec: RunSpec, key: str) -> bool:
-    """Return whether a spec has a key; a setting below OPEN must be set, if only to null."""
+    """Return whether a spec has a value (null included) for a key.
+
+    Only settings like `model.NAME` can be missing.
+    """
     parent, _, name = key.partition(".")
     return not is_open(key) or name in getattr(spec, parent)
 
 
 def flat(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping of keys with the settings below OPEN as dotted keys; see `nested`."""
+    """Return a mapping in which settings under OPEN have dotted keys; inverse of `nested`."""
     found: dict[str, Any] = {}
     for key, value in content.items():  # in order: later keys may depend on earlier ones
         own = isinstance(value, dict) and key in OPEN
@@ -475,7 +497,7 @@ def flat(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as a run spec has them, with the settings below OPEN as mappings."""
+    """Return a mapping in which settings under OPEN are in nested mappings, as in a run spec."""
     found: dict[str, Any] = {}
     for key, one in values.items():
         parent, _, name = key.partition(".")
@@ -487,7 +509,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_case(content: object) -> bool:
-    """Return whether an item of a list in a space is a case with a condition, not a value."""
+    """Return whether an item of a list in a space is a case with a condition (`when`)."""
     return isinstance(content, Mapping) and "when" in content
 
 
@@ -496,9 +518,9 @@ BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "
 
 
 def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the searched keys, in order, that a label needs besides BASE_KEYS.
+    """Return the searched keys, in order, that a label needs in addition to BASE_KEYS.
 
-    `space` is the space of a study as its file has it; keys with a single value are left out.
+    `space` is the `space` of a study's file, not parsed. Keys with a single value are left out.
     """
     return tuple(
         str(key)
@@ -512,8 +534,8 @@ def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
 def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
     """Return the label of a configuration: `torch 1x64 adam 0.003 weight_decay 0.01`.
 
-    It has the framework, workers x batch (x passes per step, if several), the optimizer, its
-    learning rate, and `keys` with their names (see `label_keys`).
+    The label has the framework, workers x batch per worker (x passes per step, if several), the
+    optimizer, the learning rate, and names and values of `keys` (see `label_keys`).
     """
     passes = f"x{spec.accumulate}" if spec.accumulate > 1 else ""
     base = (
@@ -525,27 +547,31 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
 
 
 def settings_words(spec: RunSpec, keys: Iterable[str]) -> str:
-    """Return the values of the keys that a spec has, with their names: `n 3 act relu`."""
+    """Return names and values of those `keys` that a spec has, such as `n 3 act relu`."""
     shown = [key for key in keys if has_value(spec, key)]
     return " ".join(f"{shown_key(key)} {_shown_value(spec, key)}" for key in shown)
 
 
 def _shown_value(spec: RunSpec, key: str) -> str:
-    """Return the value of a key for a label; `0` for 0.0 where the type of the key is known."""
+    """Return the value of a key for a label: `0` for 0.0, except in settings under OPEN, where 0
+    and 0.0 may differ."""
     text = short(value_of(spec, key))
     return text if is_open(key) else text.removesuffix(".0")
 
 
 RATE = "rate"
-"""Label of the learning rate if the optimizer is unknown."""
+"""Text before the learning rate in a label if the optimizer is unknown."""
 
 
 def named_optimizer(spec: RunSpec) -> str:
-    """Return the optimizer for a label; a user's own loop may use any with the default."""
+    """Return the optimizer for a label.
+
+    RATE replaces the default in a user's own loop, which may use any optimizer then.
+    """
     is_default = spec.optimizer == RunSpec.model_fields["optimizer"].default
     return RATE if is_own_loop(spec.workload) and is_default else spec.optimizer
 
 
 def shown_key(key: str) -> str:
-    """Return a key for a label: a setting of the model or the optimizer without its parent."""
+    """Return a key for a label: without the prefix `model.` or `optimizer_options.`."""
     return key.partition(".")[2] if is_open(key, "model", "optimizer_options") else key

@@ -1,4 +1,6 @@
-"""The search-space file: what a study trains, searches, keeps fixed and confirms."""
+"""The search-space file: the task, the searched and the fixed keys, the search and the
+confirmation of a study.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,14 +36,14 @@ MOST = 200
 
 
 class ConfirmSpec(Document):
-    """Confirmation: the best candidates rerun with new seeds, then each winner runs alone."""
+    """Confirmation: the best candidates train again with new seeds, then each winner runs alone."""
 
     race: Annotated[int, Field(ge=0, le=MOST)] = 24
-    """Number of confirmation runs, with new seeds, that the best candidates of the search share to
-    find the fastest, and as many to find the cheapest (most runs serve both). A time budget may
-    allow fewer; 0 skips confirmation."""
+    """Number of confirmation runs in which the best candidates of the search train again, with new
+    seeds, to find the fastest; as many find the cheapest (most runs serve both purposes). A time
+    budget may allow fewer; 0 skips confirmation."""
     fresh: PositiveInt = 3
-    """Number of runs of each winner, alone on the machine, that give the reported time."""
+    """Number of runs of each winner, alone on the machine, that the reported time comes from."""
 
 
 AUTO = "auto"
@@ -50,9 +52,9 @@ STANDS_FOR = {
     "target": 1.0,
     "max_train_seconds": Objective.model_fields["max_train_seconds"].default,
 }
-"""Keys of an objective that may be `auto`, with placeholders until reference runs set them."""
+"""Objective keys that may be `auto`, with placeholder values until reference runs set them."""
 COMMON = ("workload", "dataset", "objective")
-"""Keys of a run spec at the top level of a study."""
+"""Run-spec keys at the top level of a study, which are the same for all of its runs."""
 EVAL_INTERVAL = "eval_every_samples"
 AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 
@@ -61,13 +63,13 @@ class SearchSpec(Document):
     """Length and method of the search."""
 
     trials: PositiveInt | None = None
-    """Number of trials: by default 200, and all combinations of a `grid`; a larger grid runs its
-    first combinations."""
+    """Number of trials; by default 200, or all combinations of a `grid`. A grid with more
+    combinations runs only the first ones."""
     first: list[dict[str, Any]] = []
-    """Your own configurations, which run before all others, also in a grid and outside the ranges:
-    `[{learning_rate: 0.02, model: {n: 2}}]`. Searched keys that they leave out have their default
-    values. They are not stopped early. Reference runs train the first of them, and the answer
-    compares the winner with it."""
+    """Your own configurations, such as `[{learning_rate: 0.02, model: {n: 2}}]`. They run before
+    all others, may lie outside the searched ranges, and are not stopped early. Searched keys that
+    they leave out have typical values (the usual learning rate, the first value of a list).
+    Reference runs train the first configuration, and the answer compares the winner with it."""
     seed: Seed = 0
     """Seed of the sampler and of the training of every trial."""
     time_budget_s: PositiveFloat | None = None
@@ -75,38 +77,38 @@ class SearchSpec(Document):
     when the remaining seconds are needed for confirmation. By default, there is no budget."""
     trial_seconds: PositiveFloat | None = None
     """Maximum wall-clock seconds of a run on its workers, including setup and evaluations. A longer
-    run fails (`timeout`), workers that hang are replaced, and the search continues; by default,
+    run fails (`timeout`), workers that hang are replaced, and the search continues. By default,
     there is no limit."""
     concurrency: PositiveInt | None = None
-    """Maximum number of concurrent trials; by default as many as fit the cluster."""
+    """Maximum number of concurrent trials; by default as many as fit on the cluster."""
     sampler: Literal["model", "tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "model"
-    """Sampler of configurations: `model` uses a model of all learning curves, the others are those
-    of Optuna. `cmaes` samples categorical keys with TPE, `nsga2` searches the Pareto front of
-    seconds and worker-seconds, `grid` runs every combination of lists."""
+    """Sampler of configurations: `model` fits a model to all learning curves; the other samplers
+    are Optuna's. `cmaes` samples categorical keys with TPE, `nsga2` searches the Pareto front of
+    seconds and worker-seconds, and `grid` runs every combination of the listed values."""
     early_stopping: bool = True
-    """Whether to stop trials that cannot be the best according to the learning curves so far; false
-    also disables `cap_factor`."""
+    """Whether to stop trials that, judging by the learning curves so far, cannot become the best;
+    false also disables `cap_factor`."""
     priors: bool = True
-    """Whether the first trials include the typical learning rate of each optimizer."""
+    """Whether the first trials include the usual learning rate of each optimizer."""
     widen: bool = True
-    """Whether the sampler `model` may try learning rates up to a factor of four outside their range
-    where the model expects an improvement."""
+    """Whether the sampler `model` may try learning rates up to a factor of four beyond their range
+    where it expects an improvement."""
     factorise: bool = True
     """Whether to sample only the keys that affect accuracy (optimizer, learning rate, global batch)
-    and predict the effect of those that affect speed only (workers, GPU model, compilation, and the
-    framework if both have the same network); false samples all keys."""
+    and to predict the effect of keys that affect only speed (workers, GPU model, compilation, and
+    the framework if both have the same network); false samples all keys."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
-    """Cutoff of a trial, as a multiple of the expected time of the best configuration (with `grid`,
-    of the best measured time): a trial whose next evaluation comes later is stopped. null disables
-    the cutoff."""
+    """Cutoff of a trial: the trial is stopped if its next evaluation would come later than this
+    multiple of the expected time of the best configuration (with `grid`, of the best measured
+    time). null disables the cutoff."""
 
 
 class StudySpec(Document):
     """Validated content of a search-space file."""
 
     workload: str = "mnist_small"
-    """Model and task: a shipped name, your own `module:Class`, or your own training loop,
-    `FILE.py:FUNCTION` or a command after `$ `."""
+    """Model and task: the name of a workload shipped with raybench, your own class
+    (`module:Class`), or your own training loop (`FILE.py:FUNCTION`, or a command after `$ `)."""
     dataset: DatasetSpec = DatasetSpec(image_size=28)
     """Training data, and how much of it to use."""
     objective: Objective
@@ -114,19 +116,20 @@ class StudySpec(Document):
     search: SearchSpec = SearchSpec()
     """Length and method of the search."""
     confirm: ConfirmSpec = ConfirmSpec()
-    """Confirmation of the winners."""
+    """Confirmation of the winners by runs with new seeds."""
     auto: list[AutoKey] = []
-    """Keys that reference runs set before the search: the keys of the objective that are `auto`,
-    and by default the evaluation interval. Not for files."""
+    """Keys that reference runs set before the search: the objective keys given as `auto`, and the
+    evaluation interval unless it is given. Not for files."""
     is_set: bool = False
     """Whether reference runs have set the keys in `auto`. Not for files."""
     price: PositiveFloat | None = None
-    """Price of a worker-hour: winners are then also reported in money, and the cheapest one has the
-    lowest bill."""
+    """Price of a worker-hour. If given, winners are also reported in money, and the cheapest one
+    has the lowest bill."""
     space: dict[str, Any]
-    """Searched run-spec keys with their lists, ranges or cases."""
+    """Run-spec keys to search, each with a list of values, a range, or cases that depend on other
+    keys."""
     fixed: dict[str, Any] = {}
-    """Run-spec keys with the same value for all trials."""
+    """Run-spec keys that have the same value in all trials."""
 
     @property
     def needs_reference(self) -> bool:
@@ -139,14 +142,18 @@ class StudySpec(Document):
         return "target" in self.auto and not self.is_set
 
     def run_spec(self, values: dict[str, Any], *, seed: int | None = None) -> RunSpec:
-        """Return the run spec of a configuration: the `values` of the space and the fixed keys."""
+        """Return the run spec of a configuration: searched `values`, fixed keys and the seed (by
+        default that of the search)."""
         content = nested(self.fixed | values) | self.model_dump(include=set(COMMON))
         content["seed"] = self.search.seed if seed is None else seed
         return validate(RunSpec, content, "configuration")
 
 
 def target_of(study: Mapping[str, Any]) -> float | None:
-    """Return the target in the document of a study; None if it has none, or none yet."""
+    """Return the target of a study given as plain data.
+
+    None if the study has no target, or if reference runs have not set it yet.
+    """
     is_placeholder = "target" in study.get("auto", ()) and not study.get("is_set")
     target: float | None = None if is_placeholder else study["objective"].get("target")
     return target
@@ -155,9 +162,10 @@ def target_of(study: Mapping[str, Any]) -> float | None:
 def load_content(
     given: str | Path | dict[str, Any] | StudySpec, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the content of a search space with `settings` applied, not validated yet.
+    """Return the content of a search-space file with `settings` applied; it is not validated yet.
 
-    `given` is a file (the `study.yaml` of a results folder too), its content, or a study.
+    `given` is a file (a search space, or the `study.yaml` of a results folder), the content of
+    such a file, or a study.
     """
     content, source = content_of(given, "space")
     whole = content if isinstance(given, StudySpec) else content.get("study")
@@ -167,7 +175,8 @@ def load_content(
 
 
 def as_written(study: dict[str, Any]) -> dict[str, Any]:
-    """Return the document of a study as its file has it, with `auto` for keys of reference runs."""
+    """Return a study's plain data as in its search-space file: keys that reference runs set are
+    `auto` or left out."""
     auto, objective = study["auto"], study["objective"]
     own = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
     return own | {
@@ -181,7 +190,10 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
 
     Args:
         content: Content of a search-space file.
-        source: Name of the file, with which error messages begin.
+        source: Name of the file, for error messages.
+
+    Returns:
+        The study and its parsed search space.
 
     Raises:
         UserError: The content is invalid.
@@ -226,7 +238,8 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
 
 
 def _check_first(given: dict[str, Any], where: str) -> None:
-    """Raise UserError if a configuration of `search.first` has keys of the study or bad values."""
+    """Raise UserError if a configuration of `search.first` has an invalid value, an unknown key, or
+    a key that the study sets for all runs."""
     for key, value in flat(given).items():
         if key in (*COMMON, "seed"):
             raise UserError(
@@ -243,7 +256,7 @@ def _check_first(given: dict[str, Any], where: str) -> None:
 
 
 def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
-    """Set the keys that a search of the user's own training loop implies."""
+    """Return a study's content with the keys that the user's own training loop implies."""
     workload, fixed = content.get("workload", ""), content.get("fixed") or {}
     is_named = any("framework" in (content.get(part) or {}) for part in ("space", "fixed"))
     if is_command(workload) and isinstance(fixed, dict) and not is_named:
@@ -253,7 +266,8 @@ def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
-    """Move `auto` values to the key `auto`, and replace them with placeholders."""
+    """Return a study's content in which the key `auto` lists the keys that reference runs set, and
+    placeholders replace the values `auto`."""
     objective = content.get("objective")
     auto: list[str] = []
     if isinstance(objective, dict):
@@ -272,10 +286,10 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a study's content with `settings`: study keys as they are, run-spec keys fixed.
+    """Return a study's content with `settings` applied: study keys are set, run-spec keys fixed.
 
-    `optimizer: lamb` takes `optimizer` out of the space and fixes it; `space.optimizer:
-    [lamb, lars]` takes it out of what is fixed.
+    `optimizer: lamb` moves `optimizer` from the space to the fixed keys; `space.optimizer:
+    [lamb, lars]` moves it from the fixed keys to the space.
     """
     for given, value in settings.items():
         key = given
@@ -302,7 +316,8 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
 
 
 def _deeper(key: str) -> str | None:
-    """Return the dotted key of a nested key: `objective.max_train_seconds`; None for others."""
+    """Return the full key of a key in a section of the file, such as `objective.target` for
+    `target`; None if no section has this key."""
     for name, field in StudySpec.model_fields.items():
         model = field.annotation
         if isinstance(model, type) and issubclass(model, Document) and key in model.model_fields:
