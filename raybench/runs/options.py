@@ -1,7 +1,7 @@
-"""Options of every command, one class per command, for the command line and for Python alike.
+"""Options of all commands, one class per command, for the command line and the Python API.
 
-Arguments of a command line and of a Python call are converted to the types of the options here.
-Whether the values are valid for a study or a run is checked when the study or the run is built.
+The classes convert arguments to the types of the options. Whether the values are valid for a study
+or a run is checked when the study or the run is built.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ from raybench.spec.text import clean, seconds_of
 
 @dataclass(frozen=True)
 class Argument:
-    """How the command line writes an option, beyond its name, type and default."""
+    """What the command line needs to know about an option besides its name, type and default."""
 
     metavar: str | None = None
     """Name of the value in the help text."""
     parse: Callable[[str], Any] | None = None
-    """Converts the text of the whole value; by default the first type of the option does."""
+    """Converts the text of the whole value; by default the (first) type of the option does."""
     flag: str | None = None
     """Name of the flag; by default the name of the option."""
     is_positional: bool = False
@@ -41,12 +41,12 @@ class Argument:
 
 
 def duration(given: Any) -> Any:
-    """Return the seconds of a text such as `30min` or `2h`; return any other value unchanged."""
+    """Convert a string such as `30min`, `2h` or `90` to seconds; return other types unchanged."""
     return (seconds_of(given) or float(given)) if isinstance(given, str) else given
 
 
 def age(text: str) -> float:
-    """Return the seconds of an age such as `30d`."""
+    """Convert an age such as `30d` to seconds."""
     seconds = seconds_of(text)
     if seconds is None:
         raise ArgumentTypeError(f"{text} is no age such as 12h, 30d or 8w")
@@ -54,7 +54,7 @@ def age(text: str) -> float:
 
 
 def deadline_seconds(given: Any) -> Any:
-    """Return the seconds of a deadline, a number or a text such as `2h`."""
+    """Convert a deadline, a number of seconds or a string such as `2h`, to seconds."""
     seconds = None if given is None else seconds_of(str(given))
     if given is not None and seconds is None:
         raise UserError(
@@ -65,7 +65,7 @@ def deadline_seconds(given: Any) -> Any:
 
 
 def share(given: Any, info: ValidationInfo) -> Any:
-    """Return `2%` or `0.02` as a fraction."""
+    """Convert a share, such as `2%` or `0.02`, to a fraction."""
     if given is None:
         return None
     text, value = str(given), math.nan
@@ -80,8 +80,8 @@ def share(given: Any, info: ValidationInfo) -> Any:
 
 
 class Budget(NamedTuple):
-    """Cost that small runs may have together: a fraction of that of the large run, or training
-    seconds."""
+    """Maximum total cost of small runs: a fraction of the large run's compute (`share`), or
+    training seconds (`s`)."""
 
     amount: float
     unit: Literal["share", "s"] = "share"
@@ -91,7 +91,7 @@ class Budget(NamedTuple):
 
 
 def budget(given: Any, info: ValidationInfo) -> Any:
-    """Return `10%` or `0.1` as a share of the large run, and `2h` as seconds."""
+    """Convert `10%` or `0.1` to a share of the large run's compute, and `2h` to seconds."""
     seconds = seconds_of(given) if isinstance(given, str) and given[-1:].isalpha() else None
     if seconds is not None:
         return Budget(seconds, "s")
@@ -99,7 +99,7 @@ def budget(given: Any, info: ValidationInfo) -> Any:
 
 
 def number_or_word(given: Any) -> Any:
-    """Return the number that a text holds; return any other value unchanged."""
+    """Convert a string to a number if possible; return any other value unchanged."""
     try:
         return float(given) if isinstance(given, str) else given
     except ValueError:
@@ -107,14 +107,14 @@ def number_or_word(given: Any) -> Any:
 
 
 def text(given: Any) -> Any:
-    """Return a path, a number or a list of numbers as the command line writes it: `8,16,64`."""
+    """Convert a path, a number or a list of numbers to a string as on the command line: `8,16`."""
     if isinstance(given, list | tuple | range):
         return ",".join(map(str, given))
     return str(given) if isinstance(given, PurePath | int | float) else given
 
 
 def importable(given: Any) -> Any:
-    """Return the name by which workers import a class or a function."""
+    """Convert a class or a function to the name by which workers import it."""
     if inspect.isfunction(given):
         return f"{inspect.getsourcefile(given)}:{given.__qualname__}"
     if not isinstance(given, type):
@@ -136,12 +136,12 @@ def one_or_more(given: Any) -> Any:
 
 
 def worker_counts(given: Any) -> Any:
-    """Return worker counts as a list: from `1,2,4`, a number, or a sequence."""
+    """Convert worker counts (`1,2,4`, a number or a sequence) to a list."""
     return one_or_more(parse_yaml(f"[{given}]", "--workers") if isinstance(given, str) else given)
 
 
 def confirmation(given: Any) -> Any:
-    """Return `race=24,fresh=3` as a dict."""
+    """Convert a string such as `race=24,fresh=3` to a dict."""
     if not isinstance(given, str):
         return dict(given) if isinstance(given, Mapping) else given
     parts = given.split(",")
@@ -154,12 +154,12 @@ def confirmation(given: Any) -> Any:
 
 
 def changes(given: Any) -> Any:
-    """Return the values of several `--set KEY=VALUE` by their keys."""
+    """Convert the `KEY=VALUE` strings of `--set` to a dict."""
     return parse_settings(given) if isinstance(given, list) else given
 
 
 def meanings(given: Any) -> Any:
-    """Return the values of several `--column COLUMN=KEY` by their columns."""
+    """Convert the `COLUMN=KEY` strings of `--column` to a dict."""
     return parse_settings(given, "--column") if isinstance(given, list) else given
 
 
@@ -187,7 +187,7 @@ class TrialOptions(Options):
     out: Annotated[Text, Argument("DIR")] = None
     """Results folder, or a URL: s3://, gs://, abfs:// (default: a folder in results/)."""
     workload: Annotated[str | None, BeforeValidator(importable)] = None
-    """Workload to train: a shipped name, or module:Class."""
+    """Workload to train: a name shipped with raybench, or your own module:Class."""
     train: Annotated[str | None, BeforeValidator(importable), Argument("FILE.py:FUNCTION")] = None
     """Function with your own training loop, FILE.py:FUNCTION; it receives a raybench.Run."""
     command: str | None = None
@@ -201,17 +201,18 @@ class TrialOptions(Options):
     address: str | None = None
     """Address of a Ray cluster, such as auto (default: start Ray on this machine)."""
     wait: Duration = None
-    """Maximum total time a run may wait for resources (default: unlimited)."""
+    """Maximum total time that a run may wait for resources (default: unlimited)."""
     seed: int | None = None
     """Seed of the search or the training."""
     dry_run: bool = False
     """Print the plan and exit."""
 
     def trained(self, *, below: str = "") -> dict[str, Any]:
-        """Return the settings that name what to train, their keys prefixed with `below`.
+        """Return the settings that say what to train, with keys prefixed by `below`.
 
         Raises:
-            UserError: Several of `--workload`, `--train` and `--command` are given.
+            UserError: More than one of `--workload`, `--train` and `--command` is given, `--train`
+                is not FILE.py:FUNCTION, or `--launch` is given without `--command`.
         """
         own = {"--workload": self.workload, "--train": self.train, "--command": self.command}
         named = [name for name, value in own.items() if value is not None]
@@ -257,11 +258,11 @@ class TuneOptions(LoggedOptions):
     space: Annotated[
         str | Path | dict[str, Any] | StudySpec, Argument("SPACE.yaml", is_positional=True)
     ] = "digits"
-    """Search space: a file, or the name of a shipped one."""
+    """Search space: a file, or a name shipped with raybench."""
     trials: int | None = None
     """Number of trials."""
     time_budget: Duration = None
-    """Total time, confirmation included."""
+    """Maximum total time, including confirmation."""
     workers: Annotated[
         list[Any] | None, BeforeValidator(worker_counts), Argument("1,2,4", parse=str)
     ] = None
@@ -281,17 +282,17 @@ class TuneOptions(LoggedOptions):
         BeforeValidator(confirmation),
         Argument("race=24,fresh=3", parse=str),
     ] = None
-    """Runs with new seeds: first of the best configurations to find the winner, then of the winner
-    alone."""
+    """Number of confirmation runs with new seeds: race for the best configurations, to find the
+    winner, and fresh for the winner alone."""
     no_confirm: bool = False
-    """Skip confirmation: the result rests on a single run per configuration."""
+    """Skip confirmation; the result then rests on a single run per configuration."""
     more: int | None = None
     """Skip the search and add MORE repeat runs, in total, for the configurations that are still
     tied (rerun the same command to resume after Ctrl-C or the time budget)."""
     price: Annotated[float | None, Argument("MONEY")] = None
     """Price of a worker-hour; winners are then also reported in money."""
     concurrency: int | None = None
-    """Number of trials at the same time."""
+    """Maximum number of concurrent trials."""
     isolation: Literal["none", "process"] = "none"
     """With process, start new worker processes for every trial (slower; for code that leaks)."""
     verbose: bool = False
@@ -302,7 +303,7 @@ class TuneOptions(LoggedOptions):
     """Resume even though your code has changed; the column `code` marks the version of each run."""
 
     def study_settings(self) -> dict[str, Any]:
-        """Return all settings of the study: those of the flags, then those of `--set`.
+        """Return the study's settings by key: those from the flags, then those from `--set`.
 
         Raises:
             UserError: Flags contradict each other.
@@ -323,7 +324,7 @@ class TuneOptions(LoggedOptions):
             )
         flags = {
             "search.trials": self.trials,
-            # With --more it limits the added runs, not the search that is finished.
+            # With --more, the time budget limits the added runs, not the finished search.
             "search.time_budget_s": None if self.more else self.time_budget,
             "search.concurrency": self.concurrency,
             "search.seed": self.seed,
@@ -338,11 +339,11 @@ class TuneOptions(LoggedOptions):
 
 
 class TrainOptions(LoggedOptions):
-    """Options of one training."""
+    """Options of a single training run."""
 
     OF: ClassVar[str] = "train"
     spec: Annotated[Spec | None, Argument("SPEC.yaml", is_positional=True)] = None
-    """Run spec, or a study's folder (its best.yaml) (default: the default run spec)."""
+    """Run spec, or a study's folder, whose best.yaml is used (default: the default run spec)."""
 
 
 class DiagnoseOptions(TrialOptions):
@@ -350,11 +351,12 @@ class DiagnoseOptions(TrialOptions):
 
     OF: ClassVar[str] = "diagnose"
     spec: Annotated[Spec | None, Argument("SPEC.yaml", is_positional=True)] = None
-    """Run spec, or a study's folder (its best.yaml) (default: the default run spec)."""
+    """Run spec, or a study's folder, whose best.yaml is used (default: the default run spec)."""
     repeats: int = 4
-    """Rounds of all probes, at least 3; up to twice as many where the spread hides the answer."""
+    """How often each probe (a short run that times steps) is repeated, at least 3; up to twice as
+    often if the spread hides the answer."""
     seconds: float = 0.5
-    """Seconds of training between two readings of a probe: four readings, two with --fastest."""
+    """Training seconds of each interval of a probe: four intervals, or two with --fastest."""
     fastest: bool = False
     """Find the fastest way to run the same training: vary framework, workers, micro-batch, prefetch
     and compile, which leave the learning curve unchanged, and write fastest.yaml."""
@@ -368,23 +370,25 @@ class ScaleOptions(LoggedOptions):
         str | Path | dict[str, Any] | ScalingStudy | None,
         Argument("STUDY.yaml|NAME", is_positional=True),
     ] = None
-    """File or name of a study (default: the shipped small model, weak and strong scaling)."""
+    """Scaling study: a file, or a name shipped with raybench (default: weak and strong scaling of
+    the shipped small model)."""
     quick: bool = False
-    """Shorten a named study to fit two cores."""
+    """Shorten the default study, or one shipped with raybench, to suit a machine with two cores."""
     predict: Annotated[Text, Argument("8,16,64|FILE.csv")] = None
-    """Predict step times for these worker counts, such as 8,16,64, at every measured batch size, on
-    nodes as full as the fullest measured; or for the cells of a CSV with the columns of --fit
-    except step_s."""
+    """Predict step times for these worker counts, such as 8,16,64, at every measured batch size,
+    with as many workers per node as on the fullest measured node; or for the rows of a CSV file
+    with the columns of --fit except step_s."""
     until: Annotated[float | None, BeforeValidator(share), Argument("SHARE", parse=str)] = None
-    """Relative half-width, such as 10%: keep measuring the cells that narrow the predictions most
-    until the 90 % interval of every prediction that --predict asks for is this narrow."""
+    """Keep measuring further configurations, those that narrow the predictions of --predict most,
+    until every 90 % interval has at most this relative half-width, such as 10%."""
     time_budget: Duration = None
-    """Total time."""
+    """Maximum total time."""
     fit: Text = None
-    """Run nothing; fit the step times of this CSV with the columns num_workers, num_nodes,
-    batch_size_per_worker and step_s, optionally accumulate (passes per step), model and gpu_type
-    (one fit per pair of these two); rows of the same cell are repeats. --out names a file for the
-    predictions: step_s, low_s and high_s (90 %), samples_per_s, efficiency."""
+    """Run nothing; fit the step times in this CSV file with the columns num_workers, num_nodes,
+    batch_size_per_worker and step_s, and optionally accumulate (passes per step), model and
+    gpu_type (one fit per pair of model and gpu_type). Rows that differ only in step_s are repeats.
+    --out names a file for the predictions: step_s, low_s and high_s (90 %), samples_per_s,
+    efficiency."""
     keep_code_change: bool = False
     """Resume even though your code has changed; the column `code` marks the version of each run."""
     network: Annotated[Text, Argument("RATIO|FILE")] = None
@@ -397,16 +401,16 @@ class CompareOptions(FollowedOptions):
 
     OF: ClassVar[str] = "compare"
     sides: Annotated[list[Spec], Argument("A B", is_positional=True)] = []
-    """Present configuration, then its replacements: run specs, folders of studies (their
+    """Current configuration, then its possible replacements: run specs, folders of studies (their
     best.yaml), or spaces with a single configuration."""
     runs: int = 20
-    """Maximum number of pairs."""
+    """Maximum number of runs of each configuration."""
     time_budget: Duration = None
-    """Total time."""
+    """Maximum total time."""
     smallest: Annotated[float, BeforeValidator(share), Argument(parse=str)] = 0.02
     """Smallest relative difference that matters, such as 2%; 0 looks for any difference."""
     metric: Literal["samples_per_s"] | None = None
-    """Compare training throughput instead of the result by the objective."""
+    """Compare training throughput instead of the metric or time of the objective."""
     session: Text = None
     """File shared by several comparisons, which keeps their joint error rate below 5 %."""
 
@@ -416,8 +420,8 @@ class PlanOptions(Options):
 
     OF: ClassVar[str] = "plan"
     folders: Annotated[list[str | Path], Argument("DIR", is_positional=True)]
-    """Results of scaling studies of one training, or their URLs: one folder, or one for each kind
-    of machine, of which some may be short runs without a target."""
+    """Results folders, or their URLs, of scaling studies of the same training, one per kind of
+    machine; some of these studies may have only short runs without a target."""
     prices: Annotated[str | Path | dict[str, Any] | None, Argument("FILE")] = None
     """YAML file with machines and their prices (default: the price in the study, or
     worker-seconds)."""
@@ -428,51 +432,54 @@ class PlanOptions(Options):
     ] = None
     """Maximum duration of a job: 90s, 30min, 2h."""
     predict: Annotated[Text, Argument("8,16,64|FILE.csv")] = None
-    """Worker counts to plan with beside those measured (default: the next two doublings)."""
+    """Worker counts to consider besides the measured ones (default: the next two doublings)."""
     out: Annotated[str, Argument("FILE")] = "plan.html"
-    """File to write the page to."""
+    """HTML file to write."""
 
 
 class ForecastOptions(Options):
-    """Options of the prediction of a large run from small ones."""
+    """Options for predicting a large run from small runs."""
 
     OF: ClassVar[str] = "forecast"
     runs: Annotated[list[str], Argument("RUNS", is_positional=True)] = []
     """Results folders of small models, and CSV files with one row per small run: parameters,
     samples (or tokens), batch, learning_rate, loss."""
     to: Annotated[Path | None, Argument("FILE")] = None
-    """Search space of the large model; FILE-forecast.yaml gets the learning rates to try."""
+    """Search space of the large model; a copy with the learning rates to try is written (default:
+    to NAME-forecast.yaml)."""
     parameters: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    """Number of parameters of the large model (default: counted, if --to gives it by layers)."""
+    """Number of parameters of the large model (default: counted in the model that --to names)."""
     samples: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    """Training samples of the large run (of a language model: tokens; default: those of the epochs
-    that --to fixes)."""
+    """Training samples of the large run; for a language model, tokens (default: computed from the
+    epochs that --to fixes)."""
     loss: bool = False
-    """Predict only the loss and the compute-optimal size; the runs need no learning rate and no
-    batch."""
+    """Predict only the loss and the compute-optimal size; the small runs then need neither learning
+    rate nor batch."""
     compute: Annotated[float | None, Field(gt=0, allow_inf_nan=False), Argument("FLOPS")] = None
-    """With --loss: floating-point operations of the large run, instead of its size."""
+    """With --loss: floating-point operations of the large run, instead of parameters and
+    samples."""
     plan: Annotated[Budget | None, BeforeValidator(budget), Argument("COST", parse=str)] = None
-    """Name the small runs to make next that cost this share of the large run together, such as
-    10%, or this training time, such as 2h."""
+    """Choose the small runs to make next, with this total cost: a share of the large run's compute,
+    such as 10%, or training time, such as 2h."""
     within: Annotated[float | None, Field(gt=1, allow_inf_nan=False), Argument("FACTOR")] = None
-    """With --plan: no more runs than are expected to tell rate and batch within this factor."""
+    """With --plan: choose only as many runs as are expected to determine learning rate and batch
+    within this factor."""
     figure: Annotated[Path | None, Argument("FILE.png")] = None
-    """Draw the small runs, the laws and the prediction to this file."""
+    """Draw the small runs, the fitted scaling laws and the prediction to this file."""
     out: Annotated[Path | None, Argument("FILE")] = None
-    """File to write: the space of --to, or the runs of --plan (.csv: a table; .yaml: a space that
-    tune runs, for each study of small models)."""
+    """File to write: the space of --to, or the runs of --plan (.csv: a table; .yaml: a space for
+    raybench tune, one file per study of small models)."""
 
 
 class InitOptions(Options):
-    """Options of the inspection of a dataset."""
+    """Options for inspecting a dataset."""
 
     OF: ClassVar[str] = "init"
     data: Annotated[str, Argument("PATH_OR_CLASS", is_positional=True)]
-    """Folder of images or texts, .csv, .parquet, .npz or .txt file, folder of Hugging Face's
-    save_to_disk, or module:Class of a workload with load_dataset."""
+    """Folder of images or text files; .csv, .parquet, .npz or .txt file; folder that Hugging Face's
+    save_to_disk has written; or module:Class of a workload with load_dataset."""
     label: Annotated[list[str], Argument("COLUMN")] = []
-    """Column of a table to predict; several (--label a --label b, or a,b) form a vector."""
+    """Column of a table to predict; several columns (--label a --label b, or a,b) form a vector."""
     task: Task | None = None
     """Learning task (default: inferred from the labels)."""
     framework: Literal["torch", "tensorflow"] | None = None
@@ -484,26 +491,26 @@ class InitOptions(Options):
 
 
 class ImportOptions(Options):
-    """Options of the import of runs that another tool recorded."""
+    """Options for importing runs that another tool recorded."""
 
     OF: ClassVar[str] = "import"
     source: Annotated[str, Argument("RUNS.csv|mlruns/|optuna.db", is_positional=True)]
-    """CSV with one row per run, folder that MLflow writes, or Optuna storage (a journal, a SQLite
-    file or a URL; #NAME selects a study)."""
+    """CSV file with one row per run, folder that MLflow writes, or Optuna storage (a journal, a
+    SQLite file or a URL; #NAME selects a study)."""
     name: Annotated[str, Argument("NAME", flag="as")]
     """Name of the new study in results/, or a folder."""
     metric: str | None = None
     """Name of the metric (default: the only one among the columns)."""
     direction: Literal["max", "min"] | None = None
-    """Whether larger or smaller values of the metric are better (default: known, or as in Optuna's
-    study)."""
+    """Whether larger or smaller values of the metric are better (default: that of a known metric,
+    or of the Optuna study)."""
     target: float | None = None
-    """Value of the metric that the seconds in column time_to_target_s are of."""
+    """Value of the metric that runs reached after the seconds in column time_to_target_s."""
     columns: Annotated[
         dict[str, str], BeforeValidator(meanings), Argument("COLUMN=KEY", flag="column")
     ] = {}
-    """Meaning of a column whose name does not say it: a key such as learning_rate or model.NAME,
-    the metric, time_to_target_s, seconds, samples, or none to leave it out; repeatable."""
+    """Meaning of a column whose name does not reveal it: a key such as learning_rate or model.NAME,
+    the metric, time_to_target_s, seconds, samples, or none to skip the column; repeatable."""
 
 
 class ReportOptions(Options):
@@ -517,7 +524,7 @@ class ReportOptions(Options):
     compare: bool = False
     """Write one page that compares several folders."""
     out: Annotated[str | None, Argument("FILE")] = None
-    """File that --compare writes (default: compare.html here)."""
+    """File that --compare writes (default: compare.html in the current folder)."""
     png: bool = False
     """Also write every figure to the folder as a PNG file."""
     log: Tools = []
@@ -525,7 +532,7 @@ class ReportOptions(Options):
 
 
 class DoctorOptions(Options):
-    """Options of a check of the hardware."""
+    """Options for checking the hardware."""
 
     OF: ClassVar[str] = "doctor"
     address: str | None = None
@@ -533,13 +540,13 @@ class DoctorOptions(Options):
 
 
 class DataOptions(Options):
-    """Options of the list of decoded datasets."""
+    """Options for listing or removing decoded datasets."""
 
     OF: ClassVar[str] = "data"
     remove: Annotated[list[str], Argument("KEY", nargs="+")] = []
     """Remove these datasets, or `all`, except those in use by a running command."""
     unused_for: Annotated[float | None, Argument("AGE", parse=age)] = None
-    """Only datasets that no command has opened for this long: 12h, 30d, 8w."""
+    """List or remove only datasets that no command has opened for this long: 12h, 30d, 8w."""
 
 
 OPTIONS: dict[str, type[Options]] = {
@@ -550,4 +557,4 @@ OPTIONS: dict[str, type[Options]] = {
         *(ImportOptions, ReportOptions, DoctorOptions, DataOptions),
     )
 }
-"""Options by command."""
+"""Classes of options by name of the command."""
