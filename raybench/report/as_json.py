@@ -40,7 +40,7 @@ class Error(_Part):
 
 
 class Configuration(_Part):
-    """One that a search names."""
+    """A configuration that a search names: fastest, cheapest, or tied with the fastest."""
 
     role: Literal["fastest", "cheapest", "tied"] = Field(
         description="tied: statistically tied with the fastest"
@@ -100,7 +100,7 @@ def document_of(command: str, ended: Ended) -> CommandResult:
 
 
 def of_results(results: StudyResults) -> dict[str, Any]:
-    """Return the fields of the document that follow from a study."""
+    """Return the fields of the document that are derived from a study."""
     trials, words = results.trials, summary_of(results)
     found: dict[str, Any] = {
         "answer": words.lines,
@@ -159,7 +159,8 @@ def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, 
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data for JSON: Python's numbers for numpy's, None for NaN and infinity."""
+    """Convert a value to plain data for JSON: NumPy numbers to Python numbers, NaN and infinity to
+    None."""
 
     def other(one: Any) -> Any:
         return one.tolist() if isinstance(one, np.generic | np.ndarray) else str(one)

@@ -47,14 +47,14 @@ def make_console(file: TextIO) -> Console:
 
 
 def say(console: Console, text: str) -> None:
-    """Print one line of any length without control characters."""
+    """Print one line of any length, with control characters removed."""
     console.print(Text(clean(text)), soft_wrap=True)
 
 
 BREAK = re.compile(r" (?!(?:%|s|ms|min|h)(?!\w))")
 """A space at which a line may break: not between a number and its unit."""
 PARAGRAPH_WIDTH = 100
-"""Most columns of a line of a paragraph."""
+"""Maximum width of a paragraph in terminal columns."""
 
 
 def say_wrapped(console: Console, text: str, *, style: str = "") -> None:
@@ -76,7 +76,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 NOTEBOOK_WIDTH = 90
-"""Most columns of a line in a notebook."""
+"""Maximum width of a line in a notebook, in columns."""
 
 
 class Sentences(tuple[str, ...]):

@@ -24,8 +24,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20
 def export(results: Study, store: StudyFiles) -> list[Path]:
     """Write trials.csv, curves.csv, best.yaml and cheapest.yaml; return the files.
 
-    Without a winner, best.yaml is the trial nearest to the target if it learned anything, and files
-    of earlier winners are deleted.
+    Without a winner, the files of earlier winners are deleted, and best.yaml holds the trial that
+    came nearest to the target, unless no trial learned anything.
     """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     trials = results.trials
@@ -66,7 +66,7 @@ def _quoted(value: Any) -> Any:
 
 
 DPI = 150
-"""Dots per inch of a picture."""
+"""Resolution of the PNG files in dots per inch."""
 
 
 def write_plots(results: Study, folder: Path) -> list[Path]:

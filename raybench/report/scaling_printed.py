@@ -1,4 +1,8 @@
-"""A scaling study in tables and sentences for a terminal."""
+"""A scaling study in tables and sentences for a terminal.
+
+A cell is a configuration on a number of workers, with its repeats; a series is a set of cells that
+differ only in workers, hosts and batch size.
+"""
 
 import math
 from typing import Any
@@ -52,7 +56,7 @@ CELLS = {
     "MFU": "{mfu:.0%}",
     "even": "{evenness:.2f}",
 }
-"""Columns of the table of cells, and their formats."""
+"""Titles of the columns of the table of cells, and the format of each."""
 
 
 def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> None:
@@ -66,7 +70,7 @@ def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCUR
 
 
 def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:
-    """Return cells as a table of texts, without empty columns."""
+    """Return cells as a table of strings, without empty columns."""
     order = ["series", "topology", "batch_size_per_worker", "num_workers"]
     cells = cells.sort_values(order, kind="stable").assign(
         step_ms=1000 * cells["step_median_s"].astype(float),
@@ -154,7 +158,7 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
 def straggler_lines(results: Study) -> list[str]:
     """Return a sentence for each worker that is slower than others on the same devices."""
     found: dict[tuple[str, ...], RankRows] = {}
-    for exchanges in (True, False):  # the latter overrides: workers are timed independently
+    for exchanges in (True, False):  # False overrides: such runs time workers independently
         own: dict[tuple[str, ...], RankRows] = {}
         for name, run in results.runs.items():
             if run.spec.exchange_gradients != exchanges:
@@ -179,7 +183,7 @@ SCALINGS = {
     ),
     "strong": ("All keep one batch (strong scaling)", "{global_batch_size:,} samples in all"),
 }
-"""Head of the sentence and the constant batch, by the kind of scaling."""
+"""Beginning of a sentence of `scaling_answer`, and the constant batch, by kind of scaling."""
 
 
 def scaling_answer(cells: pd.DataFrame) -> list[str]:

@@ -1,5 +1,5 @@
-"""Reports of a scaling study (its tables, predictions, plans and claims) and of a plan from several
-of them, for terminal, files and page."""
+"""Reports of a scaling study (its tables, predictions, plans and claims), and of a plan made from
+several scaling studies, for terminal, files and page."""
 
 import math
 import sys
@@ -64,7 +64,7 @@ PREDICTED = (
 
 
 def plan_part(plan: TargetPlan) -> PagePart:
-    """Return the part of the terminal and the page about a plan."""
+    """Return the part about a plan, for terminal and page."""
     lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences] + plan_lines(plan)
     tables = []
     if len(plan.answers):
@@ -122,7 +122,7 @@ def _more(name: str, row: Mapping[Any, Any], more: Mapping[Any, Any]) -> str:
 
 
 def _amount(cost: float, row: Mapping[Any, Any] | None = None) -> str:
-    """Return a bill; with its unit if `row` says that it is not money."""
+    """Return a cost as text, with its unit if `row` is given and the unit is not money."""
     unit = "" if row is None or row["unit"] == MONEY else f" {row['unit']}"
     return f"{cost:.3g}{unit}" if cost < 1000 else f"{cost:,.0f}{unit}"
 
@@ -137,21 +137,22 @@ def _together(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
 @dataclass(frozen=True, repr=False)
 class PlanReport:
-    """A plan made from one or several studies."""
+    """A plan made from one or several scaling studies."""
 
     plans: list[TargetPlan]
 
     @classmethod
     def of(cls, studies: Sequence[Study], terms: Terms, predict: str | None = None) -> "PlanReport":
-        """Fit models to the measurements of the studies, and plan with them.
+        """Fit throughput models to the studies, and make plans with these models.
 
         Args:
             studies: scaling studies.
             terms: prices, budget and deadline.
-            predict: numbers of workers, or a file of cells; None takes the next doublings.
+            predict: numbers of workers, or a file of cells, to consider beyond those measured; None
+                takes two and four times the largest measured number.
 
         Raises:
-            UserError: if no study has a target or measured steps.
+            UserError: if no study has a target, or none has measured steps.
         """
         fitted = fit_study(*studies, predict=predict, are_few_enough=True)
         if all(one.target is None for one in studies):
@@ -185,15 +186,15 @@ class PlanReport:
 
     @cached_property
     def parts(self) -> list[PagePart]:
-        """The plan of each series for terminal and page."""
+        """The part about the plan of each series, for terminal and page."""
         return [plan_part(one) for one in self.plans]
 
     def plot(self) -> Figure:
-        """Draw seconds over bills."""
+        """Draw the seconds of the options over their bills."""
         return scaling_plots.plan_figure(self.table)
 
     def write(self, file: Path) -> Path:
-        """Write the page; UserError if the file cannot be written."""
+        """Write the page and return the file. Raises UserError if it cannot be written."""
         kind, parts = scaling_plots.SCALING_FIGURES["plan"], self.parts
         if len(self.table):
             table = in_words(self.table.sort_values("seconds"), scaling_plots.PLAN_WORDS)
@@ -214,7 +215,7 @@ BASELINE = (
     "~ beyond what was measured; same-batch efficiency: samples/s a worker over those predicted "
     "for one worker with the same batch, not for the best one"
 )
-"""Caption of predictions; the efficiency of measured cells has another baseline."""
+"""Caption of predictions. It names their baseline, since measured efficiency has another one."""
 FIT = {
     "workers": "{num_workers}",
     "nodes": "{num_nodes}",
@@ -240,7 +241,7 @@ def print_part(console: Console, one: PagePart) -> None:
 
 
 def fit_part(fitted: fit_command.FittedSeries) -> PagePart:
-    """Return sentences on a fit and its predictions; `~` marks those beyond the measurements."""
+    """Return the part about a fit and its predictions; `~` marks those beyond the measurements."""
     name, table = str(fitted.key), fitted.predictions
     tables = []
     if len(table):
@@ -254,8 +255,8 @@ def fit_part(fitted: fit_command.FittedSeries) -> PagePart:
 
 
 PREDICT, NAMED = "predict", "named"
-"""Keys of a scaling study's `study.yaml`: the last argument of `--predict`, and the name of a named
-study."""
+"""Keys of a scaling study's `study.yaml`: the last argument of `--predict`, and the name of the
+published study that it repeats."""
 
 
 @dataclass(frozen=True)
@@ -268,11 +269,15 @@ class ScalingReport:
     not_predicted: tuple[str, ...] = ()
     """Sentences on predictions that need more measurements."""
     is_asked: bool = False
-    """Whether predictions were requested; otherwise they are for 2 and 4 times the workers."""
+    """Whether the user requested predictions with `--predict`; otherwise they are for two and four
+    times the largest measured number of workers."""
 
     @classmethod
     def of(cls, results: Study, predict: str | None = None) -> "ScalingReport":
-        """Fit models, and predict as requested now or last time; fitting takes seconds."""
+        """Fit throughput models and predict; fitting takes seconds.
+
+        `predict` is the argument of `--predict`; None takes that of the last time, if any.
+        """
         asked = predict or results.study.get(PREDICT)
         fitted = fits.fit_study(results, predict=asked)
         plans, missing = fits.target_plans([results], fitted), fits.not_measured(results, asked)
@@ -301,8 +306,8 @@ class ScalingReport:
 
         Args:
             console: where to print.
-            written: files of the study; the page or the pictures are named.
-            verbose: whether to print the fits and predictions that were not requested.
+            written: files of the study; the page, or else the pictures, are named at the end.
+            verbose: whether to print fits and predictions even if they were not requested.
         """
         results, found = self.results, summary_of(self.results)
         print_cells(console, scaling_cells(results), metric=results.metric)
@@ -327,7 +332,7 @@ class ScalingReport:
         say(console, f"results: {shown(results.place, results.folder)}")
 
     def parts(self, *, is_whole: bool = True) -> list[PagePart]:
-        """Return fits, plans and claims; without `is_whole`, only the predictions requested."""
+        """Return the parts on fits, plans and claims; unless `is_whole`, fits only if requested."""
         results, named = self.results, self.results.study.get(NAMED)
         found = [fit_part(one) for one in self.fitted] if is_whole or self.is_asked else []
         if scaling_cells(results).empty:
@@ -342,21 +347,21 @@ class ScalingReport:
 
     @property
     def words(self) -> Sentences:
-        """Quality of each fit: its errors at held-out cells."""
+        """Sentences on each fit: its data and its errors at held-out cells."""
         return Sentences(line for one in self.fitted for line in one.words())
 
     @property
     def predictions(self) -> pd.DataFrame:
-        """The predictions, one row per cell: see `scaling.fit_command.prediction_table`."""
+        """The predictions, one row per cell; see `scaling.fit_command.prediction_table`."""
         tables = [one.predictions for one in self.fitted]
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def plot(self) -> Figure:
-        """Draw measurements and predictions."""
+        """Draw measured and predicted throughput over workers."""
         return scaling_plots.predicted_figure(*self.drawn())
 
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the arguments of `predicted_figure`."""
+        """Return the measured and the predicted cells, the arguments of `predicted_figure`."""
         dots = [
             {"series": str(key), **vars(cell), "samples_per_s": cell.samples / seconds}
             for key, rows in fits.measurements(self.results).series.items()
@@ -373,9 +378,10 @@ class ScalingReport:
 
 
 def claims_table(results: Study) -> pd.DataFrame:
-    """Return the claims of a named study, with the published and the measured value.
+    """Return the claims of the published study that a study repeats, and the values measured here.
 
-    Columns: claim, published, here, holds (yes, no, not told here). UserError for other studies.
+    Columns: claim, published, here, holds (yes, no, not told here). Raises UserError if the study
+    repeats none.
     """
     name = results.study.get(NAMED)
     if name not in STUDIES:
@@ -388,7 +394,10 @@ def claims_table(results: Study) -> pd.DataFrame:
 
 
 def published_claims() -> dict[str, pd.DataFrame]:
-    """Return the claims of all named studies, without measurements; columns as `claims_table`."""
+    """Return the claims of each published study that raybench can repeat, by name of the study.
+
+    The columns are those of `claims_table`; there are no measurements.
+    """
     return {
         name: _claims(one.compare(one.study(quick=True), pd.DataFrame()))
         for name, one in STUDIES.items()
@@ -411,11 +420,12 @@ def fit_to_files(
         file: the measurements.
         predict: numbers of workers, or a file of cells; None predicts nothing.
         out: file for the predictions.
-        network: description of the network.
+        network: argument of `--network`: how many times longer an all-reduce takes between hosts
+            than inside one, or a file of `raybench doctor --json`.
 
     Returns:
         The sentences, and the rows of `predictions` and `measure_next` (cells to measure, with
-        their cost and the spread that remains).
+        their cost and the spread of the prediction that remains) for JSON.
     """
     if out is not None:
         if predict is None:
@@ -448,7 +458,7 @@ def fit_to_files(
 
 
 def next_rows(fitted: fit_command.FittedSeries) -> list[dict[Any, Any]]:
-    """Return the rows of `measure_next` in the JSON document."""
+    """Return the cells to measure next, as rows of `measure_next` in the JSON document."""
     if fitted.measure_next is None:
         return []
     asked, cells = fitted.measure_next

@@ -35,9 +35,10 @@ from raybench.results.verdict import judge
 from raybench.spec.text import counted
 
 MOST_CAUSES_PRINTED = 8
-"""Causes of failures that are printed; `trials.csv` has all of them."""
+"""Maximum number of causes of failures that are printed; `trials.csv` has all of them."""
 MOST_SEARCH_ROWS, MOST_CONFIRMED_ROWS = {True: 4, False: 10}, {True: 5, False: 12}
-"""Rows of the tables of single runs and of the race, by whether the screen is brief."""
+"""Maximum number of rows of the tables of search runs and of confirmed configurations, by whether
+the screen is brief."""
 CONFIGURATION_NOTE = (
     "configuration: framework, workers x batch per worker, optimizer, learning rate"
 )
@@ -65,13 +66,13 @@ PREDICTION_FORMS = {"trial": "{trial}", "configuration": "{configuration}"}
 PREDICTION_FORMS |= {name: f"{{{name}:.2f}}" for name in ("seconds ~", "worker s ~")}
 FAILURE_FORMS = {name: f"{{{name}}}" for name in ("failure", "runs", "for example")}
 Printed = tuple[pd.DataFrame, str, str]
-"""A table of texts, its title, and the lines below it."""
+"""A table of strings, its title, and the lines below it."""
 
 
 def show(
     console: Console, results: Study, *, plots: Sequence[Path] = (), verbose: bool = False
 ) -> None:
-    """Print the tables of a study, then its summary, next steps and place.
+    """Print the tables of a study, then its summary, next steps and folder.
 
     Args:
         console: where to print.
@@ -165,10 +166,10 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
 
 
 def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
-    """Return columns for hosts, GPUs and waiting, if the runs differ in them.
+    """Return columns for the number of hosts, the GPUs and the awaited resource, if runs differ.
 
-    A failed run may have had no workers, so it does not count. The resource that a run waited for
-    explains why it ran on other hosts.
+    Failed runs do not count, since they may have had no workers. The resource that a run waited for
+    explains why it ran on another number of hosts.
     """
     trained = runs[runs["state"] != "failed"]
     found: dict[str, CellFormat] = {}
@@ -193,7 +194,10 @@ def _prediction_table(results: Study) -> list[Printed]:
 
 
 def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return the table of a race to a target; on a brief screen with the times of runs alone."""
+    """Return the table of the confirmation runs in parallel (role `race`), if there is a target.
+
+    On a brief screen it also has the times of runs alone on the machine (role `confirm`).
+    """
     table = confirmed(results)
     if not _has_race(results) or table.empty:
         return []
@@ -226,9 +230,12 @@ def _number_of(table: pd.DataFrame, printed: pd.DataFrame) -> str:
 
 
 def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return the table of runs alone; without a target that of the race, if nothing ran alone."""
+    """Return the table of runs alone on the machine (role `confirm`).
+
+    Without a target, and if nothing ran alone, the confirmation runs in parallel take their place.
+    """
     if _has_race(results) and is_brief:
-        return []  # the table of the race has them
+        return []  # the table of `_race_table` has these runs
     table, metric = confirmed(results), results.metric
     rows, title = (
         table[table["is_alone"].astype(bool)].head(MOST_CONFIRMED_ROWS[is_brief]),
@@ -249,14 +256,14 @@ def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
         forms["90 % interval"] = value_form(metric, *ends)
         forms[f"search {metric.words}"] = value_form(metric, f"search_{metric.name}")
     forms[f"test {metric.words}"] = value_form(metric, metric.test_column)
-    has_misses = (rows["new_hits"] < rows["new_runs"]).any()  # otherwise it is the median
+    has_misses = (rows["new_hits"] < rows["new_runs"]).any()  # else equal to the median
     expected = rows["printed_s"] if has_misses else math.nan
     rows = rows.assign(config=_brief(rows["config"]), mark=_marks(rows), expected=expected)
     return [(texts(rows, forms), title, "")]
 
 
 def _marks(table: pd.DataFrame) -> list[str]:
-    """Return the suffix of the times in each row; "" if no time is interpolated."""
+    """Return the suffix of each row's times: MARK or a space; "" if no time is interpolated."""
     are_marked = table["is_interpolated"].eq(True).fillna(False)
     return ["" if not are_marked.any() else MARK if one else " " for one in are_marked]
 

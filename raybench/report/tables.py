@@ -1,4 +1,4 @@
-"""Tables of texts for a terminal: rows as formatted cells, columns that fit. Also the causes of
+"""Tables of strings for a terminal: formatted cells, and as many columns as fit. Also the causes of
 failures and the predicted configurations, as terminal and page show them."""
 
 import math
@@ -29,8 +29,8 @@ VARYING_TEXT = re.compile(
 def cause_of(failure: str, message: str | None) -> str:
     """Return a key that is equal for failures with the same cause.
 
-    Numbers, addresses and names of the trial's files in the message are replaced; only its first
-    2,000 characters count.
+    Numbers, addresses and names of the trial's files in the message become `#`; only the first
+    2,000 characters of the message count.
     """
     return f"{failure}: {VARYING_TEXT.sub('#', (message or '')[:2000])}"
 
@@ -69,7 +69,7 @@ def predictions(results: Study) -> pd.DataFrame:
     rows = []
     for row in results.predictions.to_dict("records"):
         if row["trial"] not in results.specs:
-            continue  # the record of its run was lost
+            continue  # the record of the trial was lost
         seconds = float(row["time_to_target_s"])
         split = {str(key): one for key, one in row.items() if key in RunSpec.model_fields}
         label = results.label(results.specs[row["trial"]].model_copy(update=split))
@@ -80,9 +80,9 @@ def predictions(results: Study) -> pd.DataFrame:
 
 
 MISSING, MARK = "-", "*"
-"""Text of a missing or infinite value, and suffix of an interpolated one."""
+"""Text of a missing or infinite value, and suffix of an interpolated value."""
 LONGEST_CELL = 400
-"""Most characters of a cell; the files have the whole text."""
+"""Maximum number of characters of a cell; the files in the results folder have the whole text."""
 
 
 class _Missing:
@@ -91,16 +91,16 @@ class _Missing:
 
 
 CellFormat = str | Callable[[Mapping[Any, Any]], str]
-"""Formats a row as a cell: a format string (`{low:.2f} - {high:.2f}`), or a function for columns
-whose names a format string cannot hold."""
+"""Formats a row as a cell: a format string (`{low:.2f} - {high:.2f}`), or a function of the row if
+a format string cannot contain the column names."""
 
 
 def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
-    """Return a table of formatted cells, without the columns that have no value.
+    """Return a table of formatted cells (strings), without the columns that have no value.
 
     Args:
-        frame: one row per row of the table; NaN and infinity are missing values.
-        forms: format of each column, by title.
+        frame: the values, one row per row of the table; NaN and infinity are missing values.
+        forms: format of each column of the table, by title of the column.
     """
     known = frame.notna() & ~frame.isin([math.inf, -math.inf])
     missing: Any = _Missing()
@@ -110,14 +110,14 @@ def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
 
 
 def without_unknown(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of texts without the columns that hold only dashes."""
+    """Return a table of strings without the columns in which all values are missing."""
     return table[[name for name in table if not table[name].str.strip().isin([MISSING, ""]).all()]]
 
 
 def _text(form: CellFormat, row: Mapping[Any, Any]) -> str:
     known = defaultdict(_Missing, row)
     text = form(known) if callable(form) else form.format_map(known)
-    if callable(form) or " - " in form:  # an interval without one of its ends is missing
+    if callable(form) or " - " in form:  # an interval with a missing end is missing
         text = re.sub(r"\S+ - -|- - \S+", MISSING, text.replace(" (- - -)", ""))
     rare = {"-0%": "0%", MISSING + MARK: f"{MISSING} "}
     return rare.get(text) or shorten(clean(text), LONGEST_CELL)
@@ -129,10 +129,10 @@ WRAPPED = (
 )
 """Columns whose cells may be wrapped."""
 MIN_TEXT = 30
-"""Least width of such a column; if there is less room, other columns are dropped."""
+"""Minimum width of a column of WRAPPED; if there is less room, other columns are dropped."""
 LEFT = ("trial", "90 % interval", *WRAPPED)
 NUMERIC = re.compile(r"[\d.,%*()~ -]*")
-"""Texts of a column that is aligned right, unless it is one of LEFT."""
+"""A column is aligned right if all its cells match, unless it is one of LEFT."""
 DROPPED = (
     *("train s", "whole run s", "samples/s", "waited for", "search ", "global batch", "test "),
     "worker-s",
@@ -155,15 +155,15 @@ def print_frame(
     drop: Sequence[str] = DROPPED,
     is_explained: bool = True,
 ) -> None:
-    """Print a table of texts, the lines below it, and an empty line. No text is cut.
+    """Print a table of strings, the lines below it, and an empty line. No cell is cut.
 
     Args:
         console: where to print.
-        frame: table of texts.
+        frame: table of strings.
         title: line above the table.
-        below: lines below it.
+        below: lines below the table.
         drop: prefixes of the columns that a narrow terminal drops, in this order.
-        is_explained: whether a line below explains MARK, if there is one.
+        is_explained: whether a line below the table explains MARK, if a cell has this mark.
     """
     cells = frame.astype(str)
     says = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]
@@ -174,7 +174,7 @@ def print_frame(
         if sum(widths.values()) + len(widths) - 1 > console.width:
             del widths[name]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    # On a terminal that is still too narrow, lines are longer than it, not cut.
+    # If the terminal is still too narrow, lines are longer than the terminal, not cut.
     needed = sum(widths.values()) + len(widths) - 1
     table.width = needed if needed > console.width else None
     for name, width in widths.items():
@@ -203,7 +203,7 @@ def _least_width(name: str, column: pd.Series) -> int:
 
 
 def _head(name: str, column: pd.Series) -> list[str]:
-    """Return the lines of a head, no wider than the cells of its column need."""
+    """Return the title of a column as lines that are no wider than its cells or longest word."""
     widest = max([*map(cell_len, column), *map(cell_len, name.split())], default=1)
     return textwrap.wrap(name, min(widest, MIN_TEXT), break_on_hyphens=False) or [""]
 

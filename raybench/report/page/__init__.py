@@ -19,7 +19,7 @@ def try_page(
 ) -> list[Path]:
     """Write the page of a study. An error is reported with `say`, never raised.
 
-    Its traceback is kept in `errors/`. If a figure cannot be drawn, the page is written without it.
+    The traceback is kept in `errors/`. If a figure cannot be drawn, the page is written without it.
 
     Args:
         results: the study.

@@ -1,4 +1,4 @@
-"""The page of one or several studies, as a file that needs no network.
+"""The HTML page of one or several studies, a single file that needs no network.
 
 `page.html` is the template; the dataclasses below are its input.
 """
@@ -52,16 +52,16 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class PageAnswer:
-    """Summary of a study at the top of the page; Markup has links to trials."""
+    """Summary of a study at the top of the page; fields of type Markup have links to trials."""
 
     title: str
     """First sentence of the conclusions."""
     headline: Markup
-    """The same with links."""
+    """The title with links."""
     lead: Sequence[Markup]
     """The other conclusions."""
     facts: Sequence[tuple[str, Markup]]
-    """Names and texts: confidence, target, cost."""
+    """Pairs of name and text: confidence, target, cost."""
     caveats: Sequence[Markup]
     """Limits of the conclusions, and whether the study is still running."""
     steps: Sequence[SuggestedStep]
@@ -69,7 +69,7 @@ class PageAnswer:
 
 
 def answer_of(results: Study, study: str) -> PageAnswer:
-    """Return the summary of a study of any kind; `study` is the prefix of the linked ids."""
+    """Return the summary of a study of any kind; `study` prefixes the HTML ids of trials."""
     found = summary_of(results)
     (first, *rest), *others = found.conclusions
     steps: list[SuggestedStep] = []
@@ -112,7 +112,7 @@ NAMED_TRIALS = re.compile(rf"(\btrials? )({TRIAL_NAME}(?:, {TRIAL_NAME})*)")
 def unfinished(results: Study) -> list[str]:
     """Return a sentence if the study is still running or was interrupted.
 
-    The copy of a study at a URL has no lock, so it only shows an interruption.
+    The local copy of a study at a URL has no lock, so it shows only whether runs were interrupted.
     """
     owner, number = owner_of(results.folder), counted(len(results.runs), "run")
     if owner and (owner.get("pid"), owner.get("host")) != (os.getpid(), platform.node()):
@@ -126,7 +126,7 @@ def unfinished(results: Study) -> list[str]:
 
 
 def _facts_of_run(results: Study) -> list[tuple[str, str]]:
-    """Return names and texts about a single training; [] if it has not ended."""
+    """Return pairs of name and text about a single training run; [] if it has not ended."""
     if not results.runs:
         return []
     run = next(iter(results.runs.values()))
@@ -145,13 +145,13 @@ class PageFigure:
     """A figure of the page."""
 
     id: str
-    """Empty if the heading of its part is enough."""
+    """HTML id; empty if the heading of the figure's part is enough."""
     title: str
     reading: str
-    """How to read it."""
+    """How to read the figure."""
     drawing: Markup
     table: HtmlTable
-    """Its numbers."""
+    """The numbers in the figure."""
 
 
 @dataclass(frozen=True)
@@ -164,17 +164,17 @@ class PagePart:
     """Captions and tables; column names are words with units."""
     pictures: Sequence[PageFigure] = ()
     rest: str = ""
-    """Name of the file that has all rows of a long table."""
+    """Name of the file with all rows of the tables, of which the page shows only the first."""
     trials: TrialTable | None = None
     pairs: Sequence[tuple[str, str, bool]] = ()
-    """Names, texts, and whether the text is code."""
+    """Tuples of name, text, and whether the text is code."""
     name: str = ""
-    """Id of the part."""
+    """HTML id of the part."""
 
 
 @dataclass(frozen=True)
 class StudyPart:
-    """A study on the page; its `id` is the prefix of the ids of its parts."""
+    """A study on the page; its `id` is the prefix of the HTML ids of its parts."""
 
     id: str
     name: str
@@ -200,7 +200,10 @@ def study_part(
     extras: Sequence[PagePart] = (),
     on_fault: OnFault | None = None,
 ) -> StudyPart:
-    """Return the parts of the page about a study: see `page_text` for the arguments."""
+    """Return the parts of the page about a study.
+
+    `study` is its HTML id, `name` its heading; for `extras` and `on_fault`, see `page_text`.
+    """
     parts = {} if results.trials.empty else dict(_parts(results, study, extras, on_fault))
     parts["provenance"] = PagePart("Provenance", pairs=_provenance(results))
     own_ids = [replace(part, name=f"{study}-{key}") for key, part in parts.items()]
@@ -254,11 +257,11 @@ def _pictures(
 
 
 MOST_MACHINES_NAMED = 20
-"""Most hosts, devices and GPUs that are named."""
+"""Maximum number of hosts, of devices and of GPUs that are named."""
 
 
 def _provenance(results: Study) -> list[tuple[str, str, bool]]:
-    """Return names and texts needed to interpret or repeat the results."""
+    """Return `PagePart.pairs` with what is needed to interpret or repeat the results."""
     pairs: list[tuple[str, str, bool]] = [
         (STUDY_FILE, escape(clean_lines(to_yaml(results.study))), True)
     ]
@@ -279,7 +282,7 @@ def _provenance(results: Study) -> list[tuple[str, str, bool]]:
 
 @cache
 def glossary() -> dict[str, dict[str, str]]:
-    """Return the meaning of each term, by subject; code is between backticks."""
+    """Return the meaning of each term, grouped by subject; code is between backticks."""
     found: dict[str, dict[str, str]] = yaml.safe_load((HERE / "glossary.yaml").read_text("utf-8"))
     return found
 
@@ -358,13 +361,16 @@ def write_page(
 
 
 def write_comparison(studies: Sequence[Study], file: Path) -> Path:
-    """Write the page of several studies; UserError if the file cannot be written."""
+    """Write the page of several studies. Raises UserError if the file cannot be written."""
     write_out(file, page_text(studies))
     return file
 
 
 def write_extras(title: str, extras: Sequence[PagePart], file: Path) -> Path:
-    """Write a page of parts that belong to no single study; UserError as in `write_comparison`."""
+    """Write a page of parts that belong to no single study, such as a plan.
+
+    Raises UserError if the file cannot be written.
+    """
     parts = [replace(one, name=f"extra-{number}") for number, one in enumerate(extras)]
     shown = StudyPart("s1", "Plan", PageAnswer(title, own(title), (), (), (), ()), parts)
     write_out(file, _rendered([shown], "Plan"))

@@ -1,4 +1,4 @@
-"""Inputs of the page's template: escaped texts, links to trials, tables, the table of trials (its
+"""Inputs of the page's template: escaped text, links to trials, tables, the table of trials (its
 best rows as HTML, all rows as data for the script), and the comparison of several studies."""
 
 import math
@@ -31,7 +31,7 @@ SIGNIFICANT_DIGITS = 4
 def own(content: object) -> Markup:
     """Return text escaped for HTML; Markup is returned unchanged.
 
-    Text that is not ASCII is isolated, so that writing from right to left does not affect the rest.
+    Text that is not ASCII is put in `<bdi>`, so that right-to-left text does not affect the rest.
     """
     if isinstance(content, Markup):
         return content
@@ -40,7 +40,7 @@ def own(content: object) -> Markup:
 
 
 def trial_link(results: Study, trial: str, study: str) -> Markup:
-    """Return a link to a trial; `study` is the prefix of the ids of its study."""
+    """Return a link to a trial; `study` is the prefix of the HTML ids of the trial's study."""
     link = Markup('<a href="#{}-t{}" data-study="{}" data-trial="{}">{}</a>')
     place = list(results.runs).index(trial)
     return link.format(study, place, study, clean(trial), own(trial))
@@ -48,18 +48,21 @@ def trial_link(results: Study, trial: str, study: str) -> Markup:
 
 @dataclass(frozen=True)
 class HtmlTable:
-    """A table of texts."""
+    """A table of strings."""
 
     caption: str
     heads: Sequence[tuple[str, bool]]
-    """Titles, and whether the column is numeric."""
+    """Title of each column, and whether it is numeric."""
     rows: Sequence[Sequence[str]]
     ids: Sequence[str] = ()
-    """Ids of the rows."""
+    """HTML ids of the rows."""
 
 
 def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = "") -> HtmlTable:
-    """Return the first `most` rows; the caption names the number of rows and the file `rest`."""
+    """Return the first `most` rows of `frame`.
+
+    If there are more, the caption names their number and the file `rest`, which holds all rows.
+    """
     first = frame.head(most)
     if len(frame) > most:
         where = f"; {rest} holds all" if rest else ""
@@ -70,7 +73,7 @@ def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = 
 
 
 def _texts(column: pd.Series) -> list[str]:
-    """Return the cells of a column; its numbers have as many decimals as the largest needs."""
+    """Return the cells of a column; all numbers have as many decimals as the largest one needs."""
     if pd.api.types.is_float_dtype(column):
         sizes = column.abs()[np.isfinite(column) & (column != 0)]
         if len(sizes) and sizes.max() < 1e7 and sizes.min() >= sizes.max() / 1e5:
@@ -198,13 +201,14 @@ def settings_of(specs: Iterable[RunSpec]) -> list[list[tuple[str, str]]]:
 
 
 POINTS = 60
-"""Most evaluations of a curve on the page."""
+"""Maximum number of evaluations of a learning curve on the page."""
 
 
 def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
-    """Return the data of the dialogs that open for a trial: curve, ledger, spec, notes.
+    """Return the data of the dialogs that open for a trial: curve, seconds by phase, spec, notes.
 
-    Lists are in the order of the rows. `specs` holds indices into `settings`.
+    `order` holds positions in `trials`; lists with an entry per run are in this order. `specs`
+    holds indices into `settings`.
     """
     every, metric, trials = list(results.runs.values()), results.metric, results.trials
     runs = [every[place] for place in order]
@@ -245,7 +249,8 @@ def _rounded(value: float) -> float | None:
 
 
 def _curves(results: Study) -> dict[str, list[list[float | None]]]:
-    """Return seconds and values of each run's curve, thinned to POINTS, with its best point."""
+    """Return seconds and values of each run's learning curve, thinned to POINTS; the best point is
+    kept."""
     metric, found = results.metric, {}
     for trial, curve in results.curves.groupby("trial", sort=False):
         kept = curve[["train_s", metric.name]].astype(float)
@@ -258,13 +263,13 @@ def _curves(results: Study) -> dict[str, list[list[float | None]]]:
 
 
 def _marks(results: Study) -> list[bool]:
-    """Return whether the time to the target of each run is interpolated."""
+    """Return for each run whether its time to the target is interpolated."""
     found: list[bool] = results.trials["is_interpolated"].eq(True).fillna(False).tolist()
     return found
 
 
 def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[list[str]]:
-    """Return names and texts of further facts about a run."""
+    """Return further facts about a run, each as [name, text]."""
     disturbed = f"others had its cores for {run.disturbed_s:.2f} s" if run.is_disturbed else None
     said: dict[str, str | None] = {
         "repeats": run.source and f"trial {run.source}",
@@ -282,14 +287,15 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
 
 
 MOST_HTML_ROWS, MOST_CHOICES = 50, 12
-"""Rows without the script, and most values of a column that can be filtered by a list."""
+"""Maximum number of rows without the script, and of distinct values of a column that can be
+filtered by a list."""
 NUMBER_FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
-"""Format of a number by the kind of its column; page.js has the same in `written`."""
+"""Format of a number by the kind of its column; the function `written` of page.js does the same."""
 
 
 @dataclass(frozen=True)
 class TrialTable:
-    """The table without the script, and the data that the script reads."""
+    """The table of the best trials as HTML, and the data of all trials for the script (page.js)."""
 
     study: str
     table: HtmlTable
@@ -298,7 +304,7 @@ class TrialTable:
 
 
 def trials_of(results: Study, study: str) -> TrialTable:
-    """Return the table of trials; `study` is the prefix of the ids of its rows."""
+    """Return the table of trials; `study` is the prefix of the HTML ids of its rows."""
     columns, order = columns_of(results), order_of(results)
     marks, first = _marks(results), order[:MOST_HTML_ROWS]
     caption = f"The {len(first)} best of {len(order):,} runs"
@@ -340,21 +346,21 @@ def _shown(value: Any, kind: str) -> str:
 
 
 Named = Sequence[tuple[str, Study]]
-"""Studies with unique names."""
+"""Pairs of unique name and study."""
 COMPARED_CONDITIONS = {
     "metric": "metrics",
     "target": "targets",
     "workload": "models",
     "dataset": "data",
 }
-"""Conditions that must be equal for studies to be comparable, and their names."""
+"""Conditions that must be equal for studies to be comparable, and their names in sentences."""
 DERIVED_KEYS = ("shape", "num_classes", "num_samples")
-"""Keys of a dataset that follow from the others."""
+"""Keys of a dataset that follow from its other keys."""
 
 
 @dataclass(frozen=True)
 class PageComparison:
-    """The part of the page above the studies."""
+    """The comparison of several studies, at the top of their page."""
 
     headline: str
     caveats: Sequence[str]
