@@ -18,10 +18,10 @@ class Start:
 
     spec: RunSpec
     cores: tuple[int, ...] = ()
-    """CPU cores to pin this worker to; empty leaves it free."""
+    """CPU cores to pin this worker to; empty to allow all cores."""
     resume: Checkpoint | None = None
-    """Checkpoint to continue from, filled in by the pool if it holds one of this run; its file is
-    on the pool's host (`states.fetch`)."""
+    """Checkpoint to continue from, set by the pool if it has one of this run. Its file is on the
+    pool's host; read it by `states.fetch`."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Advance:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """Driver to workers: end the run, release its memory."""
+    """Driver to workers: end the run and release its memory."""
 
     save: bool = False
     """Send the weights to the pool (rank 0)."""
@@ -46,10 +46,10 @@ class Close:
 
 @dataclass(frozen=True)
 class Measure:
-    """Doctor to workers: time all-reduces; no run is open."""
+    """`raybench doctor` to workers: measure the time of all-reduces, outside of any run."""
 
     sizes: tuple[int, ...]
-    """Bytes of the all-reduces."""
+    """Sizes of the all-reduces in bytes."""
     rounds: int
     """Number of all-reduces of each size."""
 
@@ -59,16 +59,16 @@ Command = Start | Advance | Finish | Close | Measure
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """Worker to driver, once after its start: where it runs."""
+    """Worker to driver, once after the start of the worker: where the worker runs."""
 
     host: str
     node: str
     pid: int
     device: str
     cores: tuple[int, ...]
-    """CPU cores that it may use; for a worker with a GPU, those next to the GPU."""
+    """CPU cores that the worker may use; for a worker with a GPU, those near the GPU."""
     actor: Any = None
-    """Handle of the worker's actor, to end it when it hangs."""
+    """Handle of the worker's actor, to kill the worker if it hangs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +78,9 @@ class WorkerAnswer:
     busy_s: float = 0.0
     """Seconds from receiving the command to this reply, on the worker's clock."""
     sent_bytes: int | None = None
-    """Size of the state that rank 0 has sent to the pool before this reply, if any."""
+    """Bytes of the state that rank 0 has sent to the pool before this reply; None if none."""
     printed: bytes = b""
-    """Output to stdout and stderr since the last reply; the pool removes it."""
+    """Output to stdout and stderr since the last reply; not passed on to the driver."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +89,16 @@ class Progress(WorkerAnswer):
 
     evaluation: Evaluation
     num_parameters: int | None
-    """None for a training loop of the user's own."""
+    """None for a user's own training loop."""
     batch_statistics: bool
     """Whether the model has batch normalization."""
     num_classes: int | None
     """Number of classes in the data; None for a regression."""
     state: RunState | None = None
-    """State of the run at a checkpoint that was sent; the pool keeps it and sets `saved`."""
+    """State of the run that belongs to a checkpoint sent to the pool. The pool keeps the state,
+    removes it from the reply and sets `saved`."""
     saved: int | None = None
-    """Index of the evaluation that follows the checkpoint."""
+    """Index of the checkpoint: that of the first evaluation after it; None without a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +108,11 @@ class Finished(WorkerAnswer):
     ledger: dict[str, float]
     """Seconds of the run by phase."""
     weights: Path | None = None
-    """File in which the pool holds the weights that were sent (`states.parts`)."""
+    """File on the pool's host with the weights that were sent; read it by `states.parts`."""
     test_value: float | None = None
-    """Metric on the test split."""
+    """Metric on the test split; None if it was not measured."""
     notes: tuple[str, ...] = ()
-    """Remarks for the user on the model and on how the run ended, in sentences."""
+    """Sentences for the user about the model and how the run ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +120,9 @@ class Crashed:
     """Worker to driver: an exception ended the run on this worker."""
 
     failure: Literal["oom", "error", "refused"]
-    """`REFUSED`: the worker cannot continue from the checkpoint."""
+    """`oom`: out of memory; `refused`: the worker cannot continue from the checkpoint."""
     message: str
-    """One line: the exception's type and text; for `REFUSED` a sentence."""
+    """One line with the exception's type and message; for `refused` a sentence."""
     traceback: str
     mistake: ErrorCode | None = None
     """Error code if a user mistake in the model or its settings kept the run from starting
@@ -131,12 +132,12 @@ class Crashed:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredSums(WorkerAnswer):
-    """Worker to doctor: the result of `Measure`."""
+    """Worker to `raybench doctor`: the result of `Measure`."""
 
     seconds: dict[int, list[float]]
-    """Seconds of each round, by bytes."""
+    """Seconds of every all-reduce, by size in bytes."""
     through: str
-    """Library of the collective: `gloo`, `ring`, `nccl`."""
+    """Library of the all-reduce: `gloo`, `ring`, `nccl`."""
     interface: str
     """Network interface; empty if the framework chose it."""
 
@@ -154,14 +155,14 @@ START_MISTAKES = (
     ErrorCode.UNKNOWN_NAME,
     ErrorCode.UNSUPPORTED,
 )
-"""Mistakes in the model, its weights or its optimizer, which most other runs share: they end a
-study in which no run has trained yet."""
+"""User mistakes in the model, its weights or its optimizer. Most other runs would fail in the same
+way, so such a mistake ends a study in which no run has trained yet."""
 
 STOPPED: Final = "stopped"
-"""`RunFailed.failure` of a run that was ended from outside, which is no failure."""
+"""`RunFailed.failure` of a run that was ended from outside; this is not a failure of the run."""
 
 REFUSED: Final = "refused"
-"""`RunFailed.failure` of a run whose checkpoint the workers refuse: it can start over."""
+"""`RunFailed.failure` of a run whose checkpoint the workers refuse; the run can start over."""
 
 
 def sender_of(group: int) -> str:
@@ -185,17 +186,18 @@ class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
 
 
 class HostLeaves(RunFailed):
-    """A group did not start because one of its hosts is about to go; not the fault of the run."""
+    """A group did not start because one of its hosts is leaving the cluster; does not count as a
+    failed restart of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Pool to client: the worker group that a run was given."""
+    """Pool to run client: the worker group that a run was given."""
 
     queue_s: float
-    """Seconds until there was room for it."""
+    """Seconds until resources for the group were free."""
     start_s: float
-    """Seconds that its start took; 0 if it was already alive."""
+    """Seconds that starting the group took; 0 if it was already alive."""
     hosts: tuple[str, ...] = ()
     """Host of every rank."""
     devices: tuple[str, ...] = ()
@@ -205,17 +207,20 @@ class Allocation:
     accelerators: tuple[str, ...] = ()
     """Models of the group's GPUs, each once."""
     waited_for: str | None = None
-    """Description of the resources that were missing while the run waited."""
+    """Description of the resources that were missing while the run waited; None if none were."""
     resume: RunState | None = None
     """State from which the run continues; None to start from scratch."""
     slowest_start_s: float | None = None
-    """Seconds of the longest `Start` of any run so far; None before the first."""
+    """Seconds that the slowest `Start` of any run took so far; None before the first."""
 
 
 def fault_of(message: str | None) -> UserError | None:
-    """Return the error that ends the whole study, if a run's failure `message` is of that kind.
+    """Return the error that ends the whole study if every run would fail like this one.
 
-    These fail every run alike: a wrong network interface, or workers that build different models.
+    Such failures are a wrong network interface and workers that build different models.
+
+    Args:
+        message: failure message of a run; None if the run did not fail.
     """
     if message is None:
         return None

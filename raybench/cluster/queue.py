@@ -1,4 +1,4 @@
-"""Requests of trials for a worker group: what each waits for, and when it gets its reservation."""
+"""Queue of the trials' requests for worker groups: what each waits for, and when it is granted."""
 
 import asyncio
 import logging
@@ -17,29 +17,30 @@ from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 
 LOOK_S = 2.0
-"""Seconds between two checks of the nodes and of the resources that others hold; notices of a
-node's end come half a minute ahead, or more."""
+"""Seconds between two checks of the nodes and of the resources that other jobs use. Ray announces
+the end of a node half a minute before, or earlier."""
 RESEND_S = 30.0
-"""Seconds after which a request to the autoscaler is sent again: another job's replaces it."""
+"""Seconds after which a request to the autoscaler is sent again, because a request of another job
+replaces it."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A trial's request for a worker group: how long it has waited, and for what."""
+    """A trial's request for a worker group: how long the trial has waited, and for what."""
 
     what: str
-    """Description of the missing resource, or of the trial that is first in turn."""
+    """Description of the missing resources, or of the trial ahead in the queue."""
     seconds: float
     """Seconds since the request."""
     short_s: float
-    """Seconds of all the trial's requests in which machines were missing, whatever our own runs
-    held."""
+    """Seconds, over all requests of the trial, in which machines were missing: the group would not
+    have fitted even if all of raybench's other groups had been closed."""
 
 
 class RequestQueue:
-    """Requests to the scheduler, each answered by a future; lives in the pool's event loop.
+    """Requests to the scheduler, each answered by a future; runs in the pool's event loop.
 
-    If the cluster has an autoscaler, the pool sends it a single request for everything it needs.
+    If the cluster has an autoscaler, all needs of the pool are sent to it as a single request.
     """
 
     def __init__(
@@ -53,36 +54,36 @@ class RequestQueue:
         autoscale: Callable[[Sequence[Mapping[str, float]]], None] = internals.request,
         on_lost: Callable[[list[int]], None] = lambda groups: None,
     ) -> None:
-        """Make an empty queue.
+        """Create an empty queue.
 
         Args:
-            scheduler: the reservations of the pool.
+            scheduler: the scheduler with the pool's reservations.
             options: options of the pool.
-            available: returns the free resources of every node by Ray's account.
-            nodes: returns the nodes that Ray lists.
-            leaving: returns the ids of nodes that are about to go.
-            autoscale: sends the resources that the pool needs to the autoscaler.
-            on_lost: called with idle groups that were lost with a node.
+            available: returns each node's free resources according to Ray.
+            nodes: returns the nodes listed by Ray.
+            leaving: returns the ids of nodes that are about to be shut down.
+            autoscale: requests the given resource bundles from the autoscaler.
+            on_lost: called with the numbers of idle groups that were lost with a node.
         """
         self._scheduler, self._options, self._available = scheduler, options, available
         self._list_nodes, self._list_leaving, self._on_lost = nodes, leaving, on_lost
         self._autoscale = autoscale
         self._leaving: frozenset[str] = frozenset()
-        """Ids of all nodes that were ever about to go."""
+        """Ids of all nodes whose shutdown was ever announced."""
         self._requests: dict[str, tuple[asyncio.Future[Reservation], float]] = {}
-        """Answer to each trial's request, and the moment of the request."""
+        """Answer to each trial's request, and the time of the request (`monotonic`)."""
         self._short_s: dict[str, float] = {}
-        """Seconds that trials have waited for machines, earlier requests of theirs included."""
+        """`Request.short_s` of each trial."""
         self._sent: list[dict[str, float]] | None = None
-        """Last message to the autoscaler; None before the first: one of a killed driver may stand
-        there."""
+        """Last request to the autoscaler; None before the first, while a request of a killed driver
+        may still be in force."""
         self._sent_at = 0.0
 
     async def wait(self, trial: str, placement: Placement) -> tuple[Reservation, str | None]:
         """Wait for a worker group, without a time limit.
 
         Returns:
-            The reservation, and a description of what was missing until then, if anything was.
+            The reservation, and a description of what was missing before (None if nothing was).
 
         Raises:
             RunFailed: the request was cancelled.
@@ -108,11 +109,14 @@ class RequestQueue:
                 await self._tell_autoscaler()
 
     async def unless_gone(self, start: Awaitable[WorkerGroup], nodes: Sequence[int]) -> WorkerGroup:
-        """Return what the start of a group on `nodes` returns.
+        """Await the start of a group on `nodes`, but stop waiting if one of the nodes is lost.
+
+        Returns:
+            The started group.
 
         Raises:
-            HostLeaves: the start failed, and one of its nodes is about to go.
-            RunFailed: a node has gone, or the start failed otherwise.
+            HostLeaves: the start failed, and one of the nodes is leaving the cluster.
+            RunFailed: a node was lost, or the start failed for another reason.
         """
         starting = asyncio.ensure_future(start)
         while not starting.done():
@@ -136,7 +140,7 @@ class RequestQueue:
                 raise HostLeaves("worker_lost", f"host {node.name} is leaving the cluster")
 
     def admit(self) -> None:
-        """Answer all requests that can be served now."""
+        """Grant all requests that can be served now."""
         for reservation in self._scheduler.admit():
             assert reservation.trial is not None
             granted, _ = self._requests[reservation.trial]
@@ -151,15 +155,15 @@ class RequestQueue:
             granted.set_exception(RunFailed(STOPPED, "the run was stopped"))
 
     def forget(self, trial: str) -> None:
-        """Drop the state of a trial that is over."""
+        """Delete the waiting time of a trial that is over."""
         self._short_s.pop(trial, None)
 
     def trials(self) -> list[str]:
-        """Return the trials that wait."""
+        """Return the names of the trials that wait."""
         return list(self._requests)
 
     def waiting(self) -> dict[str, Request]:
-        """Return what each waiting trial waits for, and since when."""
+        """Return what each waiting trial waits for and how long it has waited, by trial."""
         now = time.monotonic()
         return {
             trial: Request(what, now - self._requests[trial][1], self._short_s.get(trial, 0.0))
@@ -168,7 +172,10 @@ class RequestQueue:
         }
 
     async def look(self) -> None:
-        """Update the nodes and what others hold; a Ray of our own has one node and no others."""
+        """Update the nodes and the resources that other jobs use.
+
+        Does nothing if raybench started Ray itself, which then has a fixed node and no other jobs.
+        """
         if self._options.is_local:
             return
         free, entries, leaving = await asyncio.to_thread(
@@ -186,11 +193,11 @@ class RequestQueue:
         await self._tell_autoscaler()
 
     async def _tell_autoscaler(self) -> None:
-        """Send the needs of busy and waiting groups; send nothing if no trial waits.
+        """Request machines for all busy and waiting groups, or none if no trial waits.
 
-        The first request is always sent: a request stays valid until another replaces it, so hosts
-        requested by a killed driver would be kept, and billed, indefinitely. A request that Ray
-        does not accept is sent again at the next check.
+        The first request is always sent, even an empty one: a request is valid until it is
+        replaced, so machines requested by a killed driver would be kept, and billed, indefinitely.
+        If sending fails, the request is sent again at the next check.
         """
         groups = self._scheduler.needed()
         wanted = internals.bundles_of(groups, self._scheduler.taken) if groups else []
@@ -206,7 +213,7 @@ class RequestQueue:
 
 
 def missing(scheduler: ResourceScheduler) -> dict[str, str]:
-    """Return a sentence for every waiting trial on what it waits for."""
+    """Return a description of what each waiting trial waits for, by trial."""
     head = scheduler.head
     reason = "" if head is None else _reason(scheduler, scheduler.waiting[head])
     said: dict[str, str] = {}
@@ -232,10 +239,10 @@ def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
 
 
 def _what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence[Node]) -> str:
-    """Return what a group waits for: `2 GPUs: 1 free on host a, 1 on host b`.
+    """Return what a group waits for, such as `2 GPUs: 1 free on host a, 1 on host b`.
 
-    It names GPUs if the group needs GPUs and too few are free, otherwise CPUs. If the total is
-    free, the part after a semicolon says why that is not enough.
+    The text is about GPUs if the group needs GPUs and they are scarcer than CPUs, otherwise about
+    CPUs. If enough are free in total, a part after a semicolon says why they cannot be used.
     """
     left = [now for now, ever in zip(free, empty, strict=True) if ever.room(placement)]
     sentence = _amounts(placement, left, " free")
@@ -247,7 +254,7 @@ def _what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence
 
 
 def _what_hosts_lack(placement: Placement, nodes: Sequence[Node]) -> str:
-    """Return what additional hosts must have for a group that does not fit on the current hosts."""
+    """Return what a group needs and what the hosts have, for a group that needs more hosts."""
     there = [node for node in nodes if not node.is_gone]
     if not there:
         return f"{_need(placement, is_gpu=placement.gpus > 0)}: the cluster has no host for workers"
@@ -255,7 +262,7 @@ def _what_hosts_lack(placement: Placement, nodes: Sequence[Node]) -> str:
 
 
 def _amounts(placement: Placement, left: Sequence[Node], word: str) -> str:
-    """Return what a group needs and each host has, with `word` after the first amount."""
+    """Return what a group needs and what each host has, with `word` after the first amount."""
     each, model = placement.gpus_per_worker, placement.accelerator_type
     usable = [one.usable_gpus(each) if model in (None, one.accelerator) else 0 for one in left]
     by_gpus = sum(placement.num_fitting(placement.cpus, gpus) for gpus in usable)

@@ -1,11 +1,11 @@
 """The scheduler: which worker groups have which nodes reserved, and which trials wait for a group.
 
 Pure bookkeeping without Ray, so that tests run it on thousands of made-up trials. Requests are
-served first come, first served, and only where the workers fit on the nodes: a wide trial at the
-head of the queue cannot starve, and a trial with a reservation waits for nothing else, so nothing
-can deadlock. Two exceptions: a trial that would not fit the nodes even if they were empty is
-skipped until there are others, and a trial whose worker group is alive and idle goes before a head
-of the queue for which groups would have to close, at most `MAX_OVERTAKEN` times.
+served first come, first served, once all workers of the group fit on the nodes. So a trial with
+many workers cannot starve, and a trial with a reservation needs nothing else, so that trials cannot
+deadlock. There are two exceptions. A trial that would not fit even on empty nodes is skipped until
+nodes are added. And if groups would have to be closed for the trial at the head of the queue, a
+trial that can use an idle group may overtake it, at most MAX_OVERTAKEN times.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,13 +15,14 @@ from raybench.cluster.layout import Node, lay_out, num_nodes
 from raybench.spec.run import Placement
 
 MAX_OVERTAKEN = 8
-"""Number of times that the head of the queue is overtaken by trials that need no new worker group,
-whose start takes 10 to 26 s; 16 would save less than a tenth of the starts that are left."""
+"""Number of times that trials that can use an idle group may overtake the head of the queue. This
+saves starting new groups, which takes 10 to 26 s each; with 16 instead of 8, less than a tenth of
+the remaining starts would be saved."""
 
 
 @dataclass(eq=False)
 class Reservation:
-    """Resources of one worker group, which is alive or about to start."""
+    """Resources reserved for one worker group, which is alive or about to start."""
 
     group: int
     """Number of the worker group."""
@@ -29,23 +30,23 @@ class Reservation:
     nodes: tuple[int, ...]
     """Index of each worker's node."""
     trial: str | None
-    """Trial that has the group; None while it is idle."""
+    """Trial that has the group; None while the group is idle."""
     is_new: bool = True
-    """Whether its workers have to be started."""
+    """Whether the group's workers have to be started."""
     evict: tuple[int, ...] = ()
-    """Numbers of the groups that must end before they start."""
+    """Numbers of the groups that must end before the workers start."""
     last_used: int = 0
 
 
 @dataclass
 class ResourceScheduler:
-    """Reservations of the worker groups and the requests that wait for one.
+    """Reservations of the worker groups, and the trials that wait for a reservation.
 
-    `nodes`: total resources of every node. `taken`: (CPU cores, GPUs) of every node that other
-    users of the cluster hold now; empty where there are none. `on_cluster`: nodes may come and go,
-    and an idle group keeps its cores reserved; on a Ray of our own, which is one node, its
-    processes merely sleep. GPUs are always held, because their memory is. `max_workers` bounds
-    the processes alive, idle ones included.
+    `nodes` are the total resources of every node; `taken` are the (CPU cores, GPUs) that other
+    users of the cluster use on every node now, empty without other users. `on_cluster` means that
+    nodes may come and go and that an idle group keeps its cores reserved; on a single machine, the
+    processes of an idle group sleep and their cores are free. An idle group always keeps its GPUs,
+    because it occupies their memory. `max_workers` limits the processes alive, including idle ones.
     """
 
     nodes: Sequence[Node]
@@ -55,24 +56,24 @@ class ResourceScheduler:
     reservations: dict[int, Reservation] = field(default_factory=dict)
     """Reservations by the number of the worker group."""
     waiting: dict[str, Placement] = field(default_factory=dict)
-    """Worker group that each waiting trial needs, first come first."""
+    """Worker group that each waiting trial needs, in the order of the requests."""
     _num_overtaken: int = 0
-    """Number of times that the present head of the queue was overtaken."""
+    """Number of times that the current head of the queue was overtaken."""
     _clock: int = 0
     _next_group: int = 0
 
     @property
     def head(self) -> str | None:
-        """First waiting trial that fits the nodes; None if there is none."""
+        """First waiting trial that would fit on empty nodes; None if there is none."""
         return next((trial for trial, one in self.waiting.items() if self.fits(one)), None)
 
     @property
     def busy(self) -> list[Reservation]:
-        """Reservations that trials have."""
+        """Reservations that are in use by trials."""
         return [one for one in self.reservations.values() if one.trial is not None]
 
     def fits(self, placement: Placement) -> bool:
-        """Whether the group fits the nodes when they are empty."""
+        """Whether the group would fit on empty nodes."""
         return num_nodes(placement, self.nodes) > 0
 
     def submit(self, trial: str, placement: Placement) -> None:
@@ -80,17 +81,17 @@ class ResourceScheduler:
         assert self.on_cluster or self.fits(placement), (
             f"{placement} can never fit: refuse it before the search starts"
         )
-        # Without the batch size and the like: groups that can serve the same trials compare equal.
+        # `group` leaves out the batch size etc., so that trials that can share a group are equal.
         self.waiting[trial] = placement.group
 
     def cancel(self, trial: str) -> None:
-        """Take a waiting trial out of the queue."""
+        """Remove a trial from the queue, if it waits."""
         if trial == self.head:
             self._num_overtaken = 0
         self.waiting.pop(trial, None)
 
     def admit(self) -> list[Reservation]:
-        """Assign worker groups to all waiting trials that can have one now."""
+        """Assign worker groups to all waiting trials that can get one now; return these."""
         admitted: list[Reservation] = []
         while (head := self.head) is not None:
             reservation = self._overtake(head) or self._reserve(head)
@@ -102,7 +103,7 @@ class ResourceScheduler:
         return admitted
 
     def release(self, trial: str) -> int | None:
-        """Mark the trial's group idle; return its number, None if it had none."""
+        """Mark the trial's group as idle; return the group's number, None if there is no group."""
         self._clock += 1
         for number, reservation in self.reservations.items():
             if reservation.trial == trial:
@@ -111,15 +112,18 @@ class ResourceScheduler:
         return None
 
     def remove(self, group: int) -> None:
-        """Forget a group that closed or crashed."""
+        """Delete the reservation of a group that was closed or has crashed."""
         self.reservations.pop(group, None)
 
     def update(self, present: Sequence[Node]) -> list[int]:
-        """Set the nodes that there are now; return the idle groups that have lost one of theirs.
+        """Set the nodes that are in the cluster now.
 
-        These are forgotten; the caller ends their processes. Busy groups stay until the loss of
-        their worker is noticed. A node that has gone keeps its index, without resources, and gets
-        it back when it returns.
+        A node that has left keeps its index, without resources, and is restored when it returns.
+
+        Returns:
+            Numbers of the idle groups that have lost a node. Their reservations are deleted, and
+            the caller must end their processes. Busy groups keep their reservations until the loss
+            of a worker is noticed.
         """
         there = {node.id: node for node in present}
         gone = [replace(node, cpus=0, gpus=0) for node in self.nodes]
@@ -131,19 +135,17 @@ class ResourceScheduler:
         return lost
 
     def is_short(self, placement: Placement) -> bool:
-        """Whether machines are missing: the group would not fit even without our own groups."""
+        """Whether the group would not fit now even if all other worker groups were closed."""
         return self.lay_out(placement, without=self.reservations.values()) is None
 
     def needed(self) -> list[Placement]:
-        """Return all groups that need machines, including busy groups, if trials wait; otherwise
-        none."""
+        """Return all busy groups and those that trials wait for; empty if no trial waits."""
         if not self.waiting:
             return []
         return [one.placement for one in self.busy] + [*self.waiting.values()]
 
     def held(self) -> list[tuple[float, float]]:
-        """Return the (CPU cores, GPUs) of every node that groups have reserved, including idle
-        groups."""
+        """Return the (CPU cores, GPUs) that busy and idle groups have reserved on every node."""
         held = [(0.0, 0.0)] * len(self.nodes)
         for reservation in self.reservations.values():
             cpus, gpus = self._held_by_worker(reservation)
@@ -152,18 +154,19 @@ class ResourceScheduler:
         return held
 
     def accelerators(self, reservation: Reservation) -> tuple[str, ...]:
-        """Return the models of a group's GPUs, each once; none for a group without GPUs."""
+        """Return the models of a group's GPUs, each once; empty for a group without GPUs."""
         models = {self.nodes[node].accelerator for node in reservation.nodes}
         return tuple(sorted(models - {""})) if reservation.placement.gpus_per_worker else ()
 
     def lay_out(
         self, placement: Placement, *, without: Collection[Reservation]
     ) -> tuple[int, ...] | None:
-        """Return a node for every worker, as if `without` were not reserved; None if none fits."""
+        """Return the index of each worker's node, ignoring the reservations `without`; None if the
+        workers do not fit now."""
         return lay_out(placement, self.free(without=without), self.nodes)
 
     def free(self, *, without: Collection[Reservation] = ()) -> list[Node]:
-        """Return the free resources of every node, as if `without` were not reserved."""
+        """Return the free resources of every node, ignoring the reservations `without`."""
         free = list(self.nodes)
         for node, (cpus, gpus) in enumerate(self.taken):
             if not free[node].is_gone:
@@ -174,8 +177,8 @@ class ResourceScheduler:
         return free
 
     def _overtake(self, head: str) -> Reservation | None:
-        """Reserve for a trial whose group is idle, where the head of the queue has no such group
-        and other groups would have to close or end for it."""
+        """Assign an idle group to a trial behind the head of the queue, if the head can use no idle
+        group and has no room for a new one; None otherwise."""
         placement = self.waiting[head]
         is_idle_held = self.on_cluster or placement.gpus_per_worker > 0
         if not is_idle_held or self._num_overtaken == MAX_OVERTAKEN:
@@ -189,7 +192,10 @@ class ResourceScheduler:
         return None
 
     def _reserve(self, trial: str) -> Reservation | None:
-        """Assign a trial an idle group or room for a new group; None if there is neither now."""
+        """Assign an idle group to a trial, or reserve resources for a new group.
+
+        Idle groups are closed for a new group if necessary. None if neither is possible now.
+        """
         placement = self.waiting[trial]
         if own := self._idle(placement):
             if not self._can_wake(own[-1]):
@@ -202,7 +208,7 @@ class ResourceScheduler:
             if not idle:
                 return None
             evict.append(idle.pop(0))
-        # The oldest come first, and some of them may free nothing that was missing.
+        # Groups were added by age; keep those alive whose resources are not needed.
         for one in list(evict):
             others = [other for other in evict if other is not one]
             if (found := self._find_room(placement, others)) is not None:
@@ -217,8 +223,8 @@ class ResourceScheduler:
         return reservation
 
     def _idle(self, placement: Placement | None = None) -> list[Reservation]:
-        """Return the idle groups, the longest unused first; with `placement`, those that can serve
-        a trial placed so."""
+        """Return the idle groups, the longest unused first; with `placement`, only those that can
+        serve such a trial."""
         found = [
             one
             for one in self.reservations.values()
@@ -232,7 +238,7 @@ class ResourceScheduler:
         return any(self.nodes[node].is_gone for node in reservation.nodes)
 
     def _can_wake(self, idle: Reservation) -> bool:
-        """Whether an idle group's cores are free where it is; its GPUs it has kept."""
+        """Whether an idle group's cores are free on its nodes; its GPUs are still reserved."""
         free, cpus = self.free(), idle.placement.cpus_per_worker
         return self.on_cluster or all(
             free[node].cpus >= idle.nodes.count(node) * cpus for node in set(idle.nodes)
@@ -241,7 +247,8 @@ class ResourceScheduler:
     def _find_room(
         self, placement: Placement, evicted: Collection[Reservation]
     ) -> tuple[int, ...] | None:
-        """Return a node for every worker of a new group once `evicted` have closed."""
+        """Return the index of each worker's node for a new group after the groups `evicted` are
+        closed; None if the workers do not fit."""
         others = (one for one in self.reservations.values() if one not in evicted)
         alive = sum(one.placement.num_workers for one in others)
         if alive and alive + placement.num_workers > self.max_workers:

@@ -1,4 +1,4 @@
-"""A Ray session: connects to a cluster or starts one, reads its resources, starts the pool."""
+"""A Ray session: connect to a cluster or start Ray, read its resources, start the worker pool."""
 
 import contextlib
 import logging
@@ -33,38 +33,40 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.training import memory
 
 WORKER_MEMORY_BYTES = 1.2e9
-"""Resident memory of an idle worker, measured: torch 0.7 GB, TensorFlow 0.8 GB, and data."""
+"""Memory assumed for an idle worker (measured: 0.7 GB for torch, 0.8 GB for TensorFlow; plus
+data)."""
 WORKER_ENVIRONMENT = {
     **TRAIN_SWITCHES,
     **memory.ENVIRONMENT,
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as Ray and the driver count; CUDA's own: fastest first
+    # Number the GPUs as Ray and NVIDIA's driver do; CUDA's own order is fastest first.
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
 BUSY_S, BUSY_SHARE = 0.5, 0.25
-"""Seconds for which the CPU load is measured before Ray starts, and the share of the cores in use
-by other processes that is reported."""
+"""Seconds for which the CPU load is measured before Ray starts, and the share of the cores used by
+other processes from which on the load is reported."""
 ASK_HEAD_S, REFUSED_S, SILENT_S = 2.0, 10.0, 45.0
-"""Seconds between two connections to the head, and until it counts as lost: where it refuses them,
-and where it does not answer, which may be the network's fault. Ray itself says nothing for 60 s and
-then ends the process."""
+"""Seconds between two attempts to connect to the head node, and seconds until the head counts as
+lost if it refuses connections or does not answer (which may be a network problem). Ray itself
+reports nothing for 60 s and then ends the process."""
 ANSWER_S = 10.0
-"""Seconds for which an answer of the pool is waited for; its event loop never blocks."""
+"""Timeout in seconds of a call to the pool, whose event loop never blocks."""
 QUIET: dict[str, Any] = {
     "log_to_driver": False,
     "logging_level": "ERROR",
     "configure_logging": True,
 }
 LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-"""Workers of one host communicate over its own address."""
+"""Environment of workers on a single host: they communicate over the loopback interface."""
 
 
 class Session:
-    """A Ray connection with a worker pool; a context manager that closes what it started.
+    """Context manager: a Ray connection with a worker pool; on exit, everything it started ends.
 
-    `warning` is a sentence for the user on how this Ray runs, if there is one; `notes` collects
-    sentences on how the session started, for `study.yaml`.
+    `warning` is a warning for the user about how Ray runs, or None; `notes` are sentences about
+    the state of the machine at the start, for `study.yaml`.
     """
 
     def __init__(self, *, address: str | None = None) -> None:
@@ -75,7 +77,7 @@ class Session:
             )
         refuse_hiding_files(Path.cwd())
         self._resources = contextlib.ExitStack()
-        """Resources that end after the connection."""
+        """Resources that are released after the connection is closed."""
         self.scratch = self._resources.enter_context(own_scratch())
         self._started = False
         address = chosen_address(address)
@@ -84,7 +86,7 @@ class Session:
             with local_ray.own_signals(), without_hangup():
                 if address is None:
                     self._resources.enter_context(local_ray.own_token())
-                    # Ray's own processes read these too, so they are set before it starts.
+                    # Ray's own processes read these variables too, so they are set before.
                     self._resources.enter_context(local_ray.meanwhile(WORKER_ENVIRONMENT))
                     _start_local()
                 else:
@@ -111,8 +113,7 @@ class Session:
         self.close()
 
     def lost(self) -> str | None:
-        """Return a description of the part of Ray that is gone, if it is one that every request
-        needs.
+        """Return a sentence if Ray's own processes or the cluster's head are gone; otherwise None.
 
         May block for some seconds.
         """
@@ -121,10 +122,9 @@ class Session:
         return self._head.lost() if self._head is not None else None
 
     def waiting(self) -> dict[str, Request]:
-        """Return what the trials without workers wait for; empty if the pool does not answer in
-        time.
+        """Return the requests of trials that wait for workers, by trial.
 
-        May be called in any thread.
+        Empty if the pool does not answer in time. May be called in any thread.
         """
         return self._ask(self.pool.waiting.remote())
 
@@ -133,20 +133,21 @@ class Session:
         return tuple(ray.get(self.pool.nodes.remote()))
 
     def share(self, datasets: Mapping[str, Dataset]) -> None:
-        """Write datasets, by their `shared_key`, where all workers of this host map them from."""
+        """Write datasets, given by `shared_key`, to files that all workers of this host map."""
         for key, dataset in datasets.items():
             if dataset.name not in STORED:
                 share(dataset, self.scratch / DATA / key)
 
     def stop_waiting(self) -> None:
-        """Cancel the requests of all trials that wait for workers at this moment."""
+        """Cancel the requests of all trials that are waiting for workers now."""
         self.pool.stop_waiting.remote()
 
     def stop_running(self, least_s: float = 0.0) -> dict[str, float]:
-        """End the workers of all runs that have not answered for `least_s` seconds.
+        """End the workers of all runs that have left a command unanswered for `least_s` seconds.
 
         Returns:
-            These seconds by run; empty if the pool does not answer in time.
+            Seconds since that command, for each run whose workers were ended; empty if the pool
+            does not answer in time.
         """
         return self._ask(self.pool.stop_running.remote(least_s))
 
@@ -157,9 +158,9 @@ class Session:
             return {}
 
     def close(self) -> None:
-        """Close all groups and the connection; a cluster that it did not start stays."""
+        """Close all worker groups and the connection; a cluster not started here keeps running."""
         if self._started and not self.is_local:
-            # A Ray of our own ends with all its processes; a cluster's resources are for others.
+            # A cluster needs its resources back; a Ray started here ends with all its processes.
             try:
                 ray.get(self.pool.shutdown.remote(), timeout=60)
             except (ray.exceptions.RayError, TimeoutError):
@@ -170,12 +171,13 @@ class Session:
 
 
 class Head:
-    """Watches whether a cluster's head still takes connections."""
+    """Monitors whether a cluster's head node still accepts connections."""
 
     def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Connect once to the head's store (GCS) at `address`.
+        """Try to connect to the head's store (GCS) at `address`.
 
-        Where that fails the head is not watched: a proxy of Ray Client may stand between.
+        If that fails, the head is not monitored, because the driver may be connected through a
+        proxy (Ray Client).
         """
         host, _, port = address.rpartition(":")
         self._place, self._address = (host.strip("[]"), int(port)), address
@@ -184,8 +186,8 @@ class Head:
         self._answered_at = self._asked_at
 
     def lost(self) -> str | None:
-        """Return a sentence if the head is gone, i.e. has refused connections for REFUSED_S or not
-        answered for SILENT_S; otherwise None."""
+        """Return a sentence if the head counts as lost because it has refused connections for
+        REFUSED_S or not answered for SILENT_S; otherwise None."""
         if not self._is_watched or self._clock() - self._asked_at < ASK_HEAD_S:
             return None
         refusal, self._asked_at = self._refusal(), self._clock()
@@ -211,7 +213,7 @@ class Head:
 def busy_sentence(seconds: float = BUSY_S) -> str | None:
     """Return a sentence if other processes keep this machine's cores busy; None otherwise.
 
-    Measures for `seconds`; threads of this process do not count.
+    Measures the CPU load for `seconds`, without that of this process.
     """
     this = psutil.Process()
     began, own_began = time.perf_counter(), sum(this.cpu_times()[:2])  # user, system
@@ -229,10 +231,10 @@ def busy_sentence(seconds: float = BUSY_S) -> str | None:
 
 
 def chosen_address(address: str | None) -> str | None:
-    """Return the cluster to connect to; None to start our own.
+    """Return the address of the cluster to connect to; None to start Ray on this machine.
 
-    RAY_ADDRESS is read only in a job of `ray job submit`, for which Ray sets it: a variable left in
-    a shell would send a study to a cluster that the user has not named.
+    RAY_ADDRESS is read only in a job started by `ray job submit`, for which Ray sets it. Otherwise
+    a variable left over in a shell would send a study to a cluster that the user did not choose.
     """
     if address is None and local_ray.is_submitted_job():
         address = os.environ.get("RAY_ADDRESS")
@@ -244,8 +246,8 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
 
     Args:
         capacity: resources of the cluster.
-        scratch: the session's folder on this host.
-        is_local: whether it is a Ray of our own, which has one node and does not grow.
+        scratch: the session's temporary folder on this host.
+        is_local: whether raybench has started Ray itself, on this machine only.
 
     Returns:
         The handle of the actor.
@@ -262,10 +264,10 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     by_memory = max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus)
     scheduler = ResourceScheduler(
         nodes=capacity.nodes,
-        max_workers=by_memory if is_local else 10**9,  # elsewhere Ray's reservations bound them
+        max_workers=by_memory if is_local else 10**9,  # on a cluster, Ray's reservations limit it
         on_cluster=not is_local,
     )
-    # On the driver's node the pool is lost only together with the driver, which ends the study.
+    # The pool runs on the driver's node: if that node is lost, the study ends anyway.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     remote = ray.remote(num_cpus=0, max_concurrency=10_000, scheduling_strategy=here)(WorkerPool)
     pool = remote.remote(scheduler, options)
@@ -284,7 +286,7 @@ def _start_local() -> None:
 
 
 def _connect(address: str) -> None:
-    # Ray refuses a variable that the job's own --runtime-env sets for this process and the workers.
+    # Leave out variables that the job's --runtime-env sets already; Ray refuses to set them again.
     own = local_ray.job_environment()
     environment = {name: value for name, value in WORKER_ENVIRONMENT.items() if name not in own}
     os.environ.update(environment)

@@ -1,8 +1,8 @@
 """Saved states of runs (checkpoints and final weights), as files on the worker pool's host.
 
-A worker writes a state to the pool's file if it sees that file, on the same host or a shared disk,
-and sends it in parts if not; reading works alike. No process but the worker that trains holds a
-whole state in memory.
+A worker writes a state directly to the pool's file if it can access it (on the same host or a
+shared disk), and otherwise sends the state to the pool in parts; reading works in the same way.
+Only the worker that trains ever holds a whole state in memory.
 """
 
 import contextlib
@@ -21,15 +21,16 @@ FOLDER = ".states"
 """Name of the folder that holds the states."""
 PART_BYTES = 2**24
 ANSWER_TIMEOUT_S = 30.0
-"""Seconds after which a call of the pool is repeated; the pool itself answers sooner
-(`worker_group.POLL_S`)."""
+"""Seconds after which a call to the pool is repeated; the pool normally answers sooner (within
+`worker_group.POLL_S`)."""
 ASK_AGAIN_S = 1.0
 
 
 def ask_pool(call: Callable[[], Any]) -> Any:
-    """Return the answer to a call of the pool, however long it takes.
+    """Return the pool's answer to `call`, however long it takes.
 
-    The call is repeated: Ray does not resend an answer that was lost with a network connection.
+    The call is repeated after a timeout, because Ray does not resend an answer that was lost with a
+    network connection.
     """
     while True:
         try:
@@ -39,10 +40,12 @@ def ask_pool(call: Callable[[], Any]) -> Any:
 
 
 def send(pool: Any, sender: str, state: BinaryIO) -> int:
-    """Send a run state to the pool; return its size in bytes. Each sender sends one state at a
-    time."""
+    """Send a run state to the pool and return its size in bytes.
+
+    A sender must not send two states at the same time.
+    """
     file: Path = ask_pool(lambda: pool.coming_file.remote(sender))
-    with contextlib.suppress(OSError):  # the pool reports what is wrong with the disk
+    with contextlib.suppress(OSError):  # then send in parts: the pool reports disk errors
         if file.parent.is_dir():
             with file.open("wb") as there:
                 shutil.copyfileobj(state, there, PART_BYTES)
@@ -56,10 +59,10 @@ def send(pool: Any, sender: str, state: BinaryIO) -> int:
 
 
 def parts(pool: Any, file: Path) -> Iterator[bytes]:
-    """Yield the parts of a state that the pool holds, from the file itself if this host has it.
+    """Yield the contents of a state in parts, read directly if this host can access the file.
 
     Raises:
-        FileNotFoundError: the pool no longer holds the state.
+        FileNotFoundError: the pool no longer has the state.
     """
     if file.is_file():
         with file.open("rb") as here:
@@ -75,7 +78,7 @@ def parts(pool: Any, file: Path) -> Iterator[bytes]:
 
 
 def fetch(pool: Any, file: Path) -> bytes:
-    """Return a whole state that the pool holds."""
+    """Return the contents of a state of the pool."""
     buffer = io.BytesIO()
     for part in parts(pool, file):
         buffer.write(part)
@@ -83,7 +86,7 @@ def fetch(pool: Any, file: Path) -> bytes:
 
 
 def place(pool: Any, file: Path, target: Path) -> None:
-    """Write a state that the pool holds to `target`, as a hard link if possible."""
+    """Copy a state of the pool to `target`, as a hard link if possible."""
     with contextlib.suppress(OSError):
         os.link(file, target)
         return
@@ -93,14 +96,14 @@ def place(pool: Any, file: Path, target: Path) -> None:
 
 
 class StateFiles:
-    """The states that the pool holds, one file each."""
+    """The run states that the pool keeps, each in its own file."""
 
     def __init__(self, scratch: Callable[[], Path]) -> None:
-        """Hold no state yet; `scratch` returns the session's temporary folder on this host."""
+        """Start without states; `scratch` returns the session's temporary folder on this host."""
         self._scratch = scratch
         self._own: Path | None = None
         self.fault: OSError | None = None
-        """Error that ended all writing, such as a full disk."""
+        """First error while writing, such as a full disk; no state is kept after it."""
 
     @property
     def folder(self) -> Path:
@@ -112,7 +115,7 @@ class StateFiles:
         return self._own
 
     def hold_in(self, folder: Path) -> None:
-        """Hold states in a study's folder, if this host has it; a temporary folder may be small."""
+        """Keep states in a study's folder if it exists here; a temporary folder may be small."""
         own = folder / FOLDER / self._scratch().name
         with contextlib.suppress(OSError):
             if folder.is_dir():
@@ -120,7 +123,7 @@ class StateFiles:
                 self._own = own
 
     def write(self, sender: str, offset: int, part: bytes) -> None:
-        """Write a part of a state that is on its way; sets `fault` if that fails."""
+        """Write a part of a state that `sender` is sending; set `fault` if that fails."""
         try:
             number = os.open(self.coming(sender), os.O_WRONLY | os.O_CREAT)
             with os.fdopen(number, "wb") as file:
@@ -130,7 +133,11 @@ class StateFiles:
             self.fault = self.fault or error
 
     def keep(self, sender: str, name: str, num_bytes: int) -> Path:
-        """Give a complete state its name and return its file; OSError if it was not written."""
+        """Rename a completely received state to `name` and return its file.
+
+        Raises:
+            OSError: this or an earlier state could not be written.
+        """
         coming, file = self.coming(sender), self.folder / name
         if not num_bytes:
             self.write(sender, 0, b"")
@@ -145,7 +152,11 @@ class StateFiles:
         return file
 
     def adopt(self, file: Path, name: str) -> Path:
-        """Hold a file of another folder; OSError if there is no such file, or no room."""
+        """Add a file from another folder as `name`, by a hard link or a copy.
+
+        Raises:
+            OSError: there is no such file, or the disk is full.
+        """
         own = self.folder / name
         own.unlink(missing_ok=True)
         try:
@@ -155,7 +166,7 @@ class StateFiles:
         return own
 
     def read(self, file: Path, offset: int) -> bytes | None:
-        """Return a part of a state, empty at its end; None if it is held no longer."""
+        """Return at most PART_BYTES of a state: empty at its end, None if it was deleted."""
         try:
             with file.open("rb") as there:
                 there.seek(offset)
@@ -164,10 +175,10 @@ class StateFiles:
             return None
 
     def drop(self, sender: str) -> None:
-        """Remove the unfinished state of a sender that has ended."""
+        """Remove the incomplete state of a sender that has ended."""
         if self._own is not None:
             self.coming(sender).unlink(missing_ok=True)
 
     def coming(self, sender: str) -> Path:
-        """Return the file of the state that a sender is sending."""
+        """Return the file for the state that `sender` is sending."""
         return self.folder / f".{sender}.partial"
