@@ -1,4 +1,4 @@
-"""Analyses of a study: DataFrames in, DataFrames out.
+"""Analyses of a study, most of them from DataFrames to DataFrames.
 
 Best value at every budget of training seconds, time to another target, time per phase, seconds
 against worker-seconds, speed-up curves, best configuration per number of workers, and
@@ -53,7 +53,7 @@ def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 
 def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of all runs by phase: phase, seconds, share (0 to 1 of the total).
+    """Return the total seconds of all runs by phase: columns phase, seconds and share (0 to 1).
 
     `other` is the time not attributed to any phase; the last row is the sum.
     """
@@ -174,7 +174,7 @@ def around_target(
     hold: int = 1,
     baseline_value: float | None = None,
 ) -> pd.DataFrame:
-    """Return the fastest trial for the target, an easier and a harder one, easiest first.
+    """Return the fastest trial for an easier target, the target itself and a harder target.
 
     The targets differ by one percentage point for a proportion, for other metrics by 1 % of the gap
     to the baseline value. Arguments: see `time_to_target`.
@@ -212,11 +212,12 @@ def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
     | column | holds |
     |---|---|
-    | num_workers, tried, reached | configurations with that many workers, and those that hit |
-    | trial, config, is_confirmed | the best of them |
-    | seconds, worker_seconds | to the target; missing if none of them hit |
-    | times_as_fast, times_the_cost | relative to the fewest workers that hit |
-    | best_accuracy | or another metric's |
+    | num_workers | number of workers |
+    | tried, reached | configurations with that many workers; those that reached the target |
+    | trial, config, is_confirmed | the best of these configurations |
+    | seconds, worker_seconds | to the target; missing if no configuration reached it |
+    | times_as_fast, times_the_cost | relative to the fewest workers that reached the target |
+    | best_accuracy | best value of the metric; the column is named after it |
     """
     rows: list[dict[str, Any]] = []
     for number, group in configurations.groupby("num_workers"):
@@ -241,7 +242,7 @@ LEAST_IMPORTANCE_RUNS = 12
 LEAST_EXPLAINED = 0.05
 """Smallest fraction of the variance of held-out runs that the forest must explain."""
 MOST_IMPORTANCE_RUNS = 1000
-"""Most runs that are used; a sample of more."""
+"""Maximum number of runs that are used; of more, a random sample."""
 FOLDS, SHUFFLES, TREES = 5, 3, 24
 
 
@@ -255,8 +256,8 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     | column | holds |
     |---|---|
     | key | one of `keys` that has more than one value |
-    | importance | share of the total, 0 to 1; they sum to 1 |
-    | low, high | least and greatest of the five folds |
+    | importance | share of the total, 0 to 1; the shares sum to 1 |
+    | low, high | least and greatest importance over the five folds |
     | explained | share of the score's variance that the forest predicts on held-out runs |
     | runs | number of runs, at most MOST_IMPORTANCE_RUNS |
 
@@ -264,7 +265,7 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     score is what the search minimizes; runs that failed (out of memory, NaN) have the worst score.
     Runs that do not count for `importance` (`RunRecord.counts_for`) are left out.
 
-    The importance is that *among the runs that were made*: a search samples its best region most,
+    The importance holds *for the runs that were made*: a search samples its best region most,
     so a key that is decisive elsewhere seems less important than on a uniform sample, and keys
     that were varied together share their importance.
     """
@@ -304,7 +305,7 @@ def _scores(trials: pd.DataFrame) -> "pd.Series[float]":
 
 
 def _numbers(values: "pd.Series[Any]") -> np.ndarray:
-    """Return a column as numbers, NaN where missing; texts as codes."""
+    """Return a column as numbers, NaN where missing; strings become integer codes."""
     if pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
         return np.asarray(values.astype("Float64").to_numpy(dtype=float, na_value=np.nan))
     codes, _ = pd.factorize(values.astype(str), sort=True)
@@ -312,8 +313,9 @@ def _numbers(values: "pd.Series[Any]") -> np.ndarray:
 
 
 def _shuffled(inputs: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the increase of the error, shape (FOLDS, keys), and the explained variance."""
-    # Imported here: it takes half a second.
+    """Return the increase of the error when a key is shuffled, shape (FOLDS, keys), and the
+    fraction of the score's variance that the forests explain."""
+    # Imported late because it takes half a second.
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.inspection import permutation_importance
     from sklearn.model_selection import KFold

@@ -1,4 +1,4 @@
-"""An object store behind a URL (`s3://`, `gs://`, ...): whole objects, and one-sentence errors.
+"""Whole objects in an object store behind a URL (`s3://`, `gs://`, ...); errors are one sentence.
 
 Credentials come from where each store's own tools take them (environment, profile, machine).
 pyarrow is imported late, since most commands do not need it.
@@ -24,7 +24,7 @@ REFUSED = (
     *("INVALIDACCESSKEYID", "INVALIDCLIENTTOKENID", "INVALIDTOKEN", "SIGNATUREDOESNOTMATCH"),
     *("UNRECOGNIZEDCLIENT", "MISSINGAUTHENTICATIONTOKEN", "UNAUTHENTICATED"),
 )
-"""Words with which stores refuse credentials, in upper case and without `_`."""
+"""Words in the errors of stores that refuse credentials, in upper case and without `_`."""
 
 
 class BucketError(Exception):
@@ -39,12 +39,12 @@ class Bucket:
         self._system: Any = None
 
     def put(self, key: str, content: bytes) -> None:
-        """Write an object: readers see the whole new object, or the earlier one."""
+        """Write an object; readers see either the whole new object or the earlier one."""
         with self._asked() as system, system.open_output_stream(self._path(key)) as stream:
             stream.write(content)
 
     def put_file(self, key: str, path: Path) -> None:
-        """Write a file's content as an object, piece by piece. Raises OSError for the file."""
+        """Write a file's content as an object, in chunks; OSError if the file cannot be opened."""
         with (
             path.open("rb") as file,
             self._asked() as system,
@@ -62,12 +62,12 @@ class Bucket:
                 return None
 
     def size(self, key: str) -> int:
-        """Return an object's bytes; 0 if there is none."""
+        """Return the size of an object in bytes; 0 if there is none."""
         with self._asked() as system:
             return int(system.get_file_info(self._path(key)).size or 0)
 
     def get_file(self, key: str, path: Path) -> None:
-        """Write an object's content to a file, piece by piece, whole or not at all.
+        """Write an object's content to a file, in chunks; the file appears only when complete.
 
         Nothing is written if there is no such object.
         """
@@ -96,7 +96,7 @@ class Bucket:
 
     @contextmanager
     def _asked(self) -> Iterator[Any]:
-        """Give the store's file system; what goes wrong with it is a BucketError."""
+        """Yield the store's file system; an OSError in the context becomes a BucketError."""
         try:
             yield self._connected()
         except OSError as error:
@@ -111,10 +111,10 @@ class Bucket:
 
 
 def check_url(url: str) -> str:
-    """Return `bucket/path` of a URL; UserError says what is wrong with it. The store is not
+    """Return the `bucket/path` in a URL; UserError if the URL is invalid. The store is not
     contacted.
 
-    Arrow resolves the URL: `abfs://CONTAINER@HOST/x` becomes `CONTAINER/x`.
+    Arrow resolves the URL on connecting: `abfs://CONTAINER@HOST/x` becomes `CONTAINER/x`.
     """
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
@@ -152,13 +152,13 @@ def _connect(url: str) -> tuple[Any, str]:
         url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
     try:
         system, path = _filesystems().FileSystem.from_uri(url)
-    except (ValueError, NotImplementedError) as error:  # options of the URL, most likely
+    except (ValueError, NotImplementedError) as error:  # probably an invalid option in the URL
         raise UserError(
             f"--out {url}: {shorten(clean(str(error)), 200)}; correct the URL.",
             ErrorCode.INVALID_VALUE,
         ) from None
     where = str(path).strip("/")
-    if "/" not in where:  # of abfs://HOST/CONTAINER
+    if "/" not in where:  # such as from abfs://HOST/CONTAINER
         raise UserError(
             f"--out {url}: names no folder; write one below it.", ErrorCode.INVALID_VALUE
         )
@@ -166,7 +166,7 @@ def _connect(url: str) -> tuple[Any, str]:
 
 
 def _filesystems() -> Any:
-    """Import `pyarrow.fs`, which has no types."""
+    """Return `pyarrow.fs`, imported late, and as Any because it has no types."""
     return importlib.import_module("pyarrow.fs")
 
 

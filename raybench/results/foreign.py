@@ -1,8 +1,8 @@
 """Runs that another tool recorded, and the study that `raybench import` makes of them.
 
 The code that ran, its hardware and its clock are not known. `study.yaml` names the source under
-`imported`: seconds of such a study are shown, but no winner is named by them (`results.verdict`),
-and they are not compared with those of raybench.
+`imported`. Seconds of such a study are shown, but they do not decide a winner (`results.verdict`)
+and are not compared with seconds that raybench measured.
 """
 
 import csv
@@ -26,7 +26,7 @@ from raybench.spec.values import identity
 from raybench.stats.record import Evaluation, RunOutcome
 
 VALUE, SECONDS_TO_TARGET, SECONDS, SAMPLES = "value", "time_to_target_s", "seconds", "samples"
-"""Meanings of columns that are no settings; `value` is the metric, and the value of Optuna."""
+"""Meanings of columns that are not settings; `value` is the metric, as in Optuna's tables."""
 LEFT_OUT = "none"
 """Meaning of a column that is left out."""
 OTHER_KEYS = {"lr": "learning_rate", "batch_size": "batch_size_per_worker"}
@@ -37,7 +37,7 @@ OTHER_NAMES = OTHER_KEYS | dict.fromkeys(
 BOOKKEEPING = ("", "trial", "number", "run", "run_id", "id", "name", "state", "status", "seed")
 """Columns that are neither settings nor results."""
 SETTING = re.compile(r"^(params[._]|config[/.])")
-"""Prefix of settings in the tables of MLflow, Optuna and Ray Tune, whose other columns are none."""
+"""Prefix of settings in the tables of MLflow, Optuna and Ray Tune; no other column is a setting."""
 MEASURE = re.compile(r"^(metrics\.|user_attrs_)")
 VALIDATION = re.compile(r"^(val|valid|validation|eval)[_/]")
 NOT_ENDED = ("failed", "fail", "pruned", "killed", "running")
@@ -49,15 +49,15 @@ FINISHED = (3, "FINISHED")
 
 @dataclass(frozen=True)
 class ForeignTable:
-    """Runs of another tool: a row of values by column for each."""
+    """Table of runs that another tool recorded, one row per run."""
 
     place: str
     """Path or URL given by the user."""
     rows: Sequence[Mapping[str, Any]]
-    """Values of the runs that ended normally; unknown values are left out."""
+    """For each run that ended normally, its values by column; unknown values are left out."""
     num_failed: int = 0
     direction: Direction | None = None
-    """Direction of an Optuna study, whose metric is in column `value`."""
+    """Direction of an Optuna study, whose metric is in column `value`; None for other tools."""
 
     @property
     def columns(self) -> list[str]:
@@ -66,10 +66,12 @@ class ForeignTable:
 
 
 def read_csv(path: Path, asked: str = "") -> ForeignTable:
-    """Read a CSV with a row for each run; `asked` is the option that names it, for messages.
+    """Read a CSV file with a row for each run.
+
+    `asked` is the option that named the file, for error messages.
 
     Raises:
-        UserError: It is not a table.
+        UserError: The file is not valid CSV.
     """
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         sample = file.read(4096)
@@ -90,7 +92,7 @@ def read_csv(path: Path, asked: str = "") -> ForeignTable:
 
 
 def cell_value(text: str) -> Any:
-    """Return the value of a cell parsed as YAML or Python's None, or its text if that fails."""
+    """Return the value of a cell, parsed as YAML or as Python's None; its string if that fails."""
     if text == "None":
         return None
     try:
@@ -100,13 +102,13 @@ def cell_value(text: str) -> Any:
 
 
 def read_mlflow(folder: Path) -> ForeignTable:
-    """Read the runs of an experiment, with the last values of their metrics, from `mlruns`.
+    """Read the runs of an MLflow experiment, with the last value of each metric.
 
     Args:
-        folder: The folder that MLflow writes, or that of one experiment in it.
+        folder: The folder `mlruns` that MLflow writes, or the folder of one experiment in it.
 
     Raises:
-        UserError: It holds no runs, or those of several experiments.
+        UserError: The folder holds no runs, or runs of several experiments.
     """
     experiments: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
     for file in sorted([*folder.glob("*/meta.yaml"), *folder.glob("*/*/meta.yaml")]):
@@ -132,7 +134,7 @@ def read_mlflow(folder: Path) -> ForeignTable:
 
 
 def _texts(folder: Path) -> list[tuple[str, str]]:
-    """Return the names of the files below a folder that are not empty, and their texts."""
+    """Return the relative path and the content of each file below a folder that is not empty."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.stat().st_size]
     return [
         (one.relative_to(folder).as_posix(), one.read_text("utf-8", "replace")) for one in files
@@ -142,17 +144,19 @@ def _texts(folder: Path) -> list[tuple[str, str]]:
 def match_columns(
     table: ForeignTable, named: Mapping[str, str], metric: str | None, direction: Direction | None
 ) -> tuple[Metric, dict[str, str]]:
-    """Return the metric of the runs, and what their columns mean.
+    """Return the metric of the runs, and the meaning of each column.
 
     Args:
         table: The runs.
-        named: Meanings by column: a run spec key, the metric, `time_to_target_s`, `seconds`,
-            `samples`, or `none` for a column to leave out. Others go by their names.
-        metric: Name of the metric; by default the only known one among the columns.
+        named: Meanings that the user gave, by column: a run spec key, the metric,
+            `time_to_target_s`, `seconds`, `samples`, or `none` for a column to leave out. Other
+            columns are matched by name.
+        metric: Name of the metric; by default the only known metric among the columns.
         direction: Direction of a metric that raybench does not know.
 
     Returns:
-        The metric, and by column `value`, `time_to_target_s`, `seconds`, `samples` or a key.
+        The metric, and the meanings by column: `value` (the metric), `time_to_target_s`, `seconds`,
+        `samples` or a run spec key.
 
     Raises:
         UserError: A column is unknown or matches nothing, or there is no metric.
@@ -221,7 +225,7 @@ def _metric_of(
     metric: str | None,
     direction: Direction | None,
 ) -> tuple[Metric, str]:
-    """Return the metric and its column, the validation set's column if there are several."""
+    """Return the metric and its column; of several columns that on the validation set."""
     place, wanted, found = table.place, direction or table.direction, dict[str, str]()
     for column, meaning in meanings.items():
         name = metric if meaning == metric else _metric_name(meaning)
@@ -261,11 +265,12 @@ def write_imported(
         folder: The new results folder.
         table: The runs.
         metric: Their metric.
-        columns: What their columns mean.
-        target: Value that the seconds to target are of; None: values are compared.
+        columns: Meanings by column, as returned by `match_columns`.
+        target: Target to which the column of seconds to target refers; None to compare values.
 
     Raises:
-        UserError: The seconds lack their target or the target its seconds, or a value is invalid.
+        UserError: There is a target without a column of seconds to it or the reverse, or a value
+            is invalid.
     """
     place, is_timed = table.place, SECONDS_TO_TARGET in columns.values()
     if (target is not None) != is_timed:
@@ -342,13 +347,15 @@ def _line(name: str, spec: RunSpec, run: Mapping[str, Any], value: float) -> dic
 
 
 def number_of(value: Any) -> float | None:
-    """Return a finite number of a cell; None for any other value."""
+    """Return the value of a cell as a float if it is a finite number, otherwise None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None
 
 
 def positive_number(value: Any) -> float | None:
-    """Return a number if it is above 0, otherwise None: seconds to target of at most 0 mark a
-    miss."""
+    """Return the value of a cell as a float if it is above 0, otherwise None.
+
+    Seconds to target of 0 or less thus mark a miss.
+    """
     number = number_of(value)
     return number if number is not None and number > 0 else None

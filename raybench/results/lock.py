@@ -1,4 +1,4 @@
-"""Lock of a results folder: one command at a time."""
+"""Lock of a results folder, so that only one command at a time writes to it."""
 
 import errno
 import json
@@ -19,20 +19,21 @@ from raybench.spec.text import clean
 LOCK_FILE = "study.lock"
 OWNER_FILE = f"{LOCK_FILE}.owner"
 SOFT_LOCK_FILE = f"{LOCK_FILE}.soft"
-"""Lock by the existence of a file, on file systems without locks."""
+"""File whose existence is the lock, on file systems that do not support locks."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTSUP)
-"""Error codes of a file system without locks."""
+"""Error codes of a file system that does not support locks."""
 PATIENCE_S = 0.2
-"""Seconds after which the file of a killed process is taken over, and within which a new owner
-writes its name."""
+"""Seconds to wait for the lock: enough for taking over the lock file of a killed process, and for a
+new owner to write OWNER_FILE."""
 
 
 class StudyLock:
     """Locks a results folder while its context is open; a file next to the lock names the owner.
 
-    The system releases the lock when its process ends, however it ends. On a file system without
-    locks, a file is the lock: it is taken over if its process on this host has ended; one that
-    another host left has to be deleted by the user.
+    The operating system releases the lock when the process ends, even if it is killed. On a file
+    system that does not support locks, the existence of SOFT_LOCK_FILE is the lock. That file is
+    taken over if its process ran on this host and has ended; if another host left it, the user has
+    to delete it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,7 +58,7 @@ class StudyLock:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Release the lock; the folder may have been deleted, or created again by another."""
+        """Release the lock, even if the folder was deleted or another process created it again."""
         with suppress(OSError):
             if (self.folder / OWNER_FILE).read_text() == self._owner:
                 (self.folder / OWNER_FILE).unlink()
@@ -89,7 +90,8 @@ Driver = Literal["lives", "died", "unknown"]
 
 
 def owner_of(folder: Path) -> dict[str, Any] | None:
-    """Return the owner of a folder as its file names it; None without one, {} if it is torn."""
+    """Return the content of a folder's OWNER_FILE; None if there is no such file, {} if its content
+    is invalid."""
     try:
         found = json.loads((folder / OWNER_FILE).read_bytes())
     except FileNotFoundError:
@@ -100,14 +102,14 @@ def owner_of(folder: Path) -> dict[str, Any] | None:
 
 
 def driver_of(owner: Mapping[str, Any]) -> Driver:
-    """Return the state of an owner's process; a killed one leaves its file behind."""
+    """Return the state of an owner's process; a killed process leaves OWNER_FILE behind."""
     if owner.get("host") != platform.node() or not isinstance(owner.get("pid"), int):
         return "unknown"
     try:
         os.kill(owner["pid"], 0)
     except ProcessLookupError:
         return "died"
-    except (PermissionError, OverflowError):  # of another user; not a process id
+    except (PermissionError, OverflowError):  # process of another user; number out of range
         return "unknown"
     return "lives"
 

@@ -1,15 +1,15 @@
-"""Copies of a study's folder to a URL, and back: whole files, if they have changed.
+"""Copy a study's folder to a URL and back: whole files, if they have changed.
 
 Object stores cannot append, so a file that grew is written again. What a reader or another driver
-finds there is always usable:
+finds below the URL is always usable:
 
-- A log (`records.jsonl`, Optuna's journal) ends with a whole line. The journal is read before the
-  records and written after them, so it never knows of a run that the records lack.
-- `state.json` of a checkpoint holds the digest of its weights, so one that was copied in part is
-  found to be damaged, and the one before it serves.
+- A log (`records.jsonl`, or Optuna's journal `optuna.log`) ends with a whole line. The journal is
+  read before the records and written after them, so it has no run that the records lack.
+- `state.json` of a checkpoint holds the digest of the weights, so a checkpoint of which only a part
+  was copied is recognized as damaged, and the previous checkpoint is used.
 
-A driver that finds records there which are not its own changes nothing: another driver has resumed
-the study.
+A driver that finds another driver's records below the URL changes nothing there, because the other
+driver has resumed the study.
 """
 
 import os
@@ -26,7 +26,7 @@ from raybench.stats.checkpoint import STATE_FILE
 
 JOURNAL = "optuna.log"
 LOCAL_NAMES = ("study.lock", "optuna.log.lock", "optuna.log.damaged")
-"""Beginnings of names that are not copied; hidden and partial files are not, either."""
+"""Prefixes of the names of files that are not copied; hidden and partial files are not either."""
 FETCHERS = 16
 """Objects that are fetched at the same time."""
 Stamp = tuple[int, int]
@@ -46,29 +46,35 @@ class Mirror:
     def __init__(self, folder: Path, bucket: Bucket) -> None:
         self.folder, self._bucket = folder, bucket
         self._copied: dict[str, Stamp] = {}
-        """Copies that are there, by the names of the files."""
+        """Stamps of the files that are copied below the URL, by relative path."""
         self._num_there: int | None = 0
-        """Bytes of the records that this driver has written there; None if others may be there."""
+        """Bytes of the records that this driver has uploaded; None after `forget`, when the records
+        below the URL are not checked."""
 
     def resume(self, keys: Sequence[str], *, is_fetched: bool) -> None:
-        """Learn which copies are there; `is_fetched`: the folder was fetched from them."""
+        """Register the copies that an earlier driver made.
+
+        Args:
+            keys: Keys of the objects below the URL.
+            is_fetched: Whether the folder was just fetched from them, so that they are up to date.
+        """
         files = files_of(self.folder) if is_fetched else {}
         self._copied = {name: files.get(name, UNKNOWN_STAMP) for name in keys if is_copied(name)}
 
     def forget(self) -> None:
-        """Let the records become fewer: they are about to be cleared."""
+        """Allow the records to become fewer, since they are about to be deleted."""
         self._num_there = None
 
     def run(self) -> None:
-        """Copy what has changed, and delete what is gone.
+        """Copy files that have changed, and delete copies of files that are gone.
 
         Raises:
             BucketError: The store did not answer; the next call continues.
-            StudyError: Another driver has written there, or the records have become fewer without
-                `forget`.
+            StudyError: Another driver has written below the URL, or the records have become fewer
+                without a call of `forget`.
         """
         if not (self.folder / STUDY_FILE).is_file():
-            return  # not started; or deleted by mistake, and the copy is all that is left
+            return  # not started, or deleted by mistake; then the copy is all that is left
         journal = whole_lines(self.folder / JOURNAL)
         files = files_of(self.folder)
         if files == self._copied:
@@ -110,12 +116,13 @@ class Mirror:
 
 
 def mark_of_upload(folder: Path) -> Path:
-    """Return the empty file next to a study's folder that marks its records as uploaded."""
+    """Return the path of an empty file next to a study's folder, which exists once its records have
+    been uploaded."""
     return folder.with_name(f"{folder.name}.uploaded")
 
 
 def fetch(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
-    """Make a folder what is below a URL."""
+    """Replace the content of a folder with the objects below a URL."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -131,7 +138,7 @@ def fetch(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
 
 
 def files_of(folder: Path) -> dict[str, Stamp]:
-    """Return the files of a folder that are copied, by their names there."""
+    """Return the stamps of the files in a folder that are copied, by relative path."""
     found: dict[str, Stamp] = {}
     for top, folders, files in os.walk(folder):
         below = Path(top).relative_to(folder)
@@ -146,15 +153,17 @@ def files_of(folder: Path) -> dict[str, Stamp]:
 
 
 def is_copied(name: str) -> bool:
-    """Return whether a file is copied by its name; no other key is fetched, as it might lie
-    elsewhere."""
+    """Return whether the file with a relative path is copied.
+
+    Other keys are not fetched either, since a path such as `../x` would lie outside the folder.
+    """
     parts = name.split("/")
     is_odd = any(not part or part.startswith(".") or "\0" in part for part in parts)
     return not is_odd and not name.startswith(LOCAL_NAMES)
 
 
 def whole_lines(path: Path) -> bytes:
-    """Return the complete lines of a log; empty without any."""
+    """Return the complete lines of a log; empty if there are none or no file."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -163,8 +172,10 @@ def whole_lines(path: Path) -> bytes:
 
 
 def _order(name: str) -> int:
-    """Return when a file is copied: without `study.yaml` there is no study; weights are copied
-    before the state that belongs to them."""
+    """Return the sort key for the order of copying.
+
+    `study.yaml` is first, since without it there is no study; weights precede their state.
+    """
     if name in (STUDY_FILE, RECORDS_FILE, JOURNAL):
         return (STUDY_FILE, RECORDS_FILE, JOURNAL).index(name)
     return 4 if name.endswith(STATE_FILE) else 3

@@ -1,4 +1,4 @@
-"""Places of studies: folders, `file://` and URLs of object stores; which study may be resumed."""
+"""Places of studies (folders, `file://`, URLs of object stores), and which study may be resumed."""
 
 import os
 import re
@@ -33,7 +33,7 @@ MAY_CHANGE = (
 UNSET = ("kind", "target", "hold", "max_train_seconds")
 """Keys of an objective that reference runs may set."""
 LONGEST_VALUE = 100
-"""Most characters of a value in a sentence."""
+"""Maximum number of characters of a value in a sentence."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "more", "base.checkpoint_every_s")
 """Keys that may differ when a scaling study is resumed."""
 
@@ -117,7 +117,10 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
 
 
 def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
-    """Raise UserError if `place` holds a search, or with the differences to another such study."""
+    """Raise UserError if `place` holds a search, or another scaling study (with the differences).
+
+    `file` is the `study.yaml` there.
+    """
     before = read_mapping(file).get(SCALING)
     if not isinstance(before, dict):
         raise UserError(
@@ -138,9 +141,14 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
 def comparable(
     before: dict[str, Any], file: Path, study: StudySpec
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the study of a `study.yaml` and another one with all their keys, for comparison.
+    """Return the study in a `study.yaml` and a given study, as dicts with all keys, for comparison.
 
-    A metric that the other study leaves open is filled in from the first.
+    If the given study names no metric, that of the file is filled in.
+
+    Args:
+        before: Study in the file.
+        file: Path of the file, for messages.
+        study: The given study.
     """
     found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
     now["objective"] = _named(now["objective"], found["objective"])
@@ -187,7 +195,7 @@ def is_url(place: str | Path) -> bool:
 
 
 def local_path(place: str | Path) -> Path:
-    """Return the folder of a path or of `file://`."""
+    """Return a local path as it is, and the path in a `file://` URL."""
     if not str(place).startswith("file://"):
         return Path(place)
     parts = urlsplit(str(place))
@@ -200,10 +208,10 @@ def local_path(place: str | Path) -> Path:
 
 
 def check_place(place: str) -> str:
-    """Return a URL as it is, or the folder of a path or `file://`.
+    """Return a URL unchanged, and a local path or `file://` URL as a path.
 
     Raises:
-        UserError: Results cannot be written there, as far as can be known without asking a store.
+        UserError: Results cannot be written there; object stores are not contacted to find out.
     """
     if is_url(place):
         check_url(place)
@@ -214,13 +222,13 @@ def check_place(place: str) -> str:
 
 
 def shown(place: str, folder: Path) -> str:
-    """Return a description of the place of results; `folder` is its local copy or the place
+    """Return a phrase for the place of results; `folder` is the local copy of a URL, or the place
     itself."""
     return f"{place} (on this machine: {folder})" if is_url(place) else str(folder)
 
 
 def unlike(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return a unique name for each (name, place), with as many parent folders as needed."""
+    """Return a unique name for each (name, place), with as many parent folders as that needs."""
     parts = [Path(place).parts for _, place in studies]
     names = [name for name, _ in studies]
     for depth in range(2, max(map(len, parts), default=0) + 1):

@@ -1,10 +1,11 @@
 """Rankings of a study: its runs by score, its confirmed configurations, and both in one table.
 
-Candidates train with new seeds in parallel with other runs (role `race`); the winners then have
-solo runs (role `confirm`) with further seeds. The race chooses configurations, since all its runs
-have the same conditions, unless the solo runs overrule it (`stats.standing.best_first`). Reported
-times come from the solo runs: times from the race are 9 to 14 % too good. Studies without a race
-have only solo runs.
+After the search, the best configurations train again with new seeds, in parallel with other runs
+(the race, role `race`). The winners then train with further seeds, alone on the machine (solo runs,
+role `confirm`). The race decides the order of configurations, since all its runs have the same
+conditions, unless the solo runs overrule it (`stats.standing.best_first`). Reported times come from
+the solo runs, because times from the race are 9 to 14 % too good. Studies without a race have only
+solo runs.
 """
 
 import math
@@ -44,55 +45,59 @@ CONFIRMATION_ROLES = ("race", "confirm")
 
 @dataclass(frozen=True)
 class Repeated:
-    """A configuration that was trained again, with its runs."""
+    """A configuration that was trained again with new seeds, and its runs."""
 
     trial: str
-    """Trial whose configuration it is."""
+    """Search run whose configuration was trained again."""
     num_workers: int
     cost: float
-    """Cost of a second of training: see `cost_per_s`."""
+    """Cost of a second of training; see `stats.standing.cost_per_s`."""
     group: ConfigurationRuns
-    """Runs that it is compared by: its search run (unless that was the first of the study) and its
-    race runs; without a race its solo runs. Solo runs after a race may overrule it."""
+    """Runs by which the configuration is compared with others: its search run (unless that was the
+    first of the study) and its race runs; without a race its solo runs. Solo runs after a race are
+    in `group.alone` and may overrule it."""
     chosen_runs: tuple[str, ...]
-    """Names of the runs that it is chosen by."""
+    """Names of the runs in `chosen`."""
     printed: tuple[Replicate, ...]
-    """Runs behind its reported time: the solo runs, or all new runs if no solo run reached the
-    target."""
+    """Runs from which the reported time is computed: the solo runs, or all new runs if no solo run
+    reached the target."""
     printed_runs: tuple[str, ...]
-    """Their names."""
+    """Names of the runs in `printed`."""
     is_alone: bool
-    """Whether these are solo runs."""
+    """Whether `printed` holds only solo runs."""
 
     @property
     def chosen(self) -> list[Replicate]:
-        """Runs that it is chosen by."""
+        """Runs in `group`, without solo runs after a race."""
         return self.group.runs()
 
     @property
     def new(self) -> list[Replicate]:
-        """Runs with new seeds, without the search run, which is selection-biased."""
+        """Runs of `chosen` with new seeds; the search run is selection-biased and left out."""
         return list(self.group.rounds.values())
 
     @property
     def hits(self) -> int:
-        """Runs of `chosen` that reached the target."""
+        """Number of runs in `chosen` that reached the target."""
         return sum(repeat.is_hit for repeat in self.chosen)
 
     def is_refuted(self, *, is_timed: bool) -> bool:
-        """Return whether it has solo runs and none of its new runs reached the target; with
-        `best_at_budget`, whether all of them failed."""
+        """Return whether there are solo runs but no run in `printed` reached the target; with
+        `best_at_budget` (`is_timed=False`), whether all runs in `printed` failed."""
         is_enough = self.is_alone or self.group.alone or not is_timed
         return bool(is_enough) and not any(repeat.is_hit for repeat in self.printed)
 
     def on(self, axis: Axis) -> ConfigurationRuns:
-        """Return its runs in the unit of an axis."""
+        """Return `group` in the unit of an axis: seconds or worker-seconds."""
         return self.group.times(self.cost) if axis == "worker_seconds" else self.group
 
 
 @once
 def repeated(results: Study) -> dict[str, Repeated]:
-    """Return the repeated configurations by trial, best first (`stats.standing.best_first`)."""
+    """Return the configurations that were trained again, keyed by their search run, best first.
+
+    For the order see `stats.standing.best_first`.
+    """
     trials = results.trials
     unranked = set(trials["trial"][trials["unranked"].notna()])
     again: dict[str, list[RunRecord]] = {}
@@ -115,27 +120,36 @@ def repeated(results: Study) -> dict[str, Repeated]:
 
 
 def repeat(results: Study, trial: str) -> Replicate:
-    """Return what a run counts as."""
+    """Return a run as a `Replicate`: its seconds or value, and whether it reached the target."""
     points = results.evaluations.get(trial, ())
     return replicate_of(results.runs[trial], points, baseline_value=results.value_at_start)
 
 
 def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
-    """Return the cost of a second of training of a configuration, by the runs of these names: see
-    `cost_per_s`."""
+    """Return the cost of a second of training; see `cost_per_s`.
+
+    If the study names a price, the ratio of billed to training seconds is that of the runs `names`.
+    """
     price = results.study["study"].get("price")
     return cost_per_s(price, num_workers, [results.runs[name] for name in names])
 
 
 def noise_of(found: Mapping[str, Repeated], results: Study) -> Noise:
-    """Return the noise pooled over the runs by which configurations are compared."""
+    """Return the scatter over seeds, pooled over the runs by which configurations are compared."""
     return pooled((one.chosen for one in found.values()), is_timed=results.is_timed)
 
 
 def _repeated(
     results: Study, own: RunRecord, records: list[RunRecord], *, counts: bool
 ) -> Repeated:
-    """Return a configuration with its new runs; `counts`: whether the search's own run does."""
+    """Return a configuration with its new runs.
+
+    Args:
+        results: The study.
+        own: Search run of the configuration.
+        records: Its race and solo runs.
+        counts: Whether the search run is valid for comparisons.
+    """
     race = [one.trial for one in records if one.role == "race"]
     alone = [one.trial for one in records if one.role == "confirm"]
     chosen = [*([own.trial] if counts else []), *race] if race else alone
@@ -160,7 +174,8 @@ def _repeated(
 
 
 def _round_of(name: str) -> int:
-    """Return the round of a run, as `0031-race2` or `0031-confirm2` ends with it."""
+    """Return the round of a race or solo run, the number at the end of its name: 2 for
+    `0031-race2`."""
     return int(name[len(name.rstrip("0123456789")) :])
 
 
@@ -168,8 +183,8 @@ def _round_of(name: str) -> int:
 class ConfigurationResult:
     """Results of a configuration, from its runs with new seeds or from its single search run.
 
-    Seconds are training seconds to the target; NaN if unknown. Intervals are 90 % intervals. Fields
-    in the unit of the metric follow `is_interpolated`.
+    Seconds are training seconds to the target; NaN if unknown. Intervals are 90 % intervals. The
+    floats after `is_interpolated` are in the unit of the metric.
     """
 
     trial: str
@@ -177,62 +192,62 @@ class ConfigurationResult:
     """The configuration in one line."""
     num_workers: int
     runs: int = 1
-    """Runs that it is chosen by, with the search's own."""
+    """Number of runs by which it is compared with others, the search run included."""
     hits: int = 0
-    """Trials that reached the target; with best_at_budget, those that did not fail."""
+    """Number of these runs that reached the target; with best_at_budget, that did not fail."""
     expected_s: float = math.nan
-    """Expected running time: seconds of all `runs`, misses included, over `hits`."""
+    """Expected running time: seconds of all `runs`, misses included, divided by `hits`."""
     expected_low_s: float = math.nan
-    """Interval of the typical seconds of a run, from the new runs among `runs`, corrected for
-    selecting the best of several."""
+    """Low end of the interval of a run's typical seconds, from those of `runs` with new seeds;
+    corrected for selecting the best of several configurations."""
     expected_high_s: float = math.nan
     new_runs: int = 0
     """Number of runs with new seeds behind the reported numbers; 0 for a single search run."""
     new_hits: int = 0
     is_alone: bool = False
-    """True if these are solo runs made after it was chosen, False if they are race runs."""
+    """Whether the new runs are solo runs, made after it was chosen; False with race runs."""
     median_s: float = math.nan
-    """Median of the new runs; a miss counts as infinite."""
+    """Median over the new runs; a miss counts as infinite."""
     low_s: float = math.nan
-    """The fastest of them."""
+    """Seconds of the fastest new run."""
     high_s: float = math.nan
     interval_low_s: float = math.nan
-    """Interval of a run's typical seconds, by the new runs."""
+    """Low end of the interval of a run's typical seconds, from the new runs."""
     interval_high_s: float = math.nan
     printed_s: float = math.nan
-    """`median_s`; with misses the expected running time of the new runs."""
+    """Reported seconds: `median_s`, or the expected running time of the new runs if any missed."""
     worker_seconds_to_target: float = math.nan
     """`num_workers` x `printed_s`."""
     search_s: float = math.nan
-    """Seconds of the search's own run."""
+    """Seconds of the search run."""
     is_interpolated: bool | None = None
-    """Whether one of these times is interpolated (`stats.standing`)."""
+    """Whether the time of any of the runs is interpolated (`stats.standing`)."""
     median: float = math.nan
-    """Median over the new runs; a failed run counts as the worst: accuracy 0, error rate 1,
-    infinity for metrics that are not proportions."""
+    """Median over the new runs. A failed run has the worst value: accuracy 0, error rate 1, an
+    infinite value for metrics that are not proportions."""
     low: float = math.nan
     high: float = math.nan
     interval_low: float = math.nan
-    """Interval with best_at_budget (`with_rows`)."""
+    """Low end of the interval of the value; only with best_at_budget (`with_rows`)."""
     interval_high: float = math.nan
     search: float = math.nan
-    """Best value of the search's own run."""
+    """Best value of the search run."""
     test: float = math.nan
-    """Mean on the test split."""
+    """Mean over the new runs on the test split."""
     test_low: float = math.nan
     test_high: float = math.nan
     every_run: int = 1
-    """Number of runs that it was chosen by or that are reported; not a column."""
+    """Number of runs by which it is compared or from which it is reported; not a column."""
     every_hit: int = 0
 
     @property
     def seconds(self) -> float:
-        """Printed seconds: of the new runs, or of the search's run if none of them hit."""
+        """Reported seconds: of the new runs, or of the search run if no new run hit the target."""
         return self.printed_s if self.new_hits else self.search_s
 
     @property
     def value(self) -> float:
-        """Printed value: of the new runs, or of the search's run."""
+        """Reported value: of the new runs, or of the search run if there are none."""
         return self.median if self.new_runs else self.search
 
     @property
@@ -249,14 +264,14 @@ METRIC_COLUMNS = CONFIRMED_COLUMNS[CONFIRMED_COLUMNS.index("median") :]
 
 SECONDS_COLUMNS = {name: name for name in ("expected_s", "expected_low_s", "expected_high_s")}
 SECONDS_COLUMNS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s": "high_s"}
-"""Columns of seconds in `ranking`, and what they are in `confirmed`."""
+"""Columns of seconds in `configurations`, and their names in `confirmed`."""
 
 
 def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
     """Return the runs of a phase that did not fail, best score first.
 
-    Runs laid out differently from others of their size are left out (`results.trials`). Runs on
-    all models of GPU are included; `kinds` lists the models.
+    Runs that must not be compared with others, such as runs on more hosts than usual, are left out
+    (column `unranked` of `results.trials`). Runs on all GPU models are included; see `kinds`.
     """
     chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
     chosen = chosen[chosen["unranked"].isna()]
@@ -264,10 +279,11 @@ def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
 
 
 def nearest(results: Study, phase: str = "search") -> str | None:
-    """Return the run of a phase that came nearest to a target that no run reached.
+    """Return the run of a phase that came nearest to the target, for a study in which none reached
+    it.
 
-    None if no run learned anything: no value exceeds that of a constant prediction by more than
-    chance allows on that number of rows.
+    None if no run learned anything, that is, if the best value does not exceed that of a constant
+    prediction by more than chance allows on that number of rows.
     """
     metric, baseline_value = results.metric, results.value_at_start
     if (known := results.baselines.get("validation")) is not None:
@@ -285,13 +301,13 @@ def kinds(trials: pd.DataFrame) -> list[str]:
     """Return the GPU models of the search runs ("" without GPUs), starting with the model of the
     best run.
 
-    Runs are compared only within one model.
+    Only runs on the same GPU model are compared with each other.
     """
     return list(dict.fromkeys(kind_of(ranked(trials))))
 
 
 def kind_of(trials: pd.DataFrame) -> pd.Series:
-    """Return the GPU models of every run; "" without GPUs."""
+    """Return the GPU model of each row of `trials`; "" without GPUs."""
     return trials["accelerators"].fillna("")
 
 
@@ -299,12 +315,12 @@ def kind_of(trials: pd.DataFrame) -> pd.Series:
 def confirmed(results: Study) -> pd.DataFrame:
     """Return one row per repeated configuration, best first.
 
-    Columns: the fields of `ConfigurationResult`; columns of the metric have its name appended,
-    `median_accuracy`, `search_accuracy`, `test_accuracy`, ... Studies without a race choose and
-    report by the same runs. With `best_at_budget` there are no seconds.
+    Columns: the fields of `ConfigurationResult`. Columns of the metric have its name appended:
+    `median_accuracy`, `search_accuracy`, `test_accuracy`, ... In a study without a race, the same
+    runs decide the order and are reported. With `best_at_budget`, seconds are NaN.
 
-    Order: upper confidence bound of expected_s, so one lucky run does not outrank five good ones
-    (`stats.replicates`); with `best_at_budget` the mean value.
+    Order: upper confidence bound of expected_s, so that one lucky run does not outrank five good
+    runs (`stats.replicates`); with `best_at_budget` the mean value.
     """
     names = {one: f"{one}_{results.metric.name}" for one in METRIC_COLUMNS}
     rows = [asdict(one) for one in confirmed_results(results).values()]
@@ -313,7 +329,7 @@ def confirmed(results: Study) -> pd.DataFrame:
 
 @once
 def confirmed_results(results: Study) -> dict[str, ConfigurationResult]:
-    """Return the configurations that were trained again by trial, best first."""
+    """Return the results of the configurations in `repeated`, keyed by trial, best first."""
     found = repeated(results)
     new_and_alone = [runs for one in found.values() for runs in (one.new, one.group.alone)]
     noise = pooled(new_and_alone, is_timed=results.is_timed)
@@ -352,8 +368,8 @@ def _result_of(
     Args:
         results: The study.
         one: Its runs.
-        noise: Pooled over all configurations.
-        chosen_ends: Interval of the runs that it is chosen by.
+        noise: Scatter over seeds, pooled over all configurations.
+        chosen_ends: Interval of seconds (or scores) from `one.new`, corrected for selection.
         tested: Interval of its value on the test split.
     """
     metric, trials = results.metric, results.trials.set_index("trial")
@@ -386,15 +402,18 @@ def _result_of(
 
 
 def _seconds(one: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
-    """Return the seconds, with the intervals of the runs that choose and the runs that are
-    reported."""
+    """Return the fields of `ConfigurationResult` in seconds.
+
+    `chosen_ends` is the interval from the runs that decide the order, `printed_ends` that from the
+    reported runs.
+    """
     times = [repeat.seconds if repeat.is_hit else math.inf for repeat in one.printed]
     middle = statistics.median(times)
     printed = middle if max(times) < math.inf else expected_running_time(one.printed)
     expected = expected_running_time(one.chosen)
     return {
         "expected_s": expected,
-        # An interval is around the geometric mean: a slow run may leave the mean outside.
+        # The interval is around the geometric mean, so a slow run may put the mean outside of it.
         "expected_low_s": min(chosen_ends[0], expected),
         "expected_high_s": max(chosen_ends[1], expected),
         "median_s": middle,
@@ -408,7 +427,7 @@ def _seconds(one: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, 
 
 
 def _values(results: Study, one: Repeated, runs: pd.DataFrame, ends: Ends) -> dict[str, float]:
-    """Return the values of the metric over the new runs."""
+    """Return the fields of `ConfigurationResult` on the metric values of the new runs."""
     worst = worst_value(results.metric)
     values = runs[results.metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
     middle = float(values.median())
@@ -420,8 +439,8 @@ def _values(results: Study, one: Repeated, runs: pd.DataFrame, ends: Ends) -> di
 
 
 def _tested(results: Study) -> dict[str, Ends]:
-    """Return the ends of the 90 % interval of each configuration's value on the test split; NaN if
-    the sampling error of the rows or the scatter over seeds is unknown.
+    """Return the 90 % interval of each configuration's value on the test split, keyed by trial; NaN
+    if the sampling error of the rows or the scatter over seeds is unknown.
     """
     worth = -results.metric.sign
     groups = {
@@ -445,17 +464,17 @@ def _tested(results: Study) -> dict[str, Ends]:
 
 
 def rows_error(results: Study, part: str, value: float, names: Sequence[str]) -> float | None:
-    """Return the standard error of a measured value from the sampling of its rows.
+    """Return the standard error of a metric value that comes from the finite number of rows.
 
     Args:
         results: The study.
-        part: `validation` or `test`.
+        part: Split on which the value was measured: `validation` or `test`.
         value: The value, in the unit of the metric.
         names: Runs that measured it.
 
     Returns:
         For a proportion the binomial error. For other metrics the median of the errors that the
-        runs recorded at their last evaluation, scaled to the number of test rows. None if it is
+        runs recorded at their last evaluation; for `test` scaled to its number of rows. None if
         unknown.
     """
     if results.metric.is_share:
@@ -475,16 +494,16 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
 
 
 def with_rows(results: Study, part: str, ends: Ends, names: Sequence[str]) -> Ends:
-    """Return a 90 % interval in the unit of the metric, widened by the sampling error of its rows.
+    """Return a 90 % interval in the unit of the metric, widened by the sampling error of the rows.
 
     The sampling error (`rows_error`) adds in quadrature to the error over seeds: all seeds share
-    the rows, so more seeds do not reduce it. If it is unknown the interval is over seeds only.
+    the rows, so more seeds do not reduce it. If it is unknown, the interval is over seeds only.
     Comparisons of configurations ignore it, since configurations share the rows too.
 
     Args:
         results: The study.
         part: `validation` or `test`.
-        ends: Interval over seeds, of scores (`stats.replicates`): smaller is better.
+        ends: Interval over seeds, of scores, of which smaller is better (`stats.replicates`).
         names: Runs that measured the values.
     """
     metric = results.metric
@@ -498,7 +517,7 @@ def with_rows(results: Study, part: str, ends: Ends, names: Sequence[str]) -> En
 
 
 def worst_value(metric: Metric) -> float:
-    """Return the value that counts for a run that failed or measured nothing."""
+    """Return the metric value assigned to a run that failed or measured nothing."""
     if metric.is_share:
         return 0.0 if metric.direction == "max" else 1.0
     return -metric.sign * float("inf")
@@ -509,17 +528,16 @@ def configurations(results: Study) -> pd.DataFrame:
     """Return one row per run of the search, confirmed configurations first, best first.
 
     Columns: trial, config, is_confirmed, runs, hits, expected_s, expected_low_s, expected_high_s,
-    time_to_target_s, low_s, high_s, worker_seconds_to_target, best_accuracy (or another metric's),
-    then the searched keys (framework, num_workers, ...).
+    time_to_target_s, low_s, high_s, worker_seconds_to_target, best_accuracy (or `best_` and the
+    name of another metric), then the searched keys (framework, num_workers, ...).
     The row of a confirmed configuration has the values of `confirmed` (time_to_target_s is
-    `printed_s`), never of the selection-biased search run; any other row has the values of its
-    single run. Seconds are missing if no run reached the target, `high_s` if at least one run did
-    not.
+    `printed_s`), never those of the selection-biased search run; any other row has the values of
+    its single run. Seconds are missing if no run reached the target, `high_s` if any run missed it.
     """
     search = ranked(results.trials).set_index("trial")
     proof = confirmed(results).set_index("trial").reindex(search.index)
     is_confirmed, single = proof["runs"].notna(), search["crossed_s"]
-    # Without a target a run that did not fail is a hit, as in `confirmed`.
+    # Without a target, a run that did not fail counts as a hit, as in `confirmed`.
     is_hit = single.notna() | (not results.is_timed)
     found = {
         "config": search["config"],

@@ -1,4 +1,4 @@
-"""Reads the files of a results folder and checks them: they may have been edited by hand."""
+"""Read and validate the files of a results folder, which may have been edited by hand."""
 
 import gc
 import json
@@ -29,7 +29,7 @@ LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
 MOST_LINES_NAMED = 3
 """Maximum number of unreadable lines that the warning names."""
 TORN: Any = object()
-"""Content of a line that is no record."""
+"""Returned by `decoded` for a line that is empty or was not written to its end."""
 
 
 def texts_of(path: Path) -> list[str]:
@@ -48,8 +48,10 @@ def texts_of(path: Path) -> list[str]:
 
 
 def left_out(bad: list[tuple[int, str]]) -> str | None:
-    """Return a sentence on the lines that are not records, with number and reason; None without
-    any."""
+    """Return a sentence on the lines that are not records.
+
+    `bad` has the number of each line and the reason; without any the result is None.
+    """
     if not bad:
         return None
     named = ", ".join(f"line {number} ({wrong})" for number, wrong in bad[:MOST_LINES_NAMED])
@@ -64,32 +66,32 @@ def decoded(text: str, *, is_last: bool) -> Any:
     """Return the value of a JSON line with its strings cleaned.
 
     Returns:
-        TORN for an empty line, and for a last line that is torn. NaN and infinity are None, and
-        integers beyond 64 bits are floats.
+        TORN for an empty line, and for a last line that was not written to its end. NaN and
+        infinity become None, and integers beyond 64 bits become floats.
 
     Raises:
         ValueError: The line is not JSON.
     """
     if not text:
         return TORN
-    # Twice as fast if there is nothing to clean, which is nearly always the case.
+    # This parser is twice as fast, and nearly always there is nothing to clean.
     if "\\" not in text and text.isprintable() and not LONG_NUMBER.search(text):
         with suppress(ValueError):
             return from_json(text, allow_inf_nan=False)
     try:
         return plain(DECODER.decode(text))
     except (ValueError, RecursionError):
-        if is_last:  # no newline behind it: the writer was interrupted
+        if is_last:  # no newline follows, so the writer was interrupted
             return TORN
         raise ValueError("it is not JSON") from None
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Pause the garbage collector of cycles, which records never form.
+    """Pause Python's cyclic garbage collector, since records never form cycles.
 
-    It took half of the time of reading 200,000 lines, and a quarter of the time of writing their
-    page.
+    The collector took half of the time of reading 200,000 lines, and a quarter of the time of
+    writing their HTML page.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -101,7 +103,7 @@ def uncollected() -> Iterator[None]:
 
 
 def _whole_number(digits: str) -> int | float | None:
-    """Return an integer from a JSON text; beyond 64 bits a float, which a column can hold."""
+    """Parse an integer in JSON; beyond 64 bits it becomes a float, which a column can hold."""
     if len(digits) <= MOST_DIGITS:
         return int(digits)
     beyond = float(digits)
@@ -121,7 +123,7 @@ REQUIRED_KEYS = {
     "spec": ("workload", *BASE_KEYS, "accumulate", "seed"),
     "ledger": (*PHASES, OTHER, "input"),
 }
-"""Required keys that the types leave optional."""
+"""Keys that the record of a run must have, although the types have defaults for them."""
 
 
 @dataclass
@@ -131,22 +133,22 @@ class Records:
     runs: dict[str, RunRecord] = field(default_factory=dict)
     """The last record of every run, in the order they finished."""
     curves: dict[str, list[Evaluation]] = field(default_factory=dict)
-    """Evaluations of the last attempt of each of these runs."""
+    """Evaluations of the last attempt of each run in `runs`."""
     predictions: list[Prediction] = field(default_factory=list)
-    """The last prediction of each placement of a trial."""
+    """The last prediction for each trial and placement (framework, workers, batch per worker)."""
     left_out: str | None = None
-    """The sentence on lines that could not be read; None if all lines were read."""
+    """Sentence on lines that could not be read; None if all lines were read."""
 
 
 @uncollected()
 def read_records(folder: Path) -> Records:
     """Return the records of a results folder.
 
-    Strings are cleaned (`spec.text.clean`). A torn last line is left out; any other line that is
-    not a record is left out and named in `Records.left_out`.
+    Strings are cleaned (`spec.text.clean`). A last line that was not written to its end is left
+    out; any other line that is not a record is left out and named in `Records.left_out`.
 
     Raises:
-        UserError: There is no such file, or none of its lines is a record.
+        UserError: There is no `records.jsonl`, or none of its lines is a record.
     """
     path, records = folder / RECORDS_FILE, Records()
     pending: dict[str, list[Evaluation]] = {}
@@ -162,7 +164,7 @@ def read_records(folder: Path) -> Records:
             if isinstance(found, Evaluation):
                 add_point(pending.setdefault(name, []), found)
             elif isinstance(found, RunRecord):
-                records.runs.pop(name, None)  # the later record stands at its own place
+                records.runs.pop(name, None)  # the order is that of the later records
                 records.runs[name] = found
                 records.curves[name] = pending.pop(name, [])
             else:
@@ -182,13 +184,13 @@ def read_records(folder: Path) -> Records:
 
 
 def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
-    """Return the run that a line is about, and its record.
+    """Return the name of the run that a line is about, and the record in the line.
 
     Args:
-        line: Value of the line, its strings cleaned (`plain`).
+        line: JSON value of the line, with cleaned strings (`plain`).
 
     Raises:
-        ValueError: It is not a record, or holds values that no run can have measured.
+        ValueError: The line is not a record, or has values that no run can have measured.
     """
     if not isinstance(line, dict):
         raise ValueError("it holds no keys and values")
@@ -217,13 +219,13 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
 
 
 def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
-    """Return the role and run spec that the line of a run's first evaluation holds.
+    """Return the role and run spec in the line of a run's first evaluation.
 
     Returns:
         None for the line of a later evaluation.
 
     Raises:
-        ValueError: They are not a role and a run spec.
+        ValueError: The role or the run spec is invalid.
     """
     if "role" not in line:
         return None
@@ -237,14 +239,17 @@ REMOVED_KEYS = ("mup_base",)
 
 
 def _without_gone(spec: Any) -> Any:
-    """Return a recorded run spec without the empty keys that are gone."""
+    """Return a recorded run spec without empty REMOVED_KEYS."""
     if not isinstance(spec, dict):
         return spec
     return {key: value for key, value in spec.items() if value or key not in REMOVED_KEYS}
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:
-    """Add an evaluation; a repeated index replaces that evaluation and all later evaluations."""
+    """Append an evaluation; one with a repeated index replaces the earlier one and all after it.
+
+    A resumed run repeats the evaluations after its checkpoint.
+    """
     while curve and curve[-1].index >= point.index:
         curve.pop()
     curve.append(point)
@@ -297,7 +302,7 @@ def read_study(path: Path) -> dict[str, Any]:
 
 
 def _built(kind: TypeAdapter[T], content: object) -> T:
-    """Return `content` as a `kind`; ValueError with the first problem."""
+    """Return `content` validated as a `kind`; raise ValueError with the first problem."""
     try:
         return kind.validate_python(content)
     except ValidationError as error:

@@ -1,10 +1,10 @@
 """Storage of a study: a folder, or a URL with a local folder in front of it.
 
-All reading and writing is done in `StudyStorage.folder`. For a local path or `file://` that is the
-place itself. For an object store it is a folder in the user's cache, which is copied below the URL
-every `COPY_S` and at the end (`mirror.py`), and copied back when another machine resumes the study.
-Only one driver may write there at a time: a driver that finds records of another driver below the
-URL ends.
+All reading and writing is done in `StudyStorage.folder`. For a local path or `file://`, that is the
+place that the user named. For an object store it is a folder in the user's cache, which is copied
+below the URL every `COPY_S` seconds and at the end (`mirror.py`), and copied back when another
+machine resumes the study. Only one driver (the process that runs a study) may write there at a
+time: a driver that finds records of another driver below the URL stops.
 
 Readers of a URL use a separate copy in the user's cache.
 """
@@ -29,8 +29,8 @@ from raybench.spec.errors import ErrorCode, StudyError, UserError
 
 
 def study_file(place: str) -> Path | None:
-    """Return the path of the `study.yaml` of a place, or of its local copy; None if there is
-    none."""
+    """Return the path of the `study.yaml` at a place, for a URL that of a local copy; None if there
+    is none."""
     if not is_url(place):
         file = local_path(place) / STUDY_FILE
         return file if file.is_file() else None
@@ -72,7 +72,7 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
 
 
 def cache_folder(kind: str, url: str) -> Path:
-    """Return the folder for a URL in the user's cache."""
+    """Return the folder in the user's cache for a URL; `kind` is its use, `read` or `spool`."""
     import pooch  # slow: not for local folders
 
     words = re.sub(r"[^\w.-]+", "-", check_url(url), flags=re.ASCII).strip("-.")[-60:]
@@ -104,18 +104,18 @@ def unused_url(url: str) -> str:
 COPY_S = 30.0
 """Seconds between two copies below the URL."""
 CLOSE_S = 30.0
-"""Seconds for which the last upload is tried if the store does not answer."""
+"""Seconds for which the last upload is retried if the store does not answer."""
 RETRY_S = 5.0
 PROBE = ".raybench"
-"""Object that is written and deleted at the start: a missing bucket and refused credentials show
-before anything trains."""
+"""Object that is written and deleted at the start, so that a missing bucket or refused credentials
+are found before anything trains."""
 
 
 Warn = Callable[[str], None]
 
 
 class StudyStorage:
-    """The folder of a study, held by this process; a context manager."""
+    """Context manager of a study's folder, which this process has locked."""
 
     def __init__(self, place: str, folder: Path, lock: StudyLock) -> None:
         self.place = place
@@ -128,13 +128,13 @@ class StudyStorage:
         """Raise StudyError if another driver has taken the study over."""
 
     def forget(self) -> None:
-        """Allow the records to become fewer: they are about to be cleared."""
+        """Allow the records to become fewer, since they are about to be deleted."""
 
     def close(self) -> None:
-        """Release the folder; below a URL upload what is left first.
+        """Release the folder; for a URL, first upload what is left.
 
         Raises:
-            StudyError: Something could not be uploaded; the sentence names the folder that has it.
+            StudyError: Files could not be uploaded; the message names the folder that has them.
         """
         self._lock.__exit__()
 
@@ -152,7 +152,7 @@ class StudyStorage:
 
 
 class CopiedStorage(StudyStorage):
-    """The folder of a study that a thread copies below a URL until it is closed."""
+    """Storage below a URL: until it is closed, a thread copies the local folder there."""
 
     def __init__(
         self, url: str, folder: Path, lock: StudyLock, *, mirror: Mirror, warn: Warn
@@ -161,15 +161,15 @@ class CopiedStorage(StudyStorage):
         self._mirror, self._warn = mirror, warn
         self._end = threading.Event()
         self._problem = ""
-        """Problem of the last copy, which has been reported."""
+        """Error of the last attempt to copy, which has been reported; empty if it succeeded."""
         self._fault: BaseException | None = None
         """Error that ended the thread."""
         self._thread = threading.Thread(target=self._copy_until_end, daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Raise StudyError if another driver has taken the study over, and any other error of the
-        thread."""
+        """Raise StudyError if another driver has taken the study over; raise any other error that
+        ended the thread."""
         if self._fault is not None:
             raise self._fault
 
@@ -188,7 +188,7 @@ class CopiedStorage(StudyStorage):
             super().close()
 
     def _upload_rest(self) -> None:
-        """Copy what is left, trying for CLOSE_S."""
+        """Copy what is left, retrying for CLOSE_S seconds."""
         ends = time.monotonic() + CLOSE_S
         while True:
             is_last = time.monotonic() > ends
@@ -215,7 +215,7 @@ class CopiedStorage(StudyStorage):
                     if self._problem:
                         self._warn(f"{self.place}: takes results again.")
                     self._problem = ""
-        except BaseException as error:  # noqa: BLE001 (of a thread: `check` raises it)
+        except BaseException as error:  # noqa: BLE001 (in a thread; `check` raises it)
             self._fault = error
             reason = f"{error!r} ended the upload"
             if isinstance(error, StudyError):
@@ -223,7 +223,10 @@ class CopiedStorage(StudyStorage):
             self._warn(f"{reason}; results are kept only in {self.folder}.")
 
     def _report(self, error: BucketError, what: str) -> None:
-        """Warn once per kind of error; the text in parentheses may have an id of the request."""
+        """Warn once per kind of error.
+
+        Errors that differ only in parentheses, such as in the request ID, are of one kind.
+        """
         begin = str(error).rstrip(".")
         if (kind := begin.partition("(")[0] + what) != self._problem:
             self._problem = kind
@@ -236,11 +239,11 @@ def warn_on_screen(sentence: str) -> None:
 
 
 def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStorage:
-    """Take a place for writing, with what an earlier driver on any machine left there.
+    """Open a place for writing, with what an earlier driver on any machine left there.
 
     Args:
         place: Folder or URL.
-        warn: Called with sentences, also from another thread.
+        warn: Called with warnings (sentences), also from another thread.
 
     Raises:
         UserError: The place cannot be used: refused credentials, no bucket, another driver.
@@ -273,18 +276,18 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
 def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, warn: Warn) -> bool:
     """Copy what is below a URL into a folder, unless the folder has more records of the same study.
 
-    Records of the folder that do not continue those below the URL are set aside, with a warning:
-    another driver has resumed the study, or the URL was emptied. If the URL has no records, nothing
-    has been uploaded yet, unless it had records before (`mirror.mark_of_upload`).
+    If the folder's records do not continue those below the URL, another driver has resumed the
+    study, or the URL was emptied; the folder is then set aside, with a warning. A URL without
+    records counts as emptied only if records were uploaded before (`mirror.mark_of_upload`).
 
     Args:
         bucket: The objects below the URL.
-        keys: Their keys.
+        keys: Keys of these objects.
         folder: The local folder.
         warn: Called with a sentence.
 
     Returns:
-        Whether it was copied.
+        Whether the objects were copied.
     """
     there = (bucket.get(RECORDS_FILE) or b"") if RECORDS_FILE in keys else b""
     here = whole_lines(folder / RECORDS_FILE)

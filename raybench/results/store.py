@@ -1,6 +1,6 @@
-"""Writes a results folder: records as they happen, other files whole or not at all.
+"""Write a results folder: records line by line as runs produce them, other files atomically.
 
-Also collects the versions, machine and command that `study.yaml` keeps.
+This module also collects the versions, machine and command that `study.yaml` keeps.
 """
 
 import json
@@ -25,13 +25,13 @@ WINNERS = ("best.yaml", "cheapest.yaml")
 
 
 class StudyFiles:
-    """Writes the files that are derived from the records; any process may, also during a search."""
+    """Writes the files derived from the records; any process may do so, even during a search."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def write_yaml(self, name: str, content: dict[str, Any], *, comment: str = "") -> None:
-        """Write a YAML file; `comment` lines stand above it."""
+        """Write a YAML file, with the lines of `comment` as comments at the top."""
         head = "".join(f"# {clean(line)}\n" for line in comment.splitlines())
         self.write_text(name, head + to_yaml(content))
 
@@ -44,11 +44,11 @@ class StudyFiles:
         self.write_parts(name, [content])
 
     def write_parts(self, name: str, parts: Iterable[bytes]) -> None:
-        """Write a binary file, part by part.
+        """Write a binary file from its parts, atomically.
 
         Raises StudyError if the folder is gone, and UserError if it is not writable.
         """
-        # The process id is in the name: a report may be written while a search ends.
+        # The process ID is in the name because a report may be written while a search ends.
         partial = self.folder / f".{name}.{os.getpid()}.partial"
         try:
             with partial.open("wb") as file:
@@ -63,13 +63,13 @@ class StudyFiles:
                 ErrorCode.NOT_WRITABLE,
             ) from None
         except OSError:
-            partial.unlink(missing_ok=True)  # half a file would fill a full disk
+            partial.unlink(missing_ok=True)  # a partial file would take up space on a full disk
             raise
 
     def write_error(self, trial: str, text: str) -> Path:
         """Write the traceback of a failure, `errors/<trial>.txt`, without secrets; return the path.
 
-        A later failure of the same trial replaces it.
+        A later failure of the same trial replaces the file.
         """
         return self._write_below(ERRORS_FOLDER, trial, text)
 
@@ -121,7 +121,7 @@ IMPORTED = "imported"
 
 
 class Store(StudyFiles):
-    """Writes one study's records; one process writes, any number may read."""
+    """Writes the records of one study. Only one process may write; any number may read."""
 
     def __init__(
         self,
@@ -137,8 +137,8 @@ class Store(StudyFiles):
             folder: Results folder; created if missing.
             may_write: Raises StudyError if this process no longer owns the folder.
             forget: Called before records are deleted.
-            versions: Digests of the files of the user's code by its version; records of runs name
-                the last one.
+            versions: Versions of the user's code, each with the digests of its files; new records
+                of runs name the last version.
         """
         super().__init__(folder)
         self.versions = {name: dict(digests) for name, digests in versions.items()}
@@ -204,10 +204,10 @@ class Store(StudyFiles):
 
 
 def mend_last_line(path: Path) -> bool:
-    """End the last line of a JSON lines file; return whether the file was changed.
+    """Repair the last line of a JSON Lines file; return whether the file was changed.
 
-    A complete last line gets its line end; a torn one (its writer was killed, or the disk was full)
-    is cut off. For `records.jsonl` and Optuna's journal, while nothing else is writing.
+    A complete line gets its missing newline; an incomplete line (its writer was killed, or the disk
+    was full) is cut off. Used for `records.jsonl` and `optuna.log` while nothing else is writing.
     """
     if not path.is_file():
         return False
@@ -218,7 +218,7 @@ def mend_last_line(path: Path) -> bool:
     with path.open("r+b") as file:
         try:
             json.loads(content[start:])
-        except (ValueError, RecursionError):  # torn, in the middle of a character perhaps
+        except (ValueError, RecursionError):  # incomplete, perhaps within a character
             file.truncate(start)
         else:
             file.seek(0, os.SEEK_END)
@@ -227,7 +227,7 @@ def mend_last_line(path: Path) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with strings cleaned, and None for NaN and infinity, which JSON lacks."""
+    """Return a value with its strings cleaned, and None for NaN and infinity, which JSON lacks."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
@@ -242,8 +242,8 @@ def plain(value: Any) -> Any:
 def keep_error(
     store: Store, trial: str, message: str, traceback: str, *, log: Path | None = None
 ) -> str:
-    """Write a traceback, if any; return the message with the names of its file and of `log`, the
-    output of the trial."""
+    """Write the traceback of a failure, if there is one, to a file; return the message with the
+    names of that file and of `log`, the output of the trial."""
     files = [] if log is None else [f"output: {log.relative_to(store.folder)}"]
     if traceback:
         path = store.write_error(trial, "\n".join([traceback.rstrip(), *files]))
@@ -284,11 +284,13 @@ def command() -> str:
 
 
 CODE = "code"
-"""Key of `study.yaml`: digests of the files of the user's code, by its version."""
+"""Key of `study.yaml`: versions of the user's code, each with the digests of its files."""
 
 
 def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the keys of `study.yaml` on the sessions of a study, with this session added.
+    """Return the keys of `study.yaml` that describe the sessions of a study, with this one added.
+
+    Each command that starts or resumes the study is a session.
 
     Args:
         earlier: Previous content of the file; the keys of the first session stay.
@@ -310,5 +312,5 @@ def _processor() -> str:
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()
     except OSError:
-        pass  # not Linux: the platform module knows less, but something
+        pass  # not Linux: use the less precise platform module
     return platform.processor() or platform.machine()

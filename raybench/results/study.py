@@ -1,8 +1,8 @@
 """A results folder read from disk: the content of `study.yaml`, the records, and tables of them.
 
-Everything derived from a study is a function of it, in `ranking`, `verdict`, `scaling.cells`, ...;
-`once` caches slow functions. `raybench.report.study` holds the subclass that `raybench.load`
-returns.
+Everything derived from a study is computed by functions that take a `Study`, in `ranking`,
+`verdict`, `scaling.cells`, ...; the decorator `once` caches slow functions. `raybench.report.study`
+has the subclass that `raybench.load` returns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from raybench.stats.record import Evaluation, RunRecord
 
 
 def objective_of(study: Mapping[str, Any]) -> Objective:
-    """Return the objective of a `study.yaml`."""
+    """Return the objective in the content of a `study.yaml`."""
     return Objective.model_validate(study["study"]["objective"])
 
 
@@ -60,17 +60,18 @@ class Study:
     runs: dict[str, RunRecord]
     """The finished runs by name, in the order they finished."""
     trials: pd.DataFrame
-    """One row per run, in that order; columns TRIAL_COLUMNS first, other searched keys last. Types:
-    `raybench.results.trials`."""
+    """One row per run, in the order of `runs`; columns TRIAL_COLUMNS first, other searched keys
+    last. For the types see `raybench.results.trials`."""
     curves: pd.DataFrame
     """One row per evaluation of these runs; columns CURVE_COLUMNS."""
     predictions: pd.DataFrame
-    """One row per placement of a trial that was not run, predicted by the step-time model; columns
-    PREDICTION_COLUMNS. Do not mix with `trials`, which are measured."""
+    """One row per trial and placement (framework, worker count, batch per worker) on which the
+    trial did not run, predicted by the step-time model; columns PREDICTION_COLUMNS. Do not mix them
+    with `trials`, which are measured."""
     evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
     """Evaluations of each run; `curves` is a table of them."""
     kept: dict[Any, Any] = field(default_factory=dict, init=False)
-    """Cache of `once`."""
+    """Results that `once` has cached, keyed by function."""
 
     @cached_property
     def specs(self) -> dict[str, RunSpec]:
@@ -100,12 +101,12 @@ class Study:
 
     @cached_property
     def metric(self) -> Metric:
-        """Metric that the study is judged by, on the validation set; columns carry its name."""
+        """Metric on the validation set by which the study is judged; columns are named after it."""
         return self.objective.judged_by
 
     @property
     def baseline_value(self) -> float | None:
-        """Metric of a constant prediction; None if unknown."""
+        """Metric value of a constant prediction; None if unknown."""
         return self.objective.baseline_value
 
     @property
@@ -116,7 +117,7 @@ class Study:
 
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
-        """Baselines on the rows of `validation` and `test`, if known."""
+        """Baselines (best constant prediction) by split, `validation` and `test`; {} if unknown."""
         found = self.study.get("baseline") or {}
         return {part: Baseline(**one) for part, one in found.items() if one is not None}
 
@@ -176,11 +177,14 @@ class Study:
         return None if is_url(self.place) else owner_in(self.folder)
 
     def command(self, name: str, *arguments: object) -> str:
-        """Return a raybench command about this study, spelled as its own command was."""
+        """Return a raybench command line about this study.
+
+        It begins as the command that created the study: `raybench` or `python -m raybench.`.
+        """
         return command_line(name, *arguments, given=str(self.study.get("command", "")))
 
     def label(self, spec: RunSpec) -> str:
-        """Return a configuration of this study in one line, with every searched key."""
+        """Return a configuration of this study in one line, with the keys that were searched."""
         return _label(spec, self.study)
 
     @classmethod
@@ -212,7 +216,7 @@ class Study:
                 curves=records.curves,
                 baseline_value=value_at_start(study),
             )
-            if IMPORTED in study:  # a label leaves out what is unknown
+            if IMPORTED in study:  # labels leave out settings that are unknown
                 labels = [_label(run.spec, study) for run in records.runs.values()]
                 speeds = trials["samples_per_s"].where(trials["samples"] > 0)
                 trials = trials.assign(config=labels, samples_per_s=speeds)
@@ -237,7 +241,7 @@ T = TypeVar("T")
 
 
 def once(function: Callable[[Study], T]) -> Callable[[Study], T]:
-    """Cache the result of a function of a study with the study."""
+    """Decorator: compute a function of a study once and cache the result on the study."""
 
     @wraps(function)
     def kept(results: Study) -> T:

@@ -1,18 +1,19 @@
 """Tables of a study: their columns and types.
 
-Types do not depend on the content: text is `object` (None if missing), counts are `int64`, or
-`Int64` if they may be missing, measured numbers are `float64` (NaN if missing), truth values are
-pandas' `boolean`, times of day are UTC timestamps. The column of a searched key has the type of its
-values, numbers or truth values; values of several types, lists and mappings are texts
+Types do not depend on the content: strings are `object` (None if missing), counts are `int64`, or
+`Int64` if they may be missing, measured numbers are `float64` (NaN if missing), Booleans are
+pandas' `boolean`, points in time are UTC timestamps. The column of a searched key has the type of
+its values if all are numbers or all are Booleans; mixed types, lists and mappings become strings
 (`spec.values.short`).
 
-Columns of the metric carry its name: `best_accuracy`, `test_accuracy` and `accuracy` (curves), or
-`best_rmse`, `test_rmse` and `rmse`. The constants below are those of accuracy; `for_metric` returns
-those of another metric.
+Columns of the metric are named after it: `best_accuracy`, `test_accuracy` and `accuracy` (curves),
+or `best_rmse`, `test_rmse` and `rmse`. The constants below are for accuracy; `for_metric` returns
+them for another metric.
 
-Only runs with the same layout of workers are compared: runs of one size only on the fewest hosts
-that any of them had, `spread` runs only if the study asked for them, and each GPU model separately.
-A strategy is not part of the layout: like a framework it is a way of using one.
+Only runs with the same layout of workers are compared. Of the runs with the same number and kind of
+workers, only those on the fewest hosts count; `spread` runs count only if the study asked for them;
+GPU models are compared separately. The distribution strategy is not part of the layout, but like
+the framework a way of using it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,13 +48,13 @@ class TrialsLayout(NamedTuple):
     accelerators: tuple[str, ...]
     is_spread: bool
     num_nodes: int
-    """0 if unknown."""
+    """Number of hosts; 0 if unknown."""
     exchanges: bool = True
     """Whether its workers exchanged gradients."""
 
     @property
     def size(self) -> "TrialsLayout":
-        """Layout without its hosts: key for runs of the same size."""
+        """This layout without the number of hosts: equal for all runs of the same size."""
         return self._replace(num_nodes=0)
 
 
@@ -72,15 +73,16 @@ def layout_of(record: RunRecord) -> TrialsLayout:
 
 
 def accelerators_of(record: RunRecord) -> str | None:
-    """Return the GPU models of a run as one text; None without GPUs."""
+    """Return the GPU models of a run as one string; None without GPUs."""
     return ", ".join(record.accelerators) or None
 
 
 class TypicalNodes:
-    """Number of hosts on which runs of one size are compared.
+    """Number of hosts that a run must have to be compared with others of its size.
 
-    This is the smallest number of hosts among these runs; for spread runs the largest. A run with
-    unknown hosts counts as typical.
+    The size is the layout without the number of hosts (`TrialsLayout.size`). The typical number is
+    the smallest among the runs of a size; for spread runs the largest. A run whose number of hosts
+    is unknown counts as typical.
     """
 
     def __init__(self, *, may_spread: bool) -> None:
@@ -88,7 +90,7 @@ class TypicalNodes:
         self._num_nodes: dict[TrialsLayout, int] = {}
 
     def add(self, layout: TrialsLayout) -> bool:
-        """Add a run's layout; return whether the typical number for its size has changed."""
+        """Add a run's layout; return whether that changed the typical number of its size."""
         if not layout.num_nodes or not layout.exchanges:
             return False
         before = self._num_nodes.get(layout.size)
@@ -97,7 +99,7 @@ class TypicalNodes:
         return best != before
 
     def objection(self, layout: TrialsLayout) -> str | None:
-        """Return the reason why a run is not ranked; None if it is."""
+        """Return the reason why runs with this layout are not ranked; None if they are."""
         if not layout.exchanges:
             return NOT_EXCHANGED
         if layout.is_spread and not self._may_spread:
@@ -111,9 +113,10 @@ class TypicalNodes:
 def typical_of(
     runs: Iterable[RunRecord], space: Mapping[str, Any], fixed: Mapping[str, Any]
 ) -> TypicalNodes:
-    """Return the typical numbers of hosts of a study with this `space` and `fixed`.
+    """Return the typical numbers of hosts of the runs of a study.
 
-    Failed runs are ignored: they may have had no workers.
+    Spread runs are ranked only if `space` or `fixed` of the study has `placement_strategy`. Failed
+    runs are ignored, since they may have had no workers.
     """
     typical = TypicalNodes(may_spread=STRATEGY in space or STRATEGY in fixed)
     for record in runs:
@@ -145,7 +148,7 @@ TRIAL_TYPES = {
     "samples_per_s": NUMBER,
     "worker_seconds": NUMBER,
 }
-"""Stable columns of `trials` and their types; further columns follow.
+"""Stable columns of `trials` and their types; EXTRA_TYPES and searched keys follow.
 
 `worker_seconds` is `num_workers` x `train_s` of the whole run; `worker_seconds_to_target` counts up
 to the target.
@@ -187,11 +190,11 @@ EXTRA_TYPES = {
 | num_nodes, accelerators | number of hosts of its workers; models of their GPUs |
 | waited_for | resources that were missing while it was queued |
 | unranked | reason why it is not compared with other runs of its size |
-| crossed_s | time to target that configurations are compared and printed by: recorded, or between \
-two evaluations that are far apart (`is_interpolated`; `stats.standing`) |
-| train_cpu_s, disturbed_s | CPU seconds of training, and seconds that other processes took, max \
-over ranks; `is_disturbed`: they took too much |
-| best_of | `best_accuracy` is the best value of the `curve`, or the last within the `budget` |
+| crossed_s | time to target that is compared and reported: as recorded, or interpolated between \
+two evaluations that are far apart (`is_interpolated`; see `stats.standing`) |
+| train_cpu_s, disturbed_s | CPU seconds of training, and training seconds that other processes \
+took, max over ranks; `is_disturbed`: see `RunRecord.is_disturbed` |
+| best_of | what `best_accuracy` is: the best value of the `curve`, or the last in the `budget` |
 | code | version of the user's code; left out of `trials.csv` if all runs had the same |
 """
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
@@ -241,17 +244,19 @@ def searched_columns(trials: pd.DataFrame) -> list[str]:
 
 
 def configuration_of(trials: pd.DataFrame) -> dict[str, str]:
-    """Return the configuration of each run in `trials`, by run: equal texts for runs that differ
-    only by the seed."""
+    """Return a string for the configuration of each run in `trials`, keyed by run.
+
+    Runs that differ only in the seed have equal strings.
+    """
     keys = [*BASE_KEYS, *searched_columns(trials)]
     rows = trials[keys].itertuples(index=False, name=None)
     return {name: repr(row) for name, row in zip(trials["trial"], rows, strict=True)}
 
 
 def interpolated_score(trials: pd.DataFrame) -> "pd.Series[float]":
-    """Return the score of each row of `trials`, by the interpolated time to target (`crossed_s`).
+    """Return the score of each row of `trials`, for the interpolated time to target (`crossed_s`).
 
-    The recorded score is the logarithm of the recorded time.
+    The recorded score is the log of the recorded time, so the log ratio of both times is added.
     """
     earlier = np.log((trials["crossed_s"] / trials["time_to_target_s"]).fillna(1.0))
     return trials["score"] + earlier
@@ -274,7 +279,7 @@ def trial_table(
         fixed: Fixed keys of the study.
         metric: Metric of the study.
         curves: Evaluations by run, for the interpolated time to target.
-        baseline_value: Value at 0 s, for the same (`stats.standing`).
+        baseline_value: Metric value before training, also for interpolation (`stats.standing`).
     """
     runs = list(runs)
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
@@ -301,7 +306,13 @@ def trial_table(
 
 
 def _values_column(values: list[Any], are_known: list[bool], *, is_typed: bool) -> pd.Series:
-    """Return the column of a searched key; `is_typed`: None always means missing."""
+    """Return the column of a searched key.
+
+    Args:
+        values: Value of the key in each run.
+        are_known: Whether each run has the key.
+        is_typed: Whether None always means missing; otherwise a value may be null.
+    """
     found = [one for one in values if one is not None]
     kinds = {type(one) for one in found}
     if kinds == {bool}:
@@ -320,7 +331,7 @@ def _values_column(values: list[Any], are_known: list[bool], *, is_typed: bool) 
 def curve_table(
     curves: Mapping[str, Sequence[Evaluation]], metric: Metric = ACCURACY
 ) -> pd.DataFrame:
-    """Return one row per evaluation of these runs."""
+    """Return the learning curves as a table, one row per evaluation; columns CURVE_COLUMNS."""
     every = [point for points in curves.values() for point in points]
     types = for_metric(CURVE_TYPES, metric)
     names = np.array(list(curves), dtype=object)
@@ -333,7 +344,7 @@ def curve_table(
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> pd.DataFrame:
-    """Return one row per prediction."""
+    """Return predictions as a table, one row each; columns PREDICTION_COLUMNS."""
     rows = [astuple(prediction) for prediction in predictions]
     return pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS), dtype=object).astype(
         PREDICTION_TYPES

@@ -23,7 +23,8 @@ from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
 from raybench.stats.standing import Axis, ConfigurationRuns, Ties, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
-"""Standings; `ran once`: ran only in the search, and cannot be excluded either."""
+"""Values of `standing` in `winners`. `ran once`: ran only in the search, and is not significantly
+worse than the best either."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,20 @@ class Verdict:
     """Trial with the lowest training seconds to the target."""
     cheapest: str
     """Trial with the lowest worker-seconds of training to the target; if the study names a price,
-    with the lowest bill (worker-seconds held)."""
+    with the lowest bill, for all seconds in which it held workers."""
     is_confirmed: bool
-    """True if both were chosen by repeated runs, False if by one search trial each."""
+    """True if both were chosen by repeated runs, False if by a single search run each."""
     ties: tuple[str, ...]
     """Trials that are statistically tied with the fastest, itself included."""
     once: tuple[str, ...]
-    """Best trials of the other configurations that may be as good but ran only in the search."""
+    """Configurations that ran only in the search and may be as good as the fastest, each named by
+    its best trial."""
     cheapest_ties: tuple[str, ...] = ()
     """Trials tied with the cheapest, itself included; empty without a target."""
     cheapest_once: tuple[str, ...] = ()
+    """The same as `once`, for the cheapest."""
     undecided: tuple[str, ...] = ()
-    """Trials tied with either winner that more runs may still distinguish from it: a difference
-    that matters is not excluded."""
+    """Trials tied with either winner for which more runs may still show a relevant difference."""
 
     @property
     def is_one(self) -> bool:
@@ -61,8 +63,8 @@ class Verdict:
 def judge(results: Study) -> Verdict | None:
     """Return the winners; None if no run reached the target.
 
-    With objective best_at_budget both are the configuration with the best value. With runs on
-    several GPU models, the first verdict of `judge_each`.
+    With objective best_at_budget, the fastest and the cheapest are both the configuration with the
+    best value. If there are runs on several GPU models, this is the first verdict of `judge_each`.
     """
     return next(iter(judge_each(results).values()), None)
 
@@ -76,15 +78,15 @@ def judge_each(results: Study) -> dict[str, Verdict]:
 
 
 def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdict]:
-    """Compute what `judge_each` caches.
+    """Return the verdicts that `judge_each` caches.
 
     Args:
         results: The study.
-        untested: Also return verdicts whose fastest configuration has no solo runs yet, whether or
-            not it is known to be better than the baseline.
+        untested: Also return verdicts whose fastest configuration has no solo runs yet, even if it
+            is not better than the baseline.
 
     Returns:
-        Verdicts by GPU model; none for imported runs.
+        Verdicts by GPU model; {} for imported runs.
     """
     found: dict[str, Verdict] = {}
     if results.is_imported:  # single runs, measured by an unknown clock
@@ -100,7 +102,7 @@ def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdic
 
 
 def best_of(results: Study, kind: str) -> Verdict | None:
-    """Return the winners among the runs on a GPU model, better than the baseline or not."""
+    """Return the winners among the runs on a GPU model, even if not better than the baseline."""
     return _confirmed_winners(results, kind) or _winners_of_the_search(results, kind)
 
 
@@ -108,9 +110,9 @@ def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
     """Return whether the fastest configuration is better than a constant prediction.
 
     This is tested on the test split, which was not used for any choice. All seeds share its rows,
-    so the mean of their values is as uncertain as a single value. Without a test value (no test
-    split, or no solo run was better) it is tested on the validation split, corrected for selecting
-    the best of all evaluations. None if unknown so far.
+    so the mean of their values is as uncertain as a single value. If there is no test value and
+    none is to come, the validation split is used, with a stricter bound because its best evaluation
+    was selected. None if unknown so far.
     """
     judged = judged_on(results, verdict)
     if judged is None:
@@ -122,7 +124,8 @@ def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
 
 
 def judged_on(results: Study, verdict: Verdict) -> tuple[str, float] | None:
-    """Return the split that decides, and the mean value of the runs with new seeds there."""
+    """Return the split on which the fastest configuration is tested against the baseline, and the
+    mean value of its reported runs there; None if that is unknown so far."""
     if not verdict.is_confirmed:
         return None
     tested = new_value(results, verdict.fastest, "test")
@@ -130,7 +133,7 @@ def judged_on(results: Study, verdict: Verdict) -> tuple[str, float] | None:
         if tested is not None:
             return "test", tested
         if not _ran_alone(results, verdict.fastest) and not _were_all_guessing(results):
-            return None  # its solo runs have not been done yet
+            return None  # its solo runs are still to come
     value = new_value(results, verdict.fastest, "validation")
     return None if value is None or "validation" not in results.baselines else ("validation", value)
 
@@ -151,7 +154,7 @@ def _were_all_guessing(results: Study) -> bool:
 
 
 def new_value(results: Study, trial: str, part: str) -> float | None:
-    """Return the mean value on a split over the runs behind a configuration's reported numbers."""
+    """Return the mean value of a configuration's reported runs on a split; None if unknown."""
     runs = [results.runs[name] for name in repeated(results)[trial].printed_runs]
     values = [one.test_value if part == "test" else one.best_value for one in runs]
     known = [value for value in values if value is not None]
@@ -161,7 +164,7 @@ def new_value(results: Study, trial: str, part: str) -> float | None:
 def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
     of_kind = set(results.trials["trial"][kind_of(results.trials) == kind])
     found = [one for one in repeated(results).values() if one.trial in of_kind and one.hits]
-    # The search's own run may be the only hit.
+    # A configuration is refuted if only its search run reached the target.
     found = [one for one in found if not one.is_refuted(is_timed=results.is_timed)]
     if not found:
         return None
@@ -181,11 +184,11 @@ def _confirmed_winners(results: Study, kind: str) -> Verdict | None:
 
 
 def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
-    """Return the winners by single runs, if no repeated configuration reached the target."""
+    """Return the winners by single search runs, for when no repeated configuration has won."""
     runs = ranked_runs(results.trials)
     runs = runs[kind_of(runs) == kind]
     if results.is_timed:
-        # The repeated configurations were refuted.
+        # Repeated configurations are left out: their new runs missed the target.
         runs = runs[runs["crossed_s"].notna() & ~runs["trial"].isin(list(repeated(results)))]
         each = zip(runs["num_workers"], runs["trial"], strict=True)
         cost = runs["crossed_s"] * [cost_of(results, count, [trial]) for count, trial in each]
@@ -203,10 +206,10 @@ def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
 
 
 def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, axis: Axis) -> Ties:
-    """Return the best of `groups` on an axis and the configurations tied with it.
+    """Return the best of `groups` in the unit of `axis`, and the configurations tied with it.
 
-    Configurations that ran only in the search are compared by all their search runs, under the name
-    of the best run.
+    Configurations that ran only in the search are compared by all their search runs, and named by
+    the best of these runs.
     """
     runs, again = ranked_runs(results.trials), repeated(results)
     configuration = configuration_of(results.trials)
@@ -243,7 +246,8 @@ def winners(results: Study) -> pd.DataFrame:
     | standing | `best` (fastest, or best value), `statistically tied` with it, `ran once` (ran |
     |  | only in the search and cannot be excluded either), or `worse` (the cheapest) |
     | is_cheapest | whether it has the lowest cost: `Verdict.cheapest` |
-    | is_confirmed, runs, hits | whether it ran again; runs that it is compared by; those that hit |
+    | is_confirmed, runs, hits | whether it was trained again; number of runs by which it is |
+    |  | compared; how many of them reached the target |
     | seconds, low_s, high_s | printed seconds to the target, and their 90 % interval if confirmed |
     | worker_seconds | num_workers x seconds |
     | best_accuracy, low_accuracy, high_accuracy | or another metric's; with best_at_budget the |
@@ -278,11 +282,11 @@ def winners(results: Study) -> pd.DataFrame:
 
 
 def reached_target(results: Study) -> pd.DataFrame:
-    """Return the rows of `results.configurations` that reached the target, fastest first.
+    """Return the rows of `configurations` that reached the target, fastest first.
 
     time_to_target_s and worker_seconds_to_target come from the expected running time, by which
     configurations are compared; low_s and high_s are the 90 % interval of confirmed configurations.
-    Empty with `best_at_budget`. With runs on several GPU models, only rows of the winner's model.
+    Empty with `best_at_budget`. Of runs on several GPU models, only those on the winner's model.
     """
     table = configurations(results)
     if (verdict := judge(results)) is not None:
