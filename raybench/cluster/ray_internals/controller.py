@@ -1,4 +1,4 @@
-"""Ray Train's controller in the calling thread; imported only if Ray has the classes it extends."""
+"""Run Ray Train's controller in the calling thread; not importable if Ray lacks its classes."""
 
 import asyncio
 import inspect
@@ -10,44 +10,44 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 
 class FixedPlace(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
-    """Scaling policy: a fixed number of workers on the present nodes; asks no autoscaler."""
+    """Scaling policy: a fixed number of workers on the existing nodes, without an autoscaler."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Register nothing."""
+        """Do nothing; Ray registers with the autoscaler here."""
 
     def _maybe_send_resource_request(self) -> None:
-        """Ask for nothing."""
+        """Do nothing; the pool sends the requests."""
 
     def _send_resource_request(self) -> None:
-        """Ask for nothing."""
+        """Do nothing; the pool sends the requests."""
 
     def _cancel_resource_request(self) -> None:
-        """Cancel nothing."""
+        """Do nothing; there is no request."""
 
 
 class StartedOrGone(WorkerGroup):  # type: ignore[misc, unused-ignore]
-    """A worker group that releases its resources if its workers start but do not connect.
+    """Ray's worker group, but it releases its resources if the workers start and do not connect.
 
-    Ray leaves such a group's workers and placement group to end with the controller's actor. Here
-    the controller's process stays, and the next group would wait for them forever.
+    In Ray, workers and placement group of such a group end with the controller's actor. Here the
+    controller's process stays alive, and the next group would wait for the resources forever.
     """
 
     started: list[Any] = []
-    """Groups of the trainer that began to start."""
+    """Groups of the trainer whose start has begun."""
     _reserved: Any = None
 
     def _create_placement_group(self, *arguments: Any, **named: Any) -> Any:
-        """Reserve as Ray does, and remember the reservation."""
+        """Create the placement group as Ray does, and keep a reference to it."""
         self._reserved = super()._create_placement_group(*arguments, **named)
         return self._reserved
 
     def end(self) -> None:
-        """Remove the placement group, which ends its processes at any stage of the start."""
+        """Remove the placement group; this ends its processes, even if they are still starting."""
         if self._reserved is not None:
             self._reserved.shutdown()
 
     def _start(self) -> None:
-        """Start, or release everything."""
+        """Start the workers; release all resources if that fails."""
         self.started.append(self)
         try:
             super()._start()
@@ -61,7 +61,7 @@ GROUP_PARTS = ("_start", "has_started", "abort", "_create_placement_group")
 
 
 def is_as_expected() -> bool:
-    """Whether Ray has everything that is called and overridden here."""
+    """Whether the installed Ray has everything that is called or overridden here."""
     overridden = [name for name, part in vars(FixedPlace).items() if inspect.isfunction(part)]
     return (
         hasattr(TrainController, "worker_group_cls")
@@ -73,11 +73,11 @@ def is_as_expected() -> bool:
 
 
 def run_controller(arguments: dict[str, Any], started: list[Any]) -> Any:
-    """Run a controller to its end and return its result.
+    """Run a controller to its end and return the result of its training.
 
     Args:
-        arguments: the arguments that the trainer has for its controller.
-        started: takes every worker group that begins to start.
+        arguments: the arguments with which Ray's trainer creates its controller.
+        started: list to which every worker group is added when its start begins.
     """
     policy: Any = arguments.get("scaling_policy")
     if type(policy) is FixedScalingPolicy:

@@ -1,7 +1,7 @@
-"""A Ray of our own, reachable only on this machine's loopback address and with a token.
+"""A local Ray started by raybench, reachable only at the loopback address and with a token.
 
-If Ray lacks a part that is changed here, it starts by its default way, and `warning` says what that
-means. Also the environment and the resources that `ray job submit` has given this process.
+If the installed Ray lacks a part that is changed here, Ray starts in its default way, and `warning`
+says what that means. Also the environment and resources of a job started by `ray job submit`.
 """
 
 import contextlib
@@ -19,33 +19,32 @@ import ray
 from raybench.cluster.layout import DriverResources
 
 CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Environment variable with a submitted job's configuration."""
+"""Environment variable with the configuration (JSON) of a job started by `ray job submit`."""
 SUBMISSION = "job_submission_id"
 ACTOR = "_ray_internal_job_actor_{}"
 ASK_S = 10.0
 
 
 def job_environment() -> dict[str, str]:
-    """Return the `env_vars` of the job's `--runtime-env`, which the driver has too; none outside a
-    job."""
+    """Return the `env_vars` of the job's `--runtime-env`; empty outside a job."""
     found = (_config().get("runtime_env") or {}).get("env_vars") or {}
     return {str(name): str(value) for name, value in found.items()}
 
 
 INSTALLED = ("pip", "uv", "conda", "container", "image_uri", "py_modules")
-"""Parts of a runtime environment that a node may have to install."""
+"""Keys of a runtime environment that may require an installation on a node."""
 SETUP_S = 600.0
 """Ray's default timeout of that installation."""
 
 
 def environment_setup_s() -> float:
-    """Return the seconds that a node may take to install the job's runtime environment before a
-    worker starts there; 0 if there is nothing to install."""
+    """Return the maximum seconds for installing the job's runtime environment on a node, which
+    precedes the start of workers there; 0 if there is nothing to install."""
     environment = _config().get("runtime_env") or {}
     if not any(environment.get(part) for part in INSTALLED):
         return 0.0
     seconds = float((environment.get("config") or {}).get("setup_timeout_seconds", SETUP_S))
-    return seconds if seconds > 0 else math.inf  # -1: Ray waits without end
+    return seconds if seconds > 0 else math.inf  # -1: Ray waits forever
 
 
 def is_submitted_job() -> bool:
@@ -54,10 +53,10 @@ def is_submitted_job() -> bool:
 
 
 def driver_resources() -> DriverResources | None:
-    """Return the resources that the actor of this driver's job holds (`--entrypoint-num-cpus`).
+    """Return the resources reserved for this driver by its job (`--entrypoint-num-cpus`).
 
-    None outside a job, if it holds nothing, or if Ray does not say; they then count as other
-    users'.
+    None outside a job, if nothing is reserved, or if Ray does not tell. In the last case the
+    resources count as used by other jobs.
     """
     submission = (_config().get("metadata") or {}).get(SUBMISSION)
     if not submission:
@@ -88,17 +87,17 @@ def _config() -> Mapping[str, Any]:
 
 LOOPBACK = "127.0.0.1"
 NICENESS = "RAY_worker_niceness"
-"""Environment variable with the value that Ray adds to a node's niceness for its workers."""
+"""Environment variable with the value that Ray adds to the niceness of a node for its workers."""
 PROGRAMS = ("/gcs_server", "/raylet")
-"""Ends of the commands of a node's store and scheduler."""
+"""Suffixes of the program paths of a node's store and scheduler."""
 
 
 @contextlib.contextmanager
 def meanwhile(environment: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables in this context, for the processes that are started in it.
+    """Context manager: set environment variables for the processes that are started within it.
 
-    A Ray node of a cluster that is started later must not have them: its workers would meet on its
-    loopback address.
+    They must be unset afterwards: the workers of a Ray cluster that this process starts later would
+    inherit them and try to communicate over the loopback interface.
     """
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
@@ -113,10 +112,10 @@ def meanwhile(environment: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_token() -> Iterator[None]:
-    """Use a token for one session, regardless of the environment's token settings.
+    """Context manager: use a new token, regardless of the token settings in the environment.
 
-    Ray would write its own to the home folder, which may be read-only in a container, and would use
-    none with `RAY_AUTH_MODE=disabled`.
+    Ray would otherwise write a token to the home folder, which may be read-only in a container, or
+    use no token if RAY_AUTH_MODE is `disabled`.
     """
     try:
         with meanwhile({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
@@ -127,7 +126,8 @@ def own_token() -> Iterator[None]:
 
 
 def _reload_token() -> None:
-    """Make Ray read mode and token from the environment again, if it has the cache known here."""
+    """Make Ray read token mode and token from the environment again; nothing if Ray lacks the
+    cache that is reset here."""
     from ray import _raylet
 
     config: Any = getattr(_raylet, "Config", None)
@@ -139,7 +139,7 @@ def _reload_token() -> None:
 
 @contextlib.contextmanager
 def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
-    """Replace a name in a module of Ray's in this context, if the module has it."""
+    """Context manager: replace an attribute of a module of Ray, if the module has it."""
     if not hasattr(module, name):
         yield
         return
@@ -152,9 +152,9 @@ def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
 
 
 def on_loopback() -> AbstractContextManager[None]:
-    """Make a Ray that is started in this context use 127.0.0.1 as its node's address.
+    """Context manager: make a Ray that is started within it use 127.0.0.1 as its address.
 
-    The constant says whether Ray can be part of a cluster, which it cannot outside of Linux.
+    The constant says whether Ray can be part of a cluster; Ray sets it to False outside Linux.
     """
     from ray._private import ray_constants
 
@@ -162,22 +162,23 @@ def on_loopback() -> AbstractContextManager[None]:
 
 
 def own_signals() -> AbstractContextManager[None]:
-    """Keep our handler of SIGTERM while Ray starts, which would replace it."""
+    """Context manager: keep the SIGTERM handler, which Ray would replace when it starts."""
     from ray._private import utils
 
     return _replaced(utils, "set_sigterm_handler", lambda handler: None)
 
 
 def own_niceness() -> AbstractContextManager[None]:
-    """Make a Ray that is started in this context give its workers this process's niceness.
+    """Context manager: give the workers of a Ray started within it this process's niceness.
 
-    By default it adds 15, and any ordinary process starves them. A value in the environment stays.
+    By default Ray adds 15, so that any ordinary process slows the workers down. If the user has set
+    RAY_worker_niceness, that value is kept.
     """
     return meanwhile({NICENESS: os.environ.get(NICENESS, "0")})
 
 
 def niceness_warning(of_workers: int) -> str | None:
-    """Return a sentence if the workers' niceness is above this process's."""
+    """Return a warning if the niceness of the workers is above that of this process."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
     if of_workers <= own:
         return None
@@ -189,7 +190,7 @@ def niceness_warning(of_workers: int) -> str | None:
 
 
 def warning() -> str | None:
-    """Return a sentence if other hosts can reach the local Ray."""
+    """Return a warning if other hosts can reach the local Ray; otherwise None."""
     addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
     if addresses <= {LOOPBACK}:
         return None
@@ -200,20 +201,20 @@ def warning() -> str | None:
 
 
 def own_processes() -> list[int]:
-    """Return the process ids of the store and the scheduler of a Ray that this process started.
+    """Return the process ids of the store and the scheduler of the local Ray.
 
-    None if Ray's programs have other names; the end of Ray is then noticed later.
+    Empty if Ray's programs have other names; the end of Ray is then noticed later.
     """
     found = []
     for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has ended
+        with contextlib.suppress(psutil.Error):  # the process has ended
             if "".join(child.cmdline()[:1]).endswith(PROGRAMS):
                 found.append(child.pid)
     return found
 
 
 def is_running(process: int) -> bool:
-    """Whether a process has not ended; a zombie has."""
+    """Whether a process is running; False for a zombie."""
     try:
         return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:

@@ -1,7 +1,7 @@
-"""The nodes of a cluster: their free resources, those about to go, and requests to an autoscaler.
+"""The nodes of a cluster: free resources, announced shutdowns, and requests to an autoscaler.
 
-Ray itself requests nodes only for what it is about to place. Worker groups that wait in our queue
-are not placed yet, so they are requested here.
+Ray itself requests nodes only for processes that were submitted to it. Worker groups that wait in
+raybench's queue are unknown to Ray, so nodes for them are requested here.
 """
 
 import json
@@ -16,19 +16,19 @@ from raybench.cluster.layout import Node
 from raybench.spec.run import Placement
 
 HEAD = "node:__internal_head__"
-"""Resource that only the head has, one unit of it."""
+"""Resource of which only the head node has one unit."""
 ADDRESS = "node:"
-"""Prefix of the resource that every node has one of, named by its address."""
+"""Prefix of a resource of which every node has one unit; the node's address follows."""
 NOMINAL = 0.0001
 NOMINAL_CPU = 0.001
 
 
 def waits_by_driver() -> dict[str, float]:
-    """Return the reservation that puts a process which merely waits on the driver's node.
+    """Return resources that start an actor on the driver's node and reserve almost nothing.
 
-    The pool is there too: Tune's processes wait for it without a timeout, and Ray does not repeat
-    an answer that the network has lost between hosts. Without a resource that names the node, it is
-    a trace of a CPU anywhere.
+    They are for Tune's trial actors, which only wait for the pool. They wait without a timeout, and
+    Ray does not repeat an answer that was lost between hosts, so they must be on the node of the
+    pool. If no resource identifies that node, a tiny part of a CPU on any node is returned.
     """
     here = ray.get_runtime_context().get_node_id()
     names = [
@@ -38,27 +38,31 @@ def waits_by_driver() -> dict[str, float]:
         for name in node["Resources"]
         if name.startswith(ADDRESS)
     ]
-    if HEAD in names:  # nodes made up on one machine share its address, and have one head
+    if HEAD in names:  # simulated nodes on one machine share an address, but only one is the head
         return {HEAD: NOMINAL}
     return {names[0]: NOMINAL} if names else {"CPU": NOMINAL_CPU}
 
 
 def draining_nodes() -> frozenset[str]:
-    """Return Ray's ids of the nodes that are about to go; none if Ray does not say.
+    """Return Ray's ids of the nodes that are about to be shut down; empty if Ray does not tell.
 
-    Ray Train reads its notice of a preemption from there, too.
+    Ray Train learns of a preemption from the same source.
     """
     ask = getattr(state.state, "get_draining_nodes", None)
     return frozenset() if ask is None else frozenset(ask())
 
 
 NEGLIGIBLE = 0.05
-"""CPUs below which a reservation is bookkeeping (a Tune trial's own, a nominal one of ours)."""
+"""Reservations of at most this many CPUs or GPUs are ignored, such as those of Tune's trials and
+raybench's nominal ones."""
 
 
 def available() -> Mapping[str, Mapping[str, float]]:
-    """Return the free resources of every node by its id; empty if Ray does not say: what others
-    hold is then noticed only when a group does not start."""
+    """Return the free resources of every node, by node id.
+
+    Empty if Ray does not tell. Then the use by other jobs is noticed only when a group does not
+    start.
+    """
     ask: Any = getattr(state, "available_resources_per_node", None)
     found: Mapping[str, Mapping[str, float]] = ask() if ask is not None else {}
     return found
@@ -69,10 +73,15 @@ def taken_by_others(
     held: Sequence[tuple[float, float]],
     free: Mapping[str, Mapping[str, float]],
 ) -> list[tuple[float, float]]:
-    """Return the (CPU cores, GPUs) of every node that are neither free nor `held` by our groups.
+    """Return the (CPU cores, GPUs) of every node that other jobs use.
 
-    Never below 0: while a group of ours starts or ends, Ray's account and ours differ for a moment.
-    A node that Ray does not list has nothing free.
+    The numbers are not negative, although Ray's bookkeeping and raybench's differ for a moment
+    while a group starts or ends.
+
+    Args:
+        nodes: total resources of every node.
+        held: (CPU cores, GPUs) that raybench's groups have reserved on every node.
+        free: free resources by node id, from `available`; a node that is missing has none.
     """
     taken = []
     for node, (cpus, gpus) in zip(nodes, held, strict=True):
@@ -87,24 +96,24 @@ def taken_by_others(
 
 
 STATUS = "__autoscaling_status"
-"""Key of the autoscaler's report in Ray's store."""
+"""Key of the autoscaler's report in Ray's key-value store."""
 UNMANAGED = "node_"
-"""Prefix of the node types without an autoscaler: each node has its own."""
+"""Prefix of a node's type if there is no autoscaler; each node then has a type of its own."""
 ANY_OF_A_MODEL = 0.001
 FIRST_REPORT_S = 10.0
-"""Seconds for which the first report of a head that has just started is waited for."""
+"""Seconds to wait for the first report of a head node that has just started."""
 
 
 def has_autoscaler() -> bool:
-    """Whether the cluster starts nodes by itself.
+    """Whether the cluster can start nodes by itself.
 
-    A cluster whose nodes were started by hand has an autoscaler that only reports: there every node
-    has its own type. A Ray whose report is not as expected counts as unable to grow.
+    If the nodes were started by hand, the autoscaler only reports, and every node has a type of its
+    own. If Ray's report is not as expected, the answer is False.
     """
     until = time.monotonic() + FIRST_REPORT_S
     try:
         kinds = _kinds()
-        while not kinds and time.monotonic() < until:  # every node has a type: it has just started
+        while not kinds and time.monotonic() < until:  # without types, the head has just started
             time.sleep(0.5)
             kinds = _kinds()
     except (ImportError, AttributeError):
@@ -113,7 +122,10 @@ def has_autoscaler() -> bool:
 
 
 def request(bundles: Sequence[Mapping[str, float]]) -> None:
-    """Request a cluster that holds all bundles at once, until the next request; none cancels it."""
+    """Request a cluster in which all resource bundles fit at once.
+
+    The request is valid until the next request; an empty request cancels it.
+    """
     from ray.autoscaler.sdk import request_resources
 
     request_resources(bundles=[dict(bundle) for bundle in bundles])
@@ -122,9 +134,9 @@ def request(bundles: Sequence[Mapping[str, float]]) -> None:
 def bundles_of(
     placements: Iterable[Placement], taken: Iterable[tuple[float, float]]
 ) -> list[dict[str, float]]:
-    """Return a bundle for every worker and for what others hold on each node.
+    """Return a resource bundle for every worker, and one for what other jobs use on each node.
 
-    A request is the size of the whole cluster, regardless of who uses it.
+    The use by other jobs is included because a request states the size of the whole cluster.
     """
     wanted: list[dict[str, float]] = []
     for placement in placements:
@@ -139,7 +151,7 @@ def bundles_of(
 
 
 def _kinds() -> list[str]:
-    """Return the node types that Ray's first autoscaler reports, or its second one knows."""
+    """Return the types of the cluster's nodes, from version 1 or 2 of Ray's autoscaler."""
     from ray.autoscaler.v2 import sdk, utils
     from ray.experimental import internal_kv
 

@@ -1,8 +1,8 @@
 """Rendezvous of workers: torch's process groups and TensorFlow's TF_CONFIG.
 
-Workers on several hosts meet over an interface that is set and tested first, torch's workers on one
-host through a file: by default torch starts a store on rank 0, which listens on all addresses of
-the machine without a token. Extends `on_start` of the backends of Ray Train's configurations.
+Workers on several hosts use a network interface that is set and tested first. Torch workers on one
+host use a file, because torch's default, a store on rank 0, listens on all addresses of the machine
+without authentication. Implemented by extending `on_start` of Ray Train's backends.
 """
 
 import importlib
@@ -20,29 +20,30 @@ from raybench.cluster.connectivity import MISNAMED, UNREACHED, VARIABLE, Place
 from raybench.training.base import find_part
 
 USED = ("execute_single_async", "get_resources_per_worker")
-"""Methods of Train's worker group that are called."""
+"""Methods of Ray Train's worker group that are called here."""
 _listeners: list[socket.socket] = []
-"""Socket of a worker while the others test it."""
+"""In a worker: the socket to which the other workers connect during the test."""
 
 
 class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one sentence)
-    """The workers do not reach each other; the message names the hosts and what to set."""
+    """Workers cannot connect to each other; the message names the hosts and says what to set."""
 
 
 def meeting(
     framework: str, *, file: str | None = None, interface: str | None = None
 ) -> dict[str, Any]:
-    """Return the argument of a trainer that sets the rendezvous of its workers.
+    """Return the keyword argument of a Ray Train trainer that sets the rendezvous of its workers.
 
     Args:
         framework: `torch` or `tensorflow`.
-        file: file for the rendezvous of the workers of one host; None sets and tests their network
-            interface first.
-        interface: interface that the user named; None finds each host's.
+        file: file for the rendezvous of torch workers on one host; None sets and tests their
+            network interface instead.
+        interface: interface chosen by the user; None detects it on each host.
 
     Returns:
-        The trainer's argument; none if Ray lacks what is extended. Then torch's store listens on a
-        port, and the frameworks guess the interface.
+        `{"torch_config": ...}` or `{"tensorflow_config": ...}`; empty if Ray lacks the extended
+        classes. In that case torch's store listens on a port, and the frameworks guess the
+        interface.
     """
     name = framework.capitalize()
     try:
@@ -53,10 +54,10 @@ def meeting(
         return {}
 
     class Meets(backend_class):  # type: ignore[misc, unused-ignore]
-        """Ray's backend, after a test that the workers reach each other."""
+        """Ray's backend with a rendezvous through a file or a tested interface."""
 
         def on_start(self, worker_group: Any, backend_config: Any) -> None:
-            """Make every rank join; called by Ray Train once the workers are there."""
+            """Connect all ranks; called by Ray Train once the workers have started."""
             is_alone = len(worker_group) == 1
             if not all(hasattr(worker_group, name) for name in USED):
                 if not (file and is_alone):
@@ -73,37 +74,39 @@ def meeting(
                 each(worker_group, _use_addresses, [(places,) for _ in places])
 
         def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
-            """Leave the process group, if there is one."""
+            """Leave the process group, if there is one, and delete the file."""
             if not file or len(worker_group) > 1:
                 super().on_shutdown(worker_group, backend_config)
             if file:
                 Path(file).unlink(missing_ok=True)
 
     class Meeting(config_class):  # type: ignore[misc, unused-ignore]
-        """Ray's configuration, with another backend."""
+        """Ray's configuration of the framework, with the backend `Meets`."""
 
         @property
         def backend_cls(self) -> type:
-            """Return the backend, which sets the workers up."""
+            """Backend class, which connects the workers."""
             return Meets
 
     return {f"{framework}_config": Meeting()}
 
 
 def _hide_gpus(worker_group: Any) -> None:
-    """Hide the GPUs from workers without any, before torch is first asked for them, which Ray does
-    before `serve` begins. Ray itself leaves CUDA_VISIBLE_DEVICES unset."""
+    """Hide all GPUs from workers that have none reserved.
+
+    Ray leaves CUDA_VISIBLE_DEVICES unset for them, and asks torch for GPUs before `serve` begins.
+    """
     if not worker_group.get_resources_per_worker().get("GPU", 0):
         each(worker_group, _see_no_gpu, [()] * len(worker_group))
 
 
 def _see_no_gpu() -> None:
-    """Hide all GPUs, in a worker."""
+    """Hide all GPUs; runs in a worker."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def _meet_in_file(worker_group: Any, file: str, timeout_s: int) -> None:
-    """Make torch's process group through a new file; a single worker needs none."""
+    """Create torch's process group through a new file; nothing for a single worker."""
     size, gpus = len(worker_group), worker_group.get_resources_per_worker().get("GPU", 0)
     named = {"backend": "nccl" if gpus else "gloo", "size": size, "file": file}
     joining = [
@@ -115,19 +118,30 @@ def _meet_in_file(worker_group: Any, file: str, timeout_s: int) -> None:
 
 
 def _join(**arguments: Any) -> None:
-    """Join the process group, in a worker."""
+    """Join the process group; runs in a worker."""
     find_part("torch", "world").meet_in_file(**arguments)
 
 
 def _use_addresses(places: list[Place]) -> None:
-    """Set TensorFlow's addresses to those that were tested, in a worker."""
+    """Set the workers' addresses in TF_CONFIG to the tested ones; runs in a worker."""
     config = json.loads(os.environ["TF_CONFIG"])
     config["cluster"]["worker"] = connectivity.with_hosts(config["cluster"]["worker"], places)
     os.environ["TF_CONFIG"] = json.dumps(config)
 
 
 def connect(worker_group: Any, interface: str | None) -> list[Place]:
-    """Set the interface in every worker and test it; return the places, or raise Unreached."""
+    """Set and test the network interface of every worker.
+
+    Args:
+        worker_group: Ray Train's worker group.
+        interface: interface chosen by the user; None detects it on each host.
+
+    Returns:
+        Host, interface and address of every rank.
+
+    Raises:
+        Unreached: a worker has no such interface, or cannot connect to another worker.
+    """
     size = len(worker_group)
     rank_0 = ray.get(worker_group.execute_single_async(0, ray.util.get_node_ip_address))
     found = each(worker_group, _take_interface, [(rank_0, interface, size)] * size)
@@ -140,7 +154,7 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
 
 
 def each(worker_group: Any, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
-    """Call the function on rank r with arguments r; return the answers by rank."""
+    """Call `function(*arguments[r])` on every rank r and return the results by rank."""
     calls = [
         worker_group.execute_single_async(rank, function, *given)
         for rank, given in enumerate(arguments)
@@ -155,7 +169,11 @@ def _raise_problem(sentence: str | None) -> None:
 
 
 def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
-    """Find the interface, set it for Gloo and NCCL, and listen on it, in a worker."""
+    """Find the interface, set it for Gloo and NCCL, and listen on it; runs in a worker.
+
+    Returns:
+        The worker's address on the interface; a sentence if there is no such interface.
+    """
     is_named = bool(named or os.environ.get(VARIABLE))
     try:
         place = connectivity.place_of(rank_0, named)
@@ -173,5 +191,5 @@ def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
 
 
 def _close_listener() -> None:
-    """Close the socket, in a worker."""
+    """Close the socket of the test; runs in a worker."""
     _listeners.pop().close()

@@ -1,6 +1,6 @@
-"""Ray Train's trainer without the parts that our worker groups do not use, which saves seconds.
+"""Ray Train's trainer without parts that raybench does not use, which saves seconds per start.
 
-Also whether an actor's process answers, and the meaning of Ray's messages for a lost one.
+Also a check whether actors respond, and short messages in place of Ray's for lost processes.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ import ray
 
 
 def has_lost_one(actors: Iterable[Any], *, timeout_s: float) -> bool:
-    """Whether one of the actors has died, or does not answer for `timeout_s` seconds.
+    """Whether any of the actors has died or does not answer within `timeout_s` seconds.
 
     Ray takes many seconds to notice that a node has gone. A busy Train worker answers at once,
     because it trains in a thread. Every actor has the method `__ray_ready__`, which Ray's
@@ -35,17 +35,18 @@ MEANINGS = {
     "NodeDiedError": OUT_OF_REACH,
     "node was terminated unexpectedly": OUT_OF_REACH,
 }
-"""Message for a part of Ray's error text, which is all that Ray Train passes on, often in a
-paragraph of guesses. Other texts are shown as they are."""
+"""Messages by a substring of Ray's error message, which is all that Ray Train passes on and often
+contains a paragraph of guesses. Messages without such a substring are shown unchanged."""
 
 
 TRAIN_SWITCHES = {
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how soon a lost worker is noticed
-    # A group starts only if there is room: if another job has taken it since, wait in the queue.
+    # Groups start only if resources are free. If another job took them just before, give up soon
+    # and wait in raybench's queue.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a user's relative paths mean the same everywhere
-    # All of these watch runs that report to Train; ours report to the pool.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep the working directory, for the user's relative paths
+    # The following parts of Train watch runs that report to Train; our runs report to the pool.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "0",
@@ -53,16 +54,16 @@ TRAIN_SWITCHES = {
     "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
 }
-"""Environment of pool and workers; Ray ignores a variable that it does not know."""
+"""Environment variables of pool and workers; Ray ignores variables that it does not know."""
 UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
-"""Callbacks for Ray Data shards (our data is in memory), and for a placement group that outlives
-its controller (ours ends with the pool)."""
+"""Callbacks of Train for Ray Data shards (raybench does not use Ray Data), and for placement groups
+that outlive their controller (raybench's end with the pool)."""
 
 
 def plain_trainer() -> Any:
     """Return the base class of TorchTrainer and TensorflowTrainer, which imports no framework.
 
-    This is a developer API of Ray; the import path exists since Train V2.
+    The class is a developer API of Ray and exists since Train V2.
     """
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
@@ -70,10 +71,10 @@ def plain_trainer() -> Any:
 
 
 def without_unused_callbacks(trainer: Any) -> Any:
-    """Leave out the callbacks of Train that our worker groups do not use.
+    """Remove callbacks that raybench does not use from a trainer, and return the trainer.
 
-    Each starts an actor, which takes about two seconds of a core. If Ray's internals are not as
-    expected, the trainer is returned unchanged.
+    Each callback would start an actor, which takes about two seconds of CPU time. If Ray's
+    internals are not as expected, the trainer is returned unchanged.
     """
     create = getattr(trainer, "_create_default_callbacks", None)
     if create is not None:
@@ -84,7 +85,7 @@ def without_unused_callbacks(trainer: Any) -> Any:
 
 
 def controlled_here(trainer: Any) -> Any:
-    """Run Train's controller in this process, in the thread that calls `fit`.
+    """Make a trainer run Train's controller in the thread that calls `fit`; return the trainer.
 
     By default the controller is a separate actor, which takes 3 s to start and to repeat the
     imports of the pool. Its autoscaling request starts another actor, which imports Ray Data (1.2
@@ -106,8 +107,9 @@ def controlled_here(trainer: Any) -> Any:
 def end_workers(trainer: Any) -> None:
     """End all workers that a trainer has started, whether they respond or not.
 
-    Their processes end with their placement group, which returns their GPUs to Ray. Does nothing
-    for a trainer whose controller runs elsewhere; its workers are killed by their handles.
+    The worker processes end with their placement group, which also releases their GPUs in Ray. Does
+    nothing if the controller runs in a separate actor; the caller must kill such workers by their
+    handles.
     """
     for group in getattr(trainer, "raybench_groups", ()):
         group.end()
