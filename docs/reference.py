@@ -155,7 +155,7 @@ def search_table() -> str:
 
 
 def search_sentence() -> str:
-    """Return how much sooner than the best peer raybench is, over the tables."""
+    """Return how much faster raybench is than the fastest peer, over the tables."""
     cells = search_cells()
     ours, peers = list(TOOLS)[:2], list(TOOLS)[2:-1]
     ratios = []
@@ -166,8 +166,8 @@ def search_sentence() -> str:
         ratios.append(best / own["median"])
     return (
         textwrap.fill(
-            f"On {len(TABLES)} recorded trainings, raybench finds a configuration within 5 % of "
-            f"the best {min(ratios):.1f} to {max(ratios):.0f} times sooner than the best of "
+            f"On {len(TABLES)} recorded workloads, raybench finds a configuration within 5 % of "
+            f"the optimum {min(ratios):.1f} to {max(ratios):.0f} times faster than the fastest of "
             f"{len(peers)} other tools. {_misses(cells)}",
             width=100,
         )
@@ -180,8 +180,8 @@ def _misses(cells: dict[tuple[str, str], dict[str, float]]) -> str:
     never = {table: cells[tool, table]["never"] for table in TABLES if (tool, table) in cells}
     most = max(never, key=lambda table: never[table])
     return (
-        f"It fails most often on {TABLES[most]} ({100 * never[most]:.0f} % of the searches), where "
-        "single runs reach the target by luck."
+        f"It misses most often on the {TABLES[most]} data ({100 * never[most]:.0f} % of the "
+        "searches), where single runs reach the target by luck."
     )
 
 

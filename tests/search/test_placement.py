@@ -52,6 +52,18 @@ def options(batch: int, placer: Placer) -> list[Placement]:
     return placer.factors.of_values({"global_batch_size": batch})
 
 
+def test_a_measured_setup_is_predicted_by_its_own_steps_and_the_others_by_the_model() -> None:
+    """Kernels are chosen by shapes: one batch size may be slower than all others tell."""
+    model = StepTime()
+    slow = Placement("torch", 1, 64)
+    for place in PLACEMENTS:
+        seconds = 1000 * step_s(place) * (1.2 if place == slow else 1.0)
+        model.observe(place, "adam", steps=1000, seconds=seconds)
+    assert model.step_s(slow, "adam") == pytest.approx(1.2 * step_s(slow), rel=0.02)
+    beside = Placement("torch", 1, 48)
+    assert model.step_s(beside, "adam") == pytest.approx(step_s(beside), rel=0.1)
+
+
 def test_the_first_trials_measure_every_group_and_two_batches_per_framework() -> None:
     placer = Placer(Factors({}, PLACEMENTS))
     chosen = []

@@ -46,7 +46,7 @@ def zeros(size: int, *, repeat: int = 1) -> Dataset:
 class NoTraining:
     """A trainer that does nothing; tests override parts of it."""
 
-    metric, num_parameters, batch_statistics = ACCURACY, 1, False
+    metric, num_parameters, batch_statistics, flops_per_sample = ACCURACY, 1, False, None
 
     def warm_up(self, *steps: Step) -> None:
         pass

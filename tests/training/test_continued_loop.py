@@ -237,7 +237,8 @@ def recorded(batch_each: int, epochs: int) -> list[Recorded]:
     def of(world: ThreadWorld) -> Recorded:
         steps, _ = take_until(training_steps(spec, zeros(EPOCH), world), epochs * EPOCH)
         own = [1e-6 * np.count_nonzero(step.weights) for step in steps]
-        return Recording(spec, Exchanging(world, own), world).end(steps)  # type: ignore[arg-type]
+        trainer = Exchanging(world, own)
+        return Recording(spec, trainer, world, zeros(EPOCH)).end(steps)  # type: ignore[arg-type]
 
     return on_ranks(WORKERS, of)
 

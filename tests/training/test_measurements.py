@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from local import NoTraining
+from local import NoTraining, zeros
 
 from raybench.spec.run import RunSpec
 from raybench.training import memory
@@ -132,7 +132,8 @@ def test_the_load_is_that_of_the_gpu_and_of_the_time_asked_for(
 
 def test_a_worker_records_the_load_of_the_gpu_that_it_trains_on(driver: FakeNvml) -> None:
     world = SimpleNamespace(gpus=(1,), gather=lambda row: [row])
-    recording = Recording(RunSpec(record_steps=True), NoTraining(), world)  # type: ignore[arg-type]
+    spec = RunSpec(record_steps=True)
+    recording = Recording(spec, NoTraining(), world, zeros(8))  # type: ignore[arg-type]
     recording.begin()
     driver.samples += [(300, 20), (400, 40)]
     assert recording.end([])["gpu_utilization"] == pytest.approx(0.3)
