@@ -1,1 +1,1 @@
-"""The training loops: a framework lives in its own folder here and nowhere else."""
+"""The training loops. Each framework is imported only by the code in its own folder here."""

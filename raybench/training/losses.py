@@ -1,4 +1,4 @@
-"""Losses and metrics of each sample, in the operations of any framework."""
+"""Per-sample losses and metrics, for any framework."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
@@ -17,21 +17,21 @@ from raybench.spec.run import RunSpec
 Tensor = Any
 """A tensor of either framework."""
 BEST = 5
-"""Number of answers of which one must be correct for `correct_of_5`."""
+"""Number of top answers, one of which must be correct for `correct_of_5`."""
 
 
 class BaseLosses:
-    """Base class of a run's loss and metric; subclasses `Losses` provide the operations of a
-    framework.
+    """Base class of a run's loss and metric; each backend has a subclass `Losses`, which provides
+    the operations of the framework.
 
-    `_mean` averages the outputs of each sample to (N,); `_mean_of_counted` averages the tokens of
-    each sample that count, 0 if none does. The others return the shape of the labels: `_errors`
-    outputs - labels, with (N, 1) outputs as (N,); `_cross_entropy` that of each label; `_hits`
-    whether the label is among the `most` largest outputs.
+    `_mean` averages each sample's values to (N,); `_mean_of_counted` averages over each sample's
+    tokens whose label is not IGNORED (0 if there are none). The others return one value per label:
+    `_errors` is outputs - labels, where (N, 1) outputs fit (N,) labels; `_cross_entropy` the loss;
+    `_hits` whether the label is among the `most` largest outputs.
     """
 
     PREFIX: ClassVar[str]
-    """Prefix of the names of a workload's hooks: `torch` or `keras`."""
+    """Prefix of a workload's hooks, as in `torch_loss`: `torch` or `keras`."""
     _floats: Any
     _mean: Any
     _mean_of_counted: Any
@@ -52,7 +52,7 @@ class BaseLosses:
         """
         self._workload, self._scale, self._smoothing = workload, scale, smoothing
         self.metric = metric
-        """Metric that `values` are averaged for."""
+        """Metric that averages the `values`."""
         self._model_loss: Hook | None = None
 
     @classmethod
@@ -70,10 +70,10 @@ class BaseLosses:
         return cls(workload, metric, scale=on_device(scale), smoothing=spec.label_smoothing)
 
     def use_model_loss(self, model_loss: Hook | None) -> None:
-        """Use the loss of the model, for workloads without their own.
+        """Use the loss that the model was compiled with, for a workload without a loss hook.
 
         Raises:
-            UserError: `label_smoothing` is set, which such a loss does not use.
+            UserError: `label_smoothing` is set, which this loss would ignore.
         """
         if model_loss is not None:
             self._model_loss = model_loss
@@ -86,8 +86,8 @@ class BaseLosses:
         Args:
             outputs: Outputs of the model.
             labels: Labels of the samples.
-            mixed: Labels of the samples that these are mixed with, and the weights (N,) of the loss
-                by the own label and by the other label; empty if nothing is mixed.
+            mixed: With mixup, labels of the second sample in each mix, and weights (N,) of the
+                losses computed with `labels` and with these labels; otherwise empty.
         """
         losses = self.losses(outputs, labels, self._smoothing)
         if not mixed:
@@ -96,7 +96,7 @@ class BaseLosses:
         return own * losses + rest * self.losses(outputs, others, self._smoothing)
 
     def losses_and_values(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of each sample (N,) and what the metric averages (N,), both float32."""
+        """Return the loss of each sample (N,) and its value for the metric (N,), both float32."""
         losses = self.losses(outputs, labels)
         return losses, self.values(outputs, labels, losses)
 
@@ -137,7 +137,7 @@ class BaseLosses:
         return self._floats(values)
 
     def _of_samples(self, values: Tensor, labels: Tensor) -> Tensor:
-        """Return (N,) values of samples; values of tokens are averaged per sample."""
+        """Return one value per sample (N,); values of tokens are averaged over the sample."""
         return values if len(labels.shape) == 1 else self._mean_of_counted(values, labels)
 
 

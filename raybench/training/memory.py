@@ -1,10 +1,10 @@
 """Memory of a worker: peak usage, room for data, and freed memory that is kept for the next step.
 
-A step on a CPU allocates its activations and frees them again. By default glibc returns such memory
+A step on a CPU allocates its activations and frees them again. By default glibc returns this memory
 to the system at once, and the next step pays for a page fault on every page: 50 to 80 MB per step
-for `mnist_large`. In a thread other than the first of a process (Ray Train uses one) glibc cannot
-be reconfigured later, so `ENVIRONMENT` is set before a worker starts; other systems and allocators
-ignore it. Results do not depend on it.
+for `mnist_large`. glibc can only be reconfigured later in the first thread of a process, and Ray
+Train uses another, so `ENVIRONMENT` is set before a worker starts. Other systems and allocators
+ignore these variables. They do not change results.
 """
 
 import ctypes
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
-"""Written to RESET, sets the peak to the current usage (proc(5), since Linux 4.0)."""
+"""Value to write to RESET to set the peak to the current usage (proc(5), since Linux 4.0)."""
 
 
 def reset_peak() -> bool:
-    """Reset the peak; return whether the system supports it."""
+    """Reset the peak memory of this process; return whether the system supports that."""
     try:
         RESET.write_text(RESET_PEAK)
     except OSError as error:
@@ -49,15 +49,16 @@ def peak_bytes() -> int | None:
 
 
 class Memory:
-    """Memory of a worker's tensors: here of the whole process; backends have a subclass for
-    GPUs."""
+    """Measures the memory of a worker's tensors: here that of the whole process. The backends have
+    a subclass for GPUs."""
 
     def __init__(self) -> None:
         self._highest = 0
         self._reset()
 
     def begin(self) -> int | None:
-        """Start a new peak; return the bytes in use now, or None if a peak cannot be reset."""
+        """Start measuring a new peak; return the bytes in use now, or None if the system cannot
+        reset the peak."""
         self._highest = max(self._highest, self.peak() or 0)
         used = self._in_use()
         return used if self._reset() else None
@@ -67,7 +68,7 @@ class Memory:
         return peak_bytes()
 
     def highest(self) -> int | None:
-        """Return the peak in bytes since this object was made, or None if unknown."""
+        """Return the peak in bytes since this object was created, or None if unknown."""
         peak = self.peak()
         return None if peak is None else max(self._highest, peak)
 
@@ -75,23 +76,24 @@ class Memory:
         return reset_peak()
 
     def _in_use(self) -> int:
-        """Return the bytes in use, without freed memory that is kept."""
+        """Return the bytes in use, without freed memory that the allocator keeps."""
         give_back()
         return int(psutil.Process().memory_info().rss)
 
 
 FREE_BYTES = 2**29
-"""Bytes that an evaluation pass may always take, however little a training pass takes."""
+"""Bytes that an evaluation pass may take even if a training pass takes less."""
 NOISE_BYTES = 2**24
-"""Bytes that a pass may seem to take besides its samples: work space of kernels, pages of the
+"""Bytes that a measured pass may take apart from its samples: workspace of kernels, pages of the
 process."""
 BYTES_OF_A_PARAMETER = 12
-"""Bytes per parameter that stay after a step: gradient and two optimizer states in float32."""
+"""Bytes per parameter that stay allocated after a step: gradient and two optimizer states, each in
+float32."""
 
 
 def fitting_batch(few: int, most: int, taken: int, room: int) -> int:
-    """Return the largest batch size, `few` doubled repeatedly and at most `most`, that needs at
-    most `room` bytes if `few` samples need `taken` bytes."""
+    """Return the largest batch size that fits into `room` bytes if `few` samples take `taken`
+    bytes: `few`, doubled any number of times, and at most `most`."""
     room, taken, size = max(room, FREE_BYTES), max(taken - NOISE_BYTES, 0), few
     while size < most and taken * min(2 * size, most) <= room * few:
         size = min(2 * size, most)
@@ -99,11 +101,11 @@ def fitting_batch(few: int, most: int, taken: int, room: int) -> int:
 
 
 SHARE = 0.5
-"""Share of the free memory that all samples of a run may take."""
+"""Share of the free memory that all samples of a run may take on a CPU."""
 SHARE_OF_GPU = 0.2
-"""Share of a GPU's free memory that all samples may take. Gradients, optimizer state and
-activations follow, and a batch that runs out of memory because of the data would count as one that
-does not fit."""
+"""Share of a GPU's free memory that all samples of a run may take. The rest is for gradients,
+optimizer state and activations, which are allocated later; a batch size that ran out of memory
+because of the data would be taken for one that does not fit."""
 MAX_VALUES = 2**25
 """Largest number of values that enter or leave a model in one evaluation pass."""
 
@@ -114,14 +116,14 @@ def num_bytes(split: Split) -> int:
 
 
 class Room:
-    """Memory for the samples of a run, from which the splits take their parts in turn."""
+    """Memory for the samples of a run, which the splits reserve one after another."""
 
     def __init__(self, free_bytes: int, *, is_gpu: bool = False) -> None:
-        """`free_bytes` is the free memory before any split is loaded."""
+        """Create room; `free_bytes` is the free memory before any split is loaded."""
         self._left = (SHARE_OF_GPU if is_gpu else SHARE) * free_bytes
 
     def reserve(self, split: Split) -> bool:
-        """Return whether a split fits whole, and reserve its memory if so."""
+        """Return whether a whole split fits, and reserve its memory if so."""
         wanted = num_bytes(split)
         if wanted > self._left:
             return False
@@ -130,10 +132,11 @@ class Room:
 
 
 def evaluation_batch(spec: RunSpec, dataset: Dataset, most: int) -> int:
-    """Return the largest evaluation batch size: `most`, or less for large samples.
+    """Return an upper limit for the evaluation batch size: `most`, or less for large samples, but
+    at least the batch size of training, which is known to fit.
 
-    At least the batch size of training, which is known to fit. The memory between inputs and
-    outputs is measured by the warm-up (`base.BaseTrainer.warm_up`).
+    The limit accounts only for inputs and outputs; `base.BaseTrainer.warm_up` measures the memory
+    of what lies between and may lower it.
     """
     shapes = parts(sample_shape(dataset.train.inputs))
     values = sum(math.prod(shape) for shape in shapes)
@@ -143,17 +146,17 @@ def evaluation_batch(spec: RunSpec, dataset: Dataset, most: int) -> int:
 
 
 KEPT_BYTES = 2**30
-"""Bytes of freed memory that are kept; smaller tensors are not mapped separately."""
+"""Bytes of freed memory that glibc keeps; smaller tensors are not allocated by mmap."""
 ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
     "MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES),
-    # Further arenas come in pieces of 64 MB, and an empty piece is returned to the system.
+    # Other arenas consist of pieces of 64 MB, and an empty piece is returned to the system.
     "MALLOC_ARENA_MAX": "1",
 }
 
 
 def give_back() -> None:
-    """Return all freed memory to the system, for others to use between runs."""
+    """Return all freed memory to the system, so that other processes can use it between runs."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,6 +1,6 @@
-"""Check of a model on a few samples before its first run in a worker, for both frameworks.
+"""Check a model on a few samples before its first run in a worker, for both frameworks.
 
-Also the check that all workers build the same model.
+Also check that all workers build the same model.
 """
 
 import json
@@ -29,8 +29,8 @@ Array = npt.NDArray[Any]
 BATCH_TOLERANCE = 1e-2
 """Relative difference of outputs that rounding may cause between a large and a small batch."""
 NUM_SAMPLES = 8
-"""Training samples of a check, or the batch per worker if that is smaller, but at least 2: enough
-for batch normalization, and no more memory than training takes."""
+"""Most training samples of a check. A smaller batch per worker is used instead, to need no more
+memory than training does, but at least 2 samples, which batch normalization needs."""
 TIMEOUT_S = 300.0
 """Timeout of a check in seconds."""
 _checked: set[str] = set()
@@ -43,14 +43,14 @@ def check_start(
     """Check on a worker that a run can train its model.
 
     Builds a second model and passes a few samples of the real data through model, loss, metric and
-    backward pass; once per process and model. Shipped workloads, and those given by layers, are
-    known to work. Rank 0 checks for all.
+    backward pass, once per process and model. Workloads given by layers, such as the shipped ones,
+    are known to work and are not checked. Only rank 0 checks.
 
     Returns:
-        Warnings, in sentences.
+        Warnings, one sentence each.
 
     Raises:
-        UserError: The model or the library's optimizer cannot train; `details` holds the traceback.
+        UserError: The model or a library's optimizer cannot train; `details` has the traceback.
     """
     if isinstance(workload, OwnLoop) or world.rank:
         return []
@@ -86,25 +86,25 @@ def check_start(
 
 
 class BaseModelCheck:
-    """Base class of the check of a model; each backend has a subclass `ModelCheck`."""
+    """Base class of a model's check; each backend has a subclass `ModelCheck`."""
 
     framework: ClassVar[str]
     model_words: ClassVar[str]
-    """Name of the models in sentences."""
+    """What messages call the models: `torch` or `Keras`."""
     module: Any
-    """The framework's `model`."""
+    """The backend's module `model`."""
     builder: ClassVar[str]
-    """Method of the workload that returns a `model_type`, which sentences call `type_words`."""
+    """Method of the workload that must return a `model_type`, in messages `type_words`."""
     model_type: ClassVar[Any]
     type_words: ClassVar[str]
 
     _check_model: Any
-    """Raises UserError for a model that cannot be trained; uses the loss that the model brings."""
+    """Method: raise UserError for a model that cannot be trained; adopt a Keras model's loss."""
     _tensors: Any
-    """Returns model, inputs and labels as in training."""
+    """Method: return the model, and inputs and labels as tensors, as in training."""
     _forward: Any
     _refused_kind: Any
-    """Returns the kind of outputs that are not a floating point tensor; None for valid ones."""
+    """Method: return the type of outputs that are no floating-point tensor; None for valid ones."""
     _gradients: Any
     _array: Any
 
@@ -123,10 +123,10 @@ class BaseModelCheck:
         self.losses = self.module.Losses(workload, metric, smoothing=smoothing)
 
     def run(self, inputs: Batch, labels: Array) -> list[str]:
-        """Build the model and take a batch through it, the loss, the metric and the backward pass.
+        """Build the model and pass a batch through model, loss, metric and backward pass.
 
         Returns:
-            Warnings, in sentences.
+            Warnings, one sentence each.
 
         Raises:
             UserError: The model cannot be trained.
@@ -163,7 +163,8 @@ class BaseModelCheck:
         return UserError(f"Workload {self.workload.name}: {what}", ErrorCode.INVALID_MODEL)
 
     def _build(self) -> Any:
-        """Return a model with trainable parameters, all of known sizes."""
+        """Build the model; raise UserError if it has another type, no trainable parameters or
+        parameters without a shape."""
         with self._users_code(f"{self.builder} failed"):
             model = self.module.build_model(self.workload, seed=0)
         if not isinstance(model, self.model_type):
@@ -195,8 +196,8 @@ class BaseModelCheck:
         return outputs
 
     def _check_outputs(self, outputs: Array, labels: Array) -> None:
-        """Raise UserError for outputs that are not finite or, without hooks for them, of a wrong
-        shape."""
+        """Raise UserError for outputs that are not finite or, if a loss or metric of raybench
+        takes them, have the wrong shape."""
         wanted = self._wanted_shapes(labels)
         if self._is_default() and outputs.shape not in wanted:
             raise self._error(
@@ -254,8 +255,8 @@ class BaseModelCheck:
             raise self._error(f"{what} returns NaN or infinite values before any training.")
 
     def _check_gradients(self, gradients: dict[str, Array | None]) -> list[str]:
-        """Return a warning for parameters without a gradient; raise UserError if all lack one or
-        one is not finite."""
+        """Return a warning for parameters without a gradient; raise UserError if no parameter has a
+        gradient or a gradient is not finite."""
         unused = [name for name, gradient in gradients.items() if gradient is None]
         if len(unused) == len(gradients):
             raise self._error(
@@ -291,22 +292,22 @@ class BaseModelCheck:
 
 
 DIFFERENT = "Workers build different models: "
-"""Start of the error message, by which the fault of a run is recognized."""
+"""Start of the error message, by which `cluster.protocol.fault_of` recognizes the error."""
 Shapes = Sequence[tuple[str, Sequence[int]]]
 """Name and shape of each parameter of a model, in order."""
 
 
 def builds_user_models(spec: RunSpec, workload: Workload) -> bool:
-    """Return whether several workers of a run each build a model by user code."""
+    """Return whether a run has several processes that each build the model by user code."""
     is_known = isinstance(workload, LayerWorkload | NamedWorkload)
     return spec.num_workers > spec.replicas_per_process and not is_known
 
 
 def check_workers(workload: Workload, own: Shapes, world: DistributedContext) -> None:
-    """Raise UserError on all ranks if one of them has built a model of other shapes, whose
-    gradients could not be summed.
+    """Raise UserError on all ranks if their models have different parameter shapes, so that
+    gradients could not be summed. Collective: all ranks must call it.
 
-    Names may differ: Keras counts the layers of a process.
+    Names may differ, because Keras numbers the layers of a process.
     """
     shapes = json.dumps([shape for _, shape in own]).encode()
     if len({row[0] for row in world.gather([float(zlib.crc32(shapes))])}) > 1:

@@ -1,9 +1,9 @@
 """Equations and settings of the optimizers, for both frameworks.
 
 w is a weight, g its gradient, lr the learning rate, wd the weight decay, t the number of steps.
-Biases and norm parameters (ndim <= 1) get neither weight decay nor trust ratio: with a ratio, a
-bias that starts at 0 would hardly change. m, v, m_hat and v_hat are those of Adam. Classes of torch
-and Keras are used where they compute these equations: torch's Adam, RAdam and SGD.
+m, v, m_hat and v_hat are Adam's moments. Biases and norm parameters (ndim <= 1) have neither weight
+decay nor a trust ratio, because with a ratio a bias that starts at 0 would hardly change. Classes
+of torch are used where they compute exactly these equations: AdamW, RAdam and SGD.
 
 `adam`, `adamw` (Kingma, Ba 2014, arXiv:1412.6980, Algorithm 1; decoupled decay: 1711.05101)
 
@@ -11,7 +11,7 @@ and Keras are used where they compute these equations: torch's Adam, RAdam and S
     v <- beta2 v + (1 - beta2) g^2          v_hat = v / (1 - beta2^t)
     w <- (1 - lr wd) w - lr m_hat / (sqrt(v_hat) + epsilon)
 
-keras.optimizers.Adam adds epsilon to sqrt(v), which makes it 32 times larger at the first step.
+keras.optimizers.Adam adds epsilon to sqrt(v): at the first step it counts 32 times as much.
 
 `radam` (Liu et al. 2019, arXiv:1908.03265, Algorithm 2)
 
@@ -21,7 +21,7 @@ keras.optimizers.Adam adds epsilon to sqrt(v), which makes it 32 times larger at
         r_t^2 = (rho_t - 4)(rho_t - 2) rho_inf / ((rho_inf - 4)(rho_inf - 2) rho_t)
     otherwise:  w <- w - lr m_hat
 
-The threshold 5 (4 in the paper) and the place of epsilon are those of the authors' code and of
+The threshold of 5 (in the paper 4) and the position of epsilon are taken from the authors' code and
 torch.optim.RAdam.
 
 `lars` (You, Gitman, Ginsburg 2017, arXiv:1708.03888)
@@ -29,23 +29,23 @@ torch.optim.RAdam.
     ratio = trust_coefficient |w| / (|g| + wd |w|), 1 where |w| or the denominator is 0
     b <- momentum b + ratio (g + wd w);  w <- w - lr b
 
-The paper (Algorithm 1) puts lr inside the buffer. The two agree under a constant rate; here the
-current rate scales the whole buffer, as in torch.optim.SGD, so a drop of the rate acts at once.
+The paper (Algorithm 1) multiplies by lr inside the buffer b. With a constant rate both agree; here
+lr scales the whole buffer, as in torch.optim.SGD, so a drop of the rate takes effect at once.
 
 `lamb` (You et al. 2019, arXiv:1904.00962, Algorithm 2), norms not clamped
 
     u = m_hat / (sqrt(v_hat) + epsilon) + wd w
     w <- w - lr (|w| / |u|) u, the ratio 1 where |w| or |u| is 0
 
-keras.optimizers.Lamb adapts biases, and has its weight decay outside the ratio.
+keras.optimizers.Lamb applies the ratio to biases too, and the weight decay outside the ratio.
 
 `sgd`, as torch.optim.SGD
 
     b <- momentum b + g + wd w
     w <- w - lr b                           (with `nesterov`: lr (g + wd w + momentum b))
 
-keras.optimizers.SGD keeps lr inside its buffer: after the rate has changed, its next steps still
-carry the old one. Its weight decay is decoupled.
+keras.optimizers.SGD multiplies by lr inside the buffer, so that after a change of the rate the next
+steps still contain the old rate. Its weight decay is decoupled.
 
 `muon` (Jordan et al. 2024, kellerjordan.github.io/posts/muon; scale: arXiv:2502.16982, equation 4)
 
@@ -55,8 +55,8 @@ carry the old one. Its weight decay is decoupled.
 
 This applies to the matrices between inputs and head, with convolutions flattened. All other
 parameters (embeddings, the head, biases, norms) take AdamW steps. The scale makes the update of a
-matrix as large as one of AdamW, so that one rate and one weight decay serve both. torch.optim.Muon
-takes only matrices, and keras.optimizers.Muon leaves convolutions to Adam.
+matrix as large as one of AdamW, so that one rate and one weight decay suit both. torch.optim.Muon
+accepts only matrices, and keras.optimizers.Muon leaves convolutions to Adam.
 """
 
 from collections.abc import Callable
@@ -74,8 +74,8 @@ from raybench.spec.run import RunSpec
 
 
 def settings_of(spec: RunSpec) -> dict[str, Any]:
-    """Return the arguments of `build_optimizer` besides name and model: the settings that the
-    optimizer reads, learning rate, weight decay and options."""
+    """Return the keyword arguments of `build_optimizer` for a run: the settings that the optimizer
+    has, learning rate, weight decay and options."""
     own = {name: getattr(spec, name) for name in DEFAULTS.get(spec.optimizer, ())}
     found = {name: value for name, value in own.items() if value is not None}
     found |= {name: getattr(spec, name) for name in ("learning_rate", "weight_decay")}
@@ -83,12 +83,12 @@ def settings_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def construct(name: str, package: str, base: type, *first: Any, **given: Any) -> Any:
-    """Return an optimizer of a library's class, such as `torch:SGD`.
+    """Create an optimizer from a class of a library, such as `torch:SGD`.
 
     Args:
-        name: Class, with its module unless that is `package`.
+        name: Framework and class; the class with its module unless that is `package`.
         package: Module of the library's optimizers.
-        base: Class from which optimizers derive.
+        base: Base class of the library's optimizers.
         *first: Positional arguments before the settings.
         **given: `learning_rate`, `weight_decay` and `options` of the run.
 
@@ -135,17 +135,18 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
 
 
 NO_MATRICES = ("embed", "position", "depthwise")
-"""Words in the names of layers and weights that are tables, or depthwise filters."""
+"""Parts of the names of layers and weights that Muon does not orthogonalize: lookup tables and
+depthwise filters."""
 NUM_STEPS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Newton-Schulz coefficients of Jordan et al. 2024: they raise small singular values fastest and
-leave all between 0.7 and 1.2, which is as good as 1."""
+"""Newton-Schulz coefficients of Jordan et al. 2024: they increase small singular values fastest and
+bring all of them between 0.7 and 1.2, which trains as well as 1."""
 SMALLEST_NORM = 1e-7
 WIDE = 2
-"""Ratio of columns to rows above which the steps use the products of the rows: 0.4 of the time at a
-ratio of 9 (3 x 3 filters)."""
+"""Ratio of columns to rows above which `newton_schulz` iterates on the matrix of row products: this
+takes 0.4 times as long at a ratio of 9 (3 x 3 filters)."""
 ADAMW_RMS = 0.2
-"""Root mean square of an AdamW update, to which Muon scales its own."""
+"""Root mean square of a typical AdamW update; Muon scales its updates to the same."""
 Matrix = Any
 """A matrix of either framework."""
 
@@ -153,14 +154,15 @@ Matrix = Any
 def newton_schulz(
     matrix: Matrix, products_of: Callable[[Matrix], Matrix], polynomial: Callable[[Matrix], Matrix]
 ) -> Matrix:
-    """Return a matrix with its singular values near 1.
+    """Return the matrix with its singular values moved near 1.
 
-    For a wide matrix, each step changes only the products of its rows, which need no columns.
+    For a wide matrix, the steps work on the small square matrix of the products of its rows, and
+    the wide matrix is multiplied only once, at the end.
 
     Args:
         matrix: Matrix of norm 1 with at most as many rows as columns.
-        products_of: Multiplies a matrix with its transpose.
-        polynomial: Polynomial of the products by which a step multiplies.
+        products_of: Function that multiplies a matrix by its transpose.
+        polynomial: Function of these products, by whose result a step multiplies the matrix.
     """
     if matrix.shape[1] <= WIDE * matrix.shape[0]:
         for _ in range(NUM_STEPS):

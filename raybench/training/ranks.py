@@ -1,7 +1,7 @@
 """Positions of the ranks in a user's training loop, and whether the ranks can still synchronize.
 
-A rank that waits for the others cannot report it. Each worker watches its loop from a second thread
-(`own.OwnTrainer`) and compares its position with those of the other ranks.
+A loop that waits for other ranks cannot say so. Therefore each worker watches its loop from another
+thread (`own.OwnTrainer`) and has its position compared with those of the other ranks.
 """
 
 import enum
@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 STUCK_S = 5.0
-"""Seconds after which an exchange that another rank has not begun counts as stuck."""
+"""Seconds after which a collective counts as stuck if another rank has not begun it."""
 
 
 class Call(enum.IntEnum):
@@ -21,7 +21,7 @@ class Call(enum.IntEnum):
 
     @property
     def words(self) -> str:
-        """The call as named in sentences."""
+        """Name of the call in messages."""
         return ("run.training()", "the end of run.training()", "run.report")[self - 1]
 
 
@@ -31,13 +31,14 @@ class Position:
 
     rank: int
     num_calls: int
-    """Synchronizing calls that this rank has reached, including the one where it waits."""
+    """Number of synchronizing calls (`Call`) that this rank has reached, including the call at
+    which it waits."""
     waits_at: Call | None = None
-    """Call at which it waits for the other ranks; None while it runs."""
+    """Call at which this rank waits for the other ranks; None while it runs."""
     is_training: bool = False
-    """Whether it is inside `run.training()`."""
+    """Whether this rank is inside `run.training()`."""
     left: str | None = None
-    """How it left the loop; None while it is in the loop."""
+    """How this rank left the loop, such as `returned`; None while it is in the loop."""
     num_exchanges: int | None = None
     """Collectives of the loop, such as DDP's, that this rank has begun since the last synchronizing
     call; None if unknown."""
@@ -48,7 +49,7 @@ class Position:
 
     @property
     def words(self) -> str:
-        """The position as described in sentences."""
+        """Description of the position in messages."""
         where = f" ({self.place})" if self.place else ""
         if self.left is not None:
             return f"rank {self.rank} has left the loop ({self.left})"
@@ -59,12 +60,12 @@ class Position:
 
     @property
     def num_met(self) -> int:
-        """Synchronizing calls that this rank has completed."""
+        """Number of synchronizing calls that this rank has completed."""
         return self.num_calls - (self.waits_at is not None)
 
     def lacks(self, other: "Position") -> bool:
-        """Return whether `other` waits in an exchange that this rank has not begun."""
-        if self.num_met != other.num_met:  # one position is older than the last call
+        """Return whether `other` is stuck in a collective that this rank has not begun."""
+        if self.num_met != other.num_met:  # one position is out of date
             return False
         if self.num_exchanges is None or other.num_exchanges is None:
             return False
@@ -72,11 +73,12 @@ class Position:
 
 
 def parting(positions: Collection[Position]) -> str | None:
-    """Return a sentence if some ranks can never synchronize again, otherwise None.
+    """Return a sentence that names two ranks that can never synchronize again; None if there are
+    none.
 
-    Slowness is not enough: rank 0 may evaluate for an hour while the others wait. Reported are
-    states that cannot resolve, however old the positions are: a rank that waits for one that has
-    left, and an exchange that lacks a rank waiting at a call.
+    Waiting long is no error, since rank 0 may evaluate for an hour while the others wait. An error
+    is only what cannot resolve, even if the positions are out of date: a rank waits for one that
+    has left the loop, or is stuck in a collective while another rank waits at a `Call`.
     """
     for one in positions:
         for other in positions:
@@ -99,8 +101,8 @@ def parting(positions: Collection[Position]) -> str | None:
 
 
 def mismatch(calls: Sequence[Call]) -> str | None:
-    """Return a sentence if the ranks, in order, have synchronized at different calls, otherwise
-    None."""
+    """Return a sentence if the ranks have synchronized at different calls, otherwise None; `calls`
+    holds the call of each rank."""
     if len(set(calls)) == 1:
         return None
     first = calls[0]

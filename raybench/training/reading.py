@@ -1,4 +1,4 @@
-"""Reading, augmentation and prefetching of the samples of a split, for any backend."""
+"""Read, augment and prefetch the samples of a split, for any backend."""
 
 import importlib
 from collections import deque
@@ -24,13 +24,13 @@ Made = TypeVar("Made")
 
 
 class Prefetch:
-    """Prepares up to `depth` batches ahead of training; with 0, each on request.
+    """Prepares up to `depth` batches ahead of training; with a depth of 0, each on request.
 
     `readers` threads build batches in parallel; batches are yielded in order. With one thread the
-    code that reads the data needs no locks. Threads, not processes: numpy releases the interpreter
-    lock on large arrays. Prefetching starts with the first batch of an evaluation interval and is
-    drained at its end, so no batch is prepared outside training time, and none is in flight when a
-    run stops, is saved or resumes.
+    code that reads the data needs no locks. Threads are enough, since numpy releases the GIL on
+    large arrays. Prefetching starts with the first batch of an evaluation interval and is drained
+    at the end of the interval, so no batch is prepared outside training time, and none is in flight
+    when a run stops, is saved or resumes.
     """
 
     def __init__(self, depth: int, readers: int = 1) -> None:
@@ -38,7 +38,8 @@ class Prefetch:
         self._pool = ThreadPoolExecutor(max(1, readers), "raybench-prefetch") if depth else None
 
     def each(self, make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-        """Yield `make(item)` for all items; an error of one is raised in its place."""
+        """Yield `make(item)` for all items, in order; an error is raised at the turn of its
+        item."""
         if self._pool is None:
             yield from map(make, items)
             return
@@ -50,7 +51,7 @@ class Prefetch:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        finally:  # training ended with an error
+        finally:  # batches are left if training ended with an error
             for batch in waiting:
                 batch.cancel()
 
@@ -61,25 +62,27 @@ class Prefetch:
 
 
 AHEAD = 2
-"""Smallest number of batches that are augmented ahead."""
+"""Smallest depth of prefetching if samples are augmented."""
 Read = Callable[[Rows], Batch]
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of some rows."""
+    """Samples at some rows of a split, in memory."""
 
     inputs: Batch
     labels: Array
     mixed: tuple[Array, Array, Array] | None = None
-    """Labels of the samples that these are mixed with, and the weights of the loss by the own label
-    and by the other label: their mixing shares, each times the weight of its sample."""
+    """With mixup: labels of the second sample mixed into each sample, and weights of the losses
+    computed with `labels` and with these labels. A weight is the sample's share in the mix, times
+    its weight in `Split.weights` if the split has any."""
 
 
 class Reader:
-    """Reads and augments samples of a split; safe to use from any number of threads.
+    """Reads and augments samples of a split.
 
-    `OnDemand` samples are read by one thread at a time.
+    May be called from several threads; `prefetch` and `training_reader` see to it that `OnDemand`
+    inputs are read by only one thread at a time.
     """
 
     def __init__(
@@ -89,13 +92,13 @@ class Reader:
         self._read, self._augmenter = read or split.read, augmenter
 
     def prefetch(self, number: int) -> Prefetch:
-        """Return a `Prefetch` of depth `number` (at least AHEAD with augmentation), with `number`
-        threads, or one thread if samples are only read on demand."""
+        """Return a `Prefetch` of depth `number` (with augmentation at least AHEAD) with `number`
+        threads, or with one thread if samples are read on demand without augmentation."""
         depth = max(number, AHEAD) if self._augmenter else number
         return Prefetch(depth, number if self._augmenter or not self.split.is_on_demand else 1)
 
     def read(self, rows: Rows, rounds: Rows | None = None) -> Samples:
-        """Return the samples at `rows`, in that order; `rounds` (see `Step.rounds`) keys
+        """Return the samples at `rows`, in this order; `rounds` (see `Step.rounds`) seeds their
         augmentation."""
         inputs, labels = self._read(rows), self.split.labels[rows]
         if self._augmenter is None:
@@ -114,13 +117,14 @@ class Reader:
 
 
 class BaseInMemoryBatches:
-    """Inputs and labels on the device, from which a batch is indexed; backends have a subclass."""
+    """Inputs and labels on the device, of which batches are selected by index; each backend has a
+    subclass."""
 
     _noise_like: Any
-    """Returns random pixels or numbers in the shape of an input array."""
+    """Method that returns random pixels or numbers in the shape of an input tensor."""
 
     def __init__(self, inputs: Any, labels: Any, *, mixed: bool = False) -> None:
-        """`mixed`: mix each sample with itself, to warm up training on mixed samples."""
+        """With `mixed`, mix each sample with itself, to warm up for training on mixed samples."""
         self._inputs, self._labels, self._is_mixed = inputs, labels, mixed
         self._waited_s = 0.0
 
@@ -131,7 +135,7 @@ class BaseInMemoryBatches:
             yield self._cut(inputs, labels, slice(start, start + size))
 
     def noise(self, num_rows: int) -> Self:
-        """Return random inputs with the first labels, as throw-away data of the same kind."""
+        """Return batches of random inputs with the first `num_rows` labels, for the warm-up."""
         inputs, labels = self._cut(self._inputs, self._labels, slice(num_rows))
         return type(self)(each(inputs, self._noise_like), labels, mixed=self._is_mixed)
 
@@ -147,16 +151,17 @@ class BaseInMemoryBatches:
 
 
 class BaseOnDemandBatches:
-    """Inputs that are read on demand, `prefetch` batches ahead; backends have a subclass."""
+    """Inputs read batch by batch, `prefetch` batches ahead; each backend has a subclass."""
 
     in_memory: Any
+    """The backend's subclass of `BaseInMemoryBatches`."""
     _sent: Any
-    """Converts an array to a tensor for `_on_device`."""
+    """Method that converts an array to a tensor for `_on_device`."""
     _on_device: Any
-    """Moves a tensor to the device."""
+    """Method that moves a tensor to the device."""
 
     def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:
-        """`mixed`: whether the reader mixes samples."""
+        """`mixed` says whether the reader mixes samples."""
         self._reader, self._is_mixed = reader, mixed
         self._prefetch = reader.prefetch(prefetch)
         self._waited_s = 0.0
@@ -169,9 +174,9 @@ class BaseOnDemandBatches:
             yield each(inputs, self._on_device), self._on_device(labels)
 
     def noise(self, num_rows: int) -> Any:
-        """Return random inputs with the first labels, in memory.
+        """Return in-memory batches of random inputs with the first `num_rows` labels.
 
-        Integer inputs repeat the first sample, as random ones might exceed a vocabulary.
+        Integer inputs repeat the first sample, because random integers might exceed a vocabulary.
         """
         split = self._reader.split
         labels = split.labels[:num_rows].copy()
@@ -218,7 +223,7 @@ def _one_at_a_time(read: Read) -> Read:
 
 
 def mixes(spec: RunSpec) -> bool:
-    """Return whether training samples are mixed with others."""
+    """Return whether training samples are mixed with each other (mixup)."""
     return any(isinstance(one, Mixup) for one in spec.augment)
 
 

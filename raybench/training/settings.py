@@ -1,5 +1,5 @@
-"""Process state that a training loop may change: settings, restored when its run ends, and signal
-handlers, which are ignored.
+"""Process state that a user's training loop may change: settings, which are restored when its run
+ends, and signal handlers, which are not installed.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 from raybench.training.base import find_part
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]
-"""Getter and setter of a setting of the process."""
+"""Getter and setter of a process-wide setting."""
 
 
 def attribute(owner: Any, name: str) -> Setting:
@@ -45,13 +45,13 @@ PROCESS_SETTINGS: tuple[Setting, ...] = (
         lambda method: multiprocessing.set_start_method(method or None, force=True),
     ),
 )
-"""Settings that a loop may change and that the next trial inherits. Random states are not among
-them: each run is seeded."""
+"""Settings that a loop may change and that the next run in the process would inherit. Random states
+are not included, since each run is seeded."""
 
 
 @contextlib.contextmanager
 def settings_kept() -> Iterator[None]:
-    """Restore the settings of the process, and of imported frameworks, when a run ends."""
+    """Context manager: restore the settings of the process and of imported frameworks on exit."""
     settings = list(PROCESS_SETTINGS)
     for framework in ("torch", "tensorflow"):
         if framework in sys.modules:
@@ -67,7 +67,7 @@ def settings_kept() -> Iterator[None]:
 
 
 def _read(setting: Setting) -> Any:
-    """Return a setting's value; None if it has none or its library refuses to read it."""
+    """Return a setting's value; None if the setting is missing or its library cannot read it."""
     try:
         return setting[0]()
     except (AttributeError, OSError, RuntimeError):
@@ -75,16 +75,18 @@ def _read(setting: Setting) -> Any:
 
 
 _ignored_signals: dict[str, None] = {}
-"""Names of the signals whose handlers were ignored since the last `signals_note`."""
+"""Names of the signals for which loops have set handlers since the last `signals_note`, in
+order."""
 
 
 @contextlib.contextmanager
 def signal_handlers_ignored() -> Iterator[None]:
-    """Make `signal.signal` do nothing outside the main thread, where it would raise.
+    """Context manager: make `signal.signal` do nothing outside the main thread, where it would
+    raise.
 
-    Loops for preemptible machines set handlers; they run in a thread that no signal reaches, and
-    raybench stops runs at their reports. Enter before the loop's module is imported, which may
-    import the function by name.
+    Loops for preemptible machines set handlers. Here the loops run in a thread that no signal
+    reaches, and raybench stops runs at their reports. Enter the context before importing the loop's
+    module, as the module may import the function by name.
     """
     original = signal.signal
 

@@ -1,4 +1,4 @@
-"""The steps of a run: samples of each worker, their weights and the learning rate."""
+"""The optimizer steps of a run: each worker's samples, their weights and the learning rate."""
 
 import math
 from collections.abc import Iterator
@@ -16,14 +16,15 @@ from raybench.training.reading import mixes
 def training_steps(
     spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> Iterator[tuple[Step, int]]:
-    """Yield this worker's steps without end, each with the number of samples of all workers in it.
+    """Yield this worker's steps forever, each with the number of samples of all workers in it.
 
-    Starts after `samples` samples of all workers, at the end of a step.
+    A resumed run starts after the `samples` samples that all workers have trained on so far, which
+    must be the end of a step.
     """
     schedule = build_schedule(spec, dataset.num_train_samples)
     num_rows = len(dataset.train)
     frozen = frozen_samples(spec, dataset.num_train_samples)
-    # A mixed sample also has part of the other sample's weight, which comes with its labels.
+    # The weight of a mixed sample depends on both of its samples, see `reading.Samples.mixed`.
     sample_weights = None if mixes(spec) else dataset.train.weights
     least = _min_batch(spec)
     epoch, first = divmod(samples, dataset.num_train_samples)
@@ -48,7 +49,8 @@ def training_steps(
 
 
 def _min_batch(spec: RunSpec) -> int:
-    """Return the smallest global batch: batch normalization fails on a worker with one sample."""
+    """Return the smallest global batch: two samples per worker, since batch normalization fails on
+    one."""
     return 2 * spec.num_workers if spec.batch_size_per_worker > 1 else 1
 
 
@@ -64,11 +66,11 @@ def make_step(
 ) -> Step:
     """Cut this worker's share of a global batch into passes of the per-worker batch size.
 
-    If the batch includes the remainder of an epoch, passes are one or two samples larger. A share
-    that does not fill its passes is padded with weight 0 (at most one sample per pass), and an
-    empty share becomes one sample of weight 0, so that every rank takes part in every gradient
-    exchange. Replicas in one process have the shares of as many workers, padded to one size and
-    side by side in a pass, the first replica first.
+    If the remainder of an epoch was added to the batch, passes are one or two samples larger. A
+    share that does not fill its passes is padded with samples of weight 0 (at most one per pass),
+    and an empty share becomes one sample of weight 0, so that every rank takes part in every
+    gradient exchange. Each replica in the process gets the share of one worker; the shares are
+    padded to the same size and lie side by side in a pass, the first replica's first.
 
     Args:
         spec: The run spec.
@@ -76,7 +78,7 @@ def make_step(
         world: The workers of the group.
         learning_rate: Learning rate of the step.
         sample_weights: Weights of all samples of the training split.
-        rounds: (samples,) rounds of the batch, see `Step.rounds`.
+        rounds: (samples,) augmentation rounds of the samples, see `Step.rounds`.
         is_frozen: Whether only the head is trained.
     """
     shares = _shares(spec, batch, world)
@@ -85,7 +87,8 @@ def make_step(
     width = max(1, math.ceil(longest / passes))
 
     def laid_out(of_batch: np.ndarray) -> np.ndarray:
-        """Return (passes, samples of all replicas), padded with 0."""
+        """Return per-sample values of the batch as (passes, samples of all replicas), padded with
+        0."""
         rows = np.zeros((len(shares), passes * width), of_batch.dtype)
         for row, share in zip(rows, _shares(spec, of_batch, world), strict=True):
             row[: len(share)] = share
@@ -105,7 +108,7 @@ def make_step(
 
 
 def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> list[np.ndarray]:
-    """Return the share of each replica of this process in a batch."""
+    """Return the part of `of_batch` that belongs to each replica of this process."""
     replicas = spec.replicas_per_process
     first, every = world.rank * replicas, world.num_workers * replicas
     return [worker_share(of_batch, rank=first + one, num_workers=every) for one in range(replicas)]
@@ -114,10 +117,10 @@ def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> l
 def warm_up_steps(
     spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> list[Step]:
-    """Return a full-size step and, on GPUs, one of the size of the last batch of an epoch if that
-    differs; also unfrozen copies if they start frozen.
+    """Return one step for each shape to warm up: a full-size step and, on GPUs, a step as large as
+    the last batch of an epoch if that differs; each also unfrozen if training starts frozen.
 
-    A GPU picks its kernels for every shape (cuDNN benchmarking); a CPU needs only one.
+    A GPU picks kernels anew for every shape (cuDNN benchmarking); on a CPU one shape is enough.
     """
     found = [warm_up_step(spec, dataset, world, samples)]
     *_, last = batches(
@@ -139,10 +142,10 @@ def warm_up_step(
     *,
     num_samples: int | None = None,
 ) -> Step:
-    """Return a step over the first rows, full-size unless `num_samples` is given; warm-up uses only
+    """Return a step on the first rows, full-size unless `num_samples` is given; warm-up uses only
     its shape.
 
-    It is frozen if the step after `samples` samples of all workers is.
+    The step is frozen if training is frozen after `samples` samples of all workers.
     """
     size = min(num_samples or spec.global_batch_size, dataset.num_train_samples)
     batch = np.arange(size) % len(dataset.train)
@@ -152,7 +155,8 @@ def warm_up_step(
 
 
 def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:
-    """Return whole steps with at least `wanted` samples in all, and the number of samples."""
+    """Take whole steps until they have at least `wanted` samples of all workers; return the steps
+    and the number of these samples."""
     chunk: list[Step] = []
     seen = 0
     while seen < wanted:
@@ -163,7 +167,8 @@ def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Ste
 
 
 def frozen_samples(spec: RunSpec, samples_per_epoch: int) -> float:
-    """Return the number of training samples with a frozen backbone; infinite for `all`."""
+    """Return the number of samples that a run trains on with a frozen backbone; infinite for
+    `frozen_epochs: all`."""
     if spec.frozen_epochs == "all":
         return math.inf
     return spec.frozen_epochs * samples_per_epoch
