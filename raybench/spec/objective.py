@@ -35,31 +35,32 @@ class Objective(Document):
     """Metric, target and budget of a run."""
 
     kind: Annotated[Literal["time_to_target", "best_at_budget"], BeforeValidator(_kind)] = TIME
-    """Kind of objective: fewest training seconds to the target (`time_to_target`), or best metric
-    within `max_train_seconds` (`best_at_budget`)."""
+    """What a search optimizes: the training seconds to the target (`time_to_target`), or the metric
+    after at most `max_train_seconds` (`best_at_budget`)."""
     metric: str | None = None
     """Metric on the validation split: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
-    mean_absolute_error, or the workload's own; by default the metric of the task."""
+    mean_absolute_error, or the workload's own metric; by default the usual metric of the task."""
     direction: Direction | None = None
-    """Whether higher (`max`) or lower (`min`) is better; only needed for metrics that your own
-    training loop reports."""
-    is_share: bool | None = None
-    """Whether the metric lies in 0..1 and is shown in percent; only needed for metrics that your
+    """Whether higher (`max`) or lower (`min`) values are better; only needed for metrics that your
     own training loop reports."""
+    is_share: bool | None = None
+    """Whether the metric lies between 0 and 1 and is shown in percent; only needed for metrics that
+    your own training loop reports."""
     metric_pattern: str | None = None
-    """Regular expression for the output of a command, whose first group is the metric:
-    `accuracy=([0-9.]+)`. Groups named `train_s`, `samples` and `test` are also read. By default the
-    output is lines of JSON."""
+    """Regular expression that finds the metric in the output of a command, as its first group:
+    `accuracy=([0-9.]+)`. Groups named `train_s`, `samples` and `test` are also read. By default,
+    the command must print lines of JSON."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """Value of the metric to reach; an accuracy is a fraction: 0.98, not 98. In a search, reference
-    runs set `auto`."""
+    """Value of the metric to reach; an accuracy is a fraction: 0.98, not 98. In a search, `auto`
+    lets reference runs set the target."""
     baseline_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Metric of a constant prediction; by default computed from the labels."""
     hold: Annotated[PositiveInt, Field(le=1000)] = 1
-    """Consecutive evaluations that must reach the target; the time of the first one counts."""
+    """Number of consecutive evaluations that must reach the target; the time of the first of them
+    counts."""
     max_train_seconds: PositiveFloat = 60.0
-    """Maximum training seconds; the run ends at the next evaluation. In a search, a reference run
-    sets `auto`."""
+    """Maximum training seconds; a run ends at its first evaluation after them. In a search, `auto`
+    lets a reference run set this limit."""
 
     @field_validator("metric_pattern")
     @classmethod
@@ -82,14 +83,14 @@ class Objective(Document):
 
     @property
     def judged_by(self) -> Metric:
-        """The metric as far as it is known without the workload; by default accuracy."""
+        """The metric as defined by this objective's keys; accuracy if `metric` is not set."""
         if self.metric is None:
             return ACCURACY
         return named_metric(self.metric, self.direction or "max", is_share=bool(self.is_share))
 
 
 def _problem_of_share(metric: Metric, target: float | None) -> str | None:
-    """Return why a share cannot reach the target; None if it can."""
+    """Return why the target is impossible for a metric in 0..1; None if it is possible."""
     if not metric.is_share or target is None or 0 < target <= 1:
         return None
     return (
@@ -99,7 +100,7 @@ def _problem_of_share(metric: Metric, target: float | None) -> str | None:
 
 
 def naming(metric: Metric) -> dict[str, object]:
-    """Return the keys of an objective that describe a metric."""
+    """Return the keys of an objective that describe a metric: name, direction and is_share."""
     is_share = None if metric.name in METRICS else metric.is_share
     return {"metric": metric.name, "direction": metric.direction, "is_share": is_share}
 
@@ -110,13 +111,14 @@ def resolved(
     """Return the objective with its metric, direction and baseline value set.
 
     Args:
-        objective: Objective of the file.
+        objective: Objective as given in the file.
         task: Task of the dataset.
-        own: Metric of the workload, if it has one.
-        baseline_value: Metric of a constant prediction, from the labels.
+        own: Metric that the workload defines, if any.
+        baseline_value: Metric of a constant prediction, computed from the labels.
 
     Raises:
-        UserError: The task does not have the metric, or the baseline reaches the target.
+        UserError: The metric does not exist for the task, keys contradict the metric, or a constant
+            prediction already reaches the target.
     """
     metric = find_metric(objective.metric, task=task, own=own)
     is_max, target = metric.direction == "max", objective.target
@@ -154,7 +156,8 @@ def time_to_target(
     hold: int = 1,
     metric: Metric = ACCURACY,
 ) -> float | None:
-    """Return the training seconds of the first of `hold` consecutive evaluations at the target.
+    """Return the training seconds to the first of `hold` consecutive evaluations that reach the
+    target.
 
     Args:
         values: Metric of each evaluation of a run, in order.
@@ -179,8 +182,8 @@ class StopRule:
 
     Args:
         objective: Objective of the run.
-        values: Metric of the evaluations before the run was resumed.
-        train_seconds: Training seconds until these evaluations.
+        values: Metric of each evaluation before a resumed run was interrupted.
+        train_seconds: Training seconds until each of these evaluations.
     """
 
     def __init__(
@@ -196,7 +199,13 @@ class StopRule:
     def update(
         self, *, value: float, train_s: float, finished: bool
     ) -> Literal["target", "max_train_seconds", "epochs"] | None:
-        """Add an evaluation; return the reason to stop, if any. `finished`: all epochs are done."""
+        """Add an evaluation and return the reason to stop, or None to continue.
+
+        Args:
+            value: Metric of the evaluation.
+            train_s: Training seconds until the evaluation.
+            finished: Whether all epochs are done.
+        """
         self._values.append(value)
         self._seconds.append(train_s)
         if self._objective.kind == TIME and self.time_to_target_s is not None:
@@ -207,7 +216,8 @@ class StopRule:
 
     @property
     def time_to_target_s(self) -> float | None:
-        """Training seconds to the target; None if there is no target or it is not reached."""
+        """Training seconds to the target; None if there is no target, or if it was not reached
+        within `max_train_seconds`."""
         target, hold = self._objective.target, self._objective.hold
         if target is None:
             return None
@@ -218,10 +228,10 @@ class StopRule:
 
     @property
     def best_value(self) -> float | None:
-        """Metric of the run so far; None before the first evaluation.
+        """Metric by which the run is judged so far; None before the first evaluation.
 
-        It is the best value. With `best_at_budget` it is the last value within the budget, whose
-        weights are kept: the best of several evaluations is biased upward.
+        This is the best value, or with `best_at_budget` the last value within the budget: the
+        weights of that evaluation are kept, and the best of several would be biased upward.
         """
         if self._objective.kind != BUDGET:
             return self._metric.best(self._values)
@@ -231,16 +241,17 @@ class StopRule:
 
 
 MISS_WEIGHT = 2.0
-"""Score of the worst miss above log(max_train_seconds)."""
+"""Score of the worst possible run that misses the target, above log(max_train_seconds)."""
 MIN_SECONDS = 1e-3
 """Lower bound of times in a score, in seconds, because log(0) is undefined."""
 MOST_UNKNOWN = 20.0
-"""Worst `shortfall` if the baseline is unknown: the shortfall of a value of 240 million."""
+"""Worst `shortfall` if the baseline is unknown, which a value of 240 million reaches."""
 BEST_OF_MANY = 3.0
-"""Standard errors of an automatic target above the baseline if a test split checks the winner: the
-best evaluation of a search on pure noise is 2.5 to 4 above."""
+"""Minimum distance of an automatic target from the baseline, in standard errors, if the winner is
+checked on a test split. In a search on pure noise, the best evaluation is 2.5 to 4 above."""
 BEST_OF_ALL = 4.0
-"""Standard errors of an automatic target above the baseline without a test split."""
+"""Minimum distance of an automatic target from the baseline, in standard errors, if there is no
+test split."""
 ONE_SIDED = 1.645
 """Standard errors above the baseline that chance exceeds in 5 % of cases."""
 _FREQUENCIES, _MEAN = "always answering how frequent classes are", "always answering the mean"
@@ -253,19 +264,21 @@ GUESSES = {
     "rmse": _MEAN,
     "r2": _MEAN,
 }
-"""Constant prediction behind the baseline of a metric, for a sentence."""
+"""Words for the constant prediction whose metric is the baseline, by metric."""
 PART_OF_GAP = 0.01
-"""A point, for metrics that are not shares, as a fraction of the gap to the baseline."""
+"""Negligible difference of a metric that is not a share, as a fraction of its gap to the
+baseline."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Metric of the best constant prediction on a split, with a bound on the improvement by chance.
+    """Metric of the best constant prediction on a split, and how far chance can improve on it.
 
-    All runs share the rows of the split, so new seeds do not reduce this effect. Predictions that
-    deviate from the baseline by d can gain, by chance, z standard errors (proportional to d) and
-    lose a term in d squared, so the gain is at most `z**2 * square`. If deviating costs nothing, as
-    with equally frequent classes, the bound is `z * error` (binomial).
+    All runs are evaluated on the same rows, so repeating runs with new seeds does not average this
+    chance out. Predictions that deviate by d from the constant one gain at most z standard errors
+    (proportional to d) by chance and lose a term in d squared, so the gain is at most
+    `z**2 * square`. If deviating costs nothing, as with equally frequent classes, the bound is
+    `z * error` (binomial).
     """
 
     value: float
@@ -273,13 +286,14 @@ class Baseline:
     error: float | None = None
     """Standard error over the rows, if the metric is a proportion."""
     square: float | None = None
-    """Factor of the bound above; None if unknown, or if it does not bound the gain."""
+    """`square` of the bound above; None if unknown, or if this bound does not hold."""
     level: float | None = None
-    """Metric according to the training labels, if classes may be equally frequent: which class is
-    the most frequent among the rows is then due to chance."""
+    """Metric of the constant prediction on the training labels. It replaces `value` in the bound if
+    classes may be equally frequent, because chance then decides which one leads in the split."""
 
     def beyond(self, metric: Metric, errors: float = ONE_SIDED) -> float | None:
-        """Return the bound for pure noise at the given number of standard errors."""
+        """Return the best metric that chance alone may reach, at this number of standard errors;
+        None if unknown."""
         known = [] if self.error is None else [errors * self.error]
         known += [] if self.square is None else [errors**2 * self.square]
         if not known:
@@ -306,16 +320,17 @@ def search_score(
 ) -> float:
     """Return the score of a run, which the search minimizes.
 
-    With `time_to_target`, it is log T if the target is reached within `max_train_seconds`, else
-    log T_max + 2 min(1, gap(target, best) / gap(target, baseline)): every run that reaches the
-    target beats every run that does not, and runs that do not are still ordered. With
-    `best_at_budget`, it is `shortfall`.
+    With `time_to_target`, the score is log T if the target is reached within `max_train_seconds`,
+    else log T_max + 2 min(1, gap(target, best) / gap(target, baseline)). So every run that reaches
+    the target beats every run that does not, and runs that miss the target are still ordered. With
+    `best_at_budget`, the score is `shortfall`.
 
     Args:
         objective: Objective of the run.
-        time_to_target_s: Training seconds to the target; None if it is not reached.
-        best_value: Best metric; None (no evaluation, out of memory, NaN) has the worst score.
-        baseline_value: Baseline if the objective has none; None if unknown.
+        time_to_target_s: Training seconds to the target; None if the target is not reached.
+        best_value: Best metric; None (no evaluation, out of memory, NaN) gives the worst score.
+        baseline_value: Metric of a constant prediction, used if the objective does not set it;
+            None if unknown.
     """
     metric = objective.judged_by
     if objective.baseline_value is not None:
@@ -331,14 +346,14 @@ def search_score(
     width = _gap_to_baseline(metric, objective.target, baseline_value)
     missing = metric.gap(objective.target, best_value) / width
     if baseline_value is None and not metric.is_share:
-        missing = 1.0 - 1.0 / (1.0 + max(missing, 0.0))  # what is as bad as can be is unknown
-    # The curve may touch the target without holding it: still a miss, so never below 0.
+        missing = 1.0 - 1.0 / (1.0 + max(missing, 0.0))  # the worst possible value is unknown
+    # A run that reached the target but did not hold it is a miss too, so never below 0.
     return ceiling + MISS_WEIGHT * min(max(missing, 0.0), 1.0)
 
 
 def _gap_to_baseline(metric: Metric, target: float, baseline_value: float | None) -> float:
-    """Return the gap between baseline and target. If the baseline is unknown, use the worst share,
-    or 0 for other metrics."""
+    """Return the gap between baseline and target. An unknown baseline is taken to be the worst
+    value of a share (0 or 1), or 0 for other metrics."""
     if baseline_value is None and not metric.is_share:
         return abs(target) or 1.0
     if baseline_value is None:
@@ -347,12 +362,12 @@ def _gap_to_baseline(metric: Metric, target: float, baseline_value: float | None
 
 
 def shortfall(metric: Metric, value: float | None, baseline_value: float | None) -> float:
-    """Return a value as a score to minimize; None has the worst score.
+    """Convert a metric's value to a score to minimize; None gets the worst score.
 
-    A share scores its distance to the best share, 1 or 0. Other metrics score the value, negated if
-    higher is better, up to about twice the baseline, as a diverged loss carries no information. If
-    the baseline is unknown, they score the asinh of the value, which is about the logarithm of a
-    large one, up to 20.
+    For a share, the score is the distance to the best share, 1 or 0. For other metrics, it is the
+    value, negated if higher is better, and cut off at about twice the baseline, because how far a
+    loss diverged carries no information. If the baseline is unknown, it is the asinh of the value
+    (about the logarithm of a large value), cut off at 20.
     """
     worst = 1.0 if metric.is_share else MOST_UNKNOWN
     if baseline_value is not None and not metric.is_share:
@@ -373,7 +388,7 @@ def worst_score(objective: Objective, *, baseline_value: float | None = None) ->
 
 
 def baseline_value_of(objective: Objective, num_classes: int | None) -> float | None:
-    """Return the baseline value of an objective; by default 1 / classes for accuracy, else None."""
+    """Return an objective's baseline value; if not set, 1 / classes for accuracy, else None."""
     if objective.baseline_value is not None or objective.judged_by != ACCURACY or not num_classes:
         return objective.baseline_value
     return 1.0 / num_classes
@@ -382,9 +397,10 @@ def baseline_value_of(objective: Objective, num_classes: int | None) -> float | 
 def small_difference(
     metric: Metric, value: float, baseline_value: float | None, *, points: float = 0.01
 ) -> float:
-    """Return a negligible difference of a metric near `value`: `points`, if it is a share.
+    """Return a negligible difference of a metric near `value`.
 
-    For other metrics it is 1 % of the gap to the baseline, or of `value` if that is unknown.
+    For a share this is `points` (0.01: one percentage point), for other metrics 1 % of the gap to
+    the baseline, or of `value` if the baseline is unknown.
     """
     if metric.is_share:
         return points
