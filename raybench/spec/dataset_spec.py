@@ -1,4 +1,4 @@
-"""Training data (`dataset` of a file) and augmentations of its samples (`augment`)."""
+"""Training data (`dataset` in a file) and augmentations of training samples (`augment`)."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -28,7 +28,7 @@ DatasetName = Literal[
 FILES: tuple[str, ...] = ("image_folder", "csv", "parquet", "text", "npz", "huggingface")
 """Datasets that are read from `path`."""
 LIBRARY_SETS: tuple[str, ...] = ("keras", "torchvision")
-"""Datasets of a library, named by `set`, that are already on this machine."""
+"""Libraries whose datasets, named by `set`, can be used if they are already on this machine."""
 TABLES: tuple[str, ...] = ("csv", "parquet", "huggingface")
 NEEDS_LABEL: tuple[str, ...] = ("csv", "parquet")
 
@@ -40,9 +40,10 @@ Part = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
 
 
 def with_whole_paths(content: Any) -> Any:
-    """Return the content of a file with existing paths of data and weights as absolute paths.
+    """Return the content of a file in which existing paths of data and weights are absolute.
 
-    Relative paths start at the folder of the command; workers run in other folders.
+    Relative paths are relative to the folder in which the command runs, but workers run in other
+    folders.
     """
     if isinstance(content, list):
         return [with_whole_paths(one) for one in content]
@@ -68,71 +69,76 @@ class DatasetSpec(Document):
     """Training data, and how much of it to use."""
 
     name: DatasetName = "digits"
-    """Dataset; `digits` needs no download, `workload` calls the workload's `load_dataset`."""
+    """Kind of dataset. `digits` needs no download; `workload` calls the workload's
+    `load_dataset`."""
     path: str | None = None
-    """File or folder of `image_folder`, `csv`, `parquet`, `text`, `npz` and `huggingface`; for
-    `keras` and `torchvision` the folder with the datasets of the library (by default its own)."""
+    """File or folder with the data of `image_folder`, `csv`, `parquet`, `text`, `npz` or
+    `huggingface`; for `keras` and `torchvision`, the folder with the library's datasets (by default
+    the library's own folder)."""
     set: str | None = None
-    """Name of a dataset of `keras` (`cifar10`) or `torchvision` (`CIFAR10`)."""
+    """Name of a dataset in `keras` (such as `cifar10`) or `torchvision` (such as `CIFAR10`)."""
     task: Task | None = None
     """Learning task; by default inferred from the labels."""
     label: str | list[str] | None = None
-    """Column (key, array) of the labels; several columns of numbers form a vector."""
+    """Column (or key, or array) with the labels; several numeric columns form a vector."""
     columns: list[str] | None = None
-    """Input columns (keys, arrays); by default all columns without another use."""
+    """Input columns (or keys, or arrays); by default all columns that have no other use."""
     categories: list[str] | None = None
     """Input columns that are categorical even if they hold numbers, such as codes."""
     decimal: DecimalMark | None = None
-    """Decimal mark of numbers that may also have thousands separators (1,200 or 2.100), if no other
-    column decides; the other mark separates thousands."""
+    """Decimal mark in columns where it is ambiguous (1,200 or 2.100); by default, other columns
+    decide. The other mark separates thousands."""
     dates: DateOrder | None = None
-    """Order of ambiguous dates (01/02/2017), if no other column decides."""
+    """Order of day, month and year in columns where it is ambiguous (01/02/2017); by default, other
+    columns decide."""
     image: str | None = None
-    """Column of images: their bytes, or paths relative to the folder of the file."""
+    """Column with images: their bytes, or paths relative to the folder of the file."""
     text: str | None = None
-    """Column of texts."""
+    """Column with text."""
     tokens: Literal["words", "characters", "bytes"] = "words"
-    """Tokens of a text: words of the training split, its characters, or bytes."""
+    """Tokens into which text is split: words or characters of the training split, or bytes."""
     vocabulary_size: Annotated[int, Field(ge=4)] = 20_000
-    """Maximum number of distinct tokens, the most frequent ones; all others share one id."""
+    """Maximum number of distinct tokens. The most frequent ones are kept; all others share one
+    id."""
     sequence_length: PositiveInt = 128
-    """Tokens per sample: longer texts are truncated, shorter ones padded."""
+    """Tokens per sample: longer samples are truncated, shorter ones padded."""
     image_size: PositiveInt | None = None
     """Height and width in pixels to which images are scaled; by default their own size."""
     resize: Literal["stretch", "crop"] = "stretch"
-    """Method that makes images square: `stretch` distorts them, `crop` keeps their center."""
+    """How images are made square: `stretch` distorts them, `crop` keeps the center."""
     channels: Literal[1, 3] | None = None
-    """Channels of images from files, 1 (gray) or 3 (RGB); by default as in the first images."""
+    """Channels of images from files, 1 (gray) or 3 (RGB); by default those of the first images."""
     white: PositiveFloat | None = None
-    """Value of white in images with more than 8 bits per channel; by default the smallest of 1,
-    255, 1023, 4095, 16383 and 65535 that the first images do not exceed."""
+    """Pixel value of white in images with more than 8 bits per channel; by default the smallest of
+    1, 255, 1023, 4095, 16383 and 65535 that no pixel of the first images exceeds."""
     weight: str | None = None
-    """Column (array) of sample weights in the training loss, scaled to mean 1."""
+    """Column (or array) with the samples' weights in the training loss, scaled to mean 1."""
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
     """Class weights in the training loss: equal total weight for all classes (`balanced`), or a
     weight per class name; scaled to mean 1 over the training samples."""
     repeat: PositiveInt = 1
-    """Repetitions of the training split per epoch (study 5 used 1, 4 and 8)."""
+    """Repetitions of the training split per epoch."""
     limit: PositiveInt | None = None
-    """Maximum number of training samples, before `repeat`; by default all."""
+    """Maximum number of training samples, before `repeat`; by default, all are used."""
     validation_size: Part | None = None
     """Number or fraction of samples held out for validation; by default the dataset's own split."""
     test_size: Part | Literal["none"] | None = None
     """Number or fraction of samples held out to test the winners, if the dataset has no test split;
     by default as many as for validation. `none` holds out nothing and skips the test."""
     split_by: str | dict[Literal["time", "group"], str] | None = None
-    """Column that determines the splits instead of random sampling: a column of dates (or numbers,
-    as `{time: year}`) holds out the latest rows; `{group: patient}` keeps the rows of a group in
-    one split."""
+    """Column that determines the splits instead of random sampling. With a column of dates, or of
+    numbers as in `{time: year}`, the latest rows are held out; `{group: patient}` keeps all rows of
+    a group in the same split."""
     split_seed: Seed = 0
     """Seed of the splits, the same for every run of a study."""
     shape: list[PositiveInt] = [28, 28, 1]
     """Height, width and channels of `synthetic` images."""
     num_classes: PositiveInt = 10
-    """Number of classes of `synthetic` labels; tokens of a language model; numbers in a label of a
-    regression."""
+    """Number of classes of `synthetic` labels; for a language model, the number of distinct tokens;
+    for a regression, the number of values in a label."""
     num_samples: PositiveInt = 4096
-    """Number of `synthetic` training samples; validation and test have a quarter each."""
+    """Number of `synthetic` training samples; the validation and test splits each have a quarter of
+    this number by default."""
 
     @model_validator(mode="before")
     @classmethod
@@ -143,7 +149,7 @@ class DatasetSpec(Document):
     @field_validator("class_weights", mode="before")
     @classmethod
     def _names_of_classes(cls, value: Any) -> Any:
-        """Convert classes that YAML reads as numbers to text."""
+        """Convert names of classes that YAML reads as numbers to strings."""
         return {str(key): one for key, one in value.items()} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
@@ -182,11 +188,11 @@ class Flip(Document):
 
 
 class RandomResizedCrop(Document):
-    """Crop at random and rescale to the old size (Szegedy et al. 2015, arXiv 1409.4842)."""
+    """Crop at random and rescale to the original size (Szegedy et al. 2015, arXiv 1409.4842)."""
 
     kind: Literal["random_resized_crop"]
     min_area: Fraction = 0.08
-    """Minimum fraction of the area of the image; the maximum is 1."""
+    """Minimum area of the crop, as a fraction of the image; the maximum is 1."""
     max_ratio: Annotated[float, Field(ge=1)] = 4 / 3
     """Maximum aspect ratio of the crop, in either direction."""
 
@@ -196,11 +202,13 @@ class Cutout(Document):
 
     kind: Literal["cutout"]
     size: Fraction = 0.5
-    """Side of the square as a fraction of the shorter side; it may extend over the edge."""
+    """Side of the square as a fraction of the image's shorter side; the square may extend over the
+    edge."""
 
 
 class Mixup(Document):
-    """Mix each sample and its loss with another (Zhang et al. 2018, arXiv 1710.09412)."""
+    """Mix each sample and its loss with those of another sample (Zhang et al. 2018,
+    arXiv 1710.09412)."""
 
     kind: Literal["mixup"]
     alpha: PositiveFloat = 0.2
@@ -216,7 +224,7 @@ class ColorJitter(Document):
     contrast: Share = 0.4
     """Maximum relative change of the distance from the mean gray."""
     saturation: Share = 0.4
-    """Maximum relative change of the distance from the gray of the pixel; for RGB only."""
+    """Maximum relative change of the distance from the pixel's own gray; for RGB only."""
 
 
 OF_KIND: dict[str, type[Document]] = {
@@ -232,7 +240,8 @@ KINDS: tuple[str, ...] = tuple(OF_KIND)
 
 
 def _one_form(content: Any) -> Any:
-    """Convert `flip` and `{random_crop: {padding: 4}}` to mappings with the key `kind`.
+    """Convert the short forms `flip` and `{random_crop: {padding: 4}}` to mappings with the key
+    `kind`.
 
     Raises:
         ValueError: The kind or a key is unknown.

@@ -1,4 +1,7 @@
-"""The search space: parses and checks `space:` of a file, and enumerates its values."""
+"""The search space: parses and checks `space` of a search-space file, and enumerates its values.
+
+Each searched key has a dimension: a list of values, a range, or cases that depend on other keys.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +27,7 @@ NOT_SEARCHED = (
     "workload",
 )
 SEARCHABLE = tuple(key for key in RunSpec.model_fields if key not in NOT_SEARCHED)
-"""Run-spec keys that may be searched, or named in a condition."""
+"""Run-spec keys that may be searched, or used in a condition (`when`)."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Powers:
     high: int
 
     def values(self) -> tuple[int, ...]:
-        """Return all of them, ascending."""
+        """Return all powers of two in the range, ascending."""
         lowest, highest = math.ceil(math.log2(self.low)), math.floor(math.log2(self.high))
         return tuple(2**exponent for exponent in range(lowest, highest + 1))
 
@@ -62,13 +65,15 @@ Simple = Choices | Range | Powers
 
 @dataclass(frozen=True)
 class Case:
-    """Dimension that applies if every key in `when` has one of its values."""
+    """A dimension, and the condition under which it applies: every key in `when` has one of the
+    values listed for it."""
 
     when: tuple[tuple[str, tuple[Any, ...]], ...]
     dimension: Simple
 
     def holds(self, values: dict[str, Any]) -> bool:
-        """Whether the case applies to `values`; missing keys have the default of the run spec."""
+        """Whether the case applies to `values`; keys that are missing there have the defaults of a
+        run spec."""
         return all(
             is_one_of(key, values.get(key, _DEFAULTS.get(key)), allowed)
             for key, allowed in self.when
@@ -81,12 +86,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Cases:
-    """Dimension that depends on other keys; exactly one case applies."""
+    """Dimension that depends on other keys; exactly one case applies to a configuration."""
 
     cases: tuple[Case, ...]
 
     def choose(self, values: dict[str, Any]) -> Case:
-        """Return the case that applies to all fixed and chosen values; see `known_values`."""
+        """Return the case that applies to these values of all keys (see `known_values`)."""
         for case in self.cases:
             if case.holds(values):
                 return case
@@ -110,13 +115,16 @@ _DEFAULTS: dict[str, Any] = {key: RunSpec.model_fields[key].default for key in S
 def is_one_of(key: str, value: Any, values: Sequence[Any]) -> bool:
     """Return whether the value of a key is among `values`.
 
-    For settings below OPEN, whose type is unknown, 1, 1.0 and true differ.
+    In settings under OPEN, such as `model.NAME`, whose type is unknown, 1, 1.0 and true differ.
     """
     return is_among(value, values) if is_open(key) else value in values
 
 
 def lies_in(key: str, dimension: "Dimension", value: Any, known: dict[str, Any]) -> bool:
-    """Return whether a value lies in the dimension of its key; for `known` see `known_values`."""
+    """Return whether a value lies in the dimension of its key.
+
+    `known` has the values of all keys (see `known_values`), which decide between cases.
+    """
     if isinstance(dimension, Cases):
         cases = [case for case in dimension.cases if case.holds(known)]
         return any(lies_in(key, case.dimension, value, known) for case in cases)
@@ -127,12 +135,13 @@ def lies_in(key: str, dimension: "Dimension", value: Any, known: dict[str, Any])
 
 
 def known_values(fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the value of every run-spec key: chosen, else fixed, else the default."""
+    """Return a value for every run-spec key: that in `values`, else in `fixed`, else the
+    default."""
     return _DEFAULTS | flat(fixed) | values
 
 
 def possible_values(dimension: Dimension) -> list[Any]:
-    """Return all values of a discrete dimension, or the bounds of a range."""
+    """Return all values of a dimension; only the bounds for a range; those of all cases."""
     if isinstance(dimension, Choices):
         return list(dimension.values)
     if isinstance(dimension, Powers):
@@ -151,9 +160,9 @@ def values_of(key: str, space: Space, fixed: dict[str, Any]) -> list[Any]:
 def combinations(
     space: Space, fixed: dict[str, Any], keys: Iterable[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of values of `keys` and of the keys that these depend on.
+    """Yield all combinations of values of `keys` and of the keys in the conditions of `keys`.
 
-    A range counts as its bounds; a key that is not searched has its single value.
+    A range contributes only its bounds, and a key that is not searched its fixed or default value.
     """
     wanted = set(keys)
     for key in reversed(space):  # a dimension only depends on keys above it
@@ -173,15 +182,15 @@ def _combine(space: Space, keys: list[str], chosen: dict[str, Any]) -> Iterator[
 
 
 def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int | None:
-    """Return the number of distinct configurations; None if a range makes it infinite.
+    """Return the number of distinct configurations; None if there is a range of real numbers.
 
-    Conditions may also depend on the `fixed` keys.
+    Conditions may also depend on `fixed` keys.
     """
     cases = [one for one in space.values() if isinstance(one, Cases)]
     conditions = set().union(*(one.keys() for one in cases))
     total = 0
     for chosen in combinations(space, fixed or {}, conditions):
-        # Keys in conditions have one value here; the numbers of the others multiply.
+        # Keys in conditions have one value here; multiply the numbers of values of all other keys.
         rest = [resolve(one, chosen) for key, one in space.items() if key not in chosen]
         if any(isinstance(one, Range) and not one.is_integer for one in rest):
             return None
@@ -190,19 +199,23 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
 
 
 def resolve(dimension: Dimension, known: dict[str, Any]) -> Simple:
-    """Return the dimension, or its case for the `known` values (see `known_values`)."""
+    """Return a dimension without cases: itself, or that of the case that applies.
+
+    `known` has the values of all keys (see `known_values`).
+    """
     return dimension.choose(known).dimension if isinstance(dimension, Cases) else dimension
 
 
 NEAR = 0.05
-"""Fraction of a range, from its end, that counts as the end."""
+"""A value within this fraction of a range's length from an end counts as at that end."""
 
 
 def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
-    """Return "upper" or "lower" if the value of `key` is within NEAR of that end of its range,
+    """Return "upper" or "lower" if the value of `key` is near that end of its range (within NEAR),
     otherwise None.
 
-    Lists have no ends, and a lower bound of 0 (powers and integers: 1) does not count as one.
+    Lists have no ends. A lower bound of 0 (1 for integers and powers of two) does not count as an
+    end.
     """
     found, value = at_run(dimension, spec), value_of(spec, key)
     if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
@@ -217,34 +230,34 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
 
 
 def at_run(dimension: Dimension, spec: RunSpec) -> Simple:
-    """Return the dimension, or its case for the values of a run."""
+    """Return a dimension without cases: itself, or that of the case that applies to a run."""
     known = {one: getattr(spec, one) for one in SEARCHABLE}
     return resolve(dimension, known | flat({one: getattr(spec, one) for one in OPEN}))
 
 
 def every_value(dimension: Simple) -> Sequence[Any]:
-    """Return all values of a dimension; only ranges of fractions count as their bounds."""
+    """Return all values of a dimension; only the bounds for a range of real numbers."""
     if isinstance(dimension, Range) and dimension.is_integer:
         return range(int(dimension.low), int(dimension.high) + 1)
     return possible_values(dimension)
 
 
 def is_searchable(key: str) -> bool:
-    """Whether a key may be searched or named in a condition; true for settings below OPEN."""
+    """Whether a key may be searched or used in a condition; true for settings like `model.NAME`."""
     return key in SEARCHABLE or is_open(str(key))
 
 
 def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Space:
-    """Parse `space:` of a file.
+    """Parse `space` of a search-space file.
 
     Args:
-        raw: Content of `space:`. Dimensions may depend on those above them, on fixed keys and on
-            keys with their default.
+        raw: Content of `space`. A dimension may depend on keys above it, on fixed keys and on keys
+            that have their default.
         fixed: Run-spec keys with a single value.
-        source: Name of the file, with which error messages begin.
+        source: Name of the file, for error messages.
 
     Raises:
-        UserError: A dimension is invalid, or no run spec can have some combination of values.
+        UserError: A dimension is invalid, or a combination of values is invalid in a run spec.
     """
     space: Space = {}
     for key, content in raw.items():
@@ -273,7 +286,7 @@ Bound = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class RangeForm(Document):
-    """Range of a file, both bounds included."""
+    """Range as written in a file; it includes both bounds."""
 
     low: Bound
     high: Bound
@@ -326,7 +339,10 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
 
 
 def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
-    """Parse a list of values or a range, and check its values; errors begin with `source`."""
+    """Parse a list of values or a range, and check its values.
+
+    Messages about the form begin with `where`, those about values with `source`.
+    """
     if (how := written_here(content)) is not None:
         raise UserError(f"{where}: is in the form of another tool; {how}.", ErrorCode.INVALID_VALUE)
     if isinstance(content, dict):
@@ -357,12 +373,12 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
         raise UserError(
             f"{where}: the list has a value twice; remove the duplicate.", ErrorCode.INVALID_VALUE
         )
-    # Values that are lists (`augment`) take the form of the run spec.
+    # Values that are lists themselves (`augment`) are kept in the form that a run spec has them.
     return Choices(tuple(found if any(isinstance(one, list) for one in found) else values))
 
 
 def _validated(key: str, value: Any, source: str) -> Any:
-    """Return a value as a run spec holds it; UserError if it is invalid."""
+    """Return a value as a run spec holds it; raise UserError if the value is invalid."""
     if not is_open(key):
         return validate_key(RunSpec, key, value, source)
     parent, _, name = key.partition(".")
@@ -370,7 +386,7 @@ def _validated(key: str, value: Any, source: str) -> Any:
 
 
 def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str) -> Range | Powers:
-    if is_open(key):  # of unknown type: 1 and 8 are whole numbers, 1.0 and 8.0 are not
+    if is_open(key):  # the type is unknown: 1 to 8 is a range of integers, 1.0 to 8.0 is not
         is_integer = _are_whole(content["low"], content["high"], where)
     else:
         # The type of the key decides whether numbers are whole, not the bounds.
@@ -395,7 +411,11 @@ def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str)
 
 
 def _are_whole(low: float, high: float, where: str) -> bool:
-    """Return whether both bounds are whole numbers; UserError for 1 and 8.0, which is ambiguous."""
+    """Return whether both bounds are integers.
+
+    Raises:
+        UserError: The bounds are ambiguous, such as 1 and 8.0.
+    """
     whole = [isinstance(end, int) for end in (low, high)]
     if any(whole) and not all(whole) and all(float(end).is_integer() for end in (low, high)):
         raise UserError(
@@ -407,7 +427,7 @@ def _are_whole(low: float, high: float, where: str) -> bool:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return all types in an annotation such as `Annotated[int, ...] | None`."""
+    """Return all types inside an annotation such as `Annotated[int, ...] | None`."""
     inner = get_args(annotation)
     return tuple(part for item in inner for part in (item, *_members(item)))
 
@@ -415,7 +435,12 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 def _check_conditions(
     dimension: Cases, space: Space, fixed: dict[str, Any], where: str, raw: dict[str, Any]
 ) -> None:
-    """Check that exactly one case applies to every combination of the keys in conditions."""
+    """Check the conditions of a dimension: their keys and values are valid, and exactly one case
+    applies to every combination of values.
+
+    Raises:
+        UserError: A condition is invalid.
+    """
     for case in dimension.cases:
         for other, allowed in case.when:
             if not is_searchable(other):
@@ -459,7 +484,7 @@ def _has_range(dimension: Dimension | None) -> bool:
 
 
 class _Watched(RunSpec):
-    """Run spec that records which keys its checks read."""
+    """Run spec that records in `seen` which keys the checks of a run spec read."""
 
     seen: ClassVar[list[str]] = []
 
@@ -470,10 +495,11 @@ class _Watched(RunSpec):
 
 
 def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source: str) -> None:
-    """Raise UserError for the first combination of values that no run spec can have.
+    """Raise UserError for the first combination of values that is invalid in a run spec.
 
-    The checks of the run spec run for all combinations of the keys that they read, and of no other
-    keys, so that large spaces are cheap. `keys` are the keys found so far.
+    The checks of a run spec read only a few keys, and only the combinations of these keys' values
+    are checked, so that large spaces are cheap. `keys` are the searched keys known so far to be
+    read; the function calls itself when it finds more.
     """
     for values in combinations(space, fixed, keys):
         known, problem = known_values(fixed, values), ""
