@@ -1,1 +1,1 @@
-"""Worker groups on Ray: the only importer of ray and ray.train."""
+"""Worker groups on Ray; no other package imports `ray.train`."""

@@ -1,12 +1,12 @@
 """The network interface of a group's workers, found and tested before training; without Ray.
 
-If hosts cannot reach each other, Gloo and TensorFlow are silent for minutes, or report only that a
-mesh was not established. Here every worker connects to every other over the interface that the
-group will use, so that each pair of hosts is tested both ways.
+If hosts cannot reach each other, Gloo and TensorFlow hang for minutes without a message, or report
+only that a mesh was not established. Therefore every worker first connects to every other worker
+over the interface that the group will use, so that each pair of hosts is tested in both directions.
 
-Gloo takes one name, NCCL takes prefixes of names unless `=` stands before one, TensorFlow takes
-every worker's address. By default they guess, each in its own way, and may choose a container's
-bridge or the loopback on a host with several interfaces.
+The interface is passed to Gloo by name, to NCCL as a prefix of names or, after `=`, as an exact
+name, and to TensorFlow as the addresses of all workers. By default each of them guesses, and on a
+host with several interfaces may choose a container's bridge or the loopback interface.
 """
 
 import ipaddress
@@ -17,31 +17,31 @@ from dataclasses import dataclass
 import psutil
 
 VARIABLE = "RAYBENCH_INTERFACE"
-"""Environment variable that names the interface, on the driver for all hosts or on one host."""
+"""Environment variable with the name of the interface, set on the driver for all hosts or on a
+single host."""
 DISCARD_PORT = 9
-"""Port for a UDP socket that only looks up the route: connecting it sends nothing."""
+"""Port for a UDP socket that is only used to look up a route; connecting it sends no packet."""
 
 
 class NoInterface(LookupError):  # noqa: N818 (a result that becomes a sentence, not a bug)
-    """A host has no such interface, or no interface with a route to an address; the message says
-    which."""
+    """A host lacks the interface, or has no route to an address; the message says which."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Address at which the other workers of the group reach a worker."""
+    """Network address of a worker for the other workers of its group."""
 
     host: str
     interface: str
     address: str
     port: int = 0
-    """Port of the test before training."""
+    """Port on which the worker listens during the test before training."""
     node: str = ""
-    """Ray's address of the host."""
+    """Address of the host in Ray."""
 
 
 def local_address_to(address: str) -> str:
-    """Return this host's source address of packets to `address`."""
+    """Return this host's own address from which packets to `address` are sent."""
     family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -53,7 +53,7 @@ def local_address_to(address: str) -> str:
 
 
 def interface_to(address: str) -> str:
-    """Return the interface that leads to `address`; NoInterface if none does."""
+    """Return the interface through which `address` is reached; raise NoInterface without one."""
     own = local_address_to(address)
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.split("%")[0] == own for one in addresses):
@@ -62,8 +62,11 @@ def interface_to(address: str) -> str:
 
 
 def address_of(interface: str) -> str:
-    """Return an address of a named interface, IPv4 if it has one; NoInterface if there is no such
-    interface."""
+    """Return the IPv4 address of an interface, or its IPv6 address if it has no other.
+
+    Raises:
+        NoInterface: there is no such interface, or it has no address.
+    """
     known = psutil.net_if_addrs()
     for family in (socket.AF_INET, socket.AF_INET6):
         for one in known.get(interface, []):
@@ -78,12 +81,12 @@ def place_of(rank_0: str, named: str | None) -> Place:
     """Return host name, network interface and address for a worker on this host.
 
     Args:
-        rank_0: address of the worker of rank 0.
-        named: interface that the user named on the driver; RAYBENCH_INTERFACE on this host takes
+        rank_0: address of the worker of rank 0; by default the interface that leads to it is used.
+        named: interface that the user has set on the driver; RAYBENCH_INTERFACE on this host takes
             precedence.
 
     Raises:
-        NoInterface: there is no such interface.
+        NoInterface: there is no such interface, or no route to `rank_0`.
     """
     named = os.environ.get(VARIABLE) or named
     host = socket.gethostname()
@@ -93,10 +96,10 @@ def place_of(rank_0: str, named: str | None) -> Place:
 
 
 def environment(place: Place, *, is_named: bool) -> dict[str, str]:
-    """Return the variables that tell Gloo and NCCL the interface.
+    """Return the environment variables that set the interface for Gloo and NCCL.
 
-    Variables set in the host's environment are kept, unless the user of raybench has named an
-    interface.
+    A variable that is already set on this host is left out, unless `is_named`, i.e. the user has
+    chosen the interface for raybench.
     """
     name = place.interface
     wanted = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
@@ -114,30 +117,30 @@ def with_hosts(cluster: list[str], places: list[Place]) -> list[str]:
 
 REACH_TIMEOUT_S = 10.0
 UNREACHED = "the workers do not reach each other: "
-"""Prefix of the message, by which it is found in an error of Ray's."""
+"""Prefix of the error message, used to find the message inside an error raised by Ray."""
 MISNAMED = f"{UNREACHED}as {VARIABLE} is set, "
-"""Prefix of the message if trying again cannot help."""
+"""Prefix of the error message if the user has set a wrong interface, so that a retry is useless."""
 
 
 def opened_at(address: str, size: int) -> socket.socket:
-    """Return a socket that listens on a free port of `address` for `size` workers."""
+    """Return a socket that listens at `address` on a free port, with a backlog of `size`."""
     version = ipaddress.ip_address(address).version
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     return socket.create_server((address, 0), family=family, backlog=size)
 
 
 def unreached(rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S) -> str | None:
-    """Connect to the other workers; return a sentence if one cannot be reached.
+    """Connect to all other workers; return a sentence if any cannot be reached, otherwise None.
 
     Args:
         rank: rank of this worker.
-        places: place of every rank, where each listens.
-        timeout_s: timeout of each connection.
+        places: address and port at which each rank listens.
+        timeout_s: timeout of each connection in seconds.
     """
     own = places[rank]
     for other in (*places[:rank], *places[rank + 1 :]):
         try:
-            # From the group's interface: another one may have a route that Gloo does not use.
+            # Connect from the group's interface: others may have a route, but Gloo won't use it.
             socket.create_connection(
                 (other.address, other.port), timeout_s, source_address=(own.address, 0)
             ).close()
@@ -151,7 +154,7 @@ def unreached(rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S
 
 
 def misnamed(places: list[Place]) -> str | None:
-    """Return a sentence if an interface is named that no other host can reach."""
+    """Return a sentence if a worker uses a loopback address although there are other hosts."""
     for place in places:
         others = {other.node for other in places} - {place.node}
         if others and ipaddress.ip_address(place.address).is_loopback:

@@ -1,6 +1,6 @@
-"""Facts of a Ray session: hardware, drivers and software of every node, and the network.
+"""What `raybench doctor` reports: hardware, drivers and software of every node, and the network.
 
-A task on each node collects its facts; the network is measured by a worker group as in a study.
+A Ray task on each node collects its data; the network is measured by a worker group as in a study.
 `examine` returns the plain data that `raybench doctor --json` prints.
 """
 
@@ -37,21 +37,27 @@ from raybench.training.machine import (
 )
 
 VERSION = 1
-"""Version of the document, raised when a key is removed or changes its meaning."""
+"""Version of the JSON document, incremented when a key is removed or changes its meaning."""
 SIZES = (4 * 2**10, 2**20, 32 * 2**20)
-"""Bytes of the all-reduces: the smallest shows the latency, the largest the bandwidth."""
+"""Sizes of the measured all-reduces in bytes: the smallest shows the latency, the largest the
+bandwidth."""
 ROUNDS = 5
 OBJECT_BYTES = 64 * 2**20
 FACTS_S, WORKERS_S, MEASURE_S, CONNECT_S = 300.0, 60.0, 120.0, 5.0
 PORTS = {"raylet": "NodeManagerPort", "objects": "ObjectManagerPort"}
-"""Ports of every node, and their keys in Ray's list of nodes."""
+"""Ports of every node, by name, with their keys in `ray.nodes`."""
 MAX_WORKERS = 8
 NAME, INSIDE = "doctor", "doctor-inside"
-"""Names of the two measurements in the pool, which gives workers to a name once."""
+"""Run names of the two measurements; they must differ, since the pool serves each name once."""
 
 
 def examine(session: Session, address: str | None) -> Facts:
-    """Return the document: hosts, network, problems; `ok` if there are no problems."""
+    """Examine all hosts and the network of a session.
+
+    Returns:
+        Plain data for JSON: hosts, all-reduce times between and within hosts, problems and notes;
+        `ok` is True if there are no problems.
+    """
     entries = [entry for entry in ray.nodes() if entry["Alive"]]
     hosts, problems = [], []
     notes = [session.warning] if session.warning else []
@@ -93,13 +99,13 @@ def examine(session: Session, address: str | None) -> Facts:
 
 
 def on_node(node: str, function: Callable[..., Any]) -> Any:
-    """Return a function as a Ray task that runs on one node, by Ray's id, and takes no core."""
+    """Return `function` as a Ray task that runs on the node with id `node` and reserves no core."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(function)
 
 
 def check_gpus_there(nodes: Iterable[Node], placements: Iterable[Placement]) -> None:
-    """Raise UserError if a framework on a node of the cluster does not see its workers' GPUs."""
+    """Raise UserError if a framework on a cluster node sees fewer GPUs than its workers need."""
     asked: dict[tuple[Node, str], int] = {}
     for node, one in itertools.product(nodes, {one.group for one in placements}):
         if one.gpus_per_worker and node.room(one):
@@ -115,7 +121,7 @@ def check_gpus_there(nodes: Iterable[Node], placements: Iterable[Placement]) -> 
 
 
 def check_files_there(nodes: Iterable[Node], files: Sequence[Path]) -> None:
-    """Raise UserError if a host of the cluster lacks files that its workers read."""
+    """Raise UserError if a cluster host lacks any of the files, which all workers read."""
     names = [str(file) for file in files]
     tasks = {node: on_node(node.id, _missing_there).remote(names) for node in nodes if names}
     for node, task in tasks.items():
@@ -137,19 +143,19 @@ def _last_line(error: Exception) -> str:
 
 
 def _seen_there(framework: str) -> GpusSeen:
-    """Return the GPUs of this node that a framework sees; runs as a task there."""
+    """Return the GPUs that a framework sees on a node; runs as a task on that node."""
     _unhide_gpus()
     return framework_sees(framework)
 
 
 def _unhide_gpus() -> None:
-    """Undo that some versions of Ray hide the GPUs from a task that reserves none."""
+    """Make the GPUs visible in a task that reserves none; some versions of Ray hide them."""
     if not os.environ.get("CUDA_VISIBLE_DEVICES"):
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
 def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
-    """Return every node's facts, or a sentence on why there are none, asked in parallel."""
+    """Return the data of every node, collected in parallel; a sentence for a node that failed."""
     tasks = [
         (
             on_node(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU"))),
@@ -171,9 +177,9 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
 
 
 def _facts_there(has_gpus: bool) -> Facts:
-    """Return the facts of this node and the speed of its object store; runs as a task there.
+    """Return the data of a node, including its object store's speed; runs as a task on that node.
 
-    `has_gpus`: whether Ray counts GPUs on the node.
+    `has_gpus` says whether the node has GPUs in Ray.
     """
     if has_gpus:
         _unhide_gpus()
@@ -186,7 +192,10 @@ def _facts_there(has_gpus: bool) -> Facts:
 
 
 def _skew_s(clock: Any) -> float:
-    """Return by how many seconds a node's clock is ahead, from the quickest of three answers."""
+    """Return by how many seconds a node's clock is ahead of this host's.
+
+    Of three requests, the one with the shortest round trip counts.
+    """
     found = []
     for _ in range(3):
         before = unix_seconds()
@@ -209,10 +218,11 @@ def _ports_of(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured_by(hosts: list[Facts]) -> Placement | None:
-    """Return the workers that measure the network; None if there is only one.
+    """Return the worker group that measures the network; None if it would have fewer than two
+    workers, or if no framework works on all hosts.
 
-    One on each host that has cores in Ray, or several on a single host; with a GPU each if all
-    hosts have one.
+    The group has one worker on each host with CPUs in Ray, or several workers on a single host.
+    Each worker has a GPU if all hosts have GPUs (a single host: at least two).
     """
     if not (hosts := [one for one in hosts if one["ray_cpus"] >= 1]):
         return None
@@ -235,9 +245,10 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
 
 
 def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None:
-    """Return workers of one host to compare with those of several hosts, `between`.
+    """Return a worker group on a single host, for comparison with the group `between` hosts.
 
-    `raybench scale --fit --network` needs the ratio of the two.
+    `raybench scale --fit --network` needs the ratio of their all-reduce times. None if `between` is
+    on a single host, or if no host can have a similar group.
     """
     if between is None or between.strategy != "spread":
         return None
@@ -250,7 +261,12 @@ def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None
 def _network(
     session: Session, name: str, placement: Placement | None, problems: list[str], notes: list[str]
 ) -> Facts | None:
-    """Measure all-reduces between workers; None, and an added reason, if that is not possible."""
+    """Measure all-reduces between workers.
+
+    Returns:
+        The result of `summary`; None if there was no measurement, with the reason appended to
+        `problems` or `notes`.
+    """
     if placement is None:
         return None
     pool = session.pool
@@ -272,7 +288,10 @@ def _network(
 
 
 def summary(placement: Placement, replies: list[Any]) -> Facts:
-    """Return the network's part of the document; the slowest worker of each round counts."""
+    """Return the network part of the document, from the workers' `MeasuredSums` replies.
+
+    The time of an all-reduce is the median over rounds of the slowest worker's time.
+    """
     assert all(isinstance(reply, MeasuredSums) for reply in replies)
     sizes = []
     for size in replies[0].seconds:

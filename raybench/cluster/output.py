@@ -1,4 +1,4 @@
-"""Output of runs: captured in each worker, collected by the pool, limited in size."""
+"""What runs print: captured in each worker, collected by the pool, and limited in size."""
 
 import contextlib
 import os
@@ -8,22 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEPT_BYTES = 1 << 19
-"""Bytes kept of the beginning and of the end of a run's output."""
+"""Bytes kept of the beginning, and likewise of the end, of a run's output."""
 FILE_BYTES = 8 << 20
-"""Bytes of a worker's file above which it is emptied."""
+"""Size in bytes above which a worker's output file is emptied."""
 LOOK_S = 1.0
 STREAMS = (1, 2)
-"""File descriptors of stdout and stderr, which C code and child processes use too."""
+"""File descriptors of stdout and stderr, which C code and child processes also write to."""
 
 
 class HeadAndTail:
-    """Keeps the first and the last bytes of what is added."""
+    """A byte buffer that keeps only the first and the last KEPT_BYTES bytes."""
 
     def __init__(self) -> None:
         self._head, self._tail, self._num_dropped = b"", b"", 0
 
     def add(self, content: bytes) -> None:
-        """Add bytes at the end."""
+        """Append bytes."""
         room = 0 if self._tail else KEPT_BYTES - len(self._head)
         self._head += content[:room]
         tail = self._tail + content[room:]
@@ -31,33 +31,33 @@ class HeadAndTail:
         self._tail = tail[-KEPT_BYTES:]
 
     def skip(self, num_bytes: int) -> None:
-        """Count bytes as dropped; more than `KEPT_BYTES` follow them."""
+        """Count bytes as dropped that are never added; usually more than KEPT_BYTES follow them."""
         self._num_dropped += num_bytes
 
     def content(self) -> bytes:
-        """Return the kept bytes, with a line in place of those dropped."""
+        """Return the kept bytes; a line between them replaces the dropped bytes."""
         missing = f"\n... {self._num_dropped:,} bytes are left out here ...\n".encode()
         return self._head + (missing if self._num_dropped else b"") + self._tail
 
 
 class Capture:
-    """Captures the output of this process in a file while a run is open.
+    """Captures the output of this process in a file, from `begin` to `end` of a run.
 
-    A file rather than a pipe: C code that prints while it holds the interpreter's lock would wait
-    forever for a reader in the same process, and the file survives the process.
+    This uses a file, not a pipe: C code that prints while it holds the interpreter lock would wait
+    forever for a reader thread in the same process. Also, the file is still there after a crash.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, -1
         self._num_read = 0
-        """Bytes of the file that were read."""
+        """Bytes of the file that were read so far."""
         self._before: list[int] = []
         self._kept = HeadAndTail()
         self._reading = threading.Lock()
         self._is_over = threading.Event()
 
     def begin(self) -> None:
-        """Send stdout and stderr to the file, unless they go there already."""
+        """Redirect stdout and stderr to the file, unless this was already done."""
         if self._before:
             return
         _flush()
@@ -71,7 +71,7 @@ class Capture:
         threading.Thread(target=self._shorten, args=[self._is_over], daemon=True).start()
 
     def take(self) -> bytes:
-        """Return the output since the last call; of long output only the first and last part."""
+        """Return the output since the last call; of long output, only the beginning and end."""
         if not self._before:
             return b""
         _flush()
@@ -95,7 +95,7 @@ class Capture:
             self._file = -1
 
     def _read(self) -> None:
-        """Read the new part of the file; if it is long, its beginning and its end."""
+        """Read the new part of the file; if it is long, only its beginning and end."""
         size = os.fstat(self._file).st_size
         first = min(size, self._num_read + KEPT_BYTES)
         self._kept.add(os.pread(self._file, first - self._num_read, self._num_read))
@@ -103,7 +103,7 @@ class Capture:
         self._kept.skip(start - first)
         self._kept.add(os.pread(self._file, size - start, start))
         self._num_read = size
-        if size > FILE_BYTES:  # what is written before the next line is lost, and counted
+        if size > FILE_BYTES:  # output written in the meantime is lost, but counted as dropped
             self._kept.skip(os.fstat(self._file).st_size - size)
             os.ftruncate(self._file, 0)
             self._num_read = 0
@@ -118,23 +118,23 @@ class Capture:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        # Closed by the user's code, or an object that only writes.
+        # The user's code may have closed a stream, or replaced it by an object without `flush`.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
 def path_of(scratch: str | Path, group: int, rank: int) -> Path:
-    """Return the file of a worker's output, in the session's folder on its host."""
+    """Return the file for a worker's output, in the session's temporary folder on its host."""
     return Path(scratch) / f"printed-{group}-{rank}.txt"
 
 
 def _taken(path: Path) -> Path:
-    """Return the file with the number of bytes that the worker has handed in."""
+    """Return the file that contains the number of bytes read from the output file so far."""
     return path.with_suffix(".taken")
 
 
 def left_behind(scratch: str | Path, group: int, num_workers: int) -> Iterator[tuple[int, bytes]]:
-    """Yield rank and remaining output of the workers on this host, which have died."""
+    """Yield (rank, output that was not sent) of each worker of a dead group on this host."""
     for rank in range(num_workers):
         path = path_of(scratch, group, rank)
         with contextlib.suppress(OSError), path.open("rb") as file:
@@ -144,7 +144,7 @@ def left_behind(scratch: str | Path, group: int, num_workers: int) -> Iterator[t
 
 
 def of_rank(content: bytes, rank: int, num_workers: int) -> bytes:
-    """Return output, each line with its rank if there are several workers."""
+    """Return a worker's output, with the rank before each line if there are several workers."""
     if num_workers == 1 or not content:
         return content
     lines = content.decode(errors="replace").splitlines()

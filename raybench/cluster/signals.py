@@ -1,5 +1,5 @@
-"""Signals that end a command: the first at the next evaluation, with all results written; the
-second at once."""
+"""Handling of signals that end a command: after the first signal, runs stop at their next
+evaluation and all results are written; the second signal ends the command at once."""
 
 import contextlib
 import os
@@ -17,22 +17,27 @@ WATCH_S, LAST_WORDS_S = 0.5, 1.0
 
 
 class Signalled(KeyboardInterrupt):
-    """A signal that ends the command.
+    """Raised by a signal that ends the command.
 
-    A plain KeyboardInterrupt out of an `exec` of text, as when a dataclass is made, would end
-    `python -m` by SIGINT even if it is caught.
+    A subclass, because a plain KeyboardInterrupt that is raised inside `exec` of a string, as when
+    a dataclass is created, would make `python -m` exit by SIGINT even if it is caught.
     """
 
 
 class Interrupt:
-    """Remembers that the user asked to stop, by Ctrl-C, SIGTERM or a closed terminal.
+    """Records whether the user asked to stop, by Ctrl-C, SIGTERM or a closed terminal.
 
-    `is_set` says whether the user has; `can_continue`, set by the command, whether there are
-    results that the same command continues. A time budget counts from the moment `began`.
+    `is_set` is True after such a signal. The command sets `can_continue` once there are results
+    from which the same command can be resumed. `began` is the start of the time budget.
     """
 
     def __init__(self, *, owns_process: bool = True) -> None:
-        """Not stopped yet; with `owns_process` a second signal ends the process, else it raises."""
+        """Create an interrupt that is not set.
+
+        Args:
+            owns_process: whether a second signal ends the process at once; otherwise it raises
+                KeyboardInterrupt.
+        """
         self.began = time.perf_counter()
         self.is_set = self.can_continue = False
         self._owns_process = owns_process
@@ -40,12 +45,12 @@ class Interrupt:
 
     @property
     def is_early(self) -> bool:
-        """Whether the user asked to stop before `defer`: nothing has been started."""
+        """Whether the user asked to stop before `defer`, i.e. before anything was started."""
         return self.is_set and self._is_immediate
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt if a library turned one into another exception."""
+        """Context manager: raise KeyboardInterrupt if a library turned it into another error."""
         try:
             yield
         except Exception:
@@ -55,10 +60,14 @@ class Interrupt:
 
     @contextlib.contextmanager
     def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
-        """Watch what the command depends on; end the process once `lost` says what is gone.
+        """Context manager: end the process once `lost` returns a description of what is gone.
 
-        It would wait for answers that cannot come: a signal to a whole process group (`timeout`, a
-        service manager) ends Ray too, and a killed Ray says nothing for a minute.
+        Without Ray, the command would wait for answers that cannot come. A signal to a whole
+        process group (by `timeout` or a service manager) also ends Ray, and calls to a killed Ray
+        hang for a minute.
+
+        Args:
+            lost: called in a thread every WATCH_S seconds; None means that nothing is gone.
         """
         is_over = threading.Event()
         threading.Thread(target=self._watch, args=[lost, is_over], daemon=True).start()
@@ -69,9 +78,9 @@ class Interrupt:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle the signals in this context; before `defer` the first raises KeyboardInterrupt.
+        """Context manager: handle the signals; before `defer`, the first raises KeyboardInterrupt.
 
-        Only the main thread can; in another one nothing is handled.
+        Does nothing outside the main thread, since Python handles signals only there.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -95,13 +104,13 @@ class Interrupt:
                 signal.signal(number, handler)
 
     def listen(self) -> None:
-        """Install the handlers, again after a library has replaced one of them."""
+        """Install the signal handlers; call again after a library may have replaced them."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._on_signal)
 
     def defer(self) -> None:
-        """Only remember signals from now on; call `check` to raise."""
+        """From now on, only record signals; `check` raises KeyboardInterrupt."""
         self._is_immediate = False
 
     def check(self) -> None:
@@ -121,8 +130,12 @@ class Interrupt:
             raise Signalled
 
     def _read(self, numbers: int) -> None:
-        """Count the signals: Python merges two while the main thread waits in a library. A closed
-        terminal sends SIGHUP more than once."""
+        """Read signals from the wakeup pipe, and end the process at the second signal.
+
+        Python merges two signals that arrive while the main thread waits in a library, so its
+        handlers cannot count them. SIGHUP is not counted as a second signal, since a closed
+        terminal sends it more than once.
+        """
         is_first = True
         while byte := os.read(numbers, 1):
             self.is_set = True
@@ -133,22 +146,22 @@ class Interrupt:
 
     def _watch(self, lost: Callable[[], str | None], is_over: threading.Event) -> None:
         while not is_over.wait(WATCH_S):
-            # A signal that has ended it arrives here too, a little later.
+            # If a signal has ended Ray, the same signal arrives here a little later: wait for it.
             if (what := lost()) is not None and not is_over.wait(LAST_WORDS_S):
                 end_at_once(self.can_continue, lost=None if self.is_set else what)
 
 
 def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
-    """End this process and all its children at once; records were flushed line by line.
+    """Kill all child processes and exit; no record is lost, since each was flushed when written.
 
     Args:
-        can_continue: whether the same command continues.
-        lost: description of what is gone, if that is the reason and not the user.
+        can_continue: whether the same command can resume, which is added to the message.
+        lost: description of what is gone; None if the user ended the command.
     """
     try:
         import psutil
 
-        # Otherwise Ray's agents would take a minute to notice.
+        # Otherwise Ray's agents would notice the end of this process only after a minute.
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -160,10 +173,11 @@ def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
 
 @contextlib.contextmanager
 def without_hangup() -> Iterator[None]:
-    """Block SIGHUP in processes that are started in this context.
+    """Context manager: block SIGHUP in processes that are started within it.
 
-    A closed terminal sends it to all processes, and Ray's would be gone before the results are
-    written. A process inherits blocked signals; ours gets them when the context ends.
+    A closed terminal sends SIGHUP to all processes, and Ray would be gone before the results are
+    written. Child processes inherit blocked signals. This process receives a blocked SIGHUP when
+    the context ends.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -176,13 +190,14 @@ def without_hangup() -> Iterator[None]:
 
 
 def _say_fault(fault: "sys.UnraisableHookArgs") -> None:
-    """Print an exception that cannot be raised, unless it is a signal, which `check` raises."""
+    """Hook for exceptions that cannot be raised: print them as Python does, but not `Signalled`,
+    which `check` raises later."""
     if not issubclass(fault.exc_type, Signalled):
         sys.__unraisablehook__(fault)
 
 
 def _leave_terminal() -> None:
-    """Send output to /dev/null if it goes to a terminal, which is gone."""
+    """Redirect stdin, stdout and stderr to /dev/null if they use the terminal, which is closed."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         if os.isatty(descriptor):

@@ -1,4 +1,4 @@
-"""Whether the user's code has changed since the earlier runs of a study."""
+"""Check whether the user's code has changed since the earlier runs of a study."""
 
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean, command_line
 
 Versions = dict[str, dict[str, str]]
-"""Digests of the user's files, by version of the code; the present version is the last."""
+"""Digests of the user's files by file name, for each version of the code; the current version is
+last."""
 MAX_NAMED = 5
 
 
@@ -19,12 +20,12 @@ def code_versions(workloads: set[str], place: str, folder: Path, *, is_kept: boo
 
     Args:
         workloads: workloads of the study.
-        place: the study, as the user has named it.
-        folder: its folder on this machine.
-        is_kept: whether the study may continue with changed code.
+        place: folder or URL of the study as given by the user, for messages.
+        folder: folder of the study on this machine.
+        is_kept: whether the study may continue with changed code (`--keep-code-change`).
 
     Raises:
-        UserError: earlier runs had other code, and `is_kept` is False.
+        UserError: earlier runs had different code, and `is_kept` is False.
     """
     digests = dict[str, str]()
     for workload in sorted(workloads):

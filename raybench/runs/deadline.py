@@ -7,16 +7,17 @@ from raybench.cluster.signals import Interrupt
 from raybench.stats.record import StopReason
 
 CLOSING_S = 6.0
-"""Seconds of a time budget kept for ending Ray, tables and pictures (measured: 3 to 5 s)."""
+"""Seconds at the end of a time budget that are reserved for shutting down Ray and writing tables
+and figures (measured: 3 to 5 s)."""
 CLOSING_SHARE = 0.1
-"""Largest fraction of the budget that is kept for that."""
+"""Largest fraction of the time budget that is reserved for that."""
 
 
 class Deadline:
-    """End of a study, checked after every evaluation; once `over`, nothing starts and runs stop.
+    """End of a study, checked after every evaluation. Once `over`, no run starts and runs stop.
 
-    `reserve_s` are seconds before the end that are set aside for later phases; `fault` is the error
-    that ends the study; it is raised once its trials have stopped.
+    `reserve_s` are seconds before the end that are reserved for later phases of the study. `fault`
+    is the error that ends the study; `raise_fault` raises it once all runs have stopped.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Deadline:
         Args:
             time_budget_s: time budget of the whole command in seconds; None for no limit.
             began: value of `perf_counter` at which the budget starts; None for now.
-            interrupt: returns whether the user asked to stop.
+            interrupt: its `is_set` says whether the user asked to stop; None if nobody can.
         """
         self._interrupt, self.time_budget_s = interrupt or Interrupt(), time_budget_s
         self.began = time.perf_counter() if began is None else began
@@ -44,32 +45,32 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether no run may start any more."""
+        """Whether no further run may start, and running runs must stop."""
         return self.reason() is not None
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user asked to stop, or the study cannot continue."""
+        """Whether the user asked to stop or an error ends the study."""
         return self._interrupt.is_set or self.fault is not None
 
     @property
     def left_s(self) -> float:
-        """Seconds until the end, `reserve_s` included; infinite without a budget."""
+        """Seconds until the end, including `reserve_s`; infinite without a time budget."""
         return self._deadline - time.perf_counter()
 
     @property
     def is_spent(self) -> bool:
-        """Whether the whole budget is used up, `reserve_s` included."""
+        """Whether the time budget is used up, including `reserve_s`."""
         return self.left_s <= 0
 
     def reason(self) -> StopReason | None:
-        """Return why the present phase is over; None if it is not."""
+        """Return why the current phase of the study is over; None if it is not over."""
         if self.interrupted:
             return "interrupted"
         return "time_budget" if self.left_s <= self.reserve_s else None
 
     def ends_with(self, fault: Exception) -> None:
-        """End the study with an error; the first such error is raised."""
+        """End the study with an error; if there are several, `raise_fault` raises the first."""
         self.fault = self.fault or fault
 
     def raise_fault(self) -> None:
