@@ -1,1 +1,1 @@
-"""Models described or built for both frameworks; no framework imported here."""
+"""Models for both frameworks, described without importing a framework."""

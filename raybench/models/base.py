@@ -1,4 +1,4 @@
-"""The class that a user writes to train a model of their own, and the shape of its data."""
+"""The base class of a user's own models, and the description of the shape of their data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     import torch
 
 Hook = Callable[[Any, Any], Any]
-"""(outputs, labels) -> one number per sample, as a tensor of the framework."""
+"""Function (outputs, labels) -> one number per sample, (N,), as a tensor of the framework."""
 
 
 class Workload:
-    """A model and its data. Subclass it, set the three attributes, write one build method or both.
+    """A model and its data: the base class for your own models.
 
-    `--workload my_module:MyWorkload` then trains it. Parameters of `__init__` are settings that a
-    space file can search under `space.model`.
+    In a subclass, set the attributes `name`, `input_shape` and `num_classes`, and write
+    `build_torch`, `build_keras` or both. The option `--workload my_module:MyWorkload` then trains
+    the model. Parameters of `__init__` are settings that a space file can search under
+    `space.model`.
 
     Example:
         >>> class MyWorkload(raybench.Workload):
@@ -38,50 +40,51 @@ class Workload:
     |---|---|---|
     | images arrive as | (N, C, H, W) float32 | (N, H, W, C) float32 |
     | pixels | uint8 data is scaled to 0..1 | the same |
-    | tokens, codes, masks | int64 as they are | the same |
-    | inputs by name | one dict of tensors | the same |
+    | tokens, codes, masks | int64, unchanged | the same |
+    | named inputs | one dict of tensors | the same |
     | the model returns | logits (N, num_classes) | the same |
-    | of a regression | (N,) or (N, outputs), in the labels' scale | the same |
-    | of a language model | logits (N, tokens, num_classes) | the same |
+    | in a regression | (N,) or (N, outputs), in the scale of the labels | the same |
+    | in language modeling | logits (N, tokens, num_classes) | the same |
 
-    The model is built anew for every run, after the framework was seeded; it returns logits, not
-    probabilities. raybench handles devices, parallelism and precision. Batch normalization uses
-    each worker's own samples.
+    The model is built again for every run, after the framework has been seeded, and returns logits,
+    not probabilities. raybench handles devices, parallelism and precision. Batch normalization uses
+    only the samples of each worker.
     """
 
     name: str
-    """Short, for tables."""
+    """Short name, shown in tables."""
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
-    """Shape of one sample: (H, W, C) of an image, in both frameworks; (features,) of a vector,
-    (tokens,) of a text; a dict where inputs have names."""
+    """Shape of one sample: (H, W, C) for an image, in both frameworks, (features,) for a vector,
+    (tokens,) for a text; a dict of shapes for named inputs."""
     num_classes: int
-    """Number of classes, or of tokens of a language model; not needed for a regression."""
+    """Number of classes, or of token ids of a language model; not needed for a regression."""
     task: Task = "classification"
-    """`classification`, `regression` or `language_modelling`: the task of the data, unless the
-    workload has a loss of its own."""
+    """`classification`, `regression` or `language_modelling`; must be the task of the data, unless
+    the workload defines its own loss."""
     metric: Metric | None = None
-    """A metric of its own, which `torch_metric` and `keras_metric` measure:
-    `Metric(name="dice", direction="max")`. None leaves the choice to `objective.metric`."""
+    """A metric that the workload defines, computed by `torch_metric` and `keras_metric`:
+    `Metric(name="dice", direction="max")`. By default, `objective.metric` is used."""
 
     head: str | None = None
-    """Prefix of the names of the head's parameters (torch) or layers (Keras), for
-    `frozen_epochs`."""
+    """Common prefix of the names of the head's parameters (torch) or layers (Keras), which
+    `frozen_epochs` needs."""
 
     torch_loss: Hook | None = None
-    """Method (outputs, labels) -> loss of each sample (N,); by default cross entropy (the mean over
-    the tokens of a language model), for a regression the squared error (mean over outputs)."""
+    """Method (outputs, labels) -> loss of each sample (N,). The default is cross entropy (its mean
+    over the tokens of a language model), or the squared error (its mean over the outputs of a
+    regression)."""
     torch_metric: Hook | None = None
     """Method (outputs, labels) -> value of `metric` for each sample (N,)."""
     torch_correct: Hook | None = None
-    """Method (outputs, labels) -> 1 or 0 for each sample (N,), whose mean is the accuracy; by
-    default whether the largest logit is the label's."""
+    """Method (outputs, labels) -> 1 or 0 for each sample (N,), of which the mean is the accuracy.
+    By default, a sample is correct if the label has the largest logit."""
     keras_loss: Hook | None = None
-    """Keras's counterpart of `torch_loss`; by default the loss that the model is compiled with, if
-    any. Penalties and `add_loss` of a model are trained in any case."""
+    """The same as `torch_loss`, for Keras; by default the loss that the model was compiled with, if
+    any. Regularization losses and `add_loss` of the model are always included."""
     keras_metric: Hook | None = None
-    """Keras's counterpart of `torch_metric`."""
+    """The same as `torch_metric`, for Keras."""
     keras_correct: Hook | None = None
-    """Keras's counterpart of `torch_correct`."""
+    """The same as `torch_correct`, for Keras."""
 
     def build_torch(self) -> "torch.nn.Module":
         """Return a new model; required for framework torch."""
@@ -94,28 +97,28 @@ class Workload:
     def load_dataset(self, spec: DatasetSpec) -> Dataset:
         """Return the data; required for dataset `workload`.
 
-        Splits must depend only on `spec.split_seed`, so that all runs of a study and all their
-        workers have the same splits. raybench applies `spec.limit` and `spec.repeat` afterwards.
-        Further parameters are settings that a space file can search under `space.data`.
+        Splits must depend only on `spec.split_seed`, so that all runs of a study and all workers
+        use the same splits. raybench applies `spec.limit` and `spec.repeat` afterwards. Additional
+        parameters of this method are settings that a space file can search under `space.data`.
 
         Args:
-            spec: `dataset` of the run spec.
+            spec: The key `dataset` of the run spec.
 
         Returns:
-            The splits. Inputs that do not fit into memory may be read on demand, by an object with
-            `shape`, `dtype` and `[rows]` in place of an array (`raybench.data.inputs.OnDemand`).
+            The three splits. Inputs that do not fit into memory may be an object with `shape`,
+            `dtype` and `[rows]` instead of an array (`raybench.data.inputs.OnDemand`).
         """
         del spec
         raise missing_method(self, "load_dataset", "dataset 'workload'")
 
 
 class LayerWorkload(Workload):
-    """A workload given by its layers; both frameworks build it with equal initial weights."""
+    """A workload defined by its layers, built with the same initial weights in both frameworks."""
 
     input_shape: tuple[int, ...]
-    """Shape of one sample of the one input."""
+    """Shape of one sample; there is only one input."""
     layers: tuple[Layer, ...]
-    """Layers in order; the last is `Dense(num_classes)`."""
+    """The layers in order; the last one must be `Dense(num_classes)`."""
 
 
 class OwnLoop(Workload):
@@ -125,28 +128,28 @@ class OwnLoop(Workload):
     """
 
     def __init__(self, name: str, function: Callable[[Any], object] | None) -> None:
-        """`function` takes a `raybench.Run`; None for a command."""
+        """Create the workload; `function` takes a `raybench.Run`, and is None for a command."""
         self.name, self.function = name, function
 
 
 Kind = Literal["pixels", "numbers", "tokens"]
-"""Kind of one array of inputs, by its type: uint8, float32, whole numbers."""
+"""Kind of an array of inputs, by its type: uint8, float32, or integers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataShape:
-    """The shape of one sample, and the task."""
+    """What a model must know about its data: the shape of one sample, and the task."""
 
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
-    """(H, W, C) of an image, (features,) or (tokens,); a dict for inputs by name."""
+    """(H, W, C) for an image, (features,) or (tokens,); a dict of shapes for named inputs."""
     num_outputs: int
-    """Outputs of a model for one sample, or for one token of a language model."""
+    """Number of outputs of a model for one sample, or for one token of a language model."""
     task: Task = "classification"
     """Task of the data."""
     vocabulary_size: int | None = None
-    """Number of token ids; None where the inputs are no tokens, or it is unknown."""
+    """Number of token ids; None if unknown, or if the inputs are not tokens."""
     kind: Kind | None = None
-    """Kind of the inputs; None for inputs by name, or where it is unknown."""
+    """Kind of the inputs; None if unknown, or for named inputs."""
 
     @classmethod
     def of(cls, dataset: Dataset) -> "DataShape":
@@ -165,7 +168,10 @@ class DataShape:
 
 
 def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
-    """Return the number of token ids of the dataset, or else one more than its largest id."""
+    """Return the dataset's number of token ids, if necessary counted as its largest id plus one.
+
+    None if the inputs are not tokens, or if they are read on demand and the number is unknown.
+    """
     splits = dataset.splits.values()
     if (
         dataset.num_tokens is not None
@@ -177,14 +183,14 @@ def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
 
 
 def as_tuples(shape: Any) -> InputShape:
-    """Return a shape with tuples in place of lists."""
+    """Return a shape, or a dict of shapes, with lists converted to tuples."""
     if isinstance(shape, dict):
         return {name: tuple(one) for name, one in shape.items()}
     return tuple(shape)
 
 
 def missing_method(workload: Workload, method: str, use: str) -> UserError:
-    """Return the error for a workload without the method that `use` needs."""
+    """Return the error for a workload that lacks the method that `use` needs."""
     return UserError(
         f"Workload {workload.name} has no {method}, so it cannot run with {use}.",
         ErrorCode.UNSUPPORTED,
@@ -192,7 +198,7 @@ def missing_method(workload: Workload, method: str, use: str) -> UserError:
 
 
 def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
-    """Return the error for a workload without the hook that measures its own metric."""
+    """Return the error for a workload that lacks the method that computes its own metric."""
     return UserError(
         f"Workload {workload.name} has the metric {metric.name} and no {hook} to measure it; "
         f"write {hook}(self, outputs, labels), which returns one value for each sample.",
@@ -201,14 +207,14 @@ def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
 
 
 def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
-    """Raise UserError if `label_smoothing` is set and the loss does not use it."""
+    """Raise UserError if `label_smoothing` is set and the loss would ignore it."""
     own = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
     if spec.label_smoothing and (own or workload.task == "regression"):
         raise no_label_smoothing(spec.label_smoothing, workload, has_loss=own is not None)
 
 
 def no_label_smoothing(smoothing: float, workload: Workload, *, has_loss: bool = True) -> UserError:
-    """Return the error for `label_smoothing` with a loss that does not use it."""
+    """Return the error for a `label_smoothing` that the loss would ignore."""
     why = "has a loss of its own" if has_loss else "learns numbers, which are no classes"
     return UserError(
         f"label_smoothing: {smoothing:g}: workload {workload.name} {why}; leave it "
@@ -218,12 +224,12 @@ def no_label_smoothing(smoothing: float, workload: Workload, *, has_loss: bool =
 
 
 def head_error(workload: Workload, names: Sequence[str], what: str) -> UserError:
-    """Return the error for a `head` that does not select some of a model's parts.
+    """Return the error for a `head` that is the prefix of none or all of a model's names.
 
     Args:
-        workload: Workload with the head.
-        names: Names of the parts; empty before the model is built.
-        what: Kind of the parts: parameters, layers.
+        workload: The workload whose attribute `head` is wrong.
+        names: Names of the model's parameters or layers; empty before the model is built.
+        what: "parameters" or "layers".
     """
     shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
     return UserError(

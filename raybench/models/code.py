@@ -1,7 +1,8 @@
-"""Digests of the user's code that a study runs.
+"""Digests of the user's code that a study runs, to detect changes of the code.
 
-The files are that of a training loop or of a model's class, or the script of a command, and what
-they import from their folders, anywhere in the file. Installed packages are not among them.
+The code consists of the file of a training loop, the file of a model's class, or the scripts of a
+command, and of all files that these import from their own folders, also inside of functions.
+Installed packages do not belong to the code.
 """
 
 import ast
@@ -20,7 +21,7 @@ from raybench.spec.own_loop import is_command, is_own_loop, text_of_command
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 16 << 20
-"""Largest file in a command that is code; a larger one is data."""
+"""Maximum size of a file in a command that counts as code; larger files are data."""
 DIGITS = 12
 
 
@@ -28,11 +29,11 @@ def digests_of(workload: str) -> dict[str, str]:
     """Return the digest of each of the user's files that a workload runs.
 
     Args:
-        workload: of a run spec; its file is sought from the current folder.
+        workload: The key `workload` of a run spec; files are relative to the current folder.
 
     Returns:
-        Digests by path from the current folder; none for a shipped workload, or for a program that
-        is not in the current folder.
+        Digests by path, relative to the current folder where possible. Empty for a model that comes
+        with raybench or a library, and for a command without files of code.
     """
     files = list[Path]()
     left = list(_first_files(workload))
@@ -45,7 +46,7 @@ def digests_of(workload: str) -> dict[str, str]:
 
 
 def version_of(digests: Mapping[str, str]) -> str | None:
-    """Return one digest for all files; None without files."""
+    """Combine the digests of all files into one; None if there are no files."""
     return _digest(json.dumps(dict(digests), sort_keys=True).encode()) if digests else None
 
 
@@ -59,7 +60,7 @@ def _name(file: Path) -> str:
 
 
 def _first_files(workload: str) -> Iterator[Path]:
-    """Yield the files that a workload names."""
+    """Yield the files that a workload names directly, without their imports."""
     if is_command(workload):
         yield from _files_of_command(text_of_command(workload))
     elif is_own_loop(workload):
@@ -70,13 +71,14 @@ def _first_files(workload: str) -> Iterator[Path]:
 
 
 CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".r", ".jl", ".ipynb")
-"""Endings of files of code or settings, not of logs or models that a command writes."""
+"""Suffixes of files of code or settings, to exclude logs and models that a command writes."""
 
 
 def _files_of_command(command: str) -> Iterator[Path]:
-    """Yield the words of a command that are files, and the module after `-m`.
+    """Yield the files of code among the words of a command, and the file of the module after `-m`.
 
-    `--config=small.yaml` is such a word; the first word, the program, is if it is a relative path.
+    In `--config=small.yaml`, the file is `small.yaml`. The first word, the program, is included if
+    it is a relative path to a file.
     """
     words = shlex.split(command)
     for number, word in enumerate(words):
@@ -93,7 +95,10 @@ def _files_of_command(command: str) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-    """Yield the files that a file imports from its folders; none if it is not valid Python."""
+    """Yield the files that a file imports from its folder or the folder that holds its package.
+
+    Nothing is yielded if the file is not valid Python.
+    """
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
@@ -109,7 +114,7 @@ def _imported(file: Path) -> Iterator[Path]:
         elif isinstance(node, ast.ImportFrom):
             module, folders = node.module or "", (file.parent, root)
             if node.level > len(file.parents):
-                continue  # Python refuses it too
+                continue  # an import from above the root folder, which fails in Python too
             if node.level:
                 folders = (file.parents[node.level - 1],) * 2
             for one in node.names:
@@ -119,9 +124,9 @@ def _imported(file: Path) -> Iterator[Path]:
 
 
 def _module_files(name: str, *folders: Path) -> Iterator[Path]:
-    """Yield the files of a module, and of its packages, that lie in one of the folders.
+    """Yield the files of a module and of the packages that contain it, if in one of the folders.
 
-    For `module.name` that is the file of the module.
+    For `module.name`, if `name` is a function or class, only the file of the module is found.
     """
     for folder in folders:
         place = folder

@@ -1,4 +1,4 @@
-"""Workloads by name, with their data, and the checks that need no training."""
+"""Lookup of workloads and their data by name, with the checks that need no training."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -42,11 +42,11 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "padding": lambda value: value in ("same", "valid"),
     "rate": lambda value: isinstance(value, int | float) and 0 <= value < 1,
 }
-"""Values of the fields of layers; all others are whole numbers from 1."""
+"""Checks of the values of layer fields, by name; all other fields are positive integers."""
 
 
 def check_attributes(workload: Workload, source: str) -> None:
-    """Raise UserError, which begins with `source`, for the first attribute of a wrong type."""
+    """Raise UserError for the first invalid attribute; `source` begins the message."""
     shape = workload.input_shape
     shapes = list(shape.values()) if isinstance(shape, dict) else [shape]
     is_shape = bool(shapes) and shape != () and all(map(_is_shape, shapes))
@@ -100,8 +100,8 @@ def _wrong(source: str, name: str, must: str, found: Any) -> UserError:
 
 
 BYTES_PER_PARAMETER = 12
-"""Least bytes of a layer workload's parameter in training: its float64 draw, then weight and
-gradient in float32."""
+"""Minimum memory per parameter of a layer workload: the initial value is drawn in float64 (8 bytes)
+before weight and gradient are held in float32 (4 bytes each)."""
 BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
 
 
@@ -111,14 +111,16 @@ def find_workload(
     """Return a workload by its name.
 
     Args:
-        name: a shipped workload, a library's model (`torchvision:resnet18`), `module:Class` of the
-            user's, also in the current folder, or a training loop (`FILE.py:FUNCTION`).
-        shape: shape and task of the data, which a shipped workload or a library's model takes on,
-            and which a user's class must fit; by default their own.
-        model: settings of the model by name.
+        name: A workload that comes with raybench, a model of a library (`torchvision:resnet18`),
+            the user's own class (`module:Class`), a training loop (`FILE.py:FUNCTION`), or a
+            command.
+        shape: Shape and task of the data. Models of raybench and of libraries are built for this
+            shape (by default, for a typical one); a user's class must already have it.
+        model: Settings of the model by name.
 
     Raises:
-        UserError: there is no such workload, or it does not fit the data or takes other settings.
+        UserError: The workload does not exist, does not fit the data, or does not take these
+            settings.
     """
     if is_own_loop(name):
         return OwnLoop(name, None if is_command(name) else import_loop(name))
@@ -146,7 +148,7 @@ def find_workload(
 def require_framework(workload: Workload, framework: str) -> None:
     """Raise UserError if the workload cannot run with `framework` ('torch' or 'tensorflow').
 
-    Nothing is built, so that a study can be refused before it starts.
+    The check does not build the model, so it is fast enough to run before a study starts.
     """
     method = BUILD_METHODS[framework]
     if isinstance(workload, NamedWorkload):
@@ -165,20 +167,20 @@ def load_workload_dataset(
     *,
     shared: Path | None = None,
 ) -> tuple[Workload, Dataset]:
-    """Return a workload and its data, which fit each other.
+    """Return a workload and its data, after checking that they fit together.
 
-    A second call with an equal spec returns the same data.
+    Later calls with an equal spec return the same dataset object.
 
     Args:
-        name: see `find_workload`.
-        spec: the dataset.
-        model: settings of the model by name.
-        data: settings of the workload's own `load_dataset` by name.
-        shared: a folder on this machine, as long-lived as a session, through which processes share
-            the arrays.
+        name: Name of the workload, see `find_workload`.
+        spec: The dataset.
+        model: Settings of the model by name.
+        data: Settings of the workload's own `load_dataset` by name.
+        shared: A folder on this machine, kept for one session, through which processes share the
+            arrays.
 
     Raises:
-        UserError: workload or data are missing or wrong, or do not fit each other.
+        UserError: The workload or the data are missing or invalid, or do not fit together.
     """
     if is_own_loop(name):
         return find_workload(name), NO_DATA
@@ -195,8 +197,8 @@ def load_workload_dataset(
 
 
 _own_data: dict[tuple[str, Path | None], Dataset] = {}
-"""The last few datasets of workloads, by data and shared folder; settings of the model do not
-change the data."""
+"""The last few datasets that workloads have loaded, by `shared_key` and shared folder. The key
+leaves out the settings of the model, which do not change the data."""
 MAX_DATASETS_KEPT = 4
 
 
@@ -235,7 +237,10 @@ def _build_own(
 
 
 def _require_fit(workload: Workload, data: DataShape) -> None:
-    """Raise UserError if a user's workload cannot take the data; an own loss takes any labels."""
+    """Raise UserError if a user's workload does not fit the data.
+
+    Labels are not checked if the workload defines its own loss.
+    """
     name, own, found = workload.name, workload.input_shape, data.input_shape
     if as_tuples(own) != as_tuples(found):
         advice = "set dataset.image_size, or " if data.kind == "pixels" else ""
@@ -261,7 +266,8 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
 
 
 def _require_layers(workload: LayerWorkload) -> None:
-    """Raise UserError unless the layers fit the input, end in the outputs and fit into memory."""
+    """Raise UserError unless the layers fit the input shape, end in `num_classes` outputs and fit
+    into memory."""
     tokens = workload.input_shape if workload.task == "language_modelling" else ()
     last = output_shapes(workload.layers, workload.input_shape)[-1]
     if last != (*tokens, workload.num_classes):

@@ -1,4 +1,4 @@
-"""Networks as a list of layers for both frameworks: shapes and initial weights."""
+"""Networks given as lists of layers, for both frameworks: shapes and initial weights."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ Padding = Literal["same", "valid"]
 
 
 class Layer:
-    """A layer of a network, of one of the classes below."""
+    """Base class of the layers of a network, which are defined below."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class DepthwiseConv(Layer):
 
 @dataclass(frozen=True)
 class MaxPool(Layer):
-    """Maximum over squares of `size` with stride `size`; a remainder at the border is dropped."""
+    """Max pooling over squares of `size` pixels with stride `size`, without padding."""
 
     size: int = 2
 
@@ -49,7 +49,7 @@ class ReLU(Layer):
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """Flattens an image into a vector, in the framework's own order of axes."""
+    """Flattens an image into a vector, in the order of axes that the framework uses."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +61,21 @@ class Dense(Layer):
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Sets values to zero with probability `rate` in training."""
+    """Sets each value to zero with probability `rate` during training."""
 
     rate: float
 
 
 @dataclass(frozen=True)
 class GELU(Layer):
-    """x times the standard normal distribution function of x."""
+    """x times the cumulative distribution function of the standard normal distribution at x."""
 
 
 @dataclass(frozen=True)
 class GroupNorm(Layer):
     """Group normalization of an image's channels, with a weight and a bias per channel.
 
-    Unlike batch normalization it does not depend on the other samples.
+    Unlike batch normalization, it does not depend on the other samples of a batch.
     """
 
     groups: int
@@ -101,7 +101,7 @@ class Embedding(Layer):
 
 @dataclass(frozen=True)
 class MeanEmbedding(Layer):
-    """Mean of the learned vectors of token ids; id 0 is padding and does not count."""
+    """Mean of the learned vectors of all token ids of a text, ignoring padding (id 0)."""
 
     vocabulary: int
     size: int
@@ -109,34 +109,34 @@ class MeanEmbedding(Layer):
 
 @dataclass(frozen=True)
 class Positions(Layer):
-    """Adds a learned vector for each position to the tokens."""
+    """Adds a learned vector for each position to the vectors of the tokens."""
 
 
 @dataclass(frozen=True)
 class CausalAttention(Layer):
-    """Multi-head self-attention of each token to itself and the tokens before it."""
+    """Multi-head self-attention in which each token attends to itself and earlier tokens."""
 
     heads: int
 
 
 @dataclass(frozen=True)
 class Residual(Layer):
-    """Sum of the input and the output of `layers`, which have the same shape."""
+    """Adds the input of `layers` to their output, which must have the same shape."""
 
     layers: tuple[Layer, ...]
 
 
 Form = TypeVar("Form")
 Shape = tuple[int, ...]
-"""Shape of one sample: (H, W, C) of an image, (features,) of a vector, (tokens,) of token ids,
-(tokens, features) of vectors a token."""
+"""Shape of one sample: (H, W, C) for an image, (features,) for a vector, (tokens,) for token ids,
+(tokens, features) for a vector per token."""
 
 
 def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
     """Return the shape of one sample after each layer.
 
     Raises:
-        UserError: an image is too small, or a layer cannot take the shape before it.
+        UserError: An image is too small, or a layer does not accept its input shape.
     """
     shapes: list[Shape] = []
     shape, turned = tuple(input_shape), False
@@ -162,17 +162,17 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
 
 
 def of_class(forms: Mapping[type[Any], Form], layer: Layer) -> Form:
-    """Return the value for a layer's class, or for the nearest class that it derives from."""
+    """Return the entry of `forms` for the class of a layer, or for its nearest base class."""
     return next(forms[kind] for kind in type(layer).__mro__ if kind in forms)
 
 
 def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
-    """Return the shapes of all weights and biases in torch's layout, in layer order.
+    """Return the shapes of all weights and biases in torch's layout, in the order of the layers.
 
-    Conv (filters, C, k, k), DepthwiseConv (C * multiplier, 1, k, k), Dense (units, features) and
-    norms (features,) are each followed by a bias (outputs,); embeddings (vocabulary, size) and
-    positions (tokens, size) have none. Attention has a Dense for queries, keys and values, side by
-    side, and one for its outputs.
+    The weights of Conv (filters, C, k, k), DepthwiseConv (C * multiplier, 1, k, k), Dense (units,
+    features) and normalization (features,) are each followed by a bias (outputs,). Embeddings
+    (vocabulary, size) and positions (tokens, size) have no bias. CausalAttention has the weight
+    and bias of one Dense that returns queries, keys and values together, and of one for the output.
     """
     shapes: list[Shape] = []
     for layer, before in _with_inputs(layers, input_shape):
@@ -198,7 +198,7 @@ def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]
 
 
 def _with_inputs(layers: Sequence[Layer], input_shape: Shape) -> Iterator[tuple[Layer, Shape]]:
-    """Yield each layer and the shape of its input; for a residual, the layers in it."""
+    """Yield each layer and its input shape; instead of a Residual, yield the layers inside it."""
     given = [tuple(input_shape), *output_shapes(layers, input_shape)]
     for layer, before in zip(layers, given, strict=False):
         if isinstance(layer, Residual):
@@ -208,7 +208,7 @@ def _with_inputs(layers: Sequence[Layer], input_shape: Shape) -> Iterator[tuple[
 
 
 def num_parameters(layers: Sequence[Layer], input_shape: Shape) -> int:
-    """Return the number of weights and biases."""
+    """Return the number of parameters (weights and biases)."""
     return sum(math.prod(shape) for shape in parameter_shapes(layers, input_shape))
 
 
@@ -287,9 +287,9 @@ Weights = list[Array]
 def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> Weights:
     """Return the initial weights of all layers in torch's layout and order, float32.
 
-    Weights and biases of convolutions and dense layers have torch's default distribution in both
-    frameworks: uniform within 1 / sqrt(fan in). Norms start at 1 and 0. Vectors of tokens and
-    positions are normal, with a length of about 1.
+    In both frameworks, weights and biases of convolutions, dense layers and attention have torch's
+    default distribution, uniform within ±1 / sqrt(fan in). Normalization layers start with weight
+    1 and bias 0. Embeddings and positions are normally distributed vectors of length about 1.
     """
     rng = np.random.default_rng(seed)
     weights: Weights = []
@@ -304,14 +304,14 @@ def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> W
             case _:
                 bound = 0.0
                 for shape in shapes:
-                    if len(shape) > 1:  # a bias has the bound of the weight before it
+                    if len(shape) > 1:  # a bias has the same bound as its weight, which precedes it
                         bound = 1 / math.sqrt(math.prod(shape[1:]))
                     weights.append(rng.uniform(-bound, bound, shape).astype(np.float32))
     return weights
 
 
 def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weights) -> Weights:
-    """Return weights in Keras's layout, channels last, from torch's.
+    """Convert weights from torch's layout to Keras's, which has the channels last.
 
     | layer | torch | Keras |
     |---|---|---|
@@ -320,11 +320,11 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
     | Dense, CausalAttention | (out, in) | (in, out) |
     | Dense after Flatten | inputs ordered (C, H, W) | inputs ordered (H, W, C) |
 
-    All other layers have the same layout in both.
+    All other layers have the same layout in both frameworks.
     """
     remaining, turned = iter(weights), Weights()
     flattened: Shape = ()
-    """Shape of the image that was flattened into the vector before a layer."""
+    """(H, W, C) of the image whose flattened pixels the next Dense takes; () if there is none."""
     for layer, before in _with_inputs(layers, input_shape):
         if isinstance(layer, Flatten) and len(before) == 3:
             flattened = before
@@ -338,7 +338,14 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
 
 
 def _in_keras(layer: Layer, weight: Array, channels: int, flattened: Shape) -> Array:
-    """Return one weight or bias of a layer whose input has `channels` channels."""
+    """Convert one weight or bias of a layer to Keras's layout.
+
+    Args:
+        layer: The layer.
+        weight: The weight or bias in torch's layout.
+        channels: Number of channels or features of the layer's input.
+        flattened: (H, W, C) of the image that was flattened before the layer; () if there is none.
+    """
     match layer:
         case Conv() if weight.ndim > 1:
             return weight.transpose(2, 3, 1, 0)

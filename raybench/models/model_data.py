@@ -1,4 +1,4 @@
-"""Description of the training data that a saved model needs for new samples."""
+"""Description of the training data, which a saved model needs to encode new samples."""
 
 from collections.abc import Collection
 from dataclasses import fields
@@ -16,7 +16,7 @@ from raybench.spec.documents import Document
 from raybench.spec.errors import ErrorCode, UserError
 
 DTYPES = {"pixels": np.uint8, "numbers": np.float32, "tokens": np.int32}
-"""Type of an array of inputs, by its kind."""
+"""numpy types of input arrays, by kind (see `Kind`)."""
 
 
 class ModelData(Document):
@@ -27,38 +27,42 @@ class ModelData(Document):
     task: Task
     """Task of the model."""
     num_classes: int | None
-    """Number of classes, or of tokens of a language model; None for a regression."""
+    """Number of classes, or of token ids of a language model; None for a regression."""
     class_names: tuple[str, ...]
-    """Names of the classes, by number; empty if they have none."""
+    """Names of the classes, in the order of their numbers; empty if classes have no names."""
     vocabulary: tuple[str, ...]
-    """Tokens by their ids; empty without texts, or if they are unknown."""
+    """Tokens, in the order of their ids; empty if unknown, or if the inputs are not tokens."""
     label_scale: float | list[float] | None
-    """Divisor of the labels of a regression; None is 1."""
+    """Divisor of standardized regression labels; None means 1."""
     label_offset: float | list[float] | None
-    """Offset that was subtracted before the division; None is 0."""
+    """Offset that was subtracted from the labels before the division; None means 0."""
     encoding: dict[str, Any] | None
     """See `Dataset.encoding`."""
     input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
     """Shape of one sample; see `DataShape`."""
     num_outputs: int
-    """Outputs of the model for one sample, or for one token of a language model."""
+    """Number of outputs of the model for one sample, or for one token of a language model."""
     vocabulary_size: int | None
-    """Number of token ids; None where it is unknown."""
+    """Number of token ids; None if unknown, or if the inputs are not tokens."""
     kind: Kind | None
-    """Kind of the inputs; None for inputs by name."""
+    """Kind of the inputs; None for named inputs."""
     resize: Literal["stretch", "crop"]
-    """How images that are not square were brought into shape."""
+    """How images that are not square were resized; see `DatasetSpec.resize`."""
 
     @classmethod
     def of(cls, dataset: Dataset, spec: DatasetSpec) -> Self:
-        """Return the description of a dataset that was loaded by `spec`."""
+        """Return the description of a dataset that was loaded according to `spec`."""
         known = about_dataset(dataset) | vars(DataShape.of(dataset)) | {"resize": spec.resize}
         known |= {key: tuple(known[key]) for key in ("class_names", "vocabulary")}
         return cls(**{key: known[key] for key in cls.model_fields})
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read the file next to a saved model; raise UserError if it is damaged."""
+        """Read the description from the file next to a saved model.
+
+        Raises:
+            UserError: The file is damaged.
+        """
         try:
             return cls.model_validate_json(file.read_bytes())
         except ValidationError as error:
@@ -75,17 +79,17 @@ class ModelData(Document):
         return DataShape(**{one.name: getattr(self, one.name) for one in fields(DataShape)})
 
     def inputs(self, samples: Any) -> Batch:
-        """Encode new samples as the training data were: pixels, features, token ids.
+        """Encode new samples in the same way as the training data: as pixels, features, token ids.
 
         Args:
-            samples: rows of a table (a data frame, a dict of columns, a list of dicts), a list of
-                texts, a list of images (paths or bytes), or arrays as the model takes them.
+            samples: Rows of a table (a data frame, a dict of columns, or a list of dicts), a list
+                of texts, a list of images (paths or bytes), or arrays that are encoded already.
 
         Returns:
-            An array (N, *input_shape), or a dict of arrays for inputs by name.
+            An array (N, *input_shape), or a dict of arrays for named inputs.
 
         Raises:
-            UserError: the model cannot take such samples.
+            UserError: The model does not accept such samples.
         """
         encoding = self.encoding or {}
         length = self.input_shape[0] if isinstance(self.input_shape, tuple) else 0
@@ -133,8 +137,8 @@ class ModelData(Document):
         return found
 
     def _of_kind(self, array: Array) -> Array:
-        """Return an array in the type of the data; raise UserError for values out of its range."""
-        if self.kind is None:  # inputs by name keep their types
+        """Convert an array to the type of the training data; raise UserError for invalid values."""
+        if self.kind is None:  # named inputs keep their types
             return array.astype(np.float32) if array.dtype.kind == "f" else array
         with np.errstate(invalid="ignore", over="ignore"):
             found: Array = array.astype(DTYPES[self.kind])
@@ -144,7 +148,7 @@ class ModelData(Document):
         else:
             is_fine, wanted = found == array, "whole numbers from 0 to 255"
         if self.kind == "tokens":
-            # As in training: a user's own model may take any id where no vocabulary is known.
+            # As in training, a user's own model may take any id if the vocabulary is unknown.
             size = len(self.vocabulary) or np.iinfo(np.int32).max
             is_fine &= (found >= 0) & (found < size)
             wanted = f"ids of tokens, whole numbers from 0 to {size - 1:,}"
@@ -157,11 +161,11 @@ class ModelData(Document):
         return found
 
     def answers(self, outputs: Array) -> Array:
-        """Turn outputs of the model (N, ...) into answers.
+        """Convert outputs of the model, (N, ...), to predictions.
 
         Returns:
-            Numbers in the labels' original unit for a regression; else the names of the most
-            likely classes or tokens, or their numbers where they have no names.
+            For a regression, numbers in the original unit of the labels; otherwise the names of
+            the most likely classes or tokens, or their numbers if they have no names.
         """
         if self.task != "regression":
             best: Array = outputs.argmax(axis=-1)

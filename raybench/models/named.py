@@ -1,6 +1,7 @@
-"""Models of libraries by name, `library:name`, as far as no framework is needed.
+"""Models of libraries, given as `library:name`: the part that does not import a framework.
 
-Trained weights are read from the folders in which the libraries keep them; nothing is downloaded.
+Pretrained weights are read from the folders in which the libraries keep them. raybench downloads
+nothing.
 """
 
 import importlib.util
@@ -22,28 +23,29 @@ from raybench.spec.run import Task
 
 @dataclass(frozen=True)
 class NamedWorkload(Workload):
-    """A library's model whose head and input size come from the data.
+    """A model of a library, whose head and input size depend on the data.
 
-    `training/torch/named` and `training/tensorflow/named` build it, not its build methods.
+    The model is built by `training/torch/named` and `training/tensorflow/named`, not by the methods
+    `build_torch` and `build_keras`.
     """
 
     name: str
-    """Name as the user wrote it: `torchvision:resnet18`, or the name of a network of both
-    frameworks."""
+    """Name as the user wrote it: `torchvision:resnet18`, or a key of `NETWORKS` (`resnet18`)."""
     library: str
     """A key of `LIBRARIES`."""
     model: str
-    """The library's name of it."""
+    """Name of the model in the library."""
     input_shape: "tuple[int, ...] | dict[str, tuple[int, ...]]"
     num_classes: int
-    """Outputs of the head: classes, numbers of a regression, tokens of a vocabulary."""
+    """Number of outputs of the head: classes, numbers of a regression, or token ids."""
     task: Task
     vocabulary_size: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of its constructor, by name."""
+    """Additional arguments of the model's constructor, by name."""
 
     def constructed(self) -> AbstractContextManager[None]:
-        """Turn errors of the library about the settings into a UserError."""
+        """Context manager: if the model has settings, turn errors of its constructor into a
+        UserError that lists them."""
         given = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
         what = f"Workload {self.name}: cannot be built with {given}"
         return (
@@ -51,23 +53,28 @@ class NamedWorkload(Workload):
         )
 
 
-TORCH_URL = "https://download.pytorch.org/models/"  # where torchvision's files come from
+TORCH_URL = "https://download.pytorch.org/models/"  # source of torchvision's pretrained weights
 
 
 def torch_folder() -> Path:
-    """Return the folder of torch's hub (`TORCH_HOME`)."""
+    """Return the folder in which torch keeps pretrained weights (set by `TORCH_HOME`)."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("TORCH_HOME") or f"{cache}/torch"
     return Path(home).expanduser() / "hub" / "checkpoints"
 
 
 def keras_folder() -> Path:
-    """Return Keras's folder of trained weights (`KERAS_HOME`)."""
+    """Return the folder in which Keras keeps pretrained weights (set by `KERAS_HOME`)."""
     return Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser() / "models"
 
 
 def first_there(workload: str, folder: Path, files: tuple[str, ...], url: str = "") -> Path:
-    """Return the first existing file; raise UserError, with the place for it, if none exists."""
+    """Return the first of `files` that exists in a folder.
+
+    Raises:
+        UserError: None of them exists. The message tells the path for the first file, and that it
+            is available at `url`.
+    """
     for file in files:
         if (folder / file).is_file():
             return folder / file
@@ -75,8 +82,8 @@ def first_there(workload: str, folder: Path, files: tuple[str, ...], url: str = 
 
 
 def missing(workload: str, what: str) -> UserError:
-    """Return the error for pretrained weights that are not on this machine; `what` is the expected
-    path."""
+    """Return the error for pretrained weights that are not on this machine; `what` is the path at
+    which they are expected."""
     return UserError(
         f"weights cached: the trained weights of {workload} are not on this machine, and nothing "
         f"is fetched from the net; put them at {what}, or set weights to a file of yours or none.",
@@ -85,8 +92,8 @@ def missing(workload: str, what: str) -> UserError:
 
 
 SMALL_IMAGE = 64
-"""Height and width in pixels below which networks that halve images five times leave little."""
-MADE_FOR = 224  # height and width in pixels that most of these networks were made for
+"""Height and width in pixels below which networks that halve images five times are not suitable."""
+MADE_FOR = 224  # height and width in pixels for which most of these networks were designed
 
 
 @dataclass(frozen=True)
@@ -94,13 +101,13 @@ class Library:
     """A library of models."""
 
     framework: str | None
-    """Framework of its models; None for both."""
+    """Framework of the library's models; None for both."""
     package: str
-    """Package to import and to install."""
+    """Name of the Python package, to import and to install."""
     example: str
-    """Name of one of its models."""
+    """Name of one of the models, for error messages."""
     takes_images: bool = True
-    """Whether its models take images instead of token ids."""
+    """Whether the inputs of the models are images; otherwise, they are token ids."""
 
 
 LIBRARIES = {
@@ -110,15 +117,16 @@ LIBRARIES = {
     "keras": Library("tensorflow", "keras", "MobileNetV2"),
     "both": Library(None, "torchvision", "resnet18"),
 }
-"""`both` are the networks that raybench builds alike in both frameworks, named without a prefix;
-torch's are torchvision's own."""
+"""Libraries by the prefix of their models. `both` stands for the networks in `NETWORKS`, whose
+names have no prefix: in torch they are torchvision's models, and in Keras raybench builds equal
+ones."""
 IMAGES = DataShape(input_shape=(MADE_FOR, MADE_FOR, 3), num_outputs=1000)
 TOKENS = DataShape(input_shape=(128,), num_outputs=2)
-"""Shapes of the data that a model is built for by default."""
+"""Default shapes of the data, if a model is built without data."""
 
 
 def is_named(name: str) -> bool:
-    """Return whether a workload is a library's model, or a network of both frameworks."""
+    """Return whether a workload is a model of a library or one of `NETWORKS`."""
     library, colon, _ = name.partition(":")
     return name in NETWORKS or (bool(colon) and library in LIBRARIES and library != "both")
 
@@ -126,12 +134,12 @@ def is_named(name: str) -> bool:
 def named_workload(
     name: str, shape: DataShape | None, settings: Mapping[str, Any] = MappingProxyType({})
 ) -> NamedWorkload:
-    """Return a library's model for data of a shape (by default of a typical one).
+    """Return a model of a library for data of the given shape (by default, of a typical shape).
 
-    Whether the library has a model of that name is checked when a backend builds it.
+    Whether the library has a model of that name is checked later, when the model is built.
 
     Raises:
-        UserError: the library is not installed, or its models do not take such data.
+        UserError: The library is not installed, or its models do not accept such data.
     """
     key, model = ("both", name) if name in NETWORKS else name.split(":", 1)
     library = LIBRARIES[key]
@@ -166,7 +174,7 @@ def require_library(workload: NamedWorkload, framework: str) -> None:
 
 
 def size_warnings(workload: NamedWorkload) -> list[str]:
-    """Return a warning if the images are much smaller than such networks were made for."""
+    """Return a warning if the images are much smaller than the networks were designed for."""
     shape = workload.input_shape
     if isinstance(shape, dict) or len(shape) != 3 or min(shape[:2]) >= SMALL_IMAGE:
         return []
@@ -210,7 +218,7 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
 
 
 def cached_network(workload: NamedWorkload) -> Path:
-    """Return torchvision's file of the trained weights of a network of both frameworks."""
+    """Return torchvision's file of pretrained weights for one of `NETWORKS`."""
     files = NETWORKS[workload.model]().weights
     return first_there(workload.name, torch_folder(), files, TORCH_URL)
 
@@ -218,15 +226,15 @@ def cached_network(workload: NamedWorkload) -> Path:
 def weights_file(
     workload: Workload, weights: str, cached: Mapping[str, Callable[[NamedWorkload], Path]]
 ) -> Path | None:
-    """Return the file of the weights of a run spec; None for `none`.
+    """Return the file for the key `weights` of a run spec; None for `none`.
 
     Args:
-        workload: the workload.
+        workload: The workload.
         weights: `none`, `cached` or a path.
-        cached: functions that find trained weights on this machine, by library.
+        cached: Functions that find pretrained weights on this machine, by library.
 
     Raises:
-        UserError: there is no such file.
+        UserError: There is no such file.
     """
     if weights == "none":
         return None
@@ -248,7 +256,7 @@ def weights_file(
 
 def unknown_model(workload: NamedWorkload, known: Collection[str]) -> UserError:
     """Return the error for a name that is not among the library's `known` names."""
-    plain = workload.model.partition(".")[0]  # timm's names have a tag of weights
+    plain = workload.model.partition(".")[0]  # in timm, the part after the point names the weights
     hint = did_you_mean(plain, known, "see the library's list of models.")
     return UserError(
         f"Workload {workload.name}: {workload.library} has no model '{workload.model}' among its "
@@ -258,12 +266,12 @@ def unknown_model(workload: NamedWorkload, known: Collection[str]) -> UserError:
 
 
 def unfit_images(workload: NamedWorkload, error: Exception, made_for: int = MADE_FOR) -> UserError:
-    """Return the error for images that a library cannot build the model for.
+    """Return the error for an image size that the model does not support.
 
     Args:
         workload: The model.
-        error: Exception of the library.
-        made_for: Height and width in pixels that the model accepts.
+        error: Exception that the library raised.
+        made_for: Height and width in pixels that the model supports.
     """
     height, width, *_ = workload.input_shape
     return UserError(
@@ -274,8 +282,13 @@ def unfit_images(workload: NamedWorkload, error: Exception, made_for: int = MADE
 
 
 def other_model(source: str, name: str, found: object) -> UserError:
-    """Return the error for weights of another model; `name` is a tensor, `found` its shape there
-    and here."""
+    """Return the error for weights that do not fit the model.
+
+    Args:
+        source: Where the weights come from.
+        name: Name of the first tensor that does not fit.
+        found: The difference, such as the shapes in the file and in the model.
+    """
     return UserError(
         f"weights {source}: are of another model ({name}: {found}); name the model that they were "
         "trained with.",
@@ -284,6 +297,7 @@ def other_model(source: str, name: str, found: object) -> UserError:
 
 
 def new_head(source: object, *names: str) -> list[str]:
-    """Return the warning that weights lack the head for the data; `names` are its tensors."""
+    """Return the warning that the head is initialized at random, because the weights have none that
+    fits the data; `names` are the tensors of the head."""
     shown = f" ({', '.join(names)})" if names else ""
     return [f"weights {source}: the head{shown} is drawn anew for these data."]

@@ -1,8 +1,9 @@
 """Networks that both frameworks build from one description: ResNet-18, -34, -50 and MobileNetV2.
 
-They equal torchvision's weight by weight, with its paddings, strides, and epsilon and momentum of
-batch normalization. Keras's own ResNet50 (strides on other convolutions, biases) and MobileNetV2
-(other paddings and epsilon) are other networks: `keras:ResNet50` and `keras:MobileNetV2`.
+They are the same as torchvision's: every weight, the padding, the strides, and the epsilon and
+momentum of batch normalization. The versions in keras.applications are different networks
+(`keras:ResNet50`, `keras:MobileNetV2`): ResNet50 has biases and its strides in other convolutions,
+MobileNetV2 has another padding and epsilon.
 """
 
 import math
@@ -18,9 +19,10 @@ Arrays = dict[str, npt.NDArray[np.float32]]  # weights by torchvision's names, i
 
 EPSILON = 1e-5  # of batch normalization
 MOMENTUM = 0.1
-"""Weight of a batch's statistics in the running statistics, which hold the unbiased variance."""
+"""Weight of the current batch in the running statistics of batch normalization, as in torch. The
+running variance is unbiased."""
 MEAN = (0.485, 0.456, 0.406)
-"""Means of ImageNet's channels in 0..1; torchvision's weights expect (x - mean) / std."""
+"""Channel means of ImageNet, for pixels in 0..1; torchvision's weights expect (x - MEAN) / STD."""
 STD = (0.229, 0.224, 0.225)
 
 
@@ -28,7 +30,7 @@ STD = (0.229, 0.224, 0.225)
 class ConvSpec:
     """A convolution without bias, padded by `kernel // 2` on every side, then batch normalization.
 
-    `name` and `norm` are torchvision's prefixes of their weights.
+    `name` and `norm` are the prefixes of the two layers' weights in torchvision.
     """
 
     name: str
@@ -43,43 +45,44 @@ class ConvSpec:
 
 @dataclass(frozen=True)
 class Block:
-    """Convolutions whose input is added to their output."""
+    """A sequence of convolutions, usually with a residual connection around them."""
 
     convs: tuple[ConvSpec, ...]
     is_residual: bool = True
-    """Whether the input is added."""
+    """Whether the input of the block is added to the output of the convolutions."""
     shortcut: ConvSpec | None = None
-    """Convolution of the input before it is added; None adds the input itself."""
+    """Convolution that is applied to the input before it is added; None adds the input itself."""
     activation: Activation | None = None
     """Activation after the sum."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network of stem, blocks, average pooling and head."""
+    """A network of a stem, blocks, average pooling and a head."""
 
     stem: ConvSpec
     max_pool: bool
-    """Whether a maximum over 3 x 3 pixels, stride 2, follows the stem."""
+    """Whether 3 x 3 max pooling with stride 2 follows the stem."""
     blocks: tuple[Block, ...]
     last: ConvSpec | None
-    """A convolution after the blocks."""
+    """Convolution after the blocks, if any."""
     dropout: float
-    """Rate of dropout before the head."""
+    """Dropout rate before the head."""
     head: str
-    """torchvision's prefix of the last layer's weights."""
+    """Prefix of the head's weights in torchvision."""
     head_init: Literal["uniform", "normal"]
-    """Distribution of the head: uniform within 1 / sqrt(fan in), or normal of std 0.01, bias 0."""
+    """Initialization of the head: `uniform` within ±1 / sqrt(fan in), or `normal` with standard
+    deviation 0.01 and bias 0."""
     weights: tuple[str, ...]
-    """torchvision's files of trained weights, the most accurate first."""
+    """Names of torchvision's files of pretrained weights, the most accurate first."""
 
     @property
     def features(self) -> int:
-        """Inputs of the head."""
+        """Number of inputs of the head."""
         return (self.last or self.blocks[-1].convs[-1]).filters
 
     def convs(self) -> Iterator[ConvSpec]:
-        """All convolutions, in torchvision's order."""
+        """Yield all convolutions, in torchvision's order."""
         yield self.stem
         for block in self.blocks:
             yield from block.convs
@@ -90,9 +93,10 @@ class Network:
 
 
 def initial_arrays(network: Network, num_outputs: int, seed: int) -> Arrays:
-    """Return the initial weights for both frameworks, by torchvision's names and distributions.
+    """Return the initial weights for both frameworks, with torchvision's names and distributions.
 
-    Convolutions are normal, scaled by the fan out (He et al. 2015); batch normalization is 1 and 0.
+    Convolutions have the normal distribution of He et al. (2015), scaled by the fan out. Batch
+    normalization has scale and running variance 1, bias and running mean 0.
     """
     rng = np.random.default_rng(seed)
     norm = {"weight": 1, "bias": 0, "running_mean": 0, "running_var": 1}
@@ -157,7 +161,7 @@ def _mobilenet_v2() -> Network:
         depthwise = inputs == filters and kernel > 1
         return ConvSpec(*names, inputs, filters, kernel, stride, depthwise, "relu6")
 
-    stages = (  # expansion, channels, blocks, stride: table 2 of the paper
+    stages = (  # expansion, channels, blocks, stride (Sandler et al. 2018, table 2)
         *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
         *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
     )
@@ -194,4 +198,4 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     ),
     "mobilenet_v2": _mobilenet_v2,
 }
-"""Networks by torchvision's names."""
+"""Functions that return the description of each network, by torchvision's name."""

@@ -1,4 +1,7 @@
-"""Workloads whose pictures are decoded one by one for each batch, as in most users' code."""
+"""Workloads whose images are decoded one by one for each batch, as in most users' code.
+
+The scaling studies `bottleneck_probe` and `finetune_lr_schedule` use them.
+"""
 
 import zlib
 from functools import lru_cache
@@ -13,11 +16,11 @@ from raybench.models.base import LayerWorkload
 from raybench.models.shipped import cnn7, mnist_large_dense, mnist_small
 from raybench.spec.run import DatasetSpec
 
-STORED_PIXELS = 224  # of a picture as it is stored, height and width
+STORED_PIXELS = 224  # height and width of a compressed picture
 
 
 class Decoded:
-    """Compressed pictures as the inputs of a split: decompressed and scaled for each batch."""
+    """Compressed pictures as `OnDemand` inputs, decompressed and scaled for each batch."""
 
     dtype = np.dtype(np.uint8)
 
@@ -26,7 +29,7 @@ class Decoded:
         self.shape = (len(stored), image_size, image_size, 1)
 
     def __getitem__(self, rows: npt.NDArray[np.int64], /) -> npt.NDArray[np.uint8]:
-        """Return the pictures at `rows`, decoded in this thread, one after the other."""
+        """Return the pictures at `rows`, decoded one by one by this thread."""
         found = np.empty((len(rows), *self.shape[1:]), np.uint8)
         for place, row in enumerate(rows):
             pixels = np.frombuffer(zlib.decompress(self._stored[row]), np.uint8)
@@ -36,12 +39,12 @@ class Decoded:
 
 
 class Pictures(LayerWorkload):
-    """Handwritten digits that are stored as compressed pictures of 224 pixels."""
+    """Base class of workloads on digits that are stored as compressed pictures of 224 pixels."""
 
     num_classes = 10
 
     def load_dataset(self, spec: DatasetSpec) -> Dataset:
-        """Return the splits of `digits`, on demand."""
+        """Return the splits of the dataset `digits`, with inputs that are decoded on demand."""
         size = self.input_shape[0]
         train, validation, test = (
             Split(Decoded(stored, size), labels)
@@ -51,7 +54,7 @@ class Pictures(LayerWorkload):
 
 
 class DecodedDigits(Pictures):
-    """`cnn7` at 32 pixels."""
+    """Network `cnn7` on pictures of 32 pixels."""
 
     name = "decoded_digits"
     input_shape = (32, 32, 1)
@@ -59,7 +62,7 @@ class DecodedDigits(Pictures):
 
 
 class LargeDecodedDigits(Pictures):
-    """`cnn7` at 224 pixels, the size at which MobileNetV2 was fine-tuned."""
+    """Network `cnn7` on pictures of 224 pixels, as in the source of `finetune_lr_schedule`."""
 
     name = "large_decoded_digits"
     input_shape = (224, 224, 1)
@@ -67,7 +70,7 @@ class LargeDecodedDigits(Pictures):
 
 
 class MediumDecodedDigits(Pictures):
-    """`cnn7` at 128 pixels."""
+    """Network `cnn7` on pictures of 128 pixels."""
 
     name = "medium_decoded_digits"
     input_shape = (128, 128, 1)
@@ -75,7 +78,7 @@ class MediumDecodedDigits(Pictures):
 
 
 class SmallDecodedDigits(Pictures):
-    """`mnist_small` at 32 pixels."""
+    """Network `mnist_small` on pictures of 32 pixels."""
 
     name = "small_decoded_digits"
     input_shape = (32, 32, 1)
@@ -83,7 +86,7 @@ class SmallDecodedDigits(Pictures):
 
 
 class DenseDecodedDigits(Pictures):
-    """`mnist_large_dense` at 28 pixels."""
+    """Network `mnist_large_dense` on pictures of 28 pixels."""
 
     name = "dense_decoded_digits"
     input_shape = (28, 28, 1)

@@ -1,10 +1,10 @@
 """The workloads that come with raybench, by name.
 
-There are two large ones because the source of the names contradicts itself (data-parallel PyTorch
-against TensorFlow on MNIST, 2020): it publishes 2,636,554 parameters, but the model it timed has
-4,104,202. The smaller number counts every convolution as if it had one input channel. `mnist_large`
-has that count and the same activations, with depthwise convolutions. `mnist_large_dense` is the
-network of the published PyTorch timings.
+There are two versions of `mnist_large`, because the report that they come from contradicts itself
+(data-parallel PyTorch versus TensorFlow on MNIST, 2020): it states 2,636,554 parameters, but the
+model that it timed has 4,104,202. The smaller number counts every convolution as if it had a single
+input channel. `mnist_large` has this smaller number of parameters and activations of the same
+shapes, with depthwise convolutions. `mnist_large_dense` is the network of the PyTorch timings.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ from raybench.models.layers import (
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError
 
-SMALLEST_VALID_CNN7 = 94  # pixels; below it, five unpadded convolutions leave nothing to pool
+SMALLEST_VALID_CNN7 = 94  # pixels; on smaller images, the unpadded layers of cnn7 leave no pixels
 
 
 @dataclass(frozen=True)
 class ShippedWorkload(LayerWorkload):
-    """A layer workload of a given input shape and number of classes, or of other outputs."""
+    """A layer workload of raybench, for some input shape, number of classes (outputs) and task."""
 
     name: str
     input_shape: Shape
@@ -52,13 +52,14 @@ class ShippedWorkload(LayerWorkload):
 
 
 def mnist_small(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
-    """One convolution, 402,442 parameters at 28x28x1: the model for a CPU."""
+    """Return a network of one convolution, suitable for a CPU; 402,442 parameters at 28x28x1."""
     layers = (*_conv_block(32), Flatten(), Dense(64), ReLU(), Dense(num_classes))
     return ShippedWorkload("mnist_small", input_shape, num_classes, layers)
 
 
 def mnist_large(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
-    """Three convolutions, two of them depthwise, 2,636,554 parameters at 28x28x1."""
+    """Return a network of three convolutions, of which two are depthwise; 2,636,554 parameters at
+    28x28x1."""
     layers = (
         *_conv_block(128),
         *(DepthwiseConv(multiplier=2), ReLU(), MaxPool()),
@@ -69,16 +70,17 @@ def mnist_large(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> Ship
 
 
 def mnist_large_dense(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
-    """Three ordinary convolutions, 4,104,202 parameters at 28x28x1."""
+    """Return a network of three ordinary convolutions; 4,104,202 parameters at 28x28x1."""
     layers = (*(*_conv_block(128), *_conv_block(256), *_conv_block(512)), *_large_head(num_classes))
     return ShippedWorkload("mnist_large_dense", input_shape, num_classes, layers)
 
 
 def cnn7(input_shape: Shape = (299, 299, 3), num_classes: int = 10) -> ShippedWorkload:
-    """Five convolutions and two dense layers, 910,922 parameters at 299x299x3 (W&B, 2019).
+    """Return a network of five convolutions and two dense layers (W&B, 2019); 910,922 parameters at
+    299x299x3.
 
-    Unpadded as in the source from 94 pixels up (124,490 parameters there); smaller images are
-    padded, from 32 pixels (124,490 there too).
+    From 94 pixels up, convolutions are unpadded, as in the source. For smaller images, down to 32
+    pixels, they are padded. At 94 and at 32 pixels, the network has 124,490 parameters.
     """
     padding: Padding = "valid" if min(input_shape[:2]) >= SMALLEST_VALID_CNN7 else "same"
     blocks = (_conv_block(filters, padding) for filters in (16, 32, 32, 64, 128))
@@ -90,14 +92,16 @@ def cnn7(input_shape: Shape = (299, 299, 3), num_classes: int = 10) -> ShippedWo
 
 
 def deep_mlp(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
-    """Eight dense layers, 64 wide, without normalization: where layer-wise rates matter."""
+    """Return a network of eight dense layers, 64 wide, without normalization, for which layer-wise
+    learning rates (LARS, LAMB) matter."""
     hidden = (layer for _ in range(7) for layer in (Dense(64), ReLU()))
     layers = (Flatten(), *hidden, Dense(num_classes))
     return ShippedWorkload("deep_mlp", input_shape, num_classes, layers)
 
 
 def cifar_cnn(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> ShippedWorkload:
-    """Four convolutions and two dense layers, 1,250,858 parameters at 32x32x3 (Keras's example).
+    """Return a network of four convolutions and two dense layers (an example of Keras); 1,250,858
+    parameters at 32x32x3.
 
     Every second convolution is unpadded.
     """
@@ -113,10 +117,10 @@ def cifar_cnn(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> Shippe
 
 
 def small_resnet(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> ShippedWorkload:
-    """Eight convolutions, two pairs of them residual, 413,514 parameters.
+    """Return a network of eight convolutions with two residual blocks; 413,514 parameters.
 
-    The ResNet-9 of DAWNBench's CIFAR-10 entries at a quarter of its width, with group
-    normalization in place of batch normalization, so that a worker's batch may have any size.
+    It is the ResNet-9 of DAWNBench's CIFAR-10 entries with a quarter of the width, and with group
+    instead of batch normalization, so that the batch of a worker may have any size.
     """
     layers = (
         *(*_normed_block(16), *_normed_block(32), MaxPool(), _residual_block(32)),
@@ -128,7 +132,8 @@ def small_resnet(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> Shi
 
 
 def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
-    """Three hidden layers, 101,250 parameters for 8 columns and 2 classes: for tables."""
+    """Return a network of three hidden layers, for tables; 101,250 parameters with 8 features and 2
+    classes."""
     hidden = (layer for units in (256, 256, 128) for layer in (Dense(units), ReLU()))
     flat = (Flatten(),) if len(input_shape) > 1 else ()
     return ShippedWorkload("mlp", input_shape, num_classes, (*flat, *hidden, Dense(num_classes)))
@@ -137,8 +142,8 @@ def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
 def text_bag(
     input_shape: Shape = (128,), num_classes: int = 2, vocabulary_size: int = 20_000
 ) -> ShippedWorkload:
-    """Mean of the word embeddings of a text, in any order, and a hidden layer: for text
-    classification."""
+    """Return a network for text classification: the mean of a text's word embeddings, which ignores
+    their order, and a hidden layer."""
     layers = (MeanEmbedding(vocabulary_size, 64), Dense(128), ReLU(), Dense(num_classes))
     return ShippedWorkload("text_bag", input_shape, num_classes, layers)
 
@@ -146,7 +151,8 @@ def text_bag(
 def char_lm(
     input_shape: Shape = (128,), num_classes: int = 256, vocabulary_size: int | None = None
 ) -> ShippedWorkload:
-    """A transformer of two blocks, 128 wide, 478,976 parameters for 128 tokens out of 256."""
+    """Return a transformer language model of two blocks, 128 wide; 478,976 parameters for sequences
+    of 128 tokens and a vocabulary of 256."""
     layers = (
         *(Embedding(vocabulary_size or num_classes, 128), Positions()),
         *(layer for _ in range(2) for layer in _transformer_block(128, heads=4)),
@@ -159,16 +165,16 @@ FOR_IMAGES = (mnist_small, mnist_large, mnist_large_dense, cnn7, cifar_cnn, deep
 WORKLOADS: dict[str, Callable[..., ShippedWorkload]] = {
     make.__name__: make for make in (*FOR_IMAGES, mlp, text_bag, char_lm)
 }
-"""Functions of the dataset's `input_shape` and `num_classes`, both optional, and for tokens of its
-`vocabulary_size`."""
+"""Functions that return the workloads, by name. Their optional arguments are the `input_shape` and
+`num_classes` of the dataset, and for workloads in `FOR_TOKENS` the `vocabulary_size`."""
 FOR_TOKENS = ("text_bag", "char_lm")
 
 
 def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorkload:
-    """Return a workload of `WORKLOADS` for data of a shape, by default of its own.
+    """Return a workload of `WORKLOADS` for data of the given shape, or for its default shape.
 
     Raises:
-        UserError: it cannot take such data.
+        UserError: The workload does not accept such data.
     """
     if shape is None:
         return WORKLOADS[name]()
@@ -198,7 +204,7 @@ def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorklo
 
 
 def _fitting(shape: DataShape) -> list[str]:
-    """Return the names of the workloads for such inputs and such a task."""
+    """Return the names of the workloads that accept data of the given shape, kind and task."""
     if shape.task == "language_modelling":
         return ["char_lm"]
     if shape.kind == "tokens":

@@ -1,4 +1,4 @@
-"""The space file that `raybench init` writes for a summary of data."""
+"""The space file that `raybench init` writes, made from a summary of the user's data."""
 
 import importlib.util
 import json
@@ -14,10 +14,10 @@ from raybench.spec.documents import parse_yaml
 from raybench.spec.metric import DEFAULTS, METRICS
 from raybench.spec.text import clean, command_line
 
-FRAMEWORKS = ("torch", "tensorflow")  # as the libraries are called
-SMALL_PIXELS = 96  # height up to which the shipped networks for pictures are meant
+FRAMEWORKS = ("torch", "tensorflow")  # names of the packages
+SMALL_PIXELS = 96  # larger side up to which raybench's own image networks are suggested
 PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
-"""Texts that may stand in YAML without quotes, if they are read back as texts."""
+"""Strings that need no quotes in YAML, unless YAML would read them as another type."""
 MAX_WORKERS = 8
 MIN_BATCHES_PER_EPOCH = 16  # minimum number of batches per epoch
 MAX_BATCH_SIZE = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256, "other": 512}
@@ -25,19 +25,26 @@ MAX_BATCH_SIZE = {"pictures": 512, "table": 2048, "texts": 512, "running text": 
 
 @dataclass(frozen=True, kw_only=True)
 class StarterModel:
-    """Frameworks and workload of a space file."""
+    """Suggested frameworks and workload for a space file."""
 
     frameworks: list[str]
     workload: str
     comment: str
-    """Comment on the workload, and alternatives."""
+    """Comment for the space file, which explains the workload and names alternatives."""
 
 
 def start_for(
     seen: DataSummary, framework: str | None, workload: str | None = None
 ) -> StarterModel:
-    """Return the workload for data, in `framework` or in all installed frameworks."""
-    installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]  # not imported
+    """Suggest a workload for the user's data, and frameworks.
+
+    Args:
+        seen: Summary of the data.
+        framework: The framework that the user chose; None for all installed frameworks.
+        workload: The user's own class, if given; then this is the workload.
+    """
+    # Only looked up, because importing a framework is slow.
+    installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
     frameworks = [framework] if framework else installed or list(FRAMEWORKS)
     of_kind = {
         "texts": ("text_bag", "the mean of a text's words; or transformers:PATH"),
@@ -66,12 +73,12 @@ def _for_pictures(shape: Sequence[int], frameworks: list[str]) -> tuple[str, str
 
 
 def _powers(low: int, high: int) -> list[int]:
-    """Return the powers of two from `low` to `high`; `low` is one."""
+    """Return the powers of two from `low`, a power of two, up to `high`; at least `low` itself."""
     return [low * 2**step for step in range(max(1, (high // low).bit_length()))]
 
 
 def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
-    """Return the content of the space file, with comments."""
+    """Return the space file as commented YAML; `file` is its path, for the commands it shows."""
     metric = METRICS[DEFAULTS[seen.task]]
     others = [
         one.name for one in METRICS.values() if seen.task in one.tasks and one.name != metric.name
@@ -115,7 +122,7 @@ def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a value as YAML on one line; a text is quoted if it is read as another value."""
+    """Return a value as YAML on one line, quoting strings that YAML would read as another type."""
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     text = str(value)

@@ -1,10 +1,10 @@
-"""The user's own code: imported, its errors as one sentence, and the settings it takes.
+"""Import of the user's own code, conversion of its errors to UserError, and its settings.
 
-Settings are what a constructor takes, by name and default. A run spec has those of a workload under
-`model`, a space searches them there: `space: {model: {hidden_units: [64, 128]}}`.
+Settings are arguments of a constructor, by name. Those of a workload are under the key `model` of a
+run spec, and a space file can search them: `space: {model: {hidden_units: [64, 128]}}`.
 
-Files in the user's folder must not hide a package that raybench imports: Ray's workers look for
-modules there first, and would run a script `optuna.py` in place of Optuna.
+Files in the user's folder must not hide a package that raybench imports. Ray's workers look for
+modules in that folder first, and would run a script `optuna.py` instead of importing Optuna.
 """
 
 import contextlib
@@ -34,21 +34,21 @@ NEVER_IMPORTED = {
 }
 """Modules of the standard library that neither raybench nor its dependencies import."""
 STRAY = {"benchmarks", "docs", "example", "examples", "scripts", "test", "tests", "tools"}
-"""Folders that packages install next to themselves by mistake, and that are never imported."""
+"""Top-level folders that some packages install by mistake; no code imports them."""
 NAME = re.compile(r"^[\w.-]+")
 EXTRA = re.compile(r"extra\s*==\s*[\"']([\w-]+)")
 FRAMEWORKS = ("torch", "tensorflow")
-"""The extras of raybench that its processes always import."""
+"""Extras of raybench (optional dependencies) whose packages count as needed if installed."""
 
 
 def refuse_hiding_files(folder: Path) -> None:
-    """Check that no module in a folder hides one that raybench needs.
+    """Check that no module in a folder hides a module that raybench needs.
 
     Args:
-        folder: the first folder of Python's path.
+        folder: The first folder of `sys.path`.
 
     Raises:
-        UserError: names the module.
+        UserError: A module in the folder hides another module; the message tells which.
     """
     for name, entry in _modules_in(folder):
         hides = _hidden_kind(name, entry, folder)
@@ -72,10 +72,14 @@ def _modules_in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _hidden_kind(name: str, entry: Path, folder: Path) -> str | None:
-    """Return the kind of the module that an entry of the folder hides; None if it hides none."""
+    """Return the kind of module that a file or package in the folder hides, or None.
+
+    The kind is "package" or "standard library's module", for the error message.
+    """
     if name in sys.stdlib_module_names:
         is_needed = name not in sys.builtin_module_names and name not in NEVER_IMPORTED
-        is_here = PathFinder.find_spec(name, _without(folder)) is not None  # not Windows's alone
+        # On this system, since some modules exist only on Windows.
+        is_here = PathFinder.find_spec(name, _without(folder)) is not None
         return "standard library's module" if is_needed and is_here else None
     if name in STRAY:
         return None
@@ -83,20 +87,20 @@ def _hidden_kind(name: str, entry: Path, folder: Path) -> str | None:
         own = Path(__file__).resolve().parents[1]
         return None if entry.resolve() == own else "package"
     found = PathFinder.find_spec(name, _without(folder))
-    if found is None or found.origin is None:  # installed nowhere, or a folder without code
+    if found is None or found.origin is None:  # not installed, or a folder without __init__.py
         return None
     owners = {_normal(one) for one in metadata.packages_distributions().get(name, [])}
     return "package" if owners & _needed_distributions() else None
 
 
 def _without(folder: Path) -> list[str]:
-    """Return Python's path without a folder."""
+    """Return `sys.path` without a folder."""
     return [one for one in sys.path if Path(one).resolve() != folder.resolve()]
 
 
 @functools.cache
 def _needed_distributions() -> frozenset[str]:
-    """Return the installed dependencies of raybench, and theirs."""
+    """Return the names of raybench's installed dependencies, including indirect ones."""
     needed, left = set[str](), [OWN]
     while left:
         one = left.pop()
@@ -120,22 +124,24 @@ def _normal(name: str) -> str:
 _LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib"))
 _OURS = str(Path(__file__).parents[1])
 MAX_ERROR = 300
-"""Characters of an error's own text that go into the sentence; all of it is in the details."""
+"""Maximum characters of an error's text in the message of a UserError; the details have it all."""
 
 
 @contextlib.contextmanager
 def user_code_errors(
     what: str, advice: str = "", code: ErrorCode = ErrorCode.USER_CODE
 ) -> Iterator[None]:
-    """Turn any error inside, and `sys.exit`, into a UserError; Ctrl-C and a UserError pass.
+    """Context manager: turn any exception, and `sys.exit`, into a UserError.
+
+    `KeyboardInterrupt` and UserError are not changed.
 
     Args:
-        what: begins the sentence; file, line and error follow in parentheses.
-        advice: ends the sentence.
-        code: kind of mistake.
+        what: Start of the message; file, line and error follow in parentheses.
+        advice: End of the message.
+        code: Kind of mistake.
 
     Raises:
-        UserError: its `details` hold the whole traceback.
+        UserError: The user's code failed; `details` holds the whole traceback.
     """
     try:
         yield
@@ -154,8 +160,8 @@ def user_code_errors(
 
 
 def user_code_place(steps: traceback.StackSummary) -> str:
-    """Return "file, line n" of the innermost stack frame in the user's code; "" if there is
-    none."""
+    """Return "file, line n" for the innermost stack frame in the user's code, or an empty string if
+    there is none."""
     own = [
         step
         for step in steps
@@ -169,22 +175,23 @@ def user_code_place(steps: traceback.StackSummary) -> str:
 def known_settings(
     build: Callable[..., Any], taken: int = 0, *, takes_any: bool = True
 ) -> dict[str, Any] | None:
-    """Return the settings that a constructor takes, with their defaults.
+    """Return the settings that a constructor or function takes, with their defaults.
 
     Args:
-        build: the constructor.
-        taken: how many of its first parameters are not the user's.
-        takes_any: whether `**kwargs` allow any name; else only the named parameters count.
+        build: The constructor or function.
+        taken: Number of first parameters that raybench passes itself.
+        takes_any: Whether `**kwargs` means that any name is allowed. Otherwise, only the named
+            parameters are settings.
 
     Returns:
-        Defaults by name, `inspect.Parameter.empty` without one; None where any name is allowed.
+        Default by name, `inspect.Parameter.empty` if there is none; None if any name is allowed.
     """
     found = list(inspect.signature(build).parameters.values())[taken:]
     if takes_any and any(one.kind is one.VAR_KEYWORD for one in found):
         return None
     many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     known = {one.name: one.default for one in found if one.kind not in many}
-    for one in found:  # a number with a fraction may begin at 0: `momentum: float = 0`
+    for one in found:  # the default of a float may be an int, as in `momentum: float = 0`
         if "float" in str(one.annotation) and type(one.default) is int:
             known[one.name] = float(one.default)
     return known
@@ -193,16 +200,16 @@ def known_settings(
 def check_settings(
     known: Mapping[str, Any] | None, given: Mapping[str, Any], what: str, *, key: str = "model"
 ) -> None:
-    """Check settings against what a constructor takes.
+    """Check settings against the parameters of a constructor or function.
 
     Args:
-        known: see `known_settings`; a default tells the type: number, text or switch.
-        given: the settings.
-        what: the constructor's name in sentences.
-        key: key of the run spec that holds the settings.
+        known: Result of `known_settings`; the type of a default is the type of the setting.
+        given: The settings.
+        what: Name of the constructor or function in messages.
+        key: Key of the run spec that holds the settings.
 
     Raises:
-        UserError: a setting is unknown, missing or of another type.
+        UserError: A setting is unknown, is missing, or has another type than its default.
     """
     if known is None:
         return
@@ -238,10 +245,10 @@ def _has_type_of(default: Any, value: Any) -> bool:
 
 
 def import_user_module(module_name: str, what: str) -> ModuleType:
-    """Import a module of the user's, which may lie in the current folder.
+    """Import a user's module, from the current folder or from anywhere on `sys.path`.
 
     Raises:
-        UserError: the module cannot be imported; `what` is the start of the message.
+        UserError: The module cannot be imported; `what` is the start of the message.
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -251,10 +258,12 @@ def import_user_module(module_name: str, what: str) -> ModuleType:
 
 
 def import_loop(name: str) -> Callable[[Any], object]:
-    """Return the function of `FILE.py:FUNCTION`; the file may lie anywhere Python looks.
+    """Import and return the function given as `FILE.py:FUNCTION`.
+
+    FILE.py is relative to the current folder or to a folder on `sys.path`.
 
     Raises:
-        UserError: the file or function is missing, or the file cannot be imported.
+        UserError: The file or function is missing, or the file cannot be imported.
     """
     file, _, function = name.rpartition(":")
     if (path := loop_file(name)) is None:
@@ -279,20 +288,26 @@ def import_loop(name: str) -> Callable[[Any], object]:
 
 
 def loop_file(name: str) -> Path | None:
-    """Return the file of `FILE.py:FUNCTION` in the current folder or on Python's path."""
+    """Return the path of the file in `FILE.py:FUNCTION`, in the current folder or on `sys.path`.
+
+    None if there is no such file.
+    """
     file = name.rpartition(":")[0]
     folders = [Path.cwd(), *map(Path, sys.path)]
     return next((one / file for one in folders if (one / file).is_file()), None)
 
 
 _modules: dict[Path, ModuleType] = {}
-"""Imported files: two of one name, in different folders, are two modules."""
+"""Modules by path; two files of the same name in different folders are two modules."""
 _folders: list[Path] = []
-"""Folders of the imported files, which were first on Python's path."""
+"""Folders of the imported files, each of which was put first on `sys.path`."""
 
 
 def _import_file(path: Path, name: str) -> ModuleType:
-    """Import a file as Python does with a script, or as a module of the package that it is in."""
+    """Import a file as a top-level module, or, if it is in a package, as a module of the package.
+
+    As for a script, the folder of the file (or of the package) is put first on `sys.path`.
+    """
     parts, folder = [path.stem], path.parent
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent
@@ -302,7 +317,7 @@ def _import_file(path: Path, name: str) -> ModuleType:
     with user_code_errors(f"{name}: {path.name} cannot be imported", advice="; correct it"):
         if len(parts) > 1:
             module = importlib.import_module(".".join(parts))
-        else:  # by its place: another module may have its name
+        else:  # by path, since another module may have the same name
             spec = importlib.util.spec_from_file_location(path.stem, path)
             assert spec is not None
             assert spec.loader is not None
@@ -314,10 +329,10 @@ def _import_file(path: Path, name: str) -> ModuleType:
 
 
 def _put_first_on_path(folder: Path) -> None:
-    """Put a folder first on Python's path, in front of the folders of other imported files.
+    """Put a folder first on `sys.path`, before the folders of other imported files.
 
-    Modules that were imported from another folder, and that this one has too, are forgotten: two
-    revisions of the user's code have modules of the same names.
+    Modules that were imported from another of these folders, and that also exist in this one, are
+    removed from `sys.modules`, because two versions of the user's code use the same module names.
     """
     refuse_hiding_files(folder)
     if str(folder) in sys.path:
