@@ -1,7 +1,8 @@
-"""YAML files and plain data as validated models; every problem becomes one sentence.
+"""Reads YAML files and plain data into validated pydantic models; every problem becomes a
+one-sentence `UserError`.
 
-YAML is read as version 1.2. PyYAML reads 1.1, where `yes`, `on` and `no` are booleans, 1:30 is 90,
-1_000 is 1000, 010 is 8 and 1e-4 is text.
+YAML is read by the rules of version 1.2. PyYAML itself follows 1.1, where `yes`, `on` and `no` are
+booleans, 1:30 is 90, 1_000 is 1000, 010 is 8 and 1e-4 is a string.
 """
 
 import copy
@@ -22,7 +23,7 @@ MAX_DEPTH = 50
 """Maximum depth of nesting."""
 MAX_BYTES = 10_000_000
 MAX_NODES = 100_000
-"""Maximum number of values, with every use of an alias counted."""
+"""Maximum number of values in a file; every use of a YAML alias counts."""
 _PLAIN = (str, int, float, type(None))
 
 _RESOLVERS: tuple[tuple[str, str, str], ...] = (  # tag, pattern, possible first characters
@@ -42,7 +43,7 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader that resolves plain scalars by the rules of YAML 1.2."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
-    # No dates, bytes and sets: no document has them, and bad ones crash their constructors.
+    # Leave out dates, bytes and sets: no file needs them, and invalid ones crash PyYAML.
     yaml_constructors: ClassVar[dict[str | None, Any]] = {
         tag: construct
         for tag, construct in yaml.SafeLoader.yaml_constructors.items()
@@ -51,7 +52,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that quotes text which YAML 1.1 or 1.2 would read as another type."""
+    """SafeDumper that quotes strings which YAML 1.1 or 1.2 would read as another type."""
 
 
 for _tag, _pattern, _first in _RESOLVERS:
@@ -79,7 +80,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Parse YAML; a syntax error becomes a UserError that names `source` and the line."""
+    """Parse YAML; raise UserError that names `source` and the line for a syntax error."""
     try:
         content = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -87,7 +88,7 @@ def parse_yaml(text: str, source: str) -> Any:
         raise UserError(
             f"{source}, line {line}: not valid YAML ({error.problem}).", ErrorCode.INVALID_FILE
         ) from None
-    except (yaml.YAMLError, ValueError, KeyError, IndexError) as error:  # also of `!!int few`
+    except (yaml.YAMLError, ValueError, KeyError, IndexError) as error:  # `!!int few`, for example
         raise UserError(
             f"{source}: not valid YAML ({' '.join(str(error).split())}).", ErrorCode.INVALID_FILE
         ) from None
@@ -100,7 +101,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def _refuse_too_much(content: Any, source: str) -> None:
-    """Raise UserError for too many values, or too deep nesting, as by an alias of itself."""
+    """Raise UserError for too many values or too deep nesting, such as an alias inside itself."""
     level, count = [content], 1
     for _ in range(MAX_DEPTH):
         inside = [one.values() if isinstance(one, dict) else one for one in level]
@@ -118,11 +119,11 @@ def _refuse_too_much(content: Any, source: str) -> None:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping: UTF-8, or UTF-16 with a byte-order mark."""
+    """Read a YAML file that holds a mapping, in UTF-8, or in UTF-16 with a byte-order mark."""
     try:
-        with path.open("rb") as file:  # bounded: it may be an endless device
+        with path.open("rb") as file:  # limited, because the path may be an endless device
             data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: of a path with a null byte
+    except (OSError, ValueError) as error:  # ValueError: the path has a null byte
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read ({reason}).", ErrorCode.NOT_FOUND) from None
     if len(data) > MAX_BYTES:
@@ -153,11 +154,13 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def content_of(
     given: "str | Path | dict[str, Any] | Document", name: str
 ) -> tuple[dict[str, Any], str]:
-    """Return the content of a document, its keys by their own names, and its name for messages.
+    """Return the content of a file or document, and its name for error messages.
+
+    Alternative key names (OTHER_NAMES) are replaced.
 
     Args:
-        given: A file, a study's folder (its best.yaml), or the content itself.
-        name: Name of a content that is no file.
+        given: A file, a study's folder (its best.yaml is read), or the content itself.
+        name: Name for error messages if `given` is not a file.
     """
     if isinstance(given, Document):
         return given.model_dump(mode="json", exclude_unset=True), name
@@ -174,7 +177,7 @@ def content_of(
 
 
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
-    """Render a mapping as YAML, in its order; without `in_lines` as a single line."""
+    """Render a mapping as YAML in its own order; on a single line if `in_lines` is false."""
     return yaml.dump(
         content,
         Dumper=_Dumper,
@@ -195,31 +198,32 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 SHORT_FORMS = {"dataset": "name"}
-"""Mappings that may be given as one of their values: `dataset: mnist` is `{name: mnist}`."""
+"""Sections that may be written as a single value, and the key of that value: `dataset: mnist` means
+`dataset: {name: mnist}`."""
 OTHER_NAMES = {"exchange_every": "accumulate"}
-"""Keys of a run spec by their other names."""
+"""Alternative names of run-spec keys, with the name that replaces each."""
 FLOAT32_MAX, FLOAT32_MIN = 3.4e38, 1.2e-38
-"""Range of float32 at full precision, in which all training happens."""
+"""Largest and smallest magnitudes of float32 at full precision, in which all training happens."""
 
 
 class Document(BaseModel):
-    """Base of all documents: frozen, strict, without unknown keys."""
+    """Base of all pydantic models of files and options: frozen, strict, no unknown keys."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True
     )
 
     def document(self) -> dict[str, Any]:
-        """Return the document as plain data with every key."""
+        """Return the model as plain data with all keys, including those at their defaults."""
         return self.model_dump(mode="json")
 
 
 def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
-    """Build `model` from parsed YAML; the first problem becomes a one-sentence UserError.
+    """Build `model` from parsed YAML; raise a one-sentence UserError for the first problem.
 
-    An unknown key comes before a missing one, which it may be, misspelled. Where a number or a
-    mapping is allowed, a problem within the mapping comes before "not a number". A UserError of a
-    validator is raised as it is.
+    Unknown keys are reported before missing ones, because an unknown key may be a misspelling of a
+    missing one. Where a number or a mapping is allowed, a problem inside the mapping is reported
+    before "not a number". A UserError that a validator raises is passed on unchanged.
     """
     _check_numbers(content, source)
     try:
@@ -235,7 +239,11 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
 
 
 def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
-    """Return `value` as `model` holds it; UserError if it is invalid, regardless of other keys."""
+    """Return the value of a single key as `model` holds it, whatever the other keys.
+
+    Raises:
+        UserError: The value is invalid.
+    """
     _check_numbers({key: value}, source)
     try:
         return getattr(model.model_validate({key: value}), key)
@@ -247,7 +255,7 @@ def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
 
 
 def one_name_each(content: Any) -> Any:
-    """Return `content` with the keys of OTHER_NAMES renamed, at any depth.
+    """Return `content` with alternative key names (OTHER_NAMES) replaced, at any depth.
 
     Raises:
         ValueError: Both names of a key are given, with different values.
@@ -269,7 +277,7 @@ def one_name_each(content: Any) -> Any:
 
 
 def own_name(key: str) -> str:
-    """Return a dotted key by its own name, if it is one of OTHER_NAMES."""
+    """Return a dotted key with an alternative name (OTHER_NAMES) of its last part replaced."""
     parent, dot, last = key.rpartition(".")
     return f"{parent}{dot}{OTHER_NAMES.get(last, last)}"
 
@@ -284,7 +292,7 @@ def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def problem_of(detail: ErrorDetails) -> str:
-    """Return a problem that pydantic found, as the end of a sentence without its period."""
+    """Return pydantic's message on a problem as the end of a sentence, without a period."""
     if detail["type"] == "model_type":
         return "must hold keys of its own"
     message = detail["msg"].removeprefix("Value error, ")
@@ -293,11 +301,11 @@ def problem_of(detail: ErrorDetails) -> str:
 
 
 def number_problem(value: Any) -> str:
-    """Return why a number cannot be used, or an empty text."""
+    """Return why a number cannot be used, or an empty string if it can."""
     if isinstance(value, int) and abs(value) >= 2**63:
         return "is a number beyond 64 bits; name a smaller one"
     if isinstance(value, float):
-        if not math.isfinite(value):  # not valid in JSON: records would hold null
+        if not math.isfinite(value):  # JSON has no such numbers; records would hold null
             return "is not a finite number; name one, or null"
         if abs(value) > FLOAT32_MAX:
             return f"is beyond float32, which ends at {FLOAT32_MAX:g}; name a smaller number"
@@ -318,7 +326,7 @@ def _check_numbers(content: Any, source: str, path: str = "") -> None:
 
 
 def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserError:
-    """Return the error for a problem that pydantic found."""
+    """Return the UserError for a problem that pydantic found."""
     # For unions, pydantic puts the type into the path as if it were a key.
     kinds = ("constrained-", "dict[")
     path = [part for part in map(str, detail["loc"]) if not part.startswith(kinds)]
@@ -332,7 +340,7 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
         return UserError(f"{source}: the key '{key}' is required.", ErrorCode.MISSING)
     shown = "" if isinstance(detail["input"], dict) else f" (found {_shown(detail['input'])})"
     where = f"{source}: '{key}'" if key else source
-    # Validators raise PydanticCustomError with a code of ours as its type.
+    # raybench's validators raise PydanticCustomError with an ErrorCode as its type.
     code = next((one for one in ErrorCode if one == detail["type"]), ErrorCode.INVALID_VALUE)
     return UserError(f"{where}: {problem_of(detail)}{shown}.", code)
 
@@ -340,7 +348,7 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except ValueError:  # of an int with more digits than Python writes
+    except ValueError:  # an int with more digits than Python converts to a string
         return "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -356,12 +364,17 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any]:
-    """Return the values of an option's `KEY=VALUE` texts, which are YAML, by keys' own names.
+    """Parse `KEY=VALUE` strings, whose values are YAML, into a dict.
 
-    If a key is repeated, its last value counts, at its last position: the order of keys matters.
+    Alternative key names (OTHER_NAMES) are replaced. The order of keys matters: a repeated key has
+    its last value and its last position.
+
+    Args:
+        texts: The strings, as given to an option.
+        option: Name of the option, for error messages.
 
     Raises:
-        UserError: A text has no `=`, no key, or a value that is not YAML.
+        UserError: A string has no `=`, no key, or a value that is not YAML.
     """
     found: dict[str, Any] = {}
     for one in texts:
@@ -378,14 +391,14 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
 
 
 def apply_settings(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a document with the values of `settings`, whose keys are dotted."""
+    """Return a copy of a file's content with `settings` (values by dotted key) applied."""
     for key, value in settings.items():
         content = with_key(content, key, value, f"--set {key}")
     return content
 
 
 def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict[str, Any]:
-    """Return a copy of `content` with the value of a dotted key."""
+    """Return a copy of `content` in which a dotted key has this value."""
     result = copy.deepcopy(content)
     target = result
     *parents, last = key.split(".")

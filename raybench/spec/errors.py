@@ -1,4 +1,6 @@
-"""The two exceptions whose message is one sentence for the user, exit codes, and removed names."""
+"""`UserError` and `StudyError`, whose messages are one sentence for the user; exit codes; removed
+commands, options and keys.
+"""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,28 +10,30 @@ from typing import Any, Literal, Self
 
 DONE, FAILED, WRONG_INPUT, NOT_REACHED, INTERRUPTED = 0, 1, 2, 3, 130
 UNDECIDED, WORSE, NO_DIFFERENCE = 4, 5, 6
-"""Exit codes: success; the study failed; invalid input; no winner, because no run reached the
-target or the best one is no better than the baseline; Ctrl-C. Of `compare`: undecided, more runs
-are needed; B is worse; B is as good as A."""
+"""Exit codes. DONE: success. FAILED: the study failed. WRONG_INPUT: invalid input. NOT_REACHED: no
+winner, because no run reached the target or the best run is no better than the baseline.
+INTERRUPTED: Ctrl-C. Only from `compare`: UNDECIDED: more runs are needed; WORSE: B is worse than A;
+NO_DIFFERENCE: B is as good as A."""
 
 
 class ErrorCode(StrEnum):
-    """Kind of a user's mistake: stable, where sentences are not."""
+    """Kind of a user's mistake. Codes are stable, whereas the sentences of errors may change."""
 
     UNKNOWN_KEY = "unknown_key"
     """A file, `--set` or a mapping has a key that does not exist."""
     UNKNOWN_NAME = "unknown_name"
-    """A value is not one of the known names: optimizer, workload, metric, column, command."""
+    """A value is not one of the known names of optimizers, workloads, metrics, columns or
+    commands."""
     INVALID_OPTION = "invalid_option"
     """The command line has an unknown option, lacks a required one, or cannot be parsed."""
     INVALID_VALUE = "invalid_value"
     """A value has the wrong type or form, or is out of range."""
     MISSING = "missing"
-    """A required key, option or part is not given."""
+    """A required key, option or part of a file is missing."""
     CONFLICT = "conflict"
     """Two settings exclude each other."""
     REMOVED = "removed"
-    """An earlier version had this command, option, key or value."""
+    """A command, option, key or value existed in an earlier version and was removed."""
     UNSUPPORTED = "unsupported"
     """The framework, device, host or kind of study does not support a setting."""
     NOT_INSTALLED = "not_installed"
@@ -43,8 +47,8 @@ class ErrorCode(StrEnum):
     UNREACHABLE = "unreachable"
     """A cluster, host or object store does not answer."""
     INVALID_DATA = "invalid_data"
-    """The dataset cannot be used for training: it is empty, has one class, values that are not
-    finite, or the wrong shape."""
+    """The dataset cannot be used for training: it is empty, has only one class, has values that are
+    not finite, or has the wrong shape."""
     INVALID_MODEL = "invalid_model"
     """The model cannot be trained, or does not fit the data."""
     INVALID_WEIGHTS = "invalid_weights"
@@ -52,7 +56,8 @@ class ErrorCode(StrEnum):
     USER_CODE = "user_code"
     """The user's code raises an exception, does not return, or returns an invalid value."""
     COMMAND = "command"
-    """A `--command` cannot be started, has failed, or prints an invalid line."""
+    """The training command (`--command`) cannot be started, has failed, or prints an invalid
+    line."""
     NO_ROOM = "no_room"
     """The cluster has too few CPUs or GPUs, or too little memory or disk space."""
     NO_TIME = "no_time"
@@ -60,7 +65,8 @@ class ErrorCode(StrEnum):
     STUDY_IN_USE = "study_in_use"
     """Another process runs the study in this results folder."""
     STUDY_CHANGED = "study_changed"
-    """The results folder belongs to other settings, other code or another version."""
+    """The results folder belongs to a study with other settings or other code, or was written by
+    another version."""
     NO_RESULT = "no_result"
     """The results lack what the command needs, such as a confirmed winner."""
     TOO_FEW = "too_few"
@@ -74,7 +80,7 @@ class CommandError:
     kind: Literal["user", "study", "interrupted"]
     message: str
     code: ErrorCode | None = None
-    """Kind of mistake; None unless `kind` is user."""
+    """Code of the user's mistake; None unless `kind` is `user`."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +88,11 @@ class Ended:
     """Result of a command; `--json` prints it."""
 
     code: int
+    """Exit code."""
     place: str | None = None
     """Results folder or URL; None if nothing was written."""
     answer: Sequence[str] = ()
-    """Sentences; by default those of the results."""
+    """Answer in sentences; if empty, that of the study in `place`."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further details, as plain data."""
     error: CommandError | None = None
@@ -94,8 +101,8 @@ class Ended:
 class UserError(ValueError):
     """Invalid input; the message is one sentence that says what to do.
 
-    Commands print the message without a traceback and exit with code 2. Unprintable characters
-    become printable: line breaks, terminal escapes, halves of surrogate pairs.
+    Commands print the message without a traceback and exit with code 2. Unprintable characters in
+    the message (line breaks, terminal escapes, unpaired surrogates) are made printable.
 
     Args:
         message: The sentence.
@@ -124,7 +131,7 @@ class UserError(ValueError):
         self.details = details
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, ErrorCode, str | None]]:
-        """Return what pickle makes the exception of; it crosses processes."""
+        """Return what pickle needs to rebuild the exception in another process."""
         return type(self), (str(self), self.code, self.details)
 
 
@@ -145,7 +152,8 @@ class StudyError(Exception):
 def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str:
     """Return the end of a sentence about an unknown name.
 
-    It is the closest known name, regardless of case; if none is close, `otherwise` or all names.
+    The sentence suggests the closest known name, ignoring case. If none is close, `otherwise` is
+    returned or, by default, all known names are listed.
     """
     by_lower = {one.lower(): one for one in known}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
@@ -170,13 +178,15 @@ REMOVED = {
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
     "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
 }
-"""Replacements of removed commands, options, keys and values, as ends of sentences. Names are as a
-user writes them: an option after the name of its command, a key after the word "key"."""
+"""Removed commands, options, keys and values, with the end of a sentence that says what to use
+instead. An option follows the name of its command, a key the word "key"."""
 
 
 def removed(name: str) -> str | None:
-    """Return the end of a sentence that refuses a removed name, without its period; None for any
-    other name."""
+    """Return the end of a sentence (without a period) that says what replaces a removed name.
+
+    None if the name is not one of REMOVED.
+    """
     instead = REMOVED.get(name)
     return None if instead is None else f"was removed; {instead}"
 
