@@ -1,7 +1,7 @@
 """Metrics: name, direction, and computation from samples.
 
-A metric is a function of the mean of a number per sample: RMSE is the square root of the mean of
-squared errors. Therefore, it does not depend on which worker evaluates which samples.
+Every metric is a function of the mean of one number per sample; RMSE, for example, is the square
+root of the mean squared error. So it does not matter which worker evaluates which samples.
 """
 
 import math
@@ -15,17 +15,20 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 Direction = Literal["max", "min"]
 PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolute_error", "own"]
-"""Number per sample that is averaged: 1 for a correct prediction (or one in the top five), the loss
-without label smoothing, the squared or absolute error in the unit of the labels (the mean over the
-numbers of a vector), or the result of the workload's own function."""
+"""Number per sample that is averaged: 1 or 0 for a correct or wrong prediction (`correct_of_5`:
+whether the label is in the top five), the loss without label smoothing, the squared or absolute
+error in the unit of the labels (averaged over a vector), or the result of the workload's own
+function."""
 METRIC_NAME = r"^\w(.{0,78}\S)?$"
-"""Pattern of a metric's name, as libraries print it (`val/acc`, `metrics/mAP50-95(B)`): one line of
-up to 80 characters that begins with a letter, a digit or `_`. It names columns."""
+"""Pattern of a metric's name, which becomes part of column names: one line of up to 80 characters
+that begins with a letter, a digit or `_`. Names that libraries print are allowed, such as `val/acc`
+and `metrics/mAP50-95(B)`."""
 ROUNDING = 2.0**-22
-"""Relative tolerance for reaching a target: two steps of float32, in which frameworks compute
-metrics. In float32, 190 correct predictions of 200 are 0.94999999."""
+"""Relative tolerance for reaching a target: two rounding steps of float32, in which frameworks
+compute metrics. In float32, 190 correct predictions out of 200 are 0.94999999."""
 Finish = Callable[[float, float], float]
-"""Function of the mean over the samples, and of that mean for the constant mean of the labels."""
+"""Function that computes a metric from the mean over the samples and from the mean that always
+predicting the mean label would give (needed by R²)."""
 
 
 def _mean(mean: float, _of_mean: float) -> float:
@@ -46,7 +49,7 @@ def _exponential(mean: float, _of_mean: float) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: shipped, or defined by a workload.
+    """A metric, shipped with raybench or defined by a workload.
 
     Example:
         >>> f1 = raybench.Metric(name="f1", direction="max", is_share=True)
@@ -55,31 +58,31 @@ class Metric:
     """
 
     name: str
-    """Name in columns, tables and axes; see `METRIC_NAME`."""
+    """Name in columns, tables and axis labels; see `METRIC_NAME`."""
     direction: Direction
-    """Whether higher (`max`) or lower (`min`) is better."""
+    """Whether higher (`max`) or lower (`min`) values are better."""
     per_sample: PerSample = "own"
     """Number per sample that is averaged."""
     finish: Finish = field(default=_mean, compare=False)
-    """Converts the mean to the metric."""
+    """Function that converts the mean to the metric."""
     is_share: bool = False
-    """Whether the metric lies in 0..1 and is shown in percent."""
+    """Whether the metric lies between 0 and 1 and is shown in percent."""
     tasks: tuple[Task, ...] = ("classification", "regression", "language_modelling")
-    """Tasks that have the metric."""
+    """Tasks for which the metric is defined."""
 
     @property
     def best_column(self) -> str:
-        """Column of the best value of a run: `best_accuracy`."""
+        """Column with a run's best value: `best_accuracy`."""
         return f"best_{self.name}"
 
     @property
     def test_column(self) -> str:
-        """Column of the value on the test split: `test_accuracy`."""
+        """Column with a run's value on the test split: `test_accuracy`."""
         return f"test_{self.name}"
 
     @property
     def words(self) -> str:
-        """Name for a sentence: `mean absolute error`; names of other metrics are unchanged."""
+        """Name in sentences, such as `mean absolute error`; for most metrics, `name` itself."""
         return WORDS.get(self.name, self.name)
 
     @property
@@ -92,12 +95,13 @@ class Metric:
         return self.gap(target, value) <= 0
 
     def gap(self, target: float, value: float) -> float:
-        """Distance from the target; negative beyond it, 0 within the rounding of float32."""
+        """Distance of a value from the target: positive if the target is missed, negative if it is
+        exceeded, 0 within the rounding of float32."""
         gap = self.sign * (target - value)
         return 0.0 if abs(gap) <= ROUNDING * abs(target) else gap
 
     def best(self, values: Iterable[float]) -> float | None:
-        """Return the best value, ignoring NaN; None if there is none."""
+        """Return the best value, ignoring NaN; None if no value is left."""
         known = [value for value in values if not math.isnan(value)]
         return (max if self.direction == "max" else min)(known, default=None)
 
@@ -155,10 +159,10 @@ def find_metric(
     Args:
         name: Name of the metric; by default that of `own`, or the default of the task.
         task: Task of the dataset.
-        own: Metric of the workload, if it has one.
+        own: Metric that the workload defines, if any.
 
     Raises:
-        UserError: The name is unknown, or the task does not have the metric.
+        UserError: The name is unknown, or the metric is not defined for the task.
     """
     if own is not None and not re.fullmatch(METRIC_NAME, own.name):
         raise UserError(
@@ -186,7 +190,7 @@ def find_metric(
 
 
 def named_metric(name: str, direction: Direction, *, is_share: bool = False) -> Metric:
-    """Return the metric of a record: a shipped one, or a user's own with these properties."""
+    """Return the shipped metric with this name, or else a metric with these properties."""
     if name in METRICS:
         return METRICS[name]
     return Metric(name=name, direction=direction, is_share=is_share)

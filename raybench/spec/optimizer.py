@@ -1,4 +1,4 @@
-"""Optimizers by name: the shipped ones with the settings they read, and classes of libraries."""
+"""Optimizers: the shipped ones with the settings they read, and optimizer classes of libraries."""
 
 import re
 from typing import Annotated, Any, Literal, get_args
@@ -24,7 +24,7 @@ DEFAULTS: dict[str, dict[str, float]] = {
 LEFT_TO_IT = ("momentum", "beta2", "epsilon")
 """Run-spec keys whose default depends on the optimizer."""
 FRAMEWORK_OF = {"torch": "torch", "keras": "tensorflow"}
-"""Frameworks by the prefix of a library's class."""
+"""Framework of a library's optimizer class, by prefix of its name: `torch:SGD`, `keras:Nadam`."""
 KEY_OF = {
     **dict.fromkeys(("lr", "learning_rate"), "learning_rate"),
     "weight_decay": "weight_decay",
@@ -32,7 +32,7 @@ KEY_OF = {
     **dict.fromkeys(("use_ema", "ema_momentum", "ema_overwrite_frequency"), "ema_decay"),
     "gradient_accumulation_steps": "accumulate",
 }
-"""Run-spec keys by the arguments of libraries' classes that they replace."""
+"""Arguments of libraries' optimizer classes that must be set by a run-spec key, and that key."""
 _CLASS = r"(torch|keras):([A-Za-z_]\w*\.)*[A-Za-z_]\w*"
 
 
@@ -58,17 +58,17 @@ Optimizer = Annotated[
 
 
 def is_library_class(name: str) -> bool:
-    """Whether an optimizer is a class of a library."""
+    """Whether an optimizer is a library's class, such as `torch:SGD`."""
     return ":" in name
 
 
 def framework_of(name: str) -> str | None:
-    """Return the framework of a library's optimizer; None for shipped ones, which have both."""
+    """Return the framework of a library's class; None for a shipped optimizer, which both have."""
     return FRAMEWORK_OF[name.partition(":")[0]] if is_library_class(name) else None
 
 
 def problem_of_optimizer(optimizer: str, framework: str, options: dict[str, Any]) -> str | None:
-    """Return why an optimizer, its options and a framework do not go together; else None."""
+    """Return why an optimizer, its options and a framework conflict; None if they do not."""
     wanted = framework_of(optimizer)
     if wanted is None:
         if not options:

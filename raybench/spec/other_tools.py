@@ -1,4 +1,6 @@
-"""Translations of search-space dimensions from W&B, Optuna, Ray Tune, NNI, Katib, Ax and Hydra."""
+"""Recognizes search-space dimensions in the syntax of W&B, Optuna, Ray Tune, NNI, Katib, Ax and
+Hydra, and says how to write them in raybench.
+"""
 
 import math
 import re
@@ -27,12 +29,12 @@ _CALL = re.compile(
     r"|sample_from|interval|range|tag|glob)\(.*\)"
 )
 MOST_STEPS = 20
-"""Maximum number of values of a range with a step that a sentence lists."""
+"""Longest list of values that a message suggests for a range with a step."""
 
 
 def written_here(content: Any) -> str | None:
-    """Return how to write another tool's dimension here, as the end of a sentence; None if the
-    content is not in the form of another tool."""
+    """Return how to write another tool's dimension in raybench, as the end of a sentence; None if
+    the content is not in the syntax of another tool."""
     if isinstance(content, str) and _CALL.fullmatch(content.strip()):
         return "write a list of values, or a range as {low: 0.001, high: 0.1, log: true}"
     if not isinstance(content, Mapping) or not {str(key).lower() for key in content} & _FOREIGN:
@@ -60,18 +62,18 @@ def written_here(content: Any) -> str | None:
     are_numbers = all(isinstance(end, int | float) for end in (low, high))
     if (
         is_log and are_numbers and low <= 0 and high < MAX_EXPONENT
-    ):  # exponents, as of W&B's log_uniform
+    ):  # the bounds are exponents, as in W&B's log_uniform
         low, high = (float(f"{math.exp(end):.3g}") for end in (low, high))
     text = f"{{low: {low}, high: {high}{', log: true' if is_log else ''}}}"
     return f"write {text}" + ("" if step is None else ", or list the values of each step")
 
 
 MAX_EXPONENT = 300
-"""Exponents above this bound overflow a float, so that a range cannot be of exponents."""
+"""Bounds from here on are not taken for exponents (of e), because they may overflow a float."""
 
 
 def _inside(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield keys in lower case with their values, including those of nested mappings."""
+    """Yield all keys in lower case with their values, including keys of nested mappings."""
     for key, value in content.items():
         yield str(key).lower(), value
         if isinstance(value, Mapping):
@@ -83,7 +85,10 @@ def _first(found: Mapping[str, Any], names: Names) -> Any:
 
 
 def _steps(low: Any, high: Any, step: Any) -> list[Any]:
-    """Return the values from `low` to `high` by `step`; [] if not numeric, or too many."""
+    """Return the values from `low` to `high` in steps of `step`.
+
+    The list is empty if an argument is not a number, or if there are more than MOST_STEPS values.
+    """
     if not all(isinstance(one, int | float) for one in (low, high, step)) or step <= 0:
         return []
     number = int((high - low) / step + 1e-9) + 1

@@ -1,15 +1,17 @@
 """The user's own training loops: the syntax of `workload` for a function or a command.
 
-    train.py:train                                    a function, which receives a `raybench.Run`
-    $ python train.py --lr {learning_rate}            a command, which prints its metric
-    $torchrun python train.py --lr {learning_rate}    one process per worker, as torchrun starts it
+    train.py:train                                    a function that receives a `raybench.Run`
+    $ python train.py --lr {learning_rate}            a command that prints its metric
+    $torchrun python train.py --lr {learning_rate}    the same, one process per worker
 
-All load their own data. A command is one process with the resources of all its workers, or one
-process per worker, of which rank 0 prints the metric. In it,
-`{key}` is replaced by the value of a key of the run spec, and `{model.NAME}` by a setting of the
-model; text is inserted as it is, other values as JSON. `{--flag:key}` is replaced by `--flag` for
-true, by nothing for false and null, and by `--flag VALUE` for other values. `{--flag=:key}` inserts
-`--flag=VALUE`, and `{--bn|--no-bn:key}` names a flag for false.
+All of them load their own data. With `$ `, the command is a single process that has the resources
+of all workers. With `$torchrun `, it is started once per worker with torchrun's environment, and
+rank 0 prints the metric.
+
+In a command, `{key}` is replaced by the value of a run-spec key, and `{model.NAME}` by a setting of
+the model; strings are inserted unchanged, other values as JSON. `{--flag:key}` is replaced by
+`--flag` for true, by nothing for false and null, and by `--flag VALUE` for other values.
+`{--flag=:key}` inserts `--flag=VALUE`, and `{--bn|--no-bn:key}` has a second flag for false.
 """
 
 import json
@@ -23,14 +25,15 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 MARK = "$ "
 """Prefix of a workload that is a command."""
 LAUNCH_MARKS = {"torchrun": "$torchrun "}
-"""Prefix of a command that is started once per worker, by launcher."""
+"""Prefix of a workload that is a command started once per worker, by launcher."""
 UNREPORTED, OTHER_KEYS = "the command reports no", "its lines of JSON have"
-"""Prefix of the error of a command that has printed no metric; all configurations fail with it."""
+"""Parts of the error message for a command that printed no metric. A search ends at a message with
+both, because every configuration would fail with it."""
 OWN_DATA = {"name": "workload"}
 """The `dataset` of the user's own training loops."""
 PLACE = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 OPTION = re.compile(r"\{(-[^\s:{}|]*)(?:\|(-[^\s:{}|]*))?:([A-Za-z_][\w.]*)\}")
-"""Option that depends on a key: its flag, its flag for false, and the key."""
+"""Option whose form depends on a key. The groups are the flag, the flag for false, and the key."""
 
 
 def is_command(workload: object) -> bool:
@@ -44,7 +47,8 @@ def is_launched(workload: object) -> bool:
 
 
 def framework_of_command(workload: str) -> str:
-    """Return the framework of a command: torch connects the processes of a launched one."""
+    """Return the framework of a command: `torch` if it is started once per worker (to connect the
+    processes), else `python`."""
     return "torch" if is_launched(workload) else "python"
 
 
@@ -54,33 +58,36 @@ def text_of_command(workload: str) -> str:
 
 
 def is_own_loop(workload: object) -> bool:
-    """Whether a workload is the user's own training loop: a function of a file, or a command.
+    """Whether a workload is the user's own training loop: a function in a file, or a command.
 
-    All others name a Workload: `mnist_small`, `torchvision:resnet18`, `module:Class`.
+    All other workloads name a `Workload`: `mnist_small`, `torchvision:resnet18`, `module:Class`.
     """
     return is_command(workload) or ".py:" in str(workload)
 
 
 def with_own_data(content: Any) -> Any:
-    """Return a document, with OWN_DATA as `dataset` if its `workload` is an own training loop."""
+    """Return a file's content; set `dataset` to OWN_DATA if `workload` is the user's own loop."""
     is_own = isinstance(content, dict) and is_own_loop(content.get("workload", ""))
     return content | {"dataset": OWN_DATA} if is_own else content
 
 
 def keys_of(workload: str) -> list[str]:
-    """Return the keys that a command inserts."""
+    """Return the keys whose values a command inserts."""
     return [*PLACE.findall(workload), *(found[3] for found in OPTION.finditer(workload))]
 
 
 def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command with all keys replaced by their values, without a shell.
+    """Return the words (argv) of a command with all keys replaced by their values.
+
+    The command is split by shell rules, but not run by a shell.
 
     Args:
         workload: The command.
         values: Values by key; `{model.block.kernel}` is a value in the mapping `model.block`.
 
     Raises:
-        UserError: A key is unknown, quotes do not close, or an option is part of a word.
+        UserError: A key is unknown, quotes do not close, the command is empty, or a placeholder
+            such as `{--flag:key}` is only part of a word.
     """
     try:
         words = shlex.split(text_of_command(workload))
@@ -109,7 +116,7 @@ def words_of(workload: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _option(name: str, otherwise: str | None, value: Any) -> list[str]:
-    """Return the words of an option: none for null, and `otherwise` or none for false."""
+    """Return the words of an option: none for null; `otherwise`, if given, for false."""
     if value is None:
         return []
     if isinstance(value, bool):
@@ -120,7 +127,7 @@ def _option(name: str, otherwise: str | None, value: Any) -> list[str]:
 
 
 def _value(values: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a key, or of a key in a mapping; UserError if there is none."""
+    """Return the value of a dotted key, also inside a mapping; raise UserError if it is unknown."""
     parent, dot, name = key.rpartition(".")
     if key in values:
         return values[key]
