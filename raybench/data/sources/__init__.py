@@ -1,1 +1,1 @@
-"""Datasets from what users have: folders of images, tables, arrays, sets of libraries."""
+"""Loaders of users' data: folders of images, tables, texts, arrays, and datasets of libraries."""

@@ -1,6 +1,6 @@
-"""Loaders of arrays: `.npz` files, and sets that torchvision or Keras has downloaded.
+"""Loaders of arrays: `.npz` files, and datasets that torchvision or Keras has downloaded.
 
-Their files are read without the libraries.
+The files of these libraries are read without importing the libraries.
 """
 
 import itertools
@@ -43,7 +43,7 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class RawSplit:
-    """Arrays of a split as they stand in the files."""
+    """Arrays of a split, as read from the files."""
 
     inputs: Array | dict[str, Array]
     labels: Array
@@ -52,20 +52,25 @@ class RawSplit:
 
 @dataclass(frozen=True)
 class RawSet:
-    """Arrays of a dataset as they stand in the files."""
+    """Arrays of a dataset, as read from the files."""
 
     splits: Mapping[str, RawSplit]
-    """Splits by name: always `train`, perhaps `validation` and `test`."""
+    """Splits by name: always `train`, optionally `validation` and `test`."""
     class_names: tuple[str, ...] = ()
-    """Names of the classes by number, if the files have them."""
+    """Names of the classes in the order of their numbers; empty if the files have no names."""
 
 
 def array_table(array: Array, name: str, source: str, class_names: Sequence[str] = ()) -> Table:
-    """Return labels or weights of shape (N,) or (N, columns) as a table, to be read as those are.
+    """Convert labels or weights of shape (N,) or (N, columns) to a table, so that they can be read
+    by the same code as columns of a table.
 
-    `class_names` are by number, if known.
+    Args:
+        array: The labels or weights.
+        name: Name of the column, or the start of the names of several columns.
+        source: Name of the data in messages.
+        class_names: Names of the classes in the order of their numbers, if known.
     """
-    kind = array.dtype.newbyteorder("=")  # Arrow knows no other byte order, and no longdouble
+    kind = array.dtype.newbyteorder("=")  # Arrow has only the native byte order, and no longdouble
     kind = np.dtype(str) if kind.kind == "S" else kind
     array = array.astype(np.float64 if kind == np.longdouble else kind, copy=False)
     columns = {name: array}
@@ -80,10 +85,11 @@ def array_table(array: Array, name: str, source: str, class_names: Sequence[str]
 
 
 def as_inputs(array: Array, place: str) -> Array:
-    """Return an array as uint8, float32, int32 or int64; images as (N, H, W, C).
+    """Convert an array to uint8, float32, int32 or int64, and images to (N, H, W, C).
 
     Raises:
-        UserError: It holds no numbers, or images with their channels first; names `place`.
+        UserError: The array does not hold numbers, or holds images with their channels first.
+            `place` tells in the message where the array is.
     """
     if array.ndim == 4 and array.shape[-1] not in CHANNELS and array.shape[1] in CHANNELS:
         raise UserError(
@@ -105,7 +111,11 @@ def as_inputs(array: Array, place: str) -> Array:
 
 
 def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
-    """Return images in the size and channels of the spec, and other inputs as they are."""
+    """Convert images to the size and channels of the spec, if it sets any.
+
+    Raises:
+        UserError: The spec sets a size or channels, but the inputs are not uint8 images.
+    """
     if spec.image_size is None and spec.channels is None:
         return inputs
     if inputs.dtype != np.uint8 or inputs.ndim != 4 or inputs.shape[-1] not in CHANNELS:
@@ -121,12 +131,18 @@ def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
 
 
 def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int | None]:
-    """Return the labels of all splits, and the number of classes or tokens.
+    """Return the labels of all splits, and the number of classes or token ids.
 
-    By default numbers with fractions are a regression, whole numbers and texts are classes.
+    The number is None for a regression. If no task is given, labels of a float type are a
+    regression, integers and strings are classes.
+
+    Args:
+        raw: The arrays.
+        asked: The task that the user gave, if any.
+        where: Name of the data in messages.
 
     Raises:
-        UserError: The labels have a type or shape that the task cannot have.
+        UserError: The type or shape of the labels is invalid for the task.
     """
     places = {split: f"{where}, {split} split" for split in raw.splits}
     found = {split: _flat(one.labels, asked, places[split]) for split, one in raw.splits.items()}
@@ -151,12 +167,12 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
         return labels, None
     number = len(labels.class_names)
     if labels.class_names == tuple(map(str, range(number))):
-        labels = replace(labels, class_names=())  # they are their numbers
+        labels = replace(labels, class_names=())  # the names are just the numbers
     return labels, number
 
 
 def _flat(labels: Array, task: Task | None, place: str) -> Array:
-    """Return the labels without a last axis of 1, which the labels of Keras datasets have."""
+    """Return labels (N, 1), as in datasets of Keras, as (N,); check their type and shape."""
     if labels.ndim == 2 and labels.shape[1] == 1 and task != "language_modelling":
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "fiubUS" or len(labels) == 0:
@@ -168,9 +184,9 @@ def _flat(labels: Array, task: Task | None, place: str) -> Array:
 
 
 def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -> Dataset:
-    """Return the dataset of `source`; `read` reads it if it is not stored.
+    """Return the dataset of `source`; call `read` if it is not in the store yet.
 
-    Missing splits are cut from the training samples, see `cut.cut`.
+    Missing splits are cut from the training samples (see `cut.cut`).
     """
     return stored_and_cut(
         source, lambda writer: _store(writer, read(), spec, str(source.path)), spec
@@ -178,7 +194,7 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 
 
 def _store(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
-    """Write the samples of each split in a mixed order; return their description."""
+    """Write the samples of each split in a mixed order; return the task and the classes."""
     found, num_classes = labels_of(raw, spec.task, where)
     if line := held_out_line(len(raw.splits["train"].labels), spec, raw.splits):
         print_note(f"{where}: {line}")
@@ -199,10 +215,10 @@ def _store(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[s
 def load_npz(spec: DatasetSpec) -> Dataset:
     """Load an `.npz` file.
 
-    It holds `x_train`, `y_train` and perhaps `x_val`, `y_val`, `x_test`, `y_test`; or `x` and `y`
-    alone, which are split by `spec.split_seed`. `columns` are other names than `x` (several are
-    inputs by name), `label` another one than `y`, and `weight` names sample weights. Pickled arrays
-    are refused.
+    The file has the arrays `x_train`, `y_train` and optionally `x_val`, `y_val`, `x_test`,
+    `y_test`, or only `x` and `y`, which are split by `spec.split_seed`. Other names of the inputs
+    are given by `columns` (several become named inputs), of the labels by `label`, and sample
+    weights by `weight`. Pickled arrays are rejected.
     """
     assert spec.path is not None
     path = Path(spec.path).expanduser()
@@ -286,28 +302,28 @@ def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
 
 
 FOLDERS = ("data", "datasets", "~/data", "~/datasets")
-"""Folders in which sets of torchvision are sought, since its `root` has no default."""
+"""Folders in which datasets of torchvision are looked for, since torchvision has no default."""
 FETCH = "fetch it again"
 
 
 @dataclass(frozen=True)
 class LibrarySet:
-    """A dataset of a library (torchvision, Keras): its files and the function that reads them."""
+    """A dataset of a library (torchvision, Keras): the files and the function that reads them."""
 
     places: Sequence[Sequence[str]]
-    """Lists of files below the library's folder; the first list of which all files exist is read.
-    A name that ends in * may also end in .gz."""
+    """Lists of files, relative to the folder of the library's datasets. The first list of which all
+    files exist is read. If a name ends in `*`, the file may also have the suffix `.gz`."""
     read: Callable[[Sequence[Path]], RawSet]
 
 
 def load_torchvision(spec: DatasetSpec) -> Dataset:
-    """Load a downloaded set of torchvision; `path` is its `root`."""
+    """Load a dataset that torchvision has downloaded; `path` is torchvision's `root`."""
     fetch = f"torchvision.datasets.{spec.set}(ROOT, download=True)"
     return _load(spec, TORCHVISION_SETS, FOLDERS, fetch)
 
 
 def load_keras(spec: DatasetSpec) -> Dataset:
-    """Load a downloaded set of `keras.datasets`, from `~/.keras/datasets` or from `path`."""
+    """Load a dataset that `keras.datasets` has downloaded to `~/.keras/datasets` or `path`."""
     home = os.environ.get("KERAS_HOME", "~/.keras")
     return _load(spec, KERAS_SETS, [f"{home}/datasets"], f"keras.datasets.{spec.set}.load_data()")
 
@@ -315,10 +331,11 @@ def load_keras(spec: DatasetSpec) -> Dataset:
 def _load(
     spec: DatasetSpec, sets: dict[str, LibrarySet], folders: Sequence[str], fetch: str
 ) -> Dataset:
-    """Load `spec.set` from `spec.path`, otherwise from the first of `folders` that holds it.
+    """Load `spec.set` from `spec.path`, or by default from the first of `folders` that holds it.
 
     Raises:
-        UserError: It is not on this machine; names `fetch`, the code that downloads it.
+        UserError: The dataset is not on this machine. The message shows `fetch`, the code that
+            downloads it.
     """
     assert spec.set is not None
     known = sets.get(spec.set)
@@ -345,7 +362,7 @@ def _load(
 
 
 def _of_four(arrays: Sequence[Array], **known: Any) -> RawSet:
-    """Return the set of four arrays: training inputs and labels, test inputs and labels."""
+    """Make a `RawSet` from four arrays: training inputs and labels, test inputs and labels."""
     return RawSet({"train": RawSplit(*arrays[:2]), "test": RawSplit(*arrays[2:])}, **known)
 
 
@@ -363,17 +380,18 @@ ARRAYS_ONLY = {
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Unpickler of arrays, texts and numbers, which refuses all else and so runs no code."""
+    """Unpickler that accepts only arrays, strings and numbers, so that it never runs other code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a constructor of arrays."""
+        """Return a function that builds arrays; raise UnpicklingError for anything else."""
         if (module, name) not in ARRAYS_ONLY:
             raise pickle.UnpicklingError(f"asks for {module}.{name}, which no set needs")
         return super().find_class(module, name)
 
 
 def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
-    """Read the files of CIFAR-100 (`fine`) or CIFAR-10: batches, the test split, and names."""
+    """Read CIFAR-100 (`fine`) or CIFAR-10: files of training batches, of the test split, and last
+    of class names."""
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:
@@ -404,13 +422,13 @@ def _cifar(folders: Sequence[str], *, fine: bool) -> LibrarySet:
 
 
 def _read_svhn(files: Sequence[Path]) -> RawSet:
-    from scipy.io import loadmat  # takes a quarter of a second
+    from scipy.io import loadmat  # imported here because it takes 0.25 s
 
     arrays = []
     for file in files:
         with whole_file(file, FETCH):
             content = loadmat(file)
-            # (32, 32, 3, N) in the file; a zero is written as class 10.
+            # In the file, images are (32, 32, 3, N), and the digit 0 is class 10.
             arrays.append(content["X"].transpose(3, 0, 1, 2))
             arrays.append(content["y"].ravel().astype(np.int64) % 10)
     return _of_four(arrays)
@@ -428,7 +446,7 @@ TORCHVISION_SETS = {
 KERAS_SETS = {
     "mnist": LibrarySet([["mnist.npz"]], lambda files: _of_four(read_mnist_npz(files[0], FETCH))),
     "fashion_mnist": _idx("fashion-mnist"),
-    # Unpacked in a folder of the archive's name.
+    # Versions of Keras unpack the archive into different folders.
     "cifar10": _cifar([f"{C10}-target/{C10}", f"{C10}_extracted/{C10}", C10], fine=False),
     "cifar100": _cifar([f"{C100}-target/{C100}", f"{C100}_extracted/{C100}", C100], fine=True),
 }

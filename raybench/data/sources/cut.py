@@ -1,7 +1,7 @@
-"""Samples in a shuffled order, and the splits cut from it.
+"""A shuffled order of the samples, and the splits that are cut from it.
 
-Arrays of the store are written in this order, so every split is a slice of one file: nothing is
-copied, and splits of other sizes need no other file.
+Arrays are written to the store in this order, so every split is a slice of a file. Cutting a split
+copies nothing, and splits of other sizes use the same files.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -23,14 +23,15 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
     """Standardize labels to mean 0 and standard deviation 1 over the training split.
 
     Args:
-        labels: Labels by split, the training split first.
+        labels: Labels of each split, the training split first.
 
     Returns:
-        The labels, their divisor, and the offset that was subtracted before; () or (outputs,).
+        The standardized labels, the divisor, and the offset that was subtracted before the
+        division. Divisor and offset have the shape () or (outputs,).
     """
     train = labels[0].astype(np.float64)
     offset, scale = train.mean(axis=0), train.std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)  # equal labels are refused before a search
+    scale = np.where(scale > 0, scale, 1.0)  # if all labels are equal, a search does not start
     scaled = [((one - offset) / scale).astype(np.float32) for one in labels]
     return scaled, np.asarray(scale, np.float32), np.asarray(offset, np.float32)
 
@@ -38,9 +39,10 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
 def stored_and_cut(
     source: Source, build: Callable[[Writer], Mapping[str, Any]], spec: DatasetSpec
 ) -> Dataset:
-    """Store samples in a mixed order (see `stored`), and return them cut into splits.
+    """Return a stored dataset, cut into splits; call `build` if it is not in the store yet.
 
-    Labels of a regression are standardized.
+    `build` writes the samples in a mixed order (see `stored`). Labels of a regression are
+    standardized.
     """
     found, path = stored(source, build), str(source.path)
     splits = {
@@ -61,17 +63,18 @@ def stored_and_cut(
 
 
 KEYS = "train-keys"
-"""Array of the store: (N,) int64, equal for neighbors that must be in the same split
-(`split_by`)."""
+"""Name of the array that marks samples for `split_by`: (N,) int64, equal for neighboring samples
+that must be in the same split."""
 TYPICAL_SHARE = 0.1  # default fraction of all samples for validation, and for test
 
 
 def mixed_order(
     labels: npt.NDArray[np.int64] | None, number: int, *, seed: int
 ) -> npt.NDArray[np.int64]:
-    """Return a permutation of `number` samples that depends only on `seed`.
+    """Return a random permutation of `number` samples, a function of the labels and `seed`.
 
-    With labels (N,) each class has its share of any part of the order, to within one sample.
+    If `labels` (class numbers) are given, the order is stratified: each class has its proportional
+    share of any part of the order, to within one sample.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(number)
@@ -84,15 +87,15 @@ def mixed_order(
     rank = np.arange(number) - starts[shuffled[by_class]]
     place = np.empty(number)
     place[by_class] = (rank + 0.5) / counts[shuffled[by_class]]
-    # Ties are broken by the order that the seed gave.
+    # A stable sort keeps ties in the random order.
     return order[np.argsort(place, kind="stable")]
 
 
 def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.int64]:
-    """Return an order of samples in which samples of one group (equal codes) are neighbors.
+    """Return an order of samples in which the samples of a group (equal codes) are neighbors.
 
-    Groups are in random order; large ones come last, in the training split, since a small split
-    has no room for them.
+    Groups are in random order, except that large groups come last and so belong to the training
+    split, since they do not fit into a small split.
     """
     counts = np.bincount(codes)
     large = np.where(counts > TYPICAL_SHARE / 2 * len(codes), counts, 0)
@@ -103,7 +106,8 @@ def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.in
 
 
 def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[str, int]:
-    """Return the nearest sizes of test and validation that separate no equal keys."""
+    """Return the sizes of test and validation split that are nearest to `sizes` and keep samples
+    with equal keys together."""
     ends = np.flatnonzero(np.diff(keys)) + 1
     wanted = [part for part in ("test", "validation") if sizes[part]]
     if not wanted:
@@ -120,14 +124,20 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
     found, begin = dict.fromkeys(sizes, 0), 0
     for left, part in zip(range(len(wanted) - 1, -1, -1), wanted, strict=True):
         free = ends[ends > begin]
-        free = free[: len(free) - left]  # an end for each of those that follow
+        free = free[: len(free) - left]  # leave one end for each of the splits that follow
         end = int(free[np.abs(free - (begin + sizes[part])).argmin()])
         found[part], begin = end - begin, end
     return found
 
 
 def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> str | None:
-    """Return a sentence if the test takes training rows though validation has its own file."""
+    """Return a sentence if the test split is cut from the training rows although validation is not.
+
+    Args:
+        num_train: Number of training rows.
+        spec: The dataset.
+        parts: Splits that the data already have.
+    """
     if "validation" not in parts or "test" in parts or spec.test_size is not None:
         return None
     number = max(1, round(TYPICAL_SHARE * num_train))
@@ -140,14 +150,14 @@ def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> s
 def cut(
     found: Mapping[str, Split], spec: DatasetSpec, *, source: str, keys: Array | None = None
 ) -> list[Split]:
-    """Return the splits train, validation and test; missing ones are cut from the start of train.
+    """Return the splits train, validation and test; cut missing ones from the start of train.
 
     Args:
-        found: The splits that the data have; `train` is always there.
-        spec: Sizes of the splits, as numbers or as shares of the training samples.
-        source: Name of the data in sentences.
-        keys: (N,) of `train`, equal for neighbors that belong to one split; the sizes are then the
-            nearest possible ones.
+        found: The splits that the data already have, always including `train`.
+        spec: Sizes of the splits, as numbers or fractions of the training samples.
+        source: Name of the data in messages.
+        keys: (N,) keys of the training samples, equal for neighbors that must be in the same split.
+            The sizes of the splits are then only approximate.
 
     Raises:
         UserError: Nothing is left to train on, or a size is given for a split that the data have.
@@ -162,7 +172,7 @@ def cut(
     train, total = found["train"], len(found["train"])
     typical = max(1, round(TYPICAL_SHARE * total))
     sizes = dict.fromkeys(asked, 0)
-    for part, size in asked.items():  # without a size of its own, the test is as validation
+    for part, size in asked.items():  # by default, test gets the same size as validation
         if part not in found:
             sizes[part] = num_of(size, total, typical=sizes["validation"] or typical)
     held_out = sum(sizes.values())

@@ -1,6 +1,6 @@
-"""Encoders that turn columns of a table into features, fitted on the training rows only.
+"""Encoders that convert columns of a table to features, fitted on the training rows only.
 
-Encoders are plain data: a saved model encodes new rows by them.
+Encoders are plain data that are saved with a model, to encode new rows in the same way.
 """
 
 from collections import Counter
@@ -19,11 +19,11 @@ from raybench.data.sources.table import as_numbers, as_texts, is_text_type
 from raybench.data.sources.written import NumberForm
 from raybench.spec.errors import ErrorCode, UserError
 
-MAX_LEVELS = 128  # most names of a column with a feature each, the most frequent ones
+MAX_LEVELS = 128  # maximum number of names of a column that have their own feature
 MAX_COUNTED = 1_000_000
-"""Most different names of a column that are counted; further ones are treated as unseen."""
-ID_SHARE = 0.5  # different names per row beyond which a column holds ids
-MAX_TEXT_SHOWN = 40  # characters of a text that a sentence shows
+"""Maximum number of distinct names of a column that are counted; others are treated as unseen."""
+ID_SHARE = 0.5  # distinct names per row above which a column is assumed to hold ids
+MAX_TEXT_SHOWN = 40  # maximum characters of a text in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,13 @@ class NumberEncoder:
 
     name: str
     mean: float
-    """Mean of the training rows, which replaces missing values."""
+    """Mean over the training rows, which replaces missing values."""
     offset: float
     scale: float
     missing: float
-    """Share of missing values in the training rows; above 0 a second feature marks them."""
+    """Fraction of missing values in the training rows. If above 0, a second feature marks them."""
     form: NumberForm | None = None
-    """Notation of the numbers, where the column holds texts."""
+    """Notation of the numbers, if the column holds strings that are read as numbers or dates."""
     kind: str = "number"
 
     @property
@@ -57,18 +57,22 @@ class NumberEncoder:
 
 @dataclass(frozen=True, kw_only=True)
 class NameEncoder:
-    """Encoder of names: a feature for each frequent name, one for all others, and the frequency."""
+    """Encoder of names (categorical values), partly one-hot.
+
+    Each frequent name has its own feature. If there are other names, they share one feature, and
+    another feature is the frequency of the name.
+    """
 
     name: str
     own: list[str | None]
-    """Names with a feature each; None is a missing name."""
+    """Names that have their own feature; None stands for a missing name."""
     known: list[str]
-    """All names of the training rows, the most frequent first."""
+    """All names in the training rows, the most frequent first."""
     frequency: list[float]
-    """Standardized log frequency of each known name, and of an unknown one; empty where every name
+    """Standardized log frequency of each known name, then of an unknown name; empty if every name
     has its own feature."""
     missing: float
-    """Share of missing names in the training rows."""
+    """Fraction of missing names in the training rows."""
     kind: str = "name"
 
     @property
@@ -93,7 +97,7 @@ class NameEncoder:
             out[:, -1] = np.asarray(self.frequency)[numbers]
         return out
 
-    # Cached from one batch of rows to the next: there may be a million names.
+    # Cached for the next batch of rows, because there may be a million names.
     @cached_property
     def _value_set(self) -> Any:
         return pa.array(self.known, pa.string())
@@ -102,7 +106,7 @@ class NameEncoder:
     def _places(self) -> npt.NDArray[np.int64]:
         place = {name: number for number, name in enumerate(self.own)}
         places = [place.get(name, len(self.own)) for name in self.known]
-        # The last is for unseen names: no feature of its own.
+        # The last entry is for unseen names, which have no feature.
         return np.array([*places, -1], np.int64)
 
 
@@ -110,7 +114,7 @@ Encoder = NumberEncoder | NameEncoder
 
 
 def encoder_of(document: Mapping[str, Any]) -> Encoder:
-    """Return the encoder of its fields (`asdict`)."""
+    """Create an encoder from the result of `dataclasses.asdict`."""
     if document["kind"] == "name":
         return NameEncoder(**document)
     form = document.get("form")
@@ -118,23 +122,25 @@ def encoder_of(document: Mapping[str, Any]) -> Encoder:
 
 
 class NotUsed(Exception):  # noqa: N818 (not an error: the column is left out)
-    """Nothing can be learned from a column; the message ends a sentence that names it."""
+    """Raised if nothing can be learned from a column; the message gives the reason as a predicate,
+    such as "has no values"."""
 
 
 def learn_numbers(
     name: str, numbers: Array, *, is_flag: bool, counted_rows: int, form: NumberForm | None = None
 ) -> NumberEncoder:
-    """Return the standardizing encoder of a column of numbers.
+    """Fit an encoder that standardizes a column of numbers.
 
     Args:
         name: Name of the column.
-        numbers: Values of the training rows, in order; NaN is missing.
-        is_flag: Whether they are booleans, which stay 1 and 0.
-        counted_rows: Rows of the table, if the column may merely number them; else 0.
-        form: Notation of the numbers, where the column holds texts.
+        numbers: Values of the training rows in order, NaN if missing.
+        is_flag: Whether the values are booleans, which are encoded as 1 and 0.
+        counted_rows: Number of rows of the table, to leave out a column that merely numbers the
+            rows; 0 to keep such a column.
+        form: Notation of the numbers, if the column holds strings.
 
     Raises:
-        NotUsed: The values are missing, all equal, or row numbers.
+        NotUsed: The values are all missing, all equal, or row numbers.
     """
     known = numbers[~np.isnan(numbers)]
     if not len(known):
@@ -156,7 +162,7 @@ def learn_numbers(
 
 
 def count_names(values: Any, counts: Counter[str | None]) -> None:
-    """Add the number of occurrences of each text in a `pyarrow.Array` to `counts`."""
+    """Add the number of occurrences of each string in a `pyarrow.Array` to `counts`."""
     for count in pc.value_counts(as_texts(values)).to_pylist():
         if len(counts) < MAX_COUNTED or count["values"] in counts:
             counts[count["values"]] += count["counts"]
@@ -165,20 +171,20 @@ def count_names(values: Any, counts: Counter[str | None]) -> None:
 def learn_names(
     name: str, counts: Counter[str | None], num_rows: int, *, is_asked: bool
 ) -> NameEncoder:
-    """Return the encoder of a column of texts, or of codes named in `dataset.categories`.
+    """Fit an encoder to a column of names, or of codes listed in `dataset.categories`.
 
-    The most frequent MAX_LEVELS names have a feature each. With more names, all others share one
-    feature, and another one is the standardized log frequency of the name. A missing name counts
-    as a name where training rows lack one; an unseen name sets none of the features.
+    The MAX_LEVELS most frequent names have a feature each. If there are more, the others share one
+    feature, and another feature is the standardized log frequency of the name. If names are missing
+    in training rows, missing counts as a name. An unseen name sets no feature except the frequency.
 
     Args:
         name: Name of the column.
-        counts: Number of training rows of each text.
+        counts: Number of training rows of each name; None stands for a missing name.
         num_rows: Number of training rows.
-        is_asked: Whether the user named the column, so that ids are not left out.
+        is_asked: Whether the user listed the column, so that it is used even if it holds ids.
 
     Raises:
-        NotUsed: The values are missing, all equal, or ids.
+        NotUsed: The values are all missing, all equal, or ids.
     """
     frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
     known = [name for name in frequent if name is not None]
@@ -207,15 +213,16 @@ def learn_names(
 
 
 def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
-    """Return new rows as features, (N, features) float32.
+    """Encode new rows as features, (N, features) float32.
 
     Args:
-        samples: A data frame, a `pyarrow.Table`, a dict of columns or a list of dicts; columns that
-            are no inputs are ignored.
-        columns: `columns` of `Dataset.encoding`.
+        samples: A data frame, a `pyarrow.Table`, a dict of columns or a list of dicts. Columns that
+            are not inputs are ignored.
+        columns: The encoders, the entry `columns` of `Dataset.encoding`.
 
     Raises:
-        UserError: A column is missing, or holds texts where numbers are needed.
+        UserError: A column is missing, or holds strings that are not numbers where numbers are
+            needed.
     """
     try:
         if isinstance(samples, pa.Table):
@@ -231,7 +238,8 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
             f"The rows are no table ({error}); give a data frame, or a dict or list of dicts.",
             ErrorCode.INVALID_VALUE,
         ) from error
-    table = table.rename_columns([name.strip() for name in table.column_names])  # as in training
+    # Names are stripped, as in training.
+    table = table.rename_columns([name.strip() for name in table.column_names])
     found = []
     for encoder in map(encoder_of, columns):
         number = table.column_names.count(encoder.name)

@@ -1,4 +1,4 @@
-"""CSV and Parquet files: one table that is cut into splits, or a table for each split."""
+"""CSV and Parquet files: one table from which splits are cut, or one table for each split."""
 
 import bisect
 import codecs
@@ -24,22 +24,23 @@ SPLIT_NAMES = {
     "validation": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-"""Names of files and folders of splits, as in Hugging Face's ImageFolder."""
+"""Names that mark files and folders as a split, as in Hugging Face's ImageFolder."""
 
 
 def open_parquet(files: Sequence[Path], source: Path) -> Table:
-    """Open a Parquet file, or several that are parts of one table, in the order of their names.
+    """Open a Parquet file, or several files that are parts of one table.
 
     Args:
-        files: The files.
-        source: The path that the user named.
+        files: The files, in the order of their rows.
+        source: The path that the user named, for messages.
 
     Raises:
-        UserError: The files differ in types, or one is damaged.
+        UserError: The column types of the files are incompatible, or a file is damaged.
     """
     try:
         parts = [pa.dataset.dataset(str(file), format="parquet") for file in files]
-        # A column may be empty in one part, or whole where another has fractions.
+        # Types may differ: a column may be empty in one part, or have integers there and floats in
+        # another part.
         schema = pa.unify_schemas([part.schema for part in parts], promote_options="permissive")
         counts = [part.count_rows() for part in parts]
     except (pa.ArrowException, OSError) as error:
@@ -59,15 +60,15 @@ def open_parquet(files: Sequence[Path], source: Path) -> Table:
 
 
 DELIMITERS = (",", ";", "\t", "|")
-SEPARATOR = re.compile(r'"?sep=([^\r\n])"?')  # the line that tells Excel the delimiter
+SEPARATOR = re.compile(r'"?sep=([^\r\n])"?')  # a first line that tells Excel the delimiter
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # replaces bytes that are not UTF-8
-CHARACTERS_SHOWN = 60  # characters of a line that an error shows
-HEAD_BYTES = 2**20  # bytes of a file that decide on encoding and delimiter
+CHARACTERS_SHOWN = 60  # maximum characters of a line in an error message
+HEAD_BYTES = 2**20  # bytes at the start of a file by which encoding and delimiter are detected
 MEMORY_FACTOR = 3
-"""Bytes of memory for a byte of the file, at most, while it is read: text and columns."""
+"""Maximum bytes of memory per byte of a CSV file while it is read, for its text and its columns."""
 BLANKS = tuple(" " * number for number in range(9))
 MISSING_NUMBERS = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
-"""Texts of missing values in a column of numbers."""
+"""Strings that stand for a missing value in a column of numbers."""
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -79,13 +80,13 @@ BYTE_ORDER_MARKS = {
 class CsvTable(Table):
     """A CSV file in memory, whose first line names the columns.
 
-    The delimiter is a comma, semicolon, tab or `|`, or given by a line `sep=` above the names. The
-    encoding is UTF-8, or UTF-16 or UTF-32 with a byte order mark; the file may be gzipped. Rows are
-    counted as in a spreadsheet: the names are row 1.
+    The delimiter is a comma, semicolon, tab or `|`, or is given by a line `sep=` above the names.
+    The encoding is UTF-8, or UTF-16 or UTF-32 with a byte order mark. The file may be gzipped. In
+    messages, rows are numbered as in a spreadsheet, where the names are row 1.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the file; raise UserError with the row of the first mistake."""
+        """Read the file; raise UserError if it is not valid CSV, with the row of the mistake."""
         self._path = path
         require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
         try:
@@ -127,8 +128,8 @@ class CsvTable(Table):
         )
 
     def with_texts(self, columns: Sequence[str]) -> Self:
-        """Return a copy of the table in which `columns` hold the strings of the file, not parsed
-        values."""
+        """Return a copy of the table in which `columns` hold the original strings of the file
+        instead of parsed values."""
         found, given = copy.copy(self), [self._given[column] for column in columns]
         texts = self._read(given)
         for name in given:
@@ -138,7 +139,7 @@ class CsvTable(Table):
         return found
 
     def _read(self, as_texts: Sequence[str] = (), *, use_threads: bool = True) -> Any:
-        """Read all columns by their types, or some columns as texts."""
+        """Read all columns with inferred types, or only the columns `as_texts`, as strings."""
         read = pa.csv.ReadOptions(
             skip_rows=self._skipped,
             encoding=self._encoding.replace("utf-8-sig", "utf8"),
@@ -156,7 +157,8 @@ class CsvTable(Table):
             )
         except pa.ArrowInvalid as error:
             if use_threads:
-                return self._read(as_texts, use_threads=False)  # whose error has the row
+                # Without threads, the error tells the row.
+                return self._read(as_texts, use_threads=False)
             raise UserError(
                 f"{self._path} cannot be read as CSV: {error}. Give every row a value for each "
                 f"name, and put values that hold {self.delimiter!r} in double quotes.",
@@ -167,10 +169,10 @@ class CsvTable(Table):
 
 
 def encoding_of(path: Path) -> str:
-    """Return the encoding of a text file by its byte order mark; UTF-8 without one.
+    """Return the encoding of a text file given by its byte order mark, or UTF-8 if it has none.
 
     Raises:
-        UserError: The file is UTF-16 without a byte order mark.
+        UserError: The file seems to be UTF-16, but has no byte order mark.
     """
     with pa.input_stream(str(path)) as stream:
         head = stream.read(HEAD_BYTES)
@@ -178,7 +180,7 @@ def encoding_of(path: Path) -> str:
         if head.startswith(mark):
             return encoding
     zeros = [head[start::2].count(0) for start in (0, 1)]
-    if max(zeros) > len(head) / 4:  # half of the bytes of plain letters
+    if max(zeros) > len(head) / 4:  # in UTF-16, half of the bytes of English text are zero
         name = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
         raise UserError(
             f"{path} is UTF-16 without a byte order mark: iconv -f {name} -t utf-8.",
@@ -188,7 +190,7 @@ def encoding_of(path: Path) -> str:
 
 
 def not_utf8(path: Path) -> UserError:
-    """Return the error for a text file with an invalid byte, with the first such line."""
+    """Return the error for a text file with invalid bytes, which shows the first line with one."""
     encoding = encoding_of(path)
     with pa.input_stream(str(path)) as stream:
         content = stream.read()
@@ -207,15 +209,15 @@ ENDINGS = {"parquet": (".parquet", ".pq"), "csv": (".csv", ".tsv", ".csv.gz", ".
 
 
 def open_tables(kind: str, given: str) -> Tables:
-    """Open the tables of `dataset.path`, by split.
+    """Open the tables of `dataset.path` and return them by split.
 
     Args:
         kind: `csv` or `parquet`.
-        given: A file, a folder with files `train`, `val`, `test`, or a folder with the parts of one
-            Parquet table.
+        given: Path of a file, of a folder with files named `train`, `val` and `test`, or of a
+            folder with the parts of one Parquet table.
 
     Raises:
-        UserError: There are no such files, no training split, or a table is damaged.
+        UserError: There are no such files, there is no training split, or a table is damaged.
     """
     path = Path(given).expanduser()
     if path.is_file():
@@ -253,9 +255,9 @@ def _open(kind: str, files: list[Path], source: Path) -> Table:
 
 
 def find_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Return the files below a folder that have one of the endings, sorted by name.
+    """Return the files below a folder that have one of the suffixes `endings`, sorted by name.
 
-    Hidden ones, and those that begin with `_`, are left out; links are followed.
+    Files and folders whose names begin with `.` or `_` are left out. Symbolic links are followed.
     """
     return sorted(
         folder / file.name
@@ -266,12 +268,12 @@ def find_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
 
 
 def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
-    """Return the files of each split, by their first folder or the beginning of their name.
+    """Group files by split, according to their top folder or the start of their name.
 
     `train/part-1.parquet`, `train.csv` and `train-00000-of-00002.parquet` belong to `train`.
 
     Raises:
-        UserError: Some files belong to a split and others do not.
+        UserError: Some files belong to a split, but other files do not.
     """
     found: dict[str | None, list[Path]] = {}
     for file in files:
@@ -287,6 +289,6 @@ def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split to which a file or folder of that name belongs; None for others."""
+    """Return the split to which a file or folder belongs by its name, or None."""
     stem = name.lower().split(".")[0].split("-")[0]
     return next((split for split, names in SPLIT_NAMES.items() if stem in names), None)

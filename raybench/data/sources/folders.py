@@ -1,4 +1,4 @@
-"""Folders of images or texts as tables: one row per file, with its class."""
+"""Folders of images or texts as tables, with one row per file: its name or text, and its class."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,13 +11,14 @@ from raybench.data.sources.table import Table, Tables
 from raybench.data.store import File, list_files
 from raybench.spec.errors import ErrorCode, UserError
 
-METADATA = "metadata.csv"  # lists images with their labels, as in Hugging Face's ImageFolder
-FILE_NAME, TEXT, LABEL = "file_name", "text", "label"  # columns of the tables
+METADATA = "metadata.csv"  # file that lists images and labels, as in Hugging Face's ImageFolder
+FILE_NAME, TEXT, LABEL = "file_name", "text", "label"  # names of columns in the tables
 TEXT_ENDINGS = (".txt", ".text", ".md")
 
 
 def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
-    """Return the texts of `folder/CLASS/`, or of `folder/train/CLASS/` and the other splits."""
+    """Return tables of the texts in `folder/CLASS/*`, or in `folder/train/CLASS/*` and the folders
+    of other splits; `read` returns the text of a file."""
     names = [file.relative_to(folder).as_posix() for file in find_files(folder, TEXT_ENDINGS)]
     if not names:
         raise UserError(
@@ -28,13 +29,13 @@ def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
 
 
 def is_class_folder(path: Path) -> bool:
-    """Return whether a folder has folders of texts by class, not one running text."""
+    """Return whether a folder holds a folder of texts for each class, instead of running text."""
     names = [file.relative_to(path).parts for file in find_files(path, TEXT_ENDINGS)]
     return any(len(parts) > (2 if split_of(parts[0]) else 1) for parts in names)
 
 
 def list_images(path: Path) -> tuple[list[File], int]:
-    """Return the images of a folder, and the number of its other files."""
+    """Return the image files below a folder, and the number of other files."""
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise UserError(
@@ -59,16 +60,17 @@ def list_images(path: Path) -> tuple[list[File], int]:
 
 
 def open_image_folder(place: Path, files: Sequence[File]) -> Tables:
-    """Return the images of `train|val|test/CLASS/*`, or of one folder `CLASS/*`."""
+    """Return tables of the images in `CLASS/*`, or in `train/CLASS/*` and the folders of other
+    splits, below the folder `place`."""
     return _by_class(place, _by_split(place, [file.name for file in files]))
 
 
 Names = dict[str, tuple[str, list[str]]]
-"""Prefix of the files of each split (`train/`), and their names."""
+"""For each split, the prefix of the names of its files (`train/` or empty), and the names."""
 
 
 def _by_split(place: Path, names: Sequence[str]) -> Names:
-    """Return the files of each split; all are of `train` without folders of splits."""
+    """Group files by split; without folders for splits, all files belong to `train`."""
     folders = dict.fromkeys(name.partition("/")[0] for name in names if "/" in name)
     found: dict[str, str] = {}
     for folder in folders:
@@ -86,7 +88,7 @@ def _by_split(place: Path, names: Sequence[str]) -> Names:
                 f"{place} holds {', '.join(found.values())} and no train; add it.",
                 ErrorCode.MISSING,
             )
-        # Beside other folders they are classes of that name ("test" and "no_test").
+        # Next to other folders, a folder such as "test" is a class ("test" and "no_test").
         return {"train": ("", list(names))}
     outside = [name for name in names if name.partition("/")[0] not in found.values()]
     if outside:
@@ -102,7 +104,10 @@ def _by_split(place: Path, names: Sequence[str]) -> Names:
 
 
 def _by_class(place: Path, by_split: Names, read: Callable[[Path], str] | None = None) -> Tables:
-    """Return a row for each file: its class, and its name or what `read` returns for it."""
+    """Return a table for each split, whose rows are the files: class, and path or text.
+
+    The text is the result of `read`; without `read`, the tables hold paths.
+    """
     tables: dict[str, Table] = {}
     for split, (prefix, names) in by_split.items():
         classes = []
