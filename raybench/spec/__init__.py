@@ -1,1 +1,1 @@
-"""Input of users: run specs, spaces, studies, metrics, and the files they stand in."""
+"""User input: run specs, search spaces, studies, metrics, and the files that contain them."""

@@ -1,4 +1,4 @@
-"""`prices.yaml`: machines that can be rented, by name, with their prices; `raybench plan` reads it.
+"""`prices.yaml`, the file of rentable machines and their prices that `raybench plan` reads.
 
 p4d.24xlarge:
   accelerator: A100
@@ -27,19 +27,20 @@ class MachinePrice(Document):
     """Type of machine that can be rented."""
 
     accelerator: str = CPU
-    """Ray's name of the GPUs (`A100`; see `accelerators` in `trials.csv`), or `cpu`."""
+    """Ray's name for the GPU model, such as `A100` (see `accelerators` in `trials.csv`), or
+    `cpu`."""
     workers: PositiveInt
-    """Maximum number of workers on a machine: its number of GPUs."""
+    """Maximum number of workers on one machine, such as its number of GPUs."""
     price: PositiveFloat
-    """Price of a machine per hour, regardless of its number of workers."""
+    """Price of one machine per hour, however many workers it runs."""
     billing_step_s: NonNegativeFloat = 1.0
-    """Billing increment in seconds: 3600 bills every started hour; 0 bills exact seconds."""
+    """Billing increment in seconds: 3600 bills every started hour, 0 bills exact seconds."""
     startup_s: NonNegativeFloat = 0.0
-    """Seconds until workers can start on a machine, which are billed too."""
+    """Seconds from ordering a machine until workers can start on it; they are billed too."""
 
 
 def read_prices(given: str | Path | dict[str, Any]) -> dict[str, MachinePrice]:
-    """Return machines by name from a file, or from the content of such a file."""
+    """Return the machines by name, from a file or from its content."""
     content, source = content_of(given, "prices")
     if not content:
         raise UserError(

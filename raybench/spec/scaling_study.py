@@ -1,6 +1,6 @@
-"""Scaling study: run specs on a grid of worker counts and batch sizes, each run several times.
+"""Scaling study: run specs on a grid of worker counts and batch sizes, each trained several times.
 
-Example file:
+A cell is one run spec of the study. Example file:
 
     name: my_training
     base: {workload: mnist_small, dataset: mnist, epochs: 3}
@@ -33,10 +33,10 @@ from raybench.spec.run import RunSpec
 
 Scaling = Literal["weak", "strong"]
 OWN_KEYS = {"num_workers": "num_workers", "batch_size_per_worker": "batch_sizes"}
-"""Run-spec keys that the grid sets, with the keys of the study that list their values."""
+"""Run-spec keys that the grid sets, and the study keys that list their values."""
 NO_AXES = (*OWN_KEYS, "seed", "record_steps")
 ALWAYS = {"record_steps": True}
-"""Keys with the same value in all runs of a study."""
+"""Run-spec keys whose value is the same in all runs of all scaling studies."""
 
 
 def _several(value: Any) -> Any:
@@ -51,47 +51,49 @@ def _plain(name: str) -> str:
 
 
 class WrittenCell(Document):
-    """Cell that is listed explicitly, outside a grid."""
+    """Cell (one run spec of the study) that is listed explicitly instead of by a grid."""
 
     scaling: Scaling = "weak"
-    """Speed-up curve of the cell."""
+    """Speed-up curve to which the cell belongs: weak or strong scaling."""
     changes: dict[str, Any]
-    """Run-spec keys that differ from `base`, dotted, and their values."""
+    """Values of the run-spec keys (dotted) that differ from `base`."""
 
 
 class ScalingStudy(Document):
-    """Validated content of a scaling study; `study_cells` returns its cells."""
+    """Validated content of a scaling-study file; `study_cells` returns its cells."""
 
     name: Annotated[str, AfterValidator(_plain)]
     """Name of the results folder: letters, digits, _ and -."""
     base: RunSpec
-    """Keys common to all cells, except workers and batch size, which the grid sets."""
+    """Run-spec keys that all cells share; the grid sets worker count and batch size."""
     scaling: Annotated[list[Scaling], BeforeValidator(_several), Field(min_length=1)] = [
         "weak",
         "strong",
     ]
-    """`weak` keeps the batch per worker constant, `strong` the global batch."""
+    """`weak` keeps the batch per worker constant as workers are added, `strong` the global
+    batch."""
     num_workers: Annotated[
         Annotated[list[PositiveInt], Field(min_length=1)] | None, BeforeValidator(_several)
     ] = None
-    """Worker counts; by default 1, 2, 4, ... up to the available room."""
+    """Worker counts; by default 1, 2, 4, ... up to as many as the machines have room for."""
     batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_several), Field(min_length=1)] = [64]
     """Batch sizes: per worker in weak scaling, global in strong scaling."""
     axes: dict[str, list[Any]] = {}
-    """Further dotted run-spec keys with lists of values; all combinations are run."""
+    """Further run-spec keys (dotted), each with a list of values; all combinations are run."""
     cells: Annotated[list[WrittenCell], Field(min_length=1)] | None = None
-    """Explicit cells instead of a grid; `base` then also sets workers and batch size."""
+    """Explicit cells (run specs) instead of a grid; `base` then also sets worker count and batch
+    size."""
     more: list[WrittenCell] = []
-    """Further cells, added by `--until`."""
+    """Further cells that `--until` has added."""
     repeats: PositiveInt = 3
-    """Runs per cell, with the seeds `base.seed`, `base.seed` + 1, ..."""
+    """Runs per cell (run spec), with the seeds `base.seed`, `base.seed` + 1, ..."""
     seed: Seed = 0
-    """Seed of the order of the cells."""
+    """Seed of the random order in which cells are run."""
     price: PositiveFloat | dict[str, PositiveFloat] | None = None
-    """Price of a worker-hour, or prices by GPU model; plans are then in money."""
+    """Price of a worker-hour, or prices by GPU model. If given, plans state costs in money."""
     budget: PositiveFloat | None = None
-    """Maximum cost of a training, in worker-seconds without a price: the plan names the fastest
-    configuration within it."""
+    """Maximum cost of a training job, in money if there is a price, else in worker-seconds. The
+    plan names the fastest configuration within this budget."""
 
     @field_validator("axes")
     @classmethod
@@ -120,20 +122,20 @@ class ScalingStudy(Document):
         return self
 
     def with_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study with these worker counts, unless it has its own."""
+        """Return the study with these worker counts, unless it has its own or explicit cells."""
         if self.num_workers is not None or self.cells is not None:
             return self
         return self.model_copy(update={"num_workers": num_workers})
 
     @property
     def counts(self) -> list[int]:
-        """The worker counts of the cells in order; [1] if the machines determine them."""
+        """Worker counts of the cells, ascending; [1] if they still depend on the machines."""
         if self.cells is None:
             return sorted(self.num_workers or [1])
         return sorted({self._count(cell) for cell in self.cells})
 
     def only_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study with only the cells with these worker counts."""
+        """Return the study reduced to cells with these worker counts."""
         if self.cells is None:
             return self.model_copy(update={"num_workers": num_workers})
         kept = [cell for cell in self.cells if self._count(cell) in num_workers]
@@ -145,16 +147,20 @@ class ScalingStudy(Document):
 
 @dataclass(frozen=True)
 class StudyCell:
-    """Run spec of a study. A cell of both weak and strong scaling runs once."""
+    """Cell: a run spec of a scaling study, run once even if it belongs to weak and strong scaling.
+
+    Each repeat has another seed.
+    """
 
     name: str
-    """`0000`, `0001`, ... in the order of the grid; `source` in the records of its runs."""
+    """`0000`, `0001`, ... in the order of the grid; records of the cell's runs have it as
+    `source`."""
     spec: RunSpec
     scalings: tuple[Scaling, ...]
-    """Speed-up curves that the cell belongs to."""
+    """Speed-up curves (weak, strong) to which the cell belongs."""
 
     def repeat(self, number: int) -> tuple[str, RunSpec]:
-        """Return the name and the run spec of repeat 0, 1, 2, ..."""
+        """Return the name and the run spec of repeat `number` (from 0)."""
         seed = (self.spec.seed + number) % 2**32
         return f"{self.name}-r{number}", self.spec.model_copy(update={"seed": seed})
 
@@ -163,7 +169,7 @@ def study_cells(study: ScalingStudy, source: str | None = None) -> list[StudyCel
     """Return the cells of a study, without duplicate run specs.
 
     Args:
-        study: Study with worker counts, or with explicit cells.
+        study: Study with worker counts or explicit cells.
         source: Name of the study in error messages.
 
     Raises:
@@ -211,7 +217,8 @@ def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
 
 
 def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> RunSpec:
-    """Return a run spec with the batch per worker that gives the global batch `batch`."""
+    """Return a run spec whose batch per worker gives the global batch `batch`; raise UserError if
+    there is none."""
     own, left = divmod(batch, spec.num_workers * spec.accumulate)
     if left or not own:
         times = f" x accumulate {spec.accumulate}" if spec.accumulate > 1 else ""
@@ -229,21 +236,21 @@ BASE: dict[str, Any] = {
     "epochs": 3.0,
     "objective": {"kind": "best_at_budget", "max_train_seconds": 600.0},
 }
-"""Default of `base`: a first epoch and two in steady state, without a target, so that all cells
-train equally long."""
+"""Defaults for `base`: three epochs (two of them in steady state) and no target, so that all cells
+train for the same number of epochs."""
 
 
 def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply `--set` settings to the content of a scaling study: keys of the study directly,
-    run-spec keys in `base`, axes and cells.
+    """Return the content of a scaling study with the settings of `--set` applied.
 
-    `epochs: 5` sets `base.epochs`. `framework: torch` removes an axis of frameworks and overrides
-    the framework of explicitly listed cells.
+    Study keys are set directly, run-spec keys in `base`: `epochs: 5` sets `base.epochs`. Axes and
+    explicit cells do not override such a setting: `framework: torch` also removes an axis of
+    frameworks and the framework of explicit cells.
     """
     known = (*ScalingStudy.model_fields, *RunSpec.model_fields)
     for key, value in settings.items():
         first, _, axis = key.partition(".")
-        if first == "axes" and axis:  # one key, however many dots: `dataset.limit`
+        if first == "axes" and axis:  # the rest is a single key of `axes`, such as dataset.limit
             content = content | {"axes": (content.get("axes") or {}) | {axis: value}}
             continue
         if first not in known:
@@ -267,7 +274,8 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
 
 
 def _everywhere(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Set a run-spec key in axes and cells, which would override the base."""
+    """Return the content without a run-spec key in axes and cells, where it would override the
+    base; where a parent of the key is given there, the parent gets the value."""
     axes, cells = content.get("axes"), content.get("cells")
     if key in OWN_KEYS and not cells:
         raise UserError(
@@ -284,7 +292,7 @@ def _everywhere(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]
 def _in_cell(cell: Any, key: str, value: Any) -> Any:
     changes = cell.get("changes") if isinstance(cell, dict) else None
     if not isinstance(changes, dict):
-        return cell  # validation reports it
+        return cell  # invalid; validation reports the problem
     if key in OWN_KEYS and key in changes:
         raise UserError(
             f"--set {key}: this study lists its cells, each with its own {key}; leave it out, or "
@@ -296,7 +304,7 @@ def _in_cell(cell: Any, key: str, value: Any) -> Any:
 
 
 def _overruled(axes: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return axes without `key` and its subkeys; mappings above `key` get its `value`."""
+    """Return axes without `key` and its subkeys; values of a parent of `key` get its `value`."""
     kept = {}
     for name, values in axes.items():
         if f"{name}.".startswith(f"{key}."):
@@ -313,12 +321,12 @@ def _once(values: list[Any]) -> list[Any]:
 
 
 def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> ScalingStudy:
-    """Validate the content of a study.
+    """Validate the content of a scaling-study file.
 
     Args:
-        content: Content of a study's file.
+        content: Content of the file.
         source: Name of the file in error messages.
-        name: Default name of the study.
+        name: Name of the study if the content has none.
 
     Raises:
         UserError: The content is invalid.
@@ -334,7 +342,7 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
                 )
         asked = base.get("objective")
         if isinstance(asked, dict) and not {"kind", "target"} & asked.keys():
-            base = base | {"objective": BASE["objective"] | asked}  # only a metric, for example
+            base = base | {"objective": BASE["objective"] | asked}  # `asked` is a metric, say
         validate(RunSpec, BASE | base, f"{source}: base")
         content = content | {"base": BASE | base}
     for key in OWN_KEYS:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as functions of the number of training samples."""
+"""Learning-rate schedules: the rate as a function of the number of training samples."""
 
 import math
 from collections.abc import Callable
@@ -10,35 +10,38 @@ RAMP_EPOCHS = 5
 RAMP_DECAY = 0.8
 
 CYCLE_RISE = 0.3
-"""Fraction of a cycle in which the rate rises (Smith, Topin 2017, arXiv 1708.07120; as in
+"""Fraction of `one_cycle` in which the rate rises (Smith, Topin 2017, arXiv 1708.07120; as in
 torch.optim.lr_scheduler.OneCycleLR)."""
 CYCLE_START = 1 / 25
-"""Initial fraction of the peak rate of a cycle."""
+"""Initial rate of `one_cycle` as a fraction of the peak rate."""
 
 
 def scaled_rate(spec: RunSpec) -> float:
-    """Return the peak learning rate, scaled by the number of workers."""
+    """Return the peak learning rate, scaled as `learning_rate_scaling` says."""
     return spec.learning_rate * scaling_factor(spec.num_workers, spec.learning_rate_scaling)
 
 
 def scaling_factor(num_workers: int, rule: str) -> float:
-    """Return the factor of `learning_rate_scaling`.
+    """Return the factor on the learning rate by a rule of `learning_rate_scaling`.
 
-    linear: Goyal et al. 2017 (arXiv 1706.02677), section 2.1; sqrt: Krizhevsky 2014
-    (arXiv 1404.5997), typical for Adam-like optimizers.
+    `linear` is from Goyal et al. 2017 (arXiv 1706.02677), section 2.1; `sqrt` is from Krizhevsky
+    2014 (arXiv 1404.5997) and typical for Adam-like optimizers.
     """
     return float(num_workers ** {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[rule])
 
 
 def warmup_start(spec: RunSpec) -> float:
-    """Return the initial rate of a warm-up: the unscaled rate (Goyal et al.), or 0 if unscaled."""
+    """Return the initial rate of a warm-up: the unscaled rate (Goyal et al.), or 0 if scaling does
+    not raise the rate."""
     return spec.learning_rate if scaled_rate(spec) > spec.learning_rate else 0.0
 
 
 def ramp_decay(epoch: float, *, peak: float) -> float:
-    """Return the rate of study 2 at an epoch: a linear ramp, then a decay by 0.8 per epoch.
+    """Return the rate of the schedule `ramp_decay` at an epoch.
 
-    The peak of the study is 5e-5 x workers: `learning_rate: 5.0e-5, learning_rate_scaling: linear`.
+    The rate rises linearly for 5 epochs, then decays by 0.8 per epoch; it changes once per epoch.
+    The published study (`raybench scale finetune_lr_schedule`) has a peak of 5e-5 x workers:
+    `learning_rate: 5.0e-5, learning_rate_scaling: linear`.
     """
     whole = math.floor(epoch)
     if whole < RAMP_EPOCHS:
@@ -47,16 +50,20 @@ def ramp_decay(epoch: float, *, peak: float) -> float:
 
 
 def one_cycle(progress: float, *, final: float) -> float:
-    """Return the fraction of the peak: a half cosine up from CYCLE_START, then down to `final`."""
+    """Return the rate of `one_cycle` as a fraction of the peak.
+
+    The rate rises along a half cosine from CYCLE_START to 1, then falls along one to `final`.
+    `progress` goes from 0 to 1.
+    """
     if progress < CYCLE_RISE:
         return _cosine(progress / CYCLE_RISE, begin=CYCLE_START, end=1.0)
     return _cosine((progress - CYCLE_RISE) / (1 - CYCLE_RISE), begin=1.0, end=final)
 
 
 def shape(spec: RunSpec, progress: float) -> float:
-    """Return the fraction of the peak rate of a schedule, except `step` and `ramp_decay`.
+    """Return the rate of a schedule (except `step` and `ramp_decay`) as a fraction of the peak.
 
-    `progress` is the fraction of the samples after the warm-up, from 0 to 1.
+    `progress` is the fraction of the samples after the warm-up that have been trained, from 0 to 1.
     """
     final = spec.final_rate
     match spec.schedule:
@@ -79,13 +86,14 @@ def build_schedule(spec: RunSpec, samples_per_epoch: int) -> Callable[[float], f
         samples_per_epoch: Training samples per epoch.
 
     Returns:
-        Function from the number of samples before a step to the learning rate of the step.
+        Function that takes the number of samples trained before a step and returns the learning
+        rate of this step.
     """
     peak = scaled_rate(spec)
     start = warmup_start(spec)
     warmup = spec.warmup_samples or spec.warmup_epochs * samples_per_epoch
     horizon = spec.epochs * samples_per_epoch
-    # A warm-up step uses the rate at its end, so that the first rate is not 0.
+    # A step of the warm-up uses the rate at the end of the step, so that the first is not 0.
     step = spec.global_batch_size
 
     def rate(samples: float) -> float:

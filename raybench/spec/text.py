@@ -1,4 +1,4 @@
-"""Text from users, libraries and files: made printable, with secrets hidden."""
+"""Makes text from users, libraries and files printable, hides secrets, and quotes commands."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]"  # the rest: reset, character sets
 )
 LINE_ENDS = re.compile(r"(?<![ \t])[ \t]*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+[ \t]*")
-# Control characters, and the marks that make a terminal show text in another order.
+# Control characters, and marks that change the direction of text.
 INVISIBLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 NO_CHARACTER = re.compile(r"[\ud800-\udfff]")
 DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|m|min|h|d|w|)\s*")
@@ -25,16 +25,17 @@ UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 8640
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the seconds of `90`, `90s`, `30min`, `2h`, `1d` or `8w`; None for any other text."""
+    """Convert `90`, `90s`, `30min`, `2h`, `1d` or `8w` to seconds; return None for other text."""
     found = DURATION.fullmatch(text)
     return float(found[1]) * UNITS[found[2]] or None if found else None
 
 
 def clean(text: str) -> str:
-    """Return `text` as one line that is safe for terminals, files and UTF-8.
+    """Return `text` as a single line that is safe to print and to write as UTF-8.
 
-    Line ends become a space (none at the ends), tabs too; escape sequences and control characters
-    go, and half a surrogate pair (a byte that was no UTF-8) becomes the replacement character.
+    Line breaks and tabs become spaces; line breaks at both ends, escape sequences and control
+    characters are removed. An unpaired surrogate (from a byte that was not valid UTF-8) becomes the
+    replacement character U+FFFD.
     """
     if text.isprintable():  # nearly always
         return text
@@ -44,17 +45,17 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """Return `text` with every line cleaned, for files that hold a library's messages."""
+    """Return `text` with `clean` applied to every line."""
     return "\n".join(clean(line) for line in text.splitlines())
 
 
 def command_line(name: str, *arguments: object, given: str | None = None) -> str:
-    """Return a command line of raybench, quoted for a shell.
+    """Return a raybench command line, quoted for a shell.
 
     Args:
         name: Name of the command.
         arguments: Arguments of the command.
-        given: Command line whose form is used, `raybench tune` or `python -m raybench.tune`; by
+        given: Command line to imitate, in the form `raybench tune` or `python -m raybench.tune`; by
             default that of this process.
     """
     words = split_command(given) if given is not None else [program()]
@@ -72,7 +73,7 @@ def split_command(given: str) -> list[str]:
 
 
 def program() -> str:
-    """Return the program of this process: its bare name if a shell finds it, else its path."""
+    """Return the program of this process: its name if it is on the PATH, else its path."""
     found = sys.argv[0]
     is_found = _is_script(found) and shutil.which(SCRIPT) == found
     return SCRIPT if is_found else found
@@ -83,17 +84,17 @@ def _is_script(word: str) -> bool:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 run`, `2 runs`."""
+    """Return a number with its noun, such as `1 run` or `2 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def file_name(text: str) -> str:
-    """Return `text` as a portable file name: letters, digits, `_`, `.` and `-`."""
+    """Return `text` as a portable file name of letters, digits, `_`, `.` and `-`."""
     return re.sub(r"[^\w.-]", "_", text, flags=re.ASCII).lstrip(".")[:100] or "_"
 
 
 def shorten(text: str, length: int) -> str:
-    """Return `text` in at most `length` characters, with its middle left out."""
+    """Shorten `text` to at most `length` characters by replacing its middle with `...`."""
     if len(text) <= length:
         return text
     tail = length // 3
@@ -103,18 +104,18 @@ def shorten(text: str, length: int) -> str:
 HIDDEN = "***"
 LONGEST_PATH = 4096
 SHORTEST = 6
-"""Minimum length of a secret value; shorter ones occur in ordinary words."""
-# A key is of words: `hf_token` and `token` are secret, `num_tokens` and `tokenizer` are not.
+"""Minimum length of a secret value to hide; shorter values also occur in ordinary text."""
+# Whole words decide: `hf_token` and `token` are secret, `num_tokens` and `tokenizer` are not.
 _NAMES = r"(?:secret|passw(?:or)?d|passphrase|credential|(?:api|private|access|account)[_-]?key)"
 _KEY = (
     rf"(?i:(?:{_NAMES}\w{{0,40}}|(?<![a-z0-9])(?:token|auth|sig|signature))(?!\w)[\"']?"
     r"\s*[=:]\s*(?=\S))"
 )
 KEY = re.compile(_KEY)
-# In a text the value ends where a word does, or its quotes do.
+# In running text, the value ends at the end of the word, or at the closing quote.
 KEY_AND_VALUE = re.compile(rf"({_KEY})(\"[^\"\n]*\"|'[^'\n]*'|(?!\*\*\*)[^\s,;&)\]}}\"']+)")
 SENTENCE = re.compile(r"[A-Za-z]+[ \t]+\w")
-"""Two words after `passwd: `: the end of a message, not a secret."""
+"""Two words after `passwd: ` form the rest of a message, not a secret."""
 USER = re.compile(r"(?<=://)[^/\s?#]*@")
 PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
@@ -123,7 +124,7 @@ KNOWN = re.compile(
     r"|\b(?:hf|ghp|gho|ghs|github_pat)_\w{20,}"  # Hugging Face, GitHub
     r"|\bsk-[\w-]{20,}"
 )
-"""Secrets that are recognized by their prefix."""
+"""Secrets that can be recognized by their prefix."""
 VARIABLE = re.compile(
     r"(?i)token|secret|passw|passphrase|credential|(?:api|private|access)_?key|_key$"
     r"|connection_?string"
@@ -133,8 +134,9 @@ VARIABLE = re.compile(
 def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """Return the arguments of a command with secrets replaced by `***`.
 
-    Secrets are the text after a key or a flag with a secret name (`token`, `password`, `api_key`,
-    ...), the user of a URL, and the values of the variables of `environment` with a secret name.
+    Secrets are the text after a key or flag with a secret name (`token`, `password`, `api_key`,
+    ...), user and password in a URL, known forms of tokens, and the values of those variables in
+    `environment` that have a secret name.
     """
     values = secret_values(environment)
     hidden, follows_flag = [], False
@@ -151,8 +153,8 @@ def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
 def redact_text(text: str, environment: Mapping[str, str]) -> str:
     """Return a message or a traceback with secrets replaced by `***`.
 
-    Like `redact`, except that the value of a key ends with its word: the rest of the message is
-    kept, and so is the number of lines.
+    Secrets are those of `redact`, but the value of a key ends at the end of its word: the rest of
+    the message is kept, and so is the number of lines.
     """
     text = _without(text, secret_values(environment))
     text = BEARER.sub(rf"\1 {HIDDEN}", text)
@@ -161,9 +163,10 @@ def redact_text(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _hidden(found: re.Match[str]) -> str:
-    """Hide the value of a key, except words after a colon that follow a path or form a sentence.
+    """Return a match of KEY_AND_VALUE with its value hidden.
 
-    `/etc/passwd: is not a file` holds no secret; `passwd=is` and `{"passwd": "is"}` may.
+    A value after a colon is kept if the key ends a path or the value begins a sentence:
+    `/etc/passwd: is not a file` holds no secret, but `passwd=is` and `{"passwd": "is"}` may.
     """
     key, text = found[1], found.string
     if key.endswith((": ", ":\t")) and key.rstrip(": \t")[-1:].isalnum():
@@ -175,10 +178,10 @@ def _hidden(found: re.Match[str]) -> str:
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:
-    """Return the secret values of an environment, the longest first, as one may contain another.
+    """Return the secret values in an environment, longest first, as one may contain another.
 
-    These are the values of variables with a secret name, each of their lines, the passwords of all
-    URLs, and the URL-encoded forms of these.
+    These are the values of variables with a secret name, the single lines of these values, the
+    passwords in all URLs, and the URL-encoded forms of all of these.
     """
     found: set[str] = set()
     for name, value in environment.items():

@@ -19,16 +19,16 @@ _MARKS = frozenset("'\"[]{},")
 def plain_data(value: Any, source: str, path: str = "") -> Any:
     """Return a copy of a Python value as plain data for YAML or JSON.
 
-    Arrays (NumPy, pandas, torch), tuples, ranges and sets become lists, their scalars plain
-    numbers, paths text, and members of an enumeration their values.
+    Arrays (NumPy, pandas, torch), tuples, ranges and sets become lists, array scalars numbers,
+    paths strings, and members of an enumeration their values.
 
     Args:
         value: Value from a call of the Python API.
-        source: Name of the argument, with which an error message begins.
-        path: Dotted keys above the value.
+        source: Name of the argument, for error messages.
+        path: Dotted keys of the mappings that contain the value; each key follows a dot.
 
     Raises:
-        UserError: An object has no plain form, such as another tool's distribution.
+        UserError: An object, such as another tool's distribution, cannot be converted.
     """
     if isinstance(value, Mapping):
         return {key: plain_data(one, source, f"{path}.{key}") for key, one in value.items()}
@@ -43,7 +43,7 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
         with contextlib.suppress(ValueError):  # 0.1 of a float32, not 0.10000000149011612
             found = float(str(value)) if isinstance(found, float) else found
         value = found
-    if isinstance(value, set | frozenset):  # whose order differs from process to process
+    if isinstance(value, set | frozenset):  # sorted: the order of a set differs between processes
         return sorted((plain_data(one, source, path) for one in value), key=identity)
     if isinstance(value, list | tuple | range):
         return [plain_data(one, source, path) for one in value]
@@ -60,21 +60,22 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
 
 
 def identity(value: Any) -> str:
-    """Return a text that is unique to a value: unlike for `==`, 1, 1.0, true and '1' differ."""
+    """Return a string that is the same only for the same value; 1, 1.0, true and '1' differ."""
     return json.dumps(to_jsonable_python(value), sort_keys=True)
 
 
 def is_among(value: Any, values: Sequence[Any]) -> bool:
-    """Return whether `value` is one of `values`, by `identity`."""
+    """Return whether `value` is one of `values`, compared by `identity`."""
     own = identity(value)
     return any(own == identity(one) for one in values)
 
 
 def short(value: object) -> str:
-    """Return a value as a label shows it: as in YAML, numbers with three or four digits.
+    """Return a value as labels show it: in YAML syntax, numbers with three or four digits.
 
     Examples: `relu`, `null`, `true`, `1`, `1.0`, `'1'`, `[64,32]`, `{kernel:3,stride:1}`. A
-    document shows the keys that differ from the defaults: `random_crop(padding=8)`.
+    pydantic model, such as an augmentation, shows the keys that differ from their defaults:
+    `random_crop(padding=8)`.
     """
     if isinstance(value, BaseModel):
         given = value.model_dump(exclude_defaults=True)
@@ -102,7 +103,7 @@ def _shown_number(value: float) -> str:
 
 
 def _is_word(text: str) -> bool:
-    """Return whether YAML reads a text without quotes as that text."""
+    """Return whether YAML reads unquoted `text` as the same string."""
     if text != text.strip() or not text.isprintable() or not text or _MARKS & set(text):
         return False
     if text.lower() in _WORDS:
