@@ -22,20 +22,21 @@ from raybench.spec.metric import Metric
 from raybench.spec.text import counted
 
 NUM_HIGHLIGHTED = 3
-"""Configurations that are highlighted."""
+"""Number of configurations that are highlighted."""
 MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
 """Maximum number of gray curves, of their points in total, and of points of a highlighted curve."""
 LOG_SECONDS_FROM = 12.0
-"""Ratio of the longest run to the best seconds beyond which the axis of seconds is logarithmic."""
+"""The axis of seconds is logarithmic if the longest run took more than this multiple of the best
+seconds."""
 
 
 def curves_figure(results: Study) -> Figure:
     """Draw the metric over seconds of training for the search runs, with the NUM_HIGHLIGHTED best
     configurations highlighted.
 
-    The best are those first in `configurations`. A marker is at the target, or at the best value of
-    a run that missed it. The thin dark line is the best value of any run so far. At most
-    MOST_CURVES other runs are drawn, from the best score to the worst.
+    The best are the first in `configurations`. A marker shows where a run reached the target, or
+    its best value if it missed the target. The thin dark line is the best value of any run so far.
+    At most MOST_CURVES other runs are drawn, from the best score to the worst.
     """
     metric, trials = results.metric, results.trials
     figure, axes = parts.new_figure(3.6)
@@ -113,18 +114,18 @@ def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
 
 
 def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds and values of a curve as drawn."""
+    """Return seconds and values of a learning curve as they are drawn."""
     return curve["train_s"].to_numpy(), drawn(metric, curve[metric.name]).to_numpy()
 
 
 def name_of(results: Study, trial: str) -> str:
-    """Return a trial with its configuration, wrapped for a legend."""
+    """Return the name of a trial and its configuration, wrapped for a legend."""
     row = results.trials.set_index("trial").loc[trial]
     return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM - 6)
 
 
 def seconds_of(results: Study, trial: str) -> list[str]:
-    """Return the seconds or value of a trial in the search, and with new seeds."""
+    """Return the seconds or value of a trial in the search and with new seeds, as phrases."""
     run: Any = results.trials.set_index("trial").loc[trial]
     metric = results.metric
     value = run[metric.best_column]
@@ -148,8 +149,8 @@ def seconds_of(results: Study, trial: str) -> list[str]:
 
 
 def mark_result(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, color: str) -> None:
-    """Draw the marker of a run (its row of `trials`) on its curve: at the target, or at the best
-    value if the target was missed."""
+    """Draw the marker of a run (a row of `trials`) on its learning curve: at the target, or at the
+    best value if the run missed the target."""
     if curve.empty:
         return
     later = curve[curve["train_s"] >= run["time_to_target_s"] - 1e-9]
@@ -174,8 +175,9 @@ MISS_STYLE: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 def race_figure(results: Study) -> Figure:
     """Draw the runs of each configuration that was trained again, best first.
 
-    The bar is the 90 % interval of the value that configurations are compared by, the line in it
-    the expected value. A cross is a run that missed the target, at the seconds it trained.
+    A bar is the 90 % interval of the value by which configurations are compared, the line in it the
+    expected value (without a target, the median). A cross is a run that missed the target, at the
+    seconds it trained.
     """
     table = race_rows(results)
     rows = list(dict.fromkeys(table["trial"]))
@@ -205,7 +207,7 @@ def race_rows(results: Study) -> pd.DataFrame:
     """Return the runs of the configurations that were trained again.
 
     Columns: trial (the configuration), run, role, framework, value (seconds to the target, or all
-    seconds of a miss; without a target the metric), is_hit.
+    training seconds if the run missed it; without a target the metric), is_hit.
     """
     trials = results.trials.set_index("trial")
     rows = []
@@ -223,7 +225,7 @@ def race_rows(results: Study) -> pd.DataFrame:
 
 
 def race_table(results: Study) -> pd.DataFrame:
-    """Return `race_rows` with configurations as text."""
+    """Return `race_rows` with their configurations as a table for display."""
     rows = _with_configs(results, race_rows(results))
     rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
     words = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}

@@ -1,4 +1,4 @@
-"""Figure of a forecast: optima of the small runs, the law through them, the large run."""
+"""Figure of a forecast: optima of the small runs, the fitted laws, and the predicted large run."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,12 +17,13 @@ def forecast_figure(
 ) -> Figure:
     """Return the figure: best learning rate, best batch and loss over compute.
 
-    Points are the optima of the small sizes. The line is the prediction along the straight path (in
-    logs) from the smallest size to the large run, whose 90 % interval is the bar.
+    A size is a number of parameters and of training samples. Points are the optima of the small
+    sizes. The line is the prediction along the straight path (in log space) from the smallest size
+    to the large run, and the bar the 90 % interval for the large run.
 
     Args:
         model: Model of the small runs.
-        found: Its prediction for the large run.
+        found: Prediction of this model for the large run.
         parameters: Parameters of the large model.
         samples: Training samples of the large run.
     """
@@ -47,7 +48,7 @@ def forecast_figure(
 
 
 def _compute(sizes: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[float]:
-    """Return the compute of each (parameters, samples), shape [sizes, 2]."""
+    """Return the compute [FLOP] of each row (parameters, samples) of an array of shape [n, 2]."""
     return [FLOPS_PER_SAMPLE * float(one[0] * one[1]) for one in sizes]
 
 

@@ -23,9 +23,10 @@ from raybench.spec.text import clean, counted, shorten
 from raybench.spec.values import short
 
 NEAR = 1.1
-"""Ratio to the best seconds up to which a configuration counts as equally good."""
+"""A configuration counts as equally good up to this multiple of the best seconds."""
 NEAR_SHARE = 0.1
-"""The same for metrics: fraction of the difference between the best and the median."""
+"""A configuration counts as equally good if its metric falls short of the best by at most this
+fraction of the difference between the best and the median."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class StudyOutcomes:
     """The configurations of a study, with the outcome of each."""
 
     rows: pd.DataFrame
-    """`Study.configurations`, best first, with the column `outcome`: seconds, or the metric as
-    drawn; NaN if the target was missed."""
+    """`ranking.configurations`, best first, with the column `outcome`: seconds, or the metric as it
+    is drawn; NaN if the target was missed."""
     is_seconds: bool
     words: str
     """Label of the axis, with the unit."""
@@ -99,7 +100,7 @@ def plateau(results: Study, found: StudyOutcomes) -> set[str]:
 
 
 MOST_IMPORTANCES = 12
-"""Most keys of the figure."""
+"""Maximum number of keys in the figure."""
 
 
 def importance_figure(results: Study) -> Figure:
@@ -131,7 +132,7 @@ def importance_figure(results: Study) -> Figure:
 
 
 def importance_table(results: Study) -> pd.DataFrame:
-    """Return the importance of each key as text."""
+    """Return the importance of each key as a table for display."""
     table = importance_of(results)
     words = {"importance": "share [%]", "low": "from [%]", "high": "to [%]"}
     table = table.assign(**{key: 100 * table[key] for key in words})
@@ -147,7 +148,7 @@ def keys_by_importance(results: Study) -> list[str]:
 
 
 LOG_VALUES_FROM = 20.0
-"""Ratio of the largest to the smallest value from which on an axis is logarithmic."""
+"""An axis is logarithmic if the ratio of the largest to the smallest value is at least this."""
 MOST_DISTINCT = 6
 """Number of distinct values up to which numbers are drawn as categories."""
 MOST_NAMES = 8
@@ -155,7 +156,7 @@ MOST_NAMES = 8
 NULL_NAME = "null"
 """Name of a value that is null or missing."""
 LONGEST_LABEL = 16
-"""Most characters of a category's label."""
+"""Maximum number of characters of a category's label."""
 
 
 def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[str]]:
@@ -195,14 +196,14 @@ def names_of(column: "pd.Series[Any]") -> list[str]:
 
 
 def _named(value: object) -> str:
-    """Return the name of a bool or a text."""
+    """Return the name of a bool or a string."""
     return clean(value) if isinstance(value, str) else short(bool(value))
 
 
 MOST_KEYS, MOST_SLICED = 8, 500
 """Maximum number of panels, and of points in all panels."""
 MISSED_SHARE = 0.13
-"""Share of a panel's height for configurations that missed the target."""
+"""Fraction of a panel's height reserved for configurations that missed the target."""
 SHADE_STYLE: dict[str, Any] = {"color": "#009E73", "alpha": 0.16, "linewidth": 0}
 SHAPES = {"torch": "o", "tensorflow": "s"}
 
@@ -210,8 +211,8 @@ SHAPES = {"torch": "o", "tensorflow": "s"}
 def slices_figure(results: Study) -> Figure:
     """Draw the outcome over the values of each searched key, the most important keys first.
 
-    A point is a configuration, a cross at the upper edge one that missed the target. The shaded
-    range holds the values of the configurations in `plateau`.
+    A point is a configuration; a cross at the upper edge is a configuration that missed the target.
+    The shaded range holds the values of the configurations in `plateau`.
     """
     found, keys = outcome(results), keys_by_importance(results)
     shown = keys[:MOST_KEYS]
@@ -252,7 +253,7 @@ def plateaus(results: Study) -> pd.DataFrame:
 
 
 def slices_table(results: Study) -> pd.DataFrame:
-    """Return `plateaus` as text."""
+    """Return `plateaus` as a table for display."""
     names = {"best": "best value", "from": "as good from", "to": "as good up to"}
     return plateaus(results).rename(columns=names)
 
@@ -287,7 +288,7 @@ def _names_axis(axes: Axes, names: list[str], good: "pd.Series[float]") -> None:
     axes.set_xlim(-0.55, len(names) - 0.45)
     axes.set_xticks(range(len(names)), labels)
     axes.grid(visible=False, axis="x")
-    if max(map(len, labels)) * len(labels) > 34:  # they would overlap
+    if max(map(len, labels)) * len(labels) > 34:  # the labels would overlap
         for label in axes.get_xticklabels():
             label.set(rotation=30, ha="right", rotation_mode="anchor")
     for place in sorted(set(good.round())):
@@ -347,11 +348,13 @@ def _slice_keys(found: StudyOutcomes, rows: pd.DataFrame, near: set[str]) -> lis
 
 
 WIDEST_ROW = 5
-"""Doublings of cost along the axis up to which the texts above it fit side by side."""
+"""Number of doublings of the cost along the axis up to which the labels above it fit side by
+side."""
 MOST_ON_FRONT = 5
-"""Most points of the front that are named."""
+"""Maximum number of points of the Pareto front that are listed above the figure."""
 MOST_ONCE = 200
-"""Most configurations that ran once and are drawn, from the best to the worst."""
+"""Maximum number of configurations with a single run that are drawn, evenly spaced from the best to
+the worst."""
 
 
 def pareto_figure(results: Study) -> Figure:
@@ -397,7 +400,7 @@ def pareto_figure(results: Study) -> Figure:
 
 
 def pareto_table(results: Study) -> pd.DataFrame:
-    """Return time and cost of the configurations that reached the target as text."""
+    """Return time and cost of the configurations that reached the target as a table for display."""
     rows = reached_target(results)
     rows = rows.assign(is_front=rows["trial"].isin(pareto_front(rows)["trial"]))
     words = parts.TRIAL_WORDS | {
@@ -413,7 +416,8 @@ def pareto_table(results: Study) -> pd.DataFrame:
 
 
 def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
-    """Draw the points, at most MOST_ONCE of those that ran once; return their number."""
+    """Draw the points, but at most MOST_ONCE with a single run off the Pareto front; return the
+    number of points drawn."""
     is_named = points["is_confirmed"] | points["trial"].isin(front)
     shown = pd.concat([points[is_named], parts.some(points[~is_named], MOST_ONCE)])
     for row in parts.tuples(shown):
@@ -428,10 +432,11 @@ def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
 
 
 def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
-    """Draw the diagonal of each worker count, with its hit rate where it leaves the axes."""
+    """Draw the diagonal of each worker count. Where it leaves the axes, write how many of its
+    search runs reached the target."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     hits = search["time_to_target_s"].notna().groupby(search["num_workers"]).agg(["sum", "size"])
-    # If a doubling of workers is narrower than the text above it, every other text is higher.
+    # If a doubling of workers is narrower than the label above it, every other label is higher.
     crowded, num_above = right / left > 2**WIDEST_ROW, 0
     for count, (reached, tried) in zip(hits.index, hits.to_numpy(), strict=True):
         if count * high <= left or count * low >= right:
@@ -440,7 +445,7 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
         axes.plot(ends, [low, high], color=parts.QUIET, linewidth=0.8, zorder=0)
         words, hits_of = f"{counted(int(count), 'worker')}:\n", f"{reached} of {tried}"
         if count * high <= right:
-            words += f"{hits_of}\nreached it"  # narrow: its neighbor is a factor of two away
+            words += f"{hits_of}\nreached it"  # narrow: the next label is near
             lift = (0, 4.2 * parts.SMALL * (num_above % 2 if crowded else 0))
             style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK, "ha": "center"}
             style |= {"va": "bottom"}

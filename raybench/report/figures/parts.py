@@ -1,4 +1,4 @@
-"""Building blocks of all figures: sizes, colors, markers, axes, legends, texts, thinning."""
+"""Building blocks of all figures: sizes, colors, markers, axes, legends, text, thinning of data."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,16 +19,16 @@ from raybench.spec.metric import Metric
 from raybench.spec.text import clean, counted
 
 WIDTH = 5.4
-"""Width of a figure in inches: readable on a telephone (390 points become 340 pixels), and not huge
-on a screen."""
+"""Width of a figure in inches: readable on a phone (where its 390 points become 340 pixels), and
+not huge on a screen."""
 TEXT, SMALL = 10.5, 10.0
-"""Font sizes in points; smaller text is not readable on a telephone."""
+"""Font sizes in points; smaller text is not readable on a phone."""
 LINE = 0.185
 """Height of a line of a legend in inches."""
 ROOM = 67
-"""Characters of a legend's label that fit into the width of a figure."""
+"""Number of characters of a legend label that fit into the width of a figure."""
 BESIDE = 11
-"""Width of another column's marker in a legend, in characters."""
+"""Width that each further column of a legend needs for its marker, in characters."""
 
 # Okabe and Ito's colors: color-blind readers distinguish them.
 FRAMEWORK_COLORS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
@@ -39,12 +39,12 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
 LINE_STYLES = ("-", "--", ":", "-.")
 QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
-"""Colors that the theme of the page replaces: see `figures.svg`."""
+"""Colors that the theme of the page replaces; see `figures.svg`."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "labelcolor": INK}
 MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
-"""Values of `gid` that are not trials."""
+"""Values of an artist's `gid` that are not names of trials."""
 FAR = 30.0
-"""Ratio to the best seconds beyond which a figure does not extend."""
+"""An axis of seconds extends to at most this multiple of the best seconds."""
 ItemT = TypeVar("ItemT")
 
 
@@ -55,9 +55,9 @@ class FigureKind:
     title: str
     """Heading."""
     reading: str
-    """How to read it, in one or two sentences."""
+    """How to read the figure, in one or two sentences."""
     draw: Callable[[Study], Figure]
-    """Draws it; the figure must apply to the study."""
+    """Draws the figure of a study to which it applies."""
     table: Callable[[Study], pd.DataFrame]
     """The numbers of the figure; column names are words with units."""
     applies: Callable[[Study], bool]
@@ -73,7 +73,7 @@ def new_figure(height: float) -> tuple[Figure, Axes]:
 def panels(
     number: int, height: float, more: float = 0.0, *, columns: int = 1, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of panels, without pyplot, and its axes.
+    """Return a figure with panels, made without pyplot, and its axes.
 
     Args:
         number: number of panels.
@@ -106,13 +106,13 @@ def y_title(figure: Figure, words: str) -> None:
 
 
 def rows_only(axes: Axes) -> None:
-    """Hide the y grid and the left spine of axes whose y values are rows."""
+    """Hide the y grid and the left spine of axes whose y positions are rows, not numbers."""
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False, axis="y")
 
 
 def head(axes: Axes, text: str, size: float = SMALL) -> None:
-    """Write a left-aligned title; text from outside needs `plain` or `wrapped`."""
+    """Write a left-aligned title; user-supplied text must be escaped with `plain` or `wrapped`."""
     axes.set_title(text, fontsize=size, color=INK, loc="left")
 
 
@@ -123,7 +123,7 @@ def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
 
 
 def show_message(figure: Figure, axes: Axes, text: str) -> Figure:
-    """Write `text` in place of the data, and return the figure."""
+    """Write `text` instead of data, and return the figure."""
     axes.set_axis_off()
     write(axes, 0.5, 0.5, text, transform=axes.transAxes, ha="center", fontsize=TEXT)
     return figure
@@ -134,7 +134,7 @@ def legend_below(
 ) -> None:
     """Add a legend below the figure and make the figure higher by its height.
 
-    It has `columns` columns, or as many as there is room for, at most `most`.
+    The legend has `columns` columns; None: as many as fit, at most `most`.
     """
     columns = columns or columns_for([str(one.get_label()) for one in handles], most=most)
     legend = figure.legend(
@@ -163,17 +163,17 @@ def columns_for(labels: Sequence[str], *, most: int = 3) -> int:
 
 
 def color_of(framework: object) -> str:
-    """Return the framework's color."""
+    """Return the color of a framework."""
     return FRAMEWORK_COLORS.get(str(framework), OTHER_COLOR)
 
 
 def color(number: int) -> str:
-    """Return the color of line `number`, from 0."""
+    """Return the color of line `number`, counted from 0."""
     return COLORS[number % len(COLORS)]
 
 
 def marker(number: int) -> str:
-    """Return the marker of line `number`, from 0."""
+    """Return the marker of line `number`, counted from 0."""
     return MARKERS[number % len(MARKERS)]
 
 
@@ -183,29 +183,29 @@ def marker_of(num_workers: float) -> str:
 
 
 def key(label: str, color: str = INK, **style: Any) -> Line2D:
-    """Return an entry of a legend: a line, or a marker with `linestyle="none"`."""
+    """Return a legend entry: a line, or with `linestyle="none"` only a marker."""
     return Line2D([], [], **({"color": color, "label": label} | style))
 
 
 def dot(label: str, color: str = INK, *, marker: str = "o", is_filled: bool = True) -> Line2D:
-    """Return an entry of a legend: a marker, hollow unless `is_filled`."""
+    """Return a legend entry: a marker, hollow unless `is_filled`."""
     face = color if is_filled else PAPER
     return key(label, color, linestyle="none", marker=marker, markerfacecolor=face, markersize=7)
 
 
 def note(label: str) -> Line2D:
-    """Return an entry of a legend without a marker."""
+    """Return a legend entry of text alone."""
     return key(label, linestyle="none")
 
 
 def frameworks(names: "pd.Series[Any]") -> list[Artist]:
-    """Return an entry of a legend for each framework."""
+    """Return a legend entry for each framework."""
     every = sorted(set(names.astype(str)))
     return [Patch(color=color_of(name), label=plain(name)) for name in every]
 
 
 def workers(counts: "pd.Series[Any]", *, is_filled: bool = True) -> list[Artist]:
-    """Return an entry of a legend for each worker count."""
+    """Return a legend entry for each worker count."""
     every = [(counted(int(one), "worker"), marker_of(one)) for one in sorted(set(counts))]
     return [dot(label, marker=marker, is_filled=is_filled) for label, marker in every]
 
@@ -221,11 +221,11 @@ def stacked_bars(
     Args:
         axes: where to draw.
         places: position or name of each bar.
-        stack: the parts: label, width in each bar, color and hatching.
+        stack: for each part its label, its width in each bar, and its color and hatching.
         height: height of a bar in data units.
 
     Returns:
-        An entry of a legend for each part, and the right end of each bar.
+        A legend entry for each part, and the right end of each bar.
     """
     left, keys = np.zeros(len(places)), list[Artist]()
     for label, widths, (color, hatch) in stack:
@@ -275,7 +275,7 @@ def number(value: float) -> str:
 
 
 def tuples(table: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows of a table with its columns as attributes."""
+    """Yield the rows of a table as named tuples, which have its columns as attributes."""
     return table.itertuples()
 
 
@@ -287,18 +287,19 @@ def spread(items: Sequence[ItemT], most: int) -> list[ItemT]:
 
 
 def some(table: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Return at most `most` rows of a table: see `spread`."""
+    """Return at most `most` rows of a table, evenly spaced; see `spread`."""
     return table.iloc[spread(range(len(table)), most)]
 
 
 MOST_ROWS = 50
-"""Most rows of a figure's table; the best come first, and `trials.csv` has all."""
+"""Maximum number of rows of a figure's table; `trials.csv` has all runs."""
 TRIAL_WORDS = {"trial": "trial", "config": "configuration"}
-"""Columns of tables with a row per trial, and their display names."""
+"""Columns of tables with one row per trial, and their display names."""
 
 
 def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
-    """Return the first rows of a table, with the columns in `words` renamed, without the others."""
+    """Return a table for display: the first MOST_ROWS rows, with only the columns in `words`, under
+    the names given there."""
     found = table[[key for key in words if key in table]].head(MOST_ROWS)
     for column in found.select_dtypes("bool"):
         found[column] = found[column].map({True: "yes", False: "no"})
@@ -311,27 +312,27 @@ def of_all(drawn: int, every: int, what: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return text from outside, escaped so that matplotlib finds no formula in it."""
+    """Return user-supplied text, escaped so that matplotlib finds no formula in it."""
     return "\n".join(map(clean, text.split("\n"))).replace("$", r"\$")
 
 
 def wrapped(text: str, width: int) -> str:
-    """Return text from outside, escaped and wrapped at `width` characters."""
+    """Return user-supplied text, escaped and wrapped at `width` characters."""
     return plain("\n".join(textwrap.wrap(clean(text), width, break_on_hyphens=False)))
 
 
 SHARE_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
 HELD = 0.7
-"""Fraction of a panel's height that remains for data besides titles and labels."""
+"""Fraction of a panel's height that titles and labels leave for data."""
 MARGIN = 0.05
-"""Share of the range of values that is free above and below them."""
+"""Free space above and below the values, as a fraction of their range."""
 FAR_BELOW = 0.25
-"""Share by which the axis of an unbounded metric extends beyond the baseline value; diverged runs
-would otherwise fill the figure."""
+"""How far the axis of an unbounded metric extends beyond the baseline value, as a fraction of the
+range from there to the best value; otherwise diverged runs would fill the figure."""
 
 
 def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
-    """Return values as drawn: proportions in percent."""
+    """Return values as they are drawn: proportions in percent."""
     return 100 * values if metric.is_share else values
 
 
@@ -379,7 +380,7 @@ def _error_scale(axes: Axes, top: float) -> None:
 
 
 def _apart(axes: Axes, ticks: list[float]) -> list[float]:
-    """Return the subset of `ticks` whose labels do not overlap, from the best down."""
+    """Return a subset of `ticks` whose labels do not overlap, chosen from the largest down."""
     points = HELD * 72 * axes.bbox.height / axes.figure.dpi
     low, high = axes.transScale.transform([(0, end) for end in axes.get_ylim()])[:, 1]
     kept: list[float] = []

@@ -1,6 +1,6 @@
 """Figures of a scaling study: speed-up, efficiency, shares of a step, predictions, plan, learning
-curves. Predictions and plan are read from the files of `raybench scale`, since models are fitted
-above this layer."""
+curves. Predictions and plan are read from files of the study, since `report.scaling_report`, which
+fits the models, imports this module."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -33,9 +33,9 @@ MOST_BARS = 24
 BAR = 0.34
 """Height of a bar with its margin, in inches."""
 LEAST_SHARE = 0.1
-"""Percent of a step below which a part is left out if it is so in all bars."""
+"""A part that is below this percentage of the step in all bars is left out."""
 MOST_CURVES = 12
-"""Most curves of a panel."""
+"""Maximum number of curves in a panel."""
 PANEL = 2.9
 """Height of a panel in inches."""
 ASIDE = 0.02
@@ -47,19 +47,19 @@ IDEAL |= {"label": "ideal", "gid": "ideal"}
 
 
 def cell_label(row: Mapping[Any, Any]) -> str:
-    """Return the name of a cell in figures."""
+    """Return the name of a cell (a row of `scaling_cells`) in figures."""
     return f"{row['series']}, {row['num_workers']}x{row['batch_size_per_worker']}"
 
 
 def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells with timed steps, in the order of the figure."""
+    """Return the cells with timed steps, in the order of `shares_figure`."""
     timed = (cells["n"] > 0) & cells["exchange_gradients"] & cells["step_median_s"].notna()
     kept = cells[timed.astype(bool)].drop_duplicates("cell")
     return kept.sort_values(["series", "batch_size_per_worker", "num_workers"])
 
 
 def shares_figure(results: Study) -> Figure:
-    """Draw the parts of an optimizer step of each cell."""
+    """Draw a bar for each cell with the parts of its optimizer step, as shares."""
     cells = share_cells(scaling_cells(results))
     shown = cells.head(MOST_BARS).to_dict("records")
     rows = [step_shares(row) for row in shown]
@@ -91,8 +91,9 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
     """Return the parts of a cell's step as shares that sum to 1.
 
     Input wait is measured. "as one worker alone" is the step of one worker with the same batch,
-    without waiting. The exchange is the time saved in a cell without it. The rest is contention for
-    cores and memory and waiting for the slowest worker, or unknown without a cell of one worker.
+    without input wait. The exchange of gradients is the time saved in a cell without exchange. The
+    rest is contention for cores and memory and waiting for the slowest worker; if no cell has one
+    worker, it is "not distinguishable".
 
     Args:
         row: a row of `scaling_cells`.
@@ -111,8 +112,8 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
 
 
 def _curves_figure(column: str, label: str, results: Study) -> Figure:
-    """Draw a column over workers, with a panel for weak and one for strong scaling; error bars span
-    the repeats."""
+    """Draw a column of `scaling_cells` over workers, with a panel each for weak and strong scaling.
+    Error bars span the repeats."""
     cells = scaling_cells(results)
     scalings = list(dict.fromkeys(cells["scaling"]))
     figure, panels = parts.panels(len(scalings), PANEL)
@@ -167,7 +168,7 @@ def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
 
 
 def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
-    """Return a curve's name without the panel's title and what all curves share."""
+    """Return the name of a curve without what the panel's title says and what all curves share."""
     name = name.replace(f", {scaling},", ",")
     for column in ("topology", "workload"):
         values = set(cells[column])
@@ -177,9 +178,9 @@ def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
 
 
 MOST_LINES = 16
-"""Most cells in a legend."""
+"""Maximum number of cells in a legend."""
 MOST_POINTS, MOST_OF_ALL = 60, 5000
-"""Most points of a curve, and of all curves."""
+"""Maximum number of points of a curve, and of all curves together."""
 
 
 def accuracy_figure(results: Study) -> Figure:
@@ -213,7 +214,7 @@ def accuracy_figure(results: Study) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    """Return the style of line `number`; each round of colors has its own dashes."""
+    """Return the style of line `number`; when colors repeat, the dashes change."""
     dashes = parts.LINE_STYLES[number // len(parts.COLORS) % len(parts.LINE_STYLES)]
     style = {"color": parts.color(number), "marker": parts.marker(number), "linestyle": dashes}
     return style | {"linewidth": 1.2, "markersize": 4}
@@ -224,8 +225,8 @@ MODEL_COLUMNS = (
     *("kind", "series", "num_workers", "batch_size_per_worker", "samples_per_s"),
     *("low", "high", "extrapolated"),
 )
-"""Columns of MODEL_FILE; `kind` is `measured` (one row per repeat, without the last three columns)
-or `predicted`."""
+"""Columns of MODEL_FILE; `kind` is `measured` (one row per repeat; the last three columns are
+missing) or `predicted`."""
 
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -253,8 +254,9 @@ MOST_PLANS, MOST_BATCHES = 6, 6
 def plan_figure(plan: pd.DataFrame) -> Figure:
     """Draw predicted and measured seconds of a job over its bill.
 
-    There is a panel per series, a color per offer, and a marker per number of workers; hollow
-    markers are predicted (~). Steps are the Pareto front, whose points have 90 % intervals.
+    There is a panel per series, a color per offer (kind of machine), and a marker per number of
+    workers; hollow markers are predicted (~). The stepped line is the Pareto front, whose points
+    have 90 % intervals.
 
     Args:
         plan: content of PLAN_FILE; measured_s is missing if nothing ran, infinite if most runs
@@ -310,7 +312,7 @@ def _priced(axes: Axes, rows: pd.DataFrame, colors: dict[str, str]) -> None:
 
 
 TITLE_WIDTH = 32
-"""Most characters of a line of a panel's title."""
+"""Maximum number of characters of a line of a panel's title."""
 MOST_SERIES = 8
 
 
@@ -319,8 +321,8 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
 
     Args:
         measured: one row per repeat: series, num_workers, batch_size_per_worker, samples_per_s.
-        predicted: the same columns of the model's table, with low and high (90 % interval) and
-            extrapolated, which is drawn dashed.
+        predicted: the same columns for the cells that the model predicts, low and high (90 %
+            interval of samples_per_s), and extrapolated (beyond the measurements: drawn dashed).
     """
     names = list(dict.fromkeys(predicted["series"]))[:MOST_SERIES]
     width = min(max(len(names), 1), 2)
@@ -495,4 +497,4 @@ SCALING_FIGURES: dict[str, FigureKind] = {
         ),
     ),
 }
-"""Figures by name; as a picture in the folder, `values` has the name of the metric."""
+"""Figures by name. The PNG file of `values` is named after the metric."""

@@ -1,5 +1,5 @@
-"""Expected seconds to the target over learning rate and global batch, as the search's curves came
-in: what the curve model (`stats.curve_model`) expects after a few trials, after more, after all."""
+"""Figure of the seconds to the target over learning rate and global batch that the learning-curve
+model (`stats.curve_model`) expects after a few trials of the search, after more, and after all."""
 
 from dataclasses import dataclass
 
@@ -17,14 +17,14 @@ from raybench.stats.curve_model import Array, CurveModel
 from raybench.stats.record import RunRecord
 
 TRIAL_COUNTS = (5, 20)
-"""Trials after which the surface is drawn, and after all."""
+"""Numbers of trials after which the surface is drawn; it is also drawn after all trials."""
 NUM_RATES = 24
 LEAST_RATES, LEAST_BATCHES, LEAST_SURFACE_TRIALS = 3, 2, 8
-"""Rates, batches and trials of the best optimizer from which on there is a surface."""
+"""Numbers of learning rates, batch sizes and trials of the best optimizer that a surface needs."""
 COLOR_RANGE = 8.0
-"""Factor between the smallest and the largest seconds that have their own color."""
+"""Ratio of the largest to the smallest seconds on the color scale."""
 MOST_DRAWN = 200
-"""Most trials of a panel."""
+"""Maximum number of trials that are drawn in a panel."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,10 @@ class SurfaceMap:
         optimizer: The optimizer of the search's best run.
         rates: Learning rates, shape [rates].
         batches: Global batch sizes, shape [batches].
-        seconds: By the number of trials, seconds of training to the target, [batches, rates].
-        trials: Trials of the optimizer in the order in which they ran, with their numbers.
+        seconds: Expected seconds of training to the target, shape [batches, rates], by the number
+            of trials that the model has seen.
+        trials: Number (from 1, over all optimizers) and record of each trial of the optimizer, in
+            the order in which they finished.
     """
 
     optimizer: str
@@ -76,7 +78,10 @@ def surface_of(results: Study) -> SurfaceMap | None:
 def _samples(
     results: Study, trials: list[RunRecord], optimizer: str, rates: Array, batches: Array
 ) -> Array:
-    """Return the samples to the target that the model expects by these trials, [batches, rates]."""
+    """Return the samples to the target that the model expects, given these trials.
+
+    Shape [batches, rates].
+    """
     sign, start = results.metric.sign, results.value_at_start
     assert results.target is not None
     model = CurveModel(
@@ -115,8 +120,8 @@ def _samples(
 
 
 def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
-    """Return the smallest training seconds per sample at each global batch, over the placements
-    that ran."""
+    """Return the training seconds per sample of the fastest of the trials with each global batch,
+    whatever their number of workers. Shape [batches]."""
     found = []
     for batch in batches:
         own = [one for one in trials if one.spec.global_batch_size == batch]
@@ -125,7 +130,8 @@ def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
 
 
 def surface_figure(results: Study) -> Figure:
-    """Draw the expected seconds after each of the steps, and the trials that had run by then."""
+    """Draw a panel for each number of trials in `SurfaceMap.seconds`: the expected seconds, and the
+    trials that had run by then."""
     surface = surface_of(results)
     assert surface is not None
     figure, panels = parts.panels(len(surface.seconds), 1.9, 0.3, sharex=True)

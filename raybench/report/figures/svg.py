@@ -1,7 +1,7 @@
 """Figures as SVG for a page: with text, the colors of the page's theme, and trials to click on.
 
 matplotlib writes a document with six decimals per number, a global style sheet, and ids that repeat
-in every figure; this module adapts it to be part of a page.
+in every figure; this module adapts that document so that it can be part of a page.
 """
 
 import io
@@ -41,15 +41,15 @@ GID = "artist-"
 def svg(figure: Figure, prefix: str, title: str = "") -> str:
     """Return a figure as an `<svg>` element.
 
-    It has a `viewBox` and the class `figure` but no size, so that a style sheet decides it.
-    Elements of a trial have the attribute `data-trial`.
+    The element has a `viewBox` and the class `figure`, but no size, which a style sheet sets.
+    Elements that belong to a trial have the attribute `data-trial`.
 
     Args:
-        figure: the figure; its `gid`s are names of trials, or one of `parts.MARKS`.
-        prefix: beginning of all ids in the element.
+        figure: the figure; the `gid`s of its artists are names of trials, or in `parts.MARKS`.
+        prefix: beginning of all HTML ids in the element.
         title: name of the image for screen readers.
     """
-    # Names of trials come from outside, so they must not become ids of the page.
+    # Names of trials may come from a file, so they must not become ids of the page.
     artists = [one for one in _artists(figure) if one.get_gid() is not None]
     gids = {f"{GID}{number}": str(one.get_gid()) for number, one in enumerate(artists)}
     try:
@@ -73,7 +73,8 @@ def svg(figure: Figure, prefix: str, title: str = "") -> str:
 
 
 def _artists(parent: Artist) -> Iterator[Artist]:
-    """Yield the artists of a figure, except ticks, which would be created by asking for them."""
+    """Yield the artists of a figure, except those of an axis, since asking for its ticks creates
+    them."""
     for child in parent.get_children():
         if not isinstance(child, Axis):
             yield child
@@ -81,8 +82,8 @@ def _artists(parent: Artist) -> Iterator[Artist]:
 
 
 def _written(figure: Figure, prefix: str) -> str:
-    """Return the SVG of matplotlib. The layout is computed first, because `savefig` draws a figure
-    with a layout engine twice."""
+    """Return the SVG that matplotlib writes. The layout is computed first, because `savefig` draws
+    a figure with a layout engine twice."""
     buffer, engine = io.StringIO(), figure.get_layout_engine()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     if engine is not None:
@@ -116,7 +117,7 @@ def _tidy(
 
 
 def _name(one: ElementTree.Element, prefix: str, used: set[str], gids: Mapping[str, str]) -> None:
-    """Replace the attributes of an element by those for a page."""
+    """Replace the attributes of an element with those for a page."""
     name, link = one.attrib.pop("id", ""), one.attrib.pop(LINK, None)
     if name in gids:
         one.set("data-mark" if gids[name] in MARKS else "data-trial", clean(gids[name]))
@@ -146,7 +147,7 @@ def _style(style: str, *, is_marker: bool) -> str:
     for key, form in (("font-weight", r"^(\d+|bold) "), ("font-size", r"([\d.]+px)")):
         if part := re.search(form, font):
             found[key] = part[1]
-    if is_marker:  # its definition has the stroke
+    if is_marker:  # the marker's definition has the stroke
         found = {key: value for key, value in found.items() if not key.startswith("stroke")}
     text = ";".join(f"{key}:{value}" for key, value in found.items())
     return HEX_COLOR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)

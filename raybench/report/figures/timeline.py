@@ -1,5 +1,5 @@
-"""Figures of a study over wall-clock time: the best so far, the runs of each worker group; and the
-time that each phase of the runs took."""
+"""Figures of a study over wall-clock time (the best so far, the runs of each worker group), and of
+the time that each phase of the runs took."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,31 +19,33 @@ from raybench.results.study import Study
 from raybench.spec.text import counted
 
 SLACK_S = 1.0
-"""Resolution of the end of a run, in seconds."""
+"""Resolution of recorded end times in seconds; runs that overlap by no more are successive."""
 LEAST_PAUSE_S, PAUSE_SHARE = 30.0, 0.1
-"""Shortest interruption of a study, in seconds and as a fraction of the time with runs."""
+"""A gap without runs is an interruption of the study if it is longer than these seconds and longer
+than this fraction of the time with runs."""
 
 
 @dataclass(frozen=True)
 class Spans:
-    """The runs of a study over wall-clock time, without interruptions."""
+    """The runs of a study over wall-clock time, with interruptions cut out."""
 
     runs: pd.DataFrame
-    """Columns: trial, role, state, group (words), lane (0, 1, ...), begin, end (seconds since the
-    first run had workers). Sorted by lane, then begin."""
+    """Columns: trial, role, state, group (framework and worker count in words), lane (row of the
+    figure, 0, 1, ...), begin, end (seconds since the first run had workers). Sorted by lane, then
+    begin."""
     lanes: list[str]
-    """Group of each lane."""
+    """Group of each lane, in words."""
     pauses: dict[float, float]
-    """Position and length of each interruption, in seconds."""
+    """Length of each interruption by its position, both in seconds."""
     total_s: float
 
 
 def spans(results: Study) -> Spans:
-    """Return when each run had workers, in lanes without overlapping runs.
+    """Return when each run had workers, arranged in lanes without overlapping runs.
 
     A run has workers from `finished_at - wall_s + queue_s` on. Records do not name worker groups,
-    so a lane holds successive runs of one framework and worker count. There are as many lanes as
-    groups worked at once.
+    so a lane holds successive runs with the same framework and worker count. There are as many
+    lanes as worker groups were busy at the same time.
     """
     trials = results.trials
     runs = trials[trials["finished_at"].notna() & trials["wall_s"].notna()]
@@ -73,7 +75,7 @@ def _without_pauses(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[float, floa
 
 
 def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
-    """Return the lane of each run (the first free one), and the group of each lane."""
+    """Return the lane of each run (the first free lane of its group) and the group of each lane."""
     lane = pd.Series(0, index=table.index)
     names: list[str] = []
     for group in sorted(set(table["group"])):
@@ -89,7 +91,10 @@ def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
 
 
 def phases(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the time span of each role in `Spans.runs`: role, runs, begin, end; by begin."""
+    """Return the time span of each role in `Spans.runs`, in the order of their begin.
+
+    Columns: role, runs (their number), begin, end.
+    """
     ends = {"runs": ("trial", "size"), "begin": ("begin", "min"), "end": ("end", "max")}
     found = runs.groupby("role").agg(**ends)
     return found.reset_index().sort_values("begin", ignore_index=True)
@@ -133,8 +138,8 @@ TIME_UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0
 def timeline_figure(results: Study) -> Figure:
     """Draw the best so far, and below it the runs of each worker group as bars.
 
-    A hollow bar was stopped early, a cross failed. Interruptions of the study are cut out and
-    marked.
+    A hollow bar is a run that was stopped early, a cross a run that failed. Interruptions of the
+    study are cut out and marked.
     """
     found = spans(results)
     heights = [1.7, 0.22 * max(min(len(found.lanes), MOST_LANES), 3) + 0.2]
@@ -158,7 +163,7 @@ def timeline_figure(results: Study) -> Figure:
 
 
 def timeline_table(results: Study) -> pd.DataFrame:
-    """Return the time span and the number of runs of each phase as text."""
+    """Return the time span and the number of runs of each role as a table for display."""
     found = phases(spans(results).runs)
     found = found.assign(role=found["role"].replace({"trial": "search"}))
     words = {"role": "phase", "runs": "runs", "begin": "from second", "end": "to second"}
@@ -253,13 +258,13 @@ PHASE_STYLE = {
     "report": ("#000000", ""),
     "other": ("#F0E442", "--"),
 }
-"""Color and hatching of each phase; adjacent ones also differ in gray."""
+"""Color and hatching of each phase; adjacent phases also differ in a black-and-white print."""
 PHASE_ORDER = ("reference", "search", "confirm", "scaling", "compare")
 """Order of the phases of a study."""
 
 
 def ledger_figure(results: Study) -> Figure:
-    """Draw the time in each phase of a run, summed per phase of the study and framework."""
+    """Draw the time in each phase of the runs, with a bar per phase of the study and framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
     groups = sorted(groups, key=lambda one: PHASE_ORDER.index(one[0][0]))
     figure, axes = parts.new_figure(1.0 + 0.5 * len(groups))
@@ -287,7 +292,7 @@ def ledger_figure(results: Study) -> Figure:
 
 
 def ledger_table(results: Study) -> pd.DataFrame:
-    """Return seconds and share of each phase of the runs as text."""
+    """Return seconds and share of each phase of the runs as a table for display."""
     table = ledger_totals(results.trials)
     words = {"phase": "phase", "seconds": "seconds", "share": "share [%]"}
     return parts.in_words(table.assign(share=100 * table["share"]), words)
