@@ -41,9 +41,10 @@ POLL_S = 0.5
 CLOSE_S = 30.0
 """Longest wait for the tools at the end of a study, in seconds."""
 NOT_NEEDED = ("torch", "tensorflow")
-"""Modules that tensorboardX and W&B import if installed: seconds, and hundreds of megabytes."""
+"""Modules that tensorboardX and W&B would import if installed, which takes seconds and hundreds of
+megabytes."""
 SAY_S = 2.0
-"""Seconds of that wait before the user is notified."""
+"""Seconds that `Loggers.close` waits for the tools before it notifies the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class LoggerKind:
     install: str
     """Name of the package for pip."""
     hint: str = ""
-    """Advice if the tool fails: the beginning of a sentence."""
+    """Advice if the tool fails, as the beginning of a sentence."""
 
 
 LOGGERS: dict[str, LoggerKind] = {
@@ -87,7 +88,7 @@ def check_loggers(names: Sequence[str]) -> None:
             raise UserError(f"--log {name}: {did_you_mean(name, LOGGERS)}", ErrorCode.UNKNOWN_NAME)
         kind = LOGGERS[name]
         found = importlib.util.find_spec(kind.package)
-        # A folder of that name, as the tools leave in the current one, has no origin.
+        # A mere folder of that name (the tools leave one in the current folder) has no origin.
         if found is None or found.origin is None:
             what = f"the package {kind.package} is not installed"
             raise UserError(
@@ -122,7 +123,7 @@ class Loggers:
         self._threads: list[_Follower] = []
 
     def start(self, *, is_whole: bool = False) -> None:
-        """Start the threads. The records file must exist; from now on it only grows.
+        """Start the threads. The records file must exist, and may only grow from now on.
 
         Args:
             is_whole: Whether the records of earlier sessions are written too.
@@ -138,7 +139,7 @@ class Loggers:
             follower.start()
 
     def end(self) -> None:
-        """State that no more records come, so that the tools get the winners."""
+        """Declare that no more records will come, so that the winners are written to the tools."""
         for follower in self._threads:
             follower.ended.set()
 
@@ -170,9 +171,10 @@ class Loggers:
 
 @contextlib.contextmanager
 def _hidden(names: Sequence[str]) -> Iterator[None]:
-    """Let the import of modules fail that are not imported yet. No other thread may need them."""
+    """Make imports of these modules fail, unless they are imported already. No other thread may
+    need these modules meanwhile."""
     new = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(new))  # type: ignore[arg-type]  # None: an ImportError
+    sys.modules.update(dict.fromkeys(new))  # type: ignore[arg-type]  # None raises ImportError
     try:
         yield
     finally:
@@ -181,7 +183,7 @@ def _hidden(names: Sequence[str]) -> Iterator[None]:
 
 
 def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
-    """Wait for all threads, `seconds` in all."""
+    """Wait until all threads have ended, for at most `seconds` in total."""
     until = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
@@ -190,7 +192,7 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
 class _Follower(threading.Thread):
     """Writes the records from a position of their file to one tool, until `closed` is set.
 
-    A daemon: a library that waits for a server does not keep the driver alive.
+    A daemon thread, so that a library that waits for a server does not keep the driver alive.
     """
 
     def __init__(
@@ -209,7 +211,7 @@ class _Follower(threading.Thread):
         """Import the tool's module; drop the tool if that fails."""
         try:
             self._module = importlib.import_module(f"raybench.loggers.to_{self._tool}")
-        except Exception as error:  # noqa: BLE001 (a library's)
+        except Exception as error:  # noqa: BLE001 (a library may raise anything)
             self.drop(self._reason(error))
 
     def run(self) -> None:
@@ -218,7 +220,7 @@ class _Follower(threading.Thread):
             return
         try:
             written = self._follow()
-        except BaseException as error:  # noqa: BLE001 (a library's, its sys.exit too)
+        except BaseException as error:  # noqa: BLE001 (a library may even call sys.exit)
             self.drop(self._reason(error))
         else:
             if written is not None and not self._is_dropped:
@@ -243,7 +245,7 @@ class _Follower(threading.Thread):
                         content = json.loads(line)
                         name, one = record_of(plain(content))
                     except ValueError:
-                        bad += 1  # the study's own screen says which
+                        bad += 1  # reading the study reports it
                     else:
                         feed.take(name, one, content)
                 feed.flush()
@@ -261,7 +263,8 @@ class _Follower(threading.Thread):
         return shown(f"{self.title}: {runs} written: {where}")
 
     def _reason(self, error: BaseException) -> str:
-        """Return what an error of the tool means; keep its traceback unless it is a UserError."""
+        """Return in words why an error ended the tool; write the traceback to a file unless the
+        error is a UserError."""
         reason = str(error).rstrip(".") or type(error).__name__
         if isinstance(error, UserError):
             return shown(f"ended, {reason}")
@@ -270,7 +273,7 @@ class _Follower(threading.Thread):
             files = StudyFiles(self._folder)
             path = files.write_error(f"log-{self._tool}", traceback.format_exc())
             kept = f"traceback: {path}"
-        except (OSError, StudyError) as problem:  # where the disk is full there is no room for this
+        except (OSError, StudyError) as problem:  # the disk may be full
             kept = f"traceback not kept: {problem}"
         hint = LOGGERS[self._tool].hint.removesuffix("; ")
         reason = f"ended, {type(error).__name__}: {reason} ({kept})"
@@ -284,13 +287,13 @@ class _OpenRun:
     curve: list[Evaluation] = field(default_factory=list)
     what: tuple[Role, RunSpec] | None = None
     logged: LoggedRun | None = None
-    """The run in the tool; None before it is started there, and when it has to be started again."""
+    """The run as started in the tool; None if it has to be started there (again)."""
     num_written: int = 0
-    """Points of the curve that the tool has."""
+    """Number of points of the curve that the tool has."""
 
 
 class Feed:
-    """Writes runs to a tool, each with the curve of its last attempt.
+    """Writes runs to a tool, each with the learning curve of its last attempt.
 
     Args:
         sink: The tool.
@@ -300,10 +303,11 @@ class Feed:
         self._sink = sink
         self._open: dict[str, _OpenRun] = {}
         self.num_ended = 0
-        """Runs that were written to their end."""
+        """Number of runs whose end was written."""
 
     def take(self, name: str, found: object, line: dict[str, Any]) -> None:
-        """Take the content of a line of the records, as `record_of` returns it."""
+        """Take a line of the records: its run and record, as `record_of` returns them, and the line
+        itself."""
         if isinstance(found, Evaluation):
             run = self._open.setdefault(name, _OpenRun())
             run.what = what_runs(line) or run.what
@@ -350,7 +354,8 @@ class Feed:
 
 
 def new_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the whole lines that were appended to a file; the rest of a line waits for its end."""
+    """Yield the complete lines that were appended to a file; an incomplete last line is left for
+    the next call."""
     while (line := file.readline()).endswith(b"\n"):
         yield line
     file.seek(-len(line), os.SEEK_CUR)

@@ -1,4 +1,4 @@
-"""The protocol of a logging tool, and the names and values that are written to it."""
+"""`Sink`, the interface to a logging tool, and the names and values that are written to tools."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from raybench.spec.run import RunSpec
 from raybench.spec.text import HIDDEN, KEY, clean, redact_text
 from raybench.stats.record import Evaluation, Role, RunRecord
 
-if TYPE_CHECKING:  # pandas takes a second to import: not before all is trained
+if TYPE_CHECKING:  # pandas takes a second to import, so only when training has ended
     from raybench.results.ranking import ConfigurationResult
     from raybench.results.study import Study
 
@@ -31,7 +31,8 @@ class LoggedRun:
     role: Role
     spec: RunSpec
     began: float
-    """Unix time of 0 s of training, as if training had never paused."""
+    """Unix time at which training would have begun if it had never paused: the time of its latest
+    point minus its training seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +40,15 @@ class LoggedWinner:
     """A configuration that won."""
 
     title: str
-    """`fastest`, `cheapest`; with several models of GPU `fastest on H100`."""
+    """`fastest`, `cheapest` or, without a target, `best`; on GPUs `fastest on H100`."""
     trial: str
     config: str
     """Configuration in one line, without secrets."""
     is_confirmed: bool
-    """Whether `figures` are of runs with new seeds; otherwise of the single search run."""
+    """Whether `figures` come from runs with new seeds; otherwise they come from the search run."""
     figures: dict[str, float]
-    """Seconds to the target and their 90 % interval, worker-seconds, runs, hits, the metric."""
+    """Numbers by name: seconds to the target and their 90 % interval, worker-seconds, runs, runs
+    that reached the target, the metric."""
     spec: RunSpec
 
     @property
@@ -64,30 +66,30 @@ class Sink(Protocol):
     """
 
     def start(self, run: LoggedRun) -> None:
-        """Start a run, in place of an earlier attempt with its name."""
+        """Start a run, which replaces any earlier attempt of the same name."""
 
     def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
         """Add evaluations to the curve of a run, each as `curve_values` returns it."""
 
     def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
-        """End a run, with its `run_figures` and `run_words`."""
+        """End a run and write its numbers (`run_figures`) and text (`run_words`)."""
 
     def cut_off(self, run: LoggedRun) -> None:
-        """End a run that has no record, because nothing trains it any more."""
+        """End a run that stopped training without a record."""
 
     def winners(self, winners: Sequence[LoggedWinner]) -> None:
-        """Write the winners, in place of earlier ones of the study."""
+        """Write the winners, which replace earlier winners of the study."""
 
     def flush(self) -> None:
-        """Flush buffered records to the tool."""
+        """Flush buffered data to the tool."""
         return
 
     def close(self) -> str:
-        """Close the tool; return where to find its output, as the end of a sentence."""
+        """Close the tool; return where to find the output, as the end of a sentence."""
 
 
 def params_of(spec: RunSpec) -> dict[str, Value]:
-    """Return the keys of a spec that are set, nested ones as `dataset.name`.
+    """Return the keys of a spec that are not None with their values, nested keys as `dataset.name`.
 
     Lists are JSON; values that look like secrets are hidden.
     """
@@ -103,13 +105,13 @@ def params_of(spec: RunSpec) -> dict[str, Value]:
 
 
 def shown(text: str) -> str:
-    """Return text from outside as one line without secrets."""
+    """Return user-supplied text as one line without secrets."""
     return redact_text(clean(text), os.environ)
 
 
 def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
     """Return the numbers of an evaluation: the metric on the validation split, the mean training
-    loss since the evaluation before, the learning rate, samples per second, and the progress."""
+    loss since the previous evaluation, the learning rate, samples per second, and the progress."""
     names = ("train_loss", "learning_rate", "samples_per_s", "epoch", "samples", "train_s")
     values = {name: getattr(point, name) for name in names}
     return _finite({f"validation_{metric_name}": point.value} | values)
@@ -133,7 +135,7 @@ def run_figures(record: RunRecord) -> dict[str, float]:
 
 
 def run_words(record: RunRecord) -> dict[str, str]:
-    """Return the texts of a finished run."""
+    """Return the text fields of a finished run: role, state, reason of its end, failure, source."""
     names = ("role", "state", "stop", "failure", "message", "source")
     found = {name: getattr(record, name) for name in names}
     return {name: shown(value) for name, value in found.items() if value is not None}

@@ -1,8 +1,8 @@
-"""MLflow: one experiment per study, with one run per run and one for the winners.
+"""MLflow: one experiment per study, with an MLflow run for each run and one for the winners.
 
-The step of a point is milliseconds of training, since MLflow needs an integer; its time is training
-time, so the axis of relative time shows training seconds. MLFLOW_TRACKING_URI (a server, or
-`sqlite:///FILE`) and MLFLOW_EXPERIMENT_NAME say where it is written.
+The step of a point is its training time in milliseconds, since MLflow needs an integer. Timestamps
+follow training time too, so the axis of relative time shows training seconds. MLFLOW_TRACKING_URI
+(a server, or `sqlite:///FILE`) and MLFLOW_EXPERIMENT_NAME set the destination.
 """
 
 import hashlib
@@ -19,26 +19,26 @@ from raybench.loggers.sink import Figures, LoggedRun, LoggedWinner, Sink, Value,
 from raybench.stats.clock import unix_seconds
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
-"""Limits of a server for one request."""
+"""Maximum numbers of metrics and of parameters that a server accepts in one request."""
 LONGEST = 5000
-"""Characters of a tag's value; the server's limit is a little higher."""
+"""Maximum number of characters of a parameter or tag; the server's limit is a little higher."""
 NOT_IN_NAMES = re.compile(r"[^\w. :/-]")
-"""Characters that MLflow refuses in a metric's name: `mAP50-95(B)` is `mAP50-95_B_` there."""
+"""Characters that MLflow refuses in a metric's name: `mAP50-95(B)` becomes `mAP50-95_B_`."""
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""Variables that are set unless the user sets them."""
+"""Environment variables that are set unless the user has set them."""
 KEY = "raybench_run"
-"""Tag that names a run of a study."""
+"""Tag whose value identifies a run of a study."""
 
 
 class _MLflow(Sink):
     """Writes through `MlflowClient`, which sends nothing about the code and has no active run."""
 
     def __init__(self, folder: Path, study: str) -> None:
-        del folder  # MLflow keeps it elsewhere
+        del folder  # MLflow writes elsewhere
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._client, self._uri = MlflowClient(), shown(mlflow.get_tracking_uri())
@@ -71,7 +71,7 @@ class _MLflow(Sink):
         number = self._runs.pop(run.name)
         step = round(1000 * figures["train_s"])
         at = round(1000 * run.began) + step
-        # The points of the curve have these as metrics too.
+        # The points of the curve already have metrics of these names.
         own = {name: value for name, value in figures.items() if name not in ("train_s", "samples")}
         self._log(number, _metrics(own, at, step))
         self._tags(number, words)
@@ -101,7 +101,7 @@ class _MLflow(Sink):
         return f"mlflow ui --backend-store-uri {self._uri}, experiment {self._name}"
 
     def _create(self, name: str, role: str, began: float) -> str:
-        """Create a run, and delete earlier ones of its name, whose curves MLflow cannot shorten."""
+        """Create a run, and delete earlier runs of its name, since MLflow cannot shorten curves."""
         key = hashlib.sha256(f"{self._study} {name}".encode()).hexdigest()[:16]
         for earlier in self._client.search_runs([self._experiment], f"tags.{KEY} = '{key}'"):
             self._client.delete_run(earlier.info.run_id)

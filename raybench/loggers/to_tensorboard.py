@@ -1,11 +1,11 @@
 """TensorBoard: one folder of event files per run, below the results folder.
 
-The step of a point is milliseconds of training in the tags `by_train_ms/...` and training samples
-in `by_samples/...`. The axis RELATIVE shows seconds of training since the first evaluation, because
-the time of a point is that of the training clock.
+The step of a point is its training time in milliseconds in the tags `by_train_ms/...`, and its
+number of training samples in `by_samples/...`. The axis RELATIVE shows seconds of training since
+the first evaluation, because the timestamps of points follow the training clock.
 
-Written with the event file writer of tensorboardX, which comes with Ray: the thread of its
-`SummaryWriter` dies silently when the disk is full.
+This module uses the event file writer of tensorboardX, which comes with Ray, and not its
+`SummaryWriter`, whose thread dies silently when the disk is full.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ AXES = {
     "by_train_ms": (1000.0, "train_s"),
     "by_samples": (1.0, "samples"),
 }
-"""Prefixes of tags; the factor and the value of a point that make its step."""
+"""Tags by prefix: the step of a point is the factor times this value of the point."""
 NOT_DRAWN = ("train_s", "samples")
-"""Values that are axes, not curves."""
+"""Values of a point that serve as axes, not as curves."""
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
 """Prefixes of keys that the table of hyperparameters leaves out."""
 
 
 class _TensorBoard(Sink):
-    """Writes `<study>/tensorboard/<run>/events.out.tfevents...`; reruns replace their run."""
+    """Writes `<study>/tensorboard/<run>/events.out.tfevents...`; a rerun replaces earlier files."""
 
     def __init__(self, folder: Path, study: str) -> None:
         del study  # TensorBoard names runs by their folders
@@ -50,7 +50,7 @@ class _TensorBoard(Sink):
         metric = run.spec.objective.judged_by
         figures = ("time_to_target_s", "worker_seconds_to_target", metric.best_column)
         measured = {f"run/{name}": 0.0 for name in figures}
-        for part in hparams({"role": run.role, **compared}, measured)[:2]:  # without the end
+        for part in hparams({"role": run.role, **compared}, measured)[:2]:  # not the session end
             file.add(part, wall_s=run.began)
 
     def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
@@ -99,7 +99,7 @@ class _TensorBoard(Sink):
 
 
 class _Events:
-    """An event file that replaces those in its folder."""
+    """A new event file; earlier event files in its folder are deleted."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
-"""Weights & Biases: one run per run and one for the winners, in a group named after the study.
+"""Weights & Biases: a W&B run for each run and one for the winners, in a group named after the
+study.
 
 Charts are drawn over `train_s`, seconds of training. WANDB_MODE (`offline` writes to the results
-folder), WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR and WANDB_BASE_URL say where it is written. Nothing
-of the command line and the environment is sent: they may hold secrets.
+folder), WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR and WANDB_BASE_URL set the destination. The command
+line and the environment are not sent, since they may hold secrets.
 """
 
 import hashlib
@@ -21,11 +22,11 @@ OFFLINE = ("offline", "dryrun")
 
 
 class _WeightsAndBiases(Sink):
-    """Writes through W&B's service process; a run keeps its id, so that a later attempt replaces
-    an earlier one."""
+    """Writes through W&B's service process. All attempts of a run have the same W&B id, so that a
+    later attempt replaces an earlier one."""
 
     def __init__(self, folder: Path, study: str) -> None:
-        os.environ.setdefault("WANDB_SILENT", "true")  # its login prints otherwise
+        os.environ.setdefault("WANDB_SILENT", "true")  # else the login prints
         self._folder, self._study = Path(os.environ.get("WANDB_DIR") or folder), study
         self._study_path = folder.absolute()
         self._project = os.environ.get("WANDB_PROJECT") or PROJECT
@@ -71,12 +72,12 @@ class _WeightsAndBiases(Sink):
         opened.finish(exit_code=0 if is_well else 1)
 
     def _open(self, name: str, *, role: str, config: Mapping[str, Any]) -> Any:
-        """Start a run, and delete earlier attempts that were not uploaded."""
+        """Start a W&B run, and delete offline files of earlier attempts that were not uploaded."""
         if name in self._runs:
             self._finish(name, {"state": "superseded"}, is_well=False)
         number = hashlib.sha256(f"{self._study_path} {name}".encode()).hexdigest()[:16]
         for folder in (self._folder / "wandb").glob(f"offline-run-*-{number}"):
-            if not any(folder.glob("*.synced")):  # left by `wandb sync`
+            if not any(folder.glob("*.synced")):  # `wandb sync` adds it
                 shutil.rmtree(folder)
         settings = wandb.Settings(
             silent=True,

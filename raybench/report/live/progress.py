@@ -4,10 +4,10 @@ Without a terminal or notebook, each event is a line:
 
     2026-11-23T12:03:11Z t=72.1 search 3/40 finished trial=0003 time_to_target_s=1.23 ...
 
-It has the time (UTC), seconds since the first event, the phase with its finished runs and all runs,
-the event, and its values as `key=value` in a fixed order; values with spaces are quoted. Events are
-`begin`, `starting`, `waits`, `finished`, `failed`, `status` (every minute) and `note` (with a
-sentence).
+A line has the time (UTC), the seconds since the first event, the phase with the number of its
+finished runs and of all its runs, the event, and the event's values as `key=value` in a fixed
+order; values with spaces are quoted. Events are `begin`, `starting`, `waits`, `finished`, `failed`,
+`status` (every minute) and `note` (with a sentence).
 
 With `--progress jsonl`, the events are JSON objects on stderr, and there is also `evaluated`.
 """
@@ -37,7 +37,7 @@ from raybench.stats.record import Evaluation, RunRecord
 STATUS_S = 60.0
 """Seconds between two `status` lines."""
 DescribeRun = Callable[[RunRecord], str]
-"""Returns the result of a run that did not fail as text."""
+"""Describes the result of a run that did not fail."""
 
 
 def lines_for(progress: str) -> TextIO | None:
@@ -46,14 +46,14 @@ def lines_for(progress: str) -> TextIO | None:
 
 
 class EventLines:
-    """Prints the events of a study; as JSON to `lines` if given."""
+    """Prints the events of a study as lines, or as JSON to the stream `lines` if given."""
 
     def __init__(self, console: Console, state: LiveState, lines: TextIO | None = None) -> None:
         self._console, self._state, self._lines = console, state, lines
         self._status_s = state.began_s
 
     def write(self, at: float, event: str, values: Mapping[str, object], text: str = "") -> None:
-        """Print an event without its values that are None or empty."""
+        """Print an event, leaving out values that are None or empty."""
         state, seconds = self._state, at - self._state.began_s
         pace, now = state.pace, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         found = {key: value for key, value in values.items() if value not in (None, "")}
@@ -72,7 +72,7 @@ class EventLines:
         say(self._console, " ".join(filter(None, [*words, text])))
 
     def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
-        """Print an evaluation, if lines are JSON."""
+        """Print an evaluation if the lines are JSON."""
         if self._lines is not None:
             keys = ("value", "train_s", "samples", "epoch")
             values = {key: getattr(evaluation, key) for key in keys}
@@ -105,7 +105,7 @@ class EventLines:
         return None if left is None else round(left.seconds)
 
     def status(self, at: float) -> None:
-        """Print the state of the study, at most every STATUS_S."""
+        """Print the state of the study, at most once every STATUS_S seconds."""
         if at - self._status_s < STATUS_S:
             return
         self._status_s, state = at, self._state
@@ -129,7 +129,7 @@ def _value(value: object) -> str:
 
 
 class _Shown:
-    """A context manager that shows a live screen if the console can."""
+    """A context manager that shows a live screen if the console can redraw it."""
 
     _view: screen.View | None
 
@@ -144,7 +144,7 @@ class _Shown:
 
 
 class ProgressDisplay(_Shown):
-    """Shows the runs of a study; a context manager. Its methods may be called in any thread."""
+    """Shows the runs of a study; a context manager. Its methods may be called from any thread."""
 
     def __init__(
         self,
@@ -165,12 +165,12 @@ class ProgressDisplay(_Shown):
         Args:
             console: where to show it.
             num_trials: number of runs of the first phase.
-            num_done: runs that have finished before.
-            keys: keys shown in labels of configurations: see `spec.run.label_keys`.
+            num_done: number of these runs that have finished already.
+            keys: keys shown in labels of configurations; see `spec.run.label_keys`.
             outcome: describes a finished run, if the runs do not compete to be the best.
             began: start of the command by `clock`; None is now.
             ends_in_s: seconds left of the time budget.
-            num_workers: returns how many workers of a spec the machines can run.
+            num_workers: returns how many workers with the resources of a spec the machines can run.
             lines: stream for JSON lines, which replace the display.
             clock: current time in seconds.
         """
@@ -186,10 +186,10 @@ class ProgressDisplay(_Shown):
         self._lines = EventLines(console, self.state, lines)
         self._has_started = False
         self._waits_for: str | None = None
-        """Last `waits` event."""
+        """Run and resource of the last `waits` event."""
 
     def say(self, text: str) -> None:
-        """Print a sentence above the screen, or as a `note`."""
+        """Print a sentence above the live screen, or without a screen as a `note` event."""
         if self._view is not None:
             say(self._console, text)
         else:
@@ -198,7 +198,7 @@ class ProgressDisplay(_Shown):
     def begin(
         self, phase: str, num_runs: int, *, num_done: int = 0, expect_s: float | None = None
     ) -> None:
-        """Start a phase, or start it again with another number of runs: see `LiveState.begin`."""
+        """Start a phase, or start it again with another number of runs; see `LiveState.begin`."""
         with self._changing:
             is_new = phase != self.state.phase or not self._has_started
             self.state.begin(phase, num_runs, self._clock(), num_done=num_done, expect_s=expect_s)
@@ -207,7 +207,7 @@ class ProgressDisplay(_Shown):
             self._lines.write(self._clock(), "begin", {"runs": num_runs})
 
     def started(self, name: str, spec: RunSpec) -> None:
-        """Show a run that was requested; its workers start until its first evaluation."""
+        """Show a run that was requested; until its first evaluation, its workers are starting."""
         with self._changing:
             self.state.started(name, spec, self._clock())
             if self._num_workers is not None:
@@ -226,9 +226,9 @@ class ProgressDisplay(_Shown):
         """Show what runs without workers wait for.
 
         Args:
-            what: by run, the resource and the seconds waited.
-            head: the run for which machines are missing; without a screen it is printed once per
-                resource.
+            what: the resource and the seconds waited, by name of the run.
+            head: the run for which machines are missing; without a live screen, it is printed once
+                per resource.
         """
         with self._changing:
             self.state.waiting = what
@@ -272,7 +272,7 @@ class ProgressDisplay(_Shown):
 
 
 MOST_NOTEBOOK_ROWS = 12
-"""Most evaluations in a notebook; a terminal shows all."""
+"""Maximum number of evaluations shown in a notebook; a terminal shows all."""
 MOST_SPARKLINE_WIDTH = 30
 
 
@@ -307,8 +307,8 @@ class TrainingScreen(_Shown):
             self._view.changed()
 
     def left_s(self) -> float | None:
-        """Return the seconds until the limits of training time or epochs end the run; None if
-        unknown. They include evaluations, extrapolated from the run so far."""
+        """Return the seconds until the limit of training time or of epochs ends the run; None if
+        unknown. The time of evaluations is included, extrapolated from the run so far."""
         point, limit_s = self._run.evaluation, self._spec.objective.max_train_seconds
         if point is None or point.train_s <= 0:
             return None

@@ -1,5 +1,5 @@
-"""The live screen of a study on a terminal or in a notebook: progress, the best so far, a table of
-open runs, and failures by cause."""
+"""The live screen of a study on a terminal or in a notebook: progress, the best run so far, a table
+of open runs (requested, not ended), and failures by cause."""
 
 import html
 import importlib
@@ -60,9 +60,9 @@ def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = 
 
     Args:
         values: values of the curve; if there are more than `width`, each character shows the last
-            of its part. NaN is a blank.
-        width: number of characters.
-        others: further values that the scale spans.
+            value of its section. NaN becomes a blank.
+        width: maximum number of characters.
+        others: further values that the vertical scale includes.
     """
     known = [value for value in (*values, *others) if math.isfinite(value)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
@@ -85,7 +85,7 @@ PHASE_NAMES = {
     "confirm": "winners alone",
     "train": "training",
 }
-"""Names of phases on the screen, if different."""
+"""Names of phases on the screen, for phases whose own name is not shown."""
 
 
 def result_words(record: RunRecord) -> str:
@@ -109,11 +109,11 @@ def _best_words(state: LiveState) -> str:
 
 
 MOST_TEXT_LINES = 3
-"""Maximum number of lines of a text; a longer text loses its middle."""
+"""Maximum number of lines of a message or label; the middle of longer text is cut out."""
 MOST_CAUSES = 5
 BAR_WIDTH = 60
 NAMES_WIDTH = 9
-"""Width of the names on the left."""
+"""Width of the column of names on the left, in characters."""
 LEAST_ROWS = 4
 """Minimum number of lines for open runs, regardless of the height of the terminal."""
 
@@ -125,10 +125,10 @@ def study_screen(
     *,
     has_best: bool = True,
 ) -> Group:
-    """Return the screen for the size of a console.
+    """Return the live screen, fitted to the size of a console.
 
     Args:
-        console: its width and height limit the screen.
+        console: console whose width and height limit the screen.
         state: state of the study.
         at: current time.
         has_best: whether to show the best run so far; False for runs that do not compete.
@@ -178,7 +178,7 @@ def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
 
 
 def _text(text: str, width: int, style: str = "", *, lines: int = MOST_TEXT_LINES) -> Text:
-    """Return text from outside, shortened to about this many lines."""
+    """Return user-supplied text without control characters, shortened to about `lines` lines."""
     room = lines * width - (width // 4 if lines > 1 else 0)
     return Text(shorten(clean(text), max(room, 8)), style, overflow="fold")
 
@@ -196,15 +196,15 @@ def _named(
 
 
 SPARKLINE_WIDTH = 16
-"""Width of a sparkline."""
+"""Width of a sparkline in characters."""
 LEAST_WIDTHS = {"train s": 40, "curve": 60, "samples/s": 100}
-"""Least width of the terminal for a column of the table; 30 for the value."""
+"""Minimum width of the terminal for a column of the table; 30 for the column of the metric."""
 LONGEST_NAME = 20
 
 
 def _running(console: Console, state: LiveState, at: float, room: int) -> list[RenderableType]:
-    """Return a table of open runs, those that train first; the last line counts those without
-    room."""
+    """Return a table of the open runs, starting with those that train. If there is no room for all
+    runs, a last line counts the rest."""
     runs = sorted(state.runs.values(), key=lambda run: run.evaluation is None)
     if not runs:
         return []
@@ -268,7 +268,7 @@ def _cells(run: LiveRun, scale: Sequence[float]) -> dict[str, str]:
 
 PER_SECOND = 4
 NOTEBOOK_S = 1.0
-"""Least seconds between updates of a notebook: each is a message to the browser."""
+"""Minimum seconds between updates in a notebook, since each update is a message to the browser."""
 NOTEBOOK_SIZE = {"width": 100, "height": 30}
 Draw = Callable[[Console], RenderableType]
 """Returns the screen for the size of a console."""
@@ -287,8 +287,8 @@ class TerminalView(Live):
             redirect_stderr=False,
         )
         if isinstance(console, WholeLines):
-            # Drawing takes this lock and then the console's, printing the other way round: with one
-            # lock for both they cannot deadlock.
+            # Drawing takes this lock and then that of the console; printing takes them in the
+            # opposite order. With a single lock for both, they cannot deadlock.
             self._lock = console.turn
 
     def changed(self) -> None:
@@ -304,7 +304,7 @@ class NotebookView:
         self._shown_s = -math.inf
 
     def changed(self) -> None:
-        """Update the display, at most every NOTEBOOK_S."""
+        """Update the display, at most once every NOTEBOOK_S seconds."""
         if time.monotonic() - self._shown_s >= NOTEBOOK_S:
             self.start()
 
@@ -330,7 +330,7 @@ View = TerminalView | NotebookView
 
 
 def view_for(console: Console, draw: Draw) -> View | None:
-    """Return the display of a live screen; None if the console only takes lines."""
+    """Return the display of a live screen; None if the console cannot redraw what it has shown."""
     if console.is_jupyter:
         return NotebookView(draw)
     if console.is_terminal and not console.is_dumb_terminal:

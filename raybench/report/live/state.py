@@ -1,7 +1,7 @@
 """State of a running study: counts, the best run so far, open and failed runs, and the time left.
 
-It depends only on events, not on a clock, terminal or files. The time `at` of an event is in
-seconds of any monotonic clock.
+The state depends only on events, not on a clock, terminal or files. The time `at` of an event is in
+seconds of any monotonic clock. A run is open from the request for its workers until it ends.
 """
 
 import bisect
@@ -17,20 +17,22 @@ from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
 
 ENOUGH_RUNS = 3
-"""Finished runs of a phase needed for a time left, if its duration was not predicted."""
+"""Number of finished runs of a phase needed to estimate the time left, if the duration of the phase
+was not predicted."""
 EXPECTED_RUNS = 3
-"""Weight of the predicted duration of a phase, in runs."""
+"""Number of measured runs that the predicted duration of a phase counts for."""
 MOST_OF_RUN = 0.9
 """Largest fraction of an open run that counts as done, regardless of its duration."""
 LEAST_RECENT, MOST_RECENT = 8, 256
-"""Limits of the number of recent runs used, which is half of all runs: runs of a search become
-shorter, because worker groups are warm and bad trials are stopped early."""
+"""Limits of the number of runs used to estimate the time left. Within them, the later half of the
+finished runs is used: runs of a search become shorter, because worker groups are warm and bad
+trials are stopped early."""
 
 
 class _Done(NamedTuple):
     at: float
     run_s: float
-    """Seconds without waiting for workers."""
+    """Seconds of the run, excluding the wait for free workers."""
 
 
 @dataclass
@@ -42,14 +44,15 @@ class Pace:
     """Runs of the phase, finished or not."""
     num_done: int = 0
     expect_s: float | None = None
-    """Predicted seconds of the runs that were open when the phase began."""
+    """Predicted seconds of all runs that remained when the phase began, together; None if not
+    predicted."""
 
     def __post_init__(self) -> None:
         self._num_before = self.num_done
         self._recent: deque[_Done] = deque(maxlen=2 * MOST_RECENT)
 
     def finished(self, record: RunRecord, at: float) -> None:
-        """Count a run."""
+        """Count a finished run."""
         self.num_done += 1
         self._recent.append(_Done(at, max(record.wall_s - record.ledger["queue"], 0.0)))
 
@@ -100,14 +103,14 @@ class LiveRun:
     trains_since_s: float = 0.0
     """Time at which training began, derived from the first evaluation."""
     heard_s: float = 0.0
-    """Time of the last event."""
+    """Time of the last evaluation; before, of the request."""
     values: list[float] = field(default_factory=list)
-    """Values of the metric."""
+    """Value of the metric at each evaluation."""
     _indices: list[int] = field(default_factory=list)
 
     def add(self, evaluation: Evaluation, at: float) -> None:
-        """Add an evaluation. If a restarted run repeats an evaluation, it replaces that evaluation
-        and all later ones."""
+        """Add an evaluation. If a restarted run repeats an evaluation, the new one replaces the old
+        one and all evaluations after it."""
         if self.evaluation is None:
             self.trains_since_s = max(self.asked_s, at - evaluation.train_s)
         self.evaluation, self.heard_s = evaluation, at
@@ -128,7 +131,7 @@ class Cause:
 
 
 class LiveState:
-    """A study since its first event."""
+    """State of a study since its first event."""
 
     def __init__(self, at: float, *, num_runs: int = 0, keys: Iterable[str] = ()) -> None:
         self.began_s = at
@@ -148,11 +151,11 @@ class LiveState:
         self.metric: Metric = ACCURACY
         """Metric of the study, known from its first run on."""
         self.target: float | None = None
-        """Target of the search."""
+        """Target value of the search; None if there is no target."""
         self.num_searched, self.num_reached = 0, 0
         """Finished search runs, and those that reached the target."""
         self.keys = tuple(keys)
-        """Keys shown in labels of configurations: see `spec.run.label_keys`."""
+        """Keys shown in labels of configurations; see `spec.run.label_keys`."""
 
     def label(self, spec: RunSpec) -> str:
         """Return a configuration in one line."""
@@ -173,14 +176,14 @@ class LiveState:
             phase: name of the phase.
             num_runs: number of its runs.
             at: current time.
-            num_done: runs that have finished before.
-            expect_s: predicted seconds of all open runs together.
+            num_done: number of its runs that have finished already.
+            expect_s: predicted seconds of all its remaining runs together.
         """
         self.phase, self.after_s = phase, 0.0
         self.pace = Pace(at, num_runs, num_done, expect_s)
 
     def started(self, name: str, spec: RunSpec, at: float) -> None:
-        """Add an open run."""
+        """Add a run that was requested."""
         self.metric = spec.objective.judged_by
         label = self.label(spec)
         self.runs[name] = LiveRun(name, at, label, self.metric, spec.num_workers, heard_s=at)
@@ -206,7 +209,7 @@ class LiveState:
             cause = self.causes.setdefault(key, first)
             cause.count += 1
             return cause
-        if record.phase == "search":  # other phases rerun the best, or have other objectives
+        if record.phase == "search":  # other phases repeat the best, or have other objectives
             self.num_reached += record.time_to_target_s is not None
             if record.samples and (self.best is None or record.score < self.best.score):
                 self.best = record
@@ -235,7 +238,7 @@ class LiveState:
         """Return the time left including later phases, at most the time left of the budget; None if
         unknown."""
         found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
-        is_known = self.phase != "reference"  # the search after it has unknown length
+        is_known = self.phase != "reference"  # the search follows, for an unknown time
         work_s = found + self.after_s if is_known and found is not None else None
         budget_s = None if self.ends_s is None else max(self.ends_s - at, 0.0)
         if budget_s is not None and (work_s is None or budget_s < work_s):
