@@ -39,7 +39,7 @@ class Cost:
     rank: float
     """Seconds to the target, or the metric (negated if it is maximized); lower is better."""
     worker_seconds: float
-    """Worker-seconds to the target; if the study has a price, with setup, evaluation and reports."""
+    """Worker-seconds to the target; if the study has a price, with setup and evaluations."""
     train_s: float
     """Total training seconds of the run."""
     layout: TrialsLayout

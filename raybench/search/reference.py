@@ -1,23 +1,24 @@
-"""Reference runs: a typical configuration is trained to set target, training limit and evaluation
-interval.
+"""Reference runs: train a typical configuration to set the target, training limit and evaluation
+interval of a study.
 
 The reference is the first configuration of `search.first`, else the first optimizer of the space at
-its usual learning rate (an optimizer of a library: at the middle of its range). Its seeds are its
-own.
+its usual learning rate (for a library's optimizer, the middle of the searched range). Its seeds
+differ from those of all trials.
 
-- `target: auto`: three concurrent runs train for as long as a trial may, or in a time budget for a
-  fifth of it in total, start-up included (fewer runs if that is short; each has FEW_S after its
-  start). The target is the median of what they reached early enough to leave time for a search
-  (`reference_settings.early_s`), minus half a point; a metric that is not a share is relaxed by 1 %
-  of its gap to the baseline. The target is always above what chance adds to the baseline. If the
-  budget is too short, or the early values are far below the final ones, the objective becomes
-  best_at_budget. The median run (or the best, if that one missed) then counts as a trial, as does
-  the single reference run of a study with a time budget and a given target.
+- `target: auto`: three concurrent runs train for as long as a trial may, or with a time budget for
+  a fifth of the budget in total, start-up included (fewer runs if time is short; each has at least
+  FEW_S seconds after its start). The target is the median of the values that they reached early
+  enough to leave time for a search (`reference_settings.early_s`), minus half a percentage point;
+  for a metric that is not a proportion, minus 1 % of its gap to the baseline. The target always
+  exceeds what chance adds to the baseline. If the budget is too short, or the early values are far
+  below the final ones, the objective becomes best_at_budget. The median run (the best, if the
+  median one missed the target) then counts as a trial, as does the single reference run of a study
+  with a time budget and a given target.
 - `max_train_seconds: auto`: four times the reference's time to target.
-- `eval_every_samples` not set: about twenty evaluations on the reference's way to the target, at
-  most about a fifth of its training time.
+- `eval_every_samples` not set: about twenty evaluations until the reference reaches the target, in
+  at most about a fifth of its training time.
 
-The settings then stay the same for every run.
+All later runs use the same settings.
 """
 
 import math
@@ -53,16 +54,16 @@ RUNS = 3
 SEEDS_FROM = 2000
 """Offset of the seeds of reference runs from the seed of the search."""
 NEARLY = 0.9
-"""Share of a trial's training limit from which on a reference run counts as complete."""
+"""Fraction of a trial's training limit after which a reference run counts as complete."""
 FEW_S = 10.0
-"""Least seconds of a reference run after its start; with less time, fewer runs are made."""
+"""Fewest seconds of a reference run after its start; if time is short, there are fewer runs."""
 AFTER_START = [phase for phase in WORKER_PHASES if phase not in ("setup", "compile")]
 """Phases of a reference run after its start-up."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
 TYPICAL_BUDGET_S = 600.0
-"""A reference run is evaluated PARTS_OF_EPOCH times per epoch, in a time budget below
-TYPICAL_BUDGET_S proportionally more often, but at most every FEWEST_SAMPLES samples."""
+"""A reference run is evaluated PARTS_OF_EPOCH times per epoch; with a time budget below
+TYPICAL_BUDGET_S proportionally more often, but at most once per FEWEST_SAMPLES samples."""
 
 
 def set_by_reference(
@@ -76,24 +77,25 @@ def set_by_reference(
     num_train_samples: int,
     has_room: Callable[[RunSpec], bool] = lambda spec: True,
 ) -> tuple[StudySpec, list[str]] | None:
-    """Train the reference, and set the `auto` keys of a study.
+    """Train the reference runs, and set the `auto` keys of a study from their results.
 
     Args:
         study: The study.
         space: Its search space.
         single_run: Runs and records the reference.
         at_once: Returns how many runs of a spec fit on the cluster at once.
-        baseline_value: Metric of a constant prediction, if known.
+        baseline_value: Metric of a constant prediction; None if unknown.
         baselines: Metric of a constant prediction by split, with its sampling error.
         num_train_samples: Size of the training set.
         has_room: Returns whether the cluster can hold the workers of a run.
 
     Returns:
-        The study and a sentence for each setting. None if the user interrupted, or the time budget
-        ended before anything was learned. The study is not `is_set` if the budget ended later.
+        The study and a sentence about each setting. None if the user interrupted, or if the time
+        budget ended before a run learned anything. If the budget ended later, but before all keys
+        were set, `is_set` of the study is False.
 
     Raises:
-        UserError: A key cannot be set, since the reference fails or learns nothing.
+        UserError: A key cannot be set, because the reference fails or learns nothing.
     """
     deadline, budget = single_run.deadline, study.search.time_budget_s
     eval_interval = num_train_samples // PARTS_OF_EPOCH
@@ -106,7 +108,7 @@ def set_by_reference(
         runs = run(number=RUNS, factor=1.0)
     else:
         runs = run(number=1, factor=rate_factor(study))
-        if runs and runs[0].record.failure and not deadline.over:  # too fast: its default rate then
+        if runs and runs[0].record.failure and not deadline.over:  # rate too high: use the default
             runs = run(number=1, factor=1.0)
     good = [one for one in runs if one.curve and one.record.failure is None]
     if deadline.over:
@@ -167,7 +169,7 @@ def _train(
     number: int,
     factor: float,
 ) -> list[ReferenceRun]:
-    """Train the reference at most `number` times, concurrently; return the finished runs."""
+    """Train up to `number` reference runs concurrently; return those that ended."""
     deadline, budget = single_run.deadline, study.search.time_budget_s
     spec = reference_spec(study, space, factor=factor, has_room=has_room)
     if EVAL_INTERVAL in study.auto:
@@ -188,14 +190,14 @@ def _train(
     def train(index: int) -> None:
         spent_s = left_s - deadline.left_s
         if index >= slots and share - spent_s < FEW_S:
-            return  # start-up took the time of another round
+            return  # start-up has used up the time for another round
         seed = (study.search.seed + SEEDS_FROM + index) % 2**32
         limit_s: list[float] = []
         busy: list[float] = []
 
         def judge(point: Evaluation) -> StopReason | None:
             busy.append(sum(point.ledger.get(phase, 0.0) for phase in AFTER_START))
-            if not limit_s:  # the rest of the share after start-up
+            if not limit_s:  # what start-up has left of the share
                 started_s = left_s - deadline.left_s - busy[0]
                 limit_s.append(length_s(share - started_s, rounds - index // slots, seconds))
             next_s = busy[-1] + (busy[-1] - busy[-2] if len(busy) > 1 else busy[0])
@@ -213,12 +215,13 @@ def _train(
 
 
 def length_s(left_s: float, rounds: int, most_s: float) -> float:
-    """Return the seconds that a reference run may train and evaluate.
+    """Return how many seconds a reference run may spend on training and evaluation.
 
     Args:
-        left_s: Remaining seconds of all reference runs, without start-up, setup and compilation.
-        rounds: Remaining sequential runs, this one included; reduced until each has FEW_S.
-        most_s: Seconds of a run without start-up.
+        left_s: Seconds left for all reference runs, without start-up, setup and compilation.
+        rounds: Runs still to be done one after another, this one included; reduced until each has
+            FEW_S.
+        most_s: Seconds planned for a run if start-up took no time.
     """
     while rounds > 1 and left_s / rounds < FEW_S:
         rounds -= 1
@@ -242,7 +245,7 @@ def _as_trial(study: StudySpec, one: ReferenceRun, baseline_value: float | None)
 
 
 def _count_as_trial(one: ReferenceRun, record: RunRecord, single_run: SingleRun) -> None:
-    """Record a reference run again as a trial."""
+    """Record a reference run a second time, as a trial."""
     for point in one.curve:
         single_run.store.append(point.line(record.trial, role="trial", spec=record.spec))
     single_run.store.append(record.line())
@@ -269,8 +272,8 @@ def _cut_short(
 
 
 def uncount(study: StudySpec, store: Store) -> None:
-    """Record trials of another objective as reference runs again: they are from a session that
-    ended before the target was set (`_cut_short`)."""
+    """Turn trials with another objective back into reference runs. They were counted as trials by a
+    session that ended before the target was set (`_cut_short`)."""
     kept, asked = read_records(store.folder), study.objective
     for name, record in kept.runs.items():
         before = record.spec.objective
@@ -290,7 +293,7 @@ def reference_spec(
     """Return the reference: the first configuration of `search.first`, or a typical one of the
     space that fits into the cluster.
 
-    It trains for as long as a trial may; without a target while none is set.
+    The reference trains for as long as a trial may, and has no target while none is set.
     """
     given = flat(study.search.first[0]) if study.search.first else None
     values = usual_values(study, space, given=given, factor=factor)
@@ -305,7 +308,12 @@ def reference_spec(
 
 
 def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:
-    """Return the study with the settings of an earlier session, if it has any."""
+    """Return the study with the settings that reference runs of an earlier session have made.
+
+    Args:
+        study: The study.
+        folder_study: Content of `study.yaml`. Without such settings the study stays unchanged.
+    """
     earlier = folder_study.get("study")
     if not isinstance(earlier, dict) or not isinstance(earlier.get("objective"), dict):
         return study
@@ -321,7 +329,11 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
 def _without_reference(
     study: StudySpec, record: RunRecord, eval_interval: int
 ) -> tuple[StudySpec, list[str]]:
-    """Use the evaluation interval of a failed reference run; UserError if another key is `auto`."""
+    """Set the evaluation interval that a failed reference run used.
+
+    Raises:
+        UserError: Another key is `auto`, which a failed run cannot set.
+    """
     named = [key for key in study.auto if key != EVAL_INTERVAL]
     reason = f"the reference run failed ({record.failure}: {record.message})"
     if named:

@@ -1,4 +1,4 @@
-"""Target, training limit and evaluation interval from the curves of reference runs."""
+"""Derive target, training limit and evaluation interval from the curves of reference runs."""
 
 import math
 import statistics
@@ -24,9 +24,9 @@ from raybench.stats.record import Evaluation, RunRecord
 BELOW = 0.005
 """Distance of the target below the reference for a proportion: half a percentage point."""
 EVALUATIONS = 20
-"""Evaluations of a reference run on its way to the target."""
+"""Number of evaluations that a reference run should have until it reaches the target."""
 EVALUATION_SHARE = 0.2
-"""Largest evaluation time per training time."""
+"""Largest ratio of evaluation time to training time."""
 FEWEST = 4
 """Smallest number of evaluations within the training limit, since a trial ends at an evaluation."""
 PATIENCE = 4.0
@@ -34,17 +34,16 @@ PATIENCE = 4.0
 SHARE_OF_BUDGET = 5.0
 """Reference runs take at most the time budget divided by this number."""
 ROOM = 20
-"""Number of trials that a time budget should allow."""
+"""Number of trials for which a time budget should have room."""
 FOR_SEARCH = 0.5
 """Fraction of the remaining time for the search; confirmation and startup take the rest."""
 EARLY = 0.25
-"""Share of a reference run after which its value may become the target."""
+"""The target comes from the first part of a reference run, at least this fraction of it."""
 LATEST = 0.5
-"""Share of a reference run up to which its value may become the target, if it was still improving
-at its end."""
+"""Largest such fraction if a time limit ended the run, which may still have been improving."""
 MOST_OF_WAY = 0.5
-"""Smallest early improvement over the baseline, relative to the final improvement, for a target:
-below it, reaching the target early says little about the final value."""
+"""Smallest ratio of early to final improvement over the baseline at which the early value becomes
+the target. Below it, reaching the target early says little about the final value."""
 DIGITS = 3
 """Decimals of a target for a proportion: tenths of a percentage point."""
 
@@ -60,7 +59,7 @@ def judged_by(study: StudySpec, **changes: Any) -> StudySpec:
 
 @dataclass(frozen=True)
 class ReferenceRun:
-    """A reference run: record and curve."""
+    """Record and learning curve of a reference run."""
 
     record: RunRecord
     curve: list[Evaluation]
@@ -71,7 +70,7 @@ class ReferenceRun:
         return [point.value for point in self.curve]
 
     def first_at(self, target: float | None) -> Evaluation | None:
-        """Return the first evaluation that reached a target; None without a target or if missed."""
+        """Return the first evaluation that reached `target`; None if none did, or without one."""
         metric = self.record.spec.objective.judged_by
         there = (p for p in self.curve if target is not None and metric.reaches(p.value, target))
         return next(there, None)
@@ -90,26 +89,26 @@ class ReferenceRun:
 
     @property
     def evaluation_samples(self) -> float:
-        """Training samples per evaluation time."""
+        """Number of samples trained in the time that one evaluation takes."""
         ledger = self.record.ledger
         speed = self.record.samples / max(ledger["train"], 1e-9)
         return speed * ledger["eval"] / max(len(self.curve), 1)
 
 
 def is_cut(one: ReferenceRun) -> bool:
-    """Return whether the time limit ended a reference run."""
+    """Return whether a time limit ended a reference run before its last epoch."""
     return one.record.stop != "epochs"
 
 
 def room_for(left_s: float, slots: int) -> float:
-    """Return the training seconds per trial such that ROOM trials fit into the time left."""
+    """Return the training seconds per trial with which ROOM trials fit into the time left."""
     return FOR_SEARCH * max(left_s, 0.0) * slots / ROOM
 
 
 def early_s(one: ReferenceRun, room_s: float) -> float:
-    """Return the training seconds after which the value of a reference run may become the target.
+    """Return the training seconds within which the best value of a reference run sets the target.
 
-    This is early enough for the search to afford trials that take several times as long.
+    This is so early that the search has time for trials that take several times as long.
     """
     length = one.curve[-1].train_s
     return max(EARLY * length, min(room_s, LATEST * length if is_cut(one) else length))
@@ -129,7 +128,7 @@ def target_from(
         values: Values of the reference runs.
         baseline_value: Metric of a constant prediction, if known.
         metric: The metric.
-        least: Best value that chance alone may reach, if known; the target is no worse.
+        least: Best value that chance alone may reach, if known. The target is at least as good.
 
     Raises:
         UserError: `least` is unknown and the values are hardly better than the baseline.
@@ -156,7 +155,7 @@ def target_from(
 
 
 def held(values: Sequence[float], hold: int, metric: Metric = ACCURACY) -> float | None:
-    """Return the best value held for `hold` consecutive evaluations; None if there are too few."""
+    """Return the best value that `hold` consecutive evaluations reached; None if fewer exist."""
     signed = [metric.sign * value for value in values]
     windows = [signed[at : at + hold] for at in range(len(signed) - hold + 1)]
     worst = [min(window) for window in windows if not any(map(math.isnan, window))]
@@ -172,7 +171,7 @@ def eval_interval_from(samples: float, evaluation_samples: float, most: int) -> 
 
     Args:
         samples: Training samples of a reference run to the target.
-        evaluation_samples: Training samples per evaluation time.
+        evaluation_samples: Number of samples trained in the time that one evaluation takes.
         most: Largest interval.
     """
     wanted = max(samples / EVALUATIONS, evaluation_samples / EVALUATION_SHARE, 1.0)
@@ -188,7 +187,7 @@ def set_target(
     baseline: Baseline | None = None,
     errors: float = BEST_OF_MANY,
 ) -> tuple[StudySpec, str]:
-    """Return the study with its target, and a sentence on how the target was set.
+    """Return the study with its target, and a sentence saying how the target was set.
 
     The target comes from the early values of the runs, or from their final values if the early ones
     are not above chance.
@@ -199,7 +198,7 @@ def set_target(
         baseline_value: Metric of a constant prediction, if known.
         room_s: Training seconds that the search can afford per trial.
         baseline: Metric of a constant prediction on the validation set, with its sampling error.
-        errors: Standard errors above the baseline that count as chance.
+        errors: Number of standard errors above the baseline up to which a value may be chance.
     """
     metric, hold = study.objective.judged_by, study.objective.hold
     least = None if baseline is None else baseline.beyond(metric, errors)
@@ -246,7 +245,7 @@ def has_learnt(
     baseline: Baseline | None,
     errors: float,
 ) -> bool:
-    """Return whether the final values of reference runs are above chance."""
+    """Return whether the final values of reference runs are better than chance."""
     metric = objective.judged_by
     values = [held(one.values, objective.hold, metric) for one in runs]
     least = None if baseline is None else baseline.beyond(metric, errors)
@@ -256,7 +255,8 @@ def has_learnt(
 def _is_enough(
     values: list[float | None], least: float | None, baseline_value: float | None, metric: Metric
 ) -> bool:
-    """Return whether the median is above chance, or above the baseline if chance is unknown."""
+    """Return whether the median is better than `least`, the best value by chance; if that is
+    unknown, better than the baseline."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return False
@@ -289,9 +289,9 @@ def is_far_from_end(runs: list[ReferenceRun], room_s: float, baseline_value: flo
 def judge_by_budget(
     study: StudySpec, runs: list[ReferenceRun], left_s: float, slots: int, *, has_learnt: bool
 ) -> tuple[StudySpec, str]:
-    """Return the study with objective best_at_budget, and a sentence on why.
+    """Return the study with the objective best_at_budget, and a sentence saying why.
 
-    Trials train as long as the reference runs, or longer if the reference runs learned nothing.
+    Trials train as long as the reference runs did, or longer if these learned nothing.
     """
     first_s = 1.1 * max(one.curve[0].train_s for one in runs)
     length = max(one.curve[-1].train_s for one in runs)
@@ -317,8 +317,8 @@ def judge_by_budget(
 def shorten_trials(
     study: StudySpec, one: ReferenceRun, room_s: float
 ) -> tuple[StudySpec, str] | None:
-    """Return the study with a shorter training limit and a sentence, if the time budget requires
-    it; otherwise None."""
+    """Return the study with a shorter training limit, and a sentence saying so, if the time budget
+    requires it; otherwise None."""
     objective, target = study.objective, study.objective.target
     if target is None or study.search.time_budget_s is None:
         return None
@@ -334,7 +334,7 @@ def shorten_trials(
 
 
 def set_seconds(study: StudySpec, one: ReferenceRun) -> tuple[StudySpec, str]:
-    """Return the study with its training limit, and a sentence on how it was set."""
+    """Return the study with its training limit, and a sentence saying how it was set."""
     record, objective = one.record, study.objective
     tried = record.ledger["train"]
     seconds_of = [point.train_s for point in one.curve]
@@ -355,7 +355,7 @@ def set_seconds(study: StudySpec, one: ReferenceRun) -> tuple[StudySpec, str]:
 def set_eval_interval(
     study: StudySpec, one: ReferenceRun, num_train_samples: int
 ) -> tuple[StudySpec, str]:
-    """Return the study with its evaluation interval, and a sentence on how it was set."""
+    """Return the study with its evaluation interval, and a sentence saying how it was set."""
     target = study.objective.target
     samples = one.samples_to(target)
     epochs = float(known_values(study.fixed, {})["epochs"])

@@ -1,4 +1,4 @@
-"""The plan of a search, as the dry run prints it and the study runs it."""
+"""The plan of a search: what `--dry-run` prints, and what the study then does."""
 
 import math
 from dataclasses import dataclass
@@ -39,15 +39,15 @@ WIDENS = (
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """How a study is searched: sampled keys and number of trials.
+    """How a study is searched: which keys are sampled, and in how many trials.
 
-    Reference runs change the study, and so its plan.
+    Reference runs change the study, so the plan is made again after them.
     """
 
     study: StudySpec
     space: Space
     factors: Factors | str
-    """The factorized space, or the reason why it is sampled as a whole."""
+    """The factorized space (`factorisation.py`), or the reason why all keys are sampled."""
 
     @classmethod
     def of(cls, study: StudySpec, space: Space) -> Self:
@@ -62,7 +62,7 @@ class StudyPlan:
         return num_trials(self.study, self.space, apart, outside=outside)
 
     def most_s(self, capacity: Capacity | None) -> float:
-        """Return an upper bound of the study's seconds without evaluation; infinite if unknown.
+        """Return an upper bound on the seconds of the study without evaluations; inf if unknown.
 
         Args:
             capacity: Resources of this machine; None for a cluster.
@@ -77,12 +77,12 @@ class StudyPlan:
         slots = study.search.concurrency or capacity.cpus
         slots = min(capacity.most_groups(group, slots) for group in every)
         confirm, is_timed = study.confirm, study.objective.kind == TIME
-        # The races for the fastest and the cheapest may have no run in common.
+        # The races for the fastest and for the cheapest may have no run in common.
         kinds = 2 if is_timed and len(every) > 1 else 1
         references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
         beside = math.ceil(references / slots) + math.ceil(runs / slots)
         beside += math.ceil(kinds * confirm.race / slots)
-        # Solo runs may overrule the race, and then other configurations have solo runs.
+        # If solo runs overrule the race, further configurations have solo runs.
         alone = num_placement_checks(self.factors)
         alone += TURNS * kinds * confirm.fresh if confirm.race else 0
         return min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
@@ -104,7 +104,7 @@ class StudyPlan:
     def show(
         self, console: Console, dataset: Dataset, place: str, capacity: Capacity | None
     ) -> None:
-        """Print the search space, the data, the worker groups and an upper bound of the time.
+        """Print the search space, the data, the worker groups and an upper bound on the time.
 
         Args:
             console: Where to print.
@@ -148,7 +148,7 @@ class StudyPlan:
 
 
 def _length(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
-    """Return the sentence on the upper bound of the time."""
+    """Return the sentence about the upper bound on the time."""
     where = "on the cluster"
     if capacity is not None:
         has = f"{capacity.cpus} cores" + (f" and {capacity.gpus} GPUs" if capacity.gpus else "")
@@ -164,7 +164,7 @@ def _length(study: StudySpec, bound: float, capacity: Capacity | None) -> str:
 
 
 def _objective(study: StudySpec) -> str:
-    """Return the sentence on the objective: kind, metric, target and training limit."""
+    """Return the sentence about the objective: kind, metric, target and training limit."""
     objective = study.objective
     metric = objective.judged_by
     seconds = f"{objective.max_train_seconds:g} s of training"
