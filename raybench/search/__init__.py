@@ -1,1 +1,1 @@
-"""The search: Optuna proposes, Ray Tune runs trials; the only importer of ray.tune and optuna."""
+"""The search: propose, run and stop trials; the only package that imports ray.tune and optuna."""

@@ -1,7 +1,7 @@
-"""Running trials of a search: recorded, shown, and passed on to the scheduler.
+"""Running trials of a search: record and show them, and pass their results to the scheduler.
 
-Several hooks of Ray Tune report the same event, in any order; each evaluation and each end is
-processed once.
+Several hooks of Ray Tune report the same event, in any order, but each evaluation and each end of a
+trial is processed once.
 """
 
 import re
@@ -19,7 +19,7 @@ from raybench.stats.record import RunOutcome, StopReason
 
 LOST = "the trial's own process was lost"
 HOPELESS = 5
-"""Number of trials with the same failure, before any has trained, that ends the search."""
+"""The search ends if its first HOPELESS trials fail with the same message before training."""
 
 
 @dataclass
@@ -36,11 +36,11 @@ class LiveTrials:
     """Running trials of a search.
 
     Args:
-        search: Scheduler of the trials.
-        recorder: Where the trials are recorded and shown.
+        search: Proposes and stops the trials.
+        recorder: Records and shows the trials.
         confirm_budget: Learns the cost of the confirmation from the records.
-        release: Releases the workers of a trial that the driver ends; returns the maximum number of
-            trials that ran at the same time.
+        release: Releases the workers of a trial that the driver ends; returns the largest number of
+            other runs that had workers at the same time.
         on_begun: Called before each trial starts.
         has_trained: Whether a trial of an earlier session has trained.
     """
@@ -63,17 +63,17 @@ class LiveTrials:
         self._has_trained = has_trained
         """Whether a trial of this study has trained."""
         self._causes: list[str] = []
-        """Messages of trials that failed before any had trained, without numbers."""
+        """Messages, without digits, of the trials that failed before any had trained."""
         self.ended_by: StopReason | None = None
-        """Why the search asks for no more trials; None while it does, or if there are none."""
+        """Why no more trials start; None while they do, and if the search has no more to offer."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Return nothing for Ray Tune to save: the records hold the study."""
+        """Return nothing for Ray Tune to save, because the records hold the study."""
         return {}
 
     def next(self) -> tuple[str, RunSpec] | None:
-        """Return the next trial; None once the search is over. An interrupted trial resumes from
-        its checkpoint, and its curve up to there is recorded again."""
+        """Return name and run spec of the next trial; None once the search is over. An interrupted
+        trial resumes from its checkpoint, and its evaluations up to there are recorded again."""
         self.ended_by = self.ended_by or self._deadline.reason()
         asked = None if self.ended_by else self._search.suggest()
         if asked is not None:
@@ -85,7 +85,7 @@ class LiveTrials:
         return asked
 
     def started(self, name: str) -> None:
-        """Show a trial that waits for its workers."""
+        """Show a trial that is waiting for its workers."""
         self._progress.started(name, self._running[name].run.spec)
 
     def seen(self, name: str, outcome: RunOutcome) -> None:
@@ -99,8 +99,8 @@ class LiveTrials:
         running.run.take(outcome)
 
     def must_stop(self, name: str, outcome: RunOutcome) -> bool:
-        """Return whether a trial must stop after its newest evaluation: it cannot win, or the study
-        is over."""
+        """Return whether a trial must stop after its newest evaluation, because it is unlikely to
+        win or the study is over."""
         self.seen(name, outcome)
         run = self._running.get(name)
         if run is None:
@@ -149,8 +149,11 @@ class LiveTrials:
         self._progress.finished(record)
 
     def _hopeless(self, outcome: RunOutcome) -> StudyError | UserError | None:
-        """Return the error that ends the search before any trial has trained: a failure that no
-        other configuration can avoid, or the same failure of the first HOPELESS trials."""
+        """Return the error with which the search must end; None if it goes on.
+
+        Before any trial has trained, it ends after a failure that every other configuration would
+        have too, or after the same failure of the first HOPELESS trials.
+        """
         if outcome.evaluation is not None:
             self._has_trained = True
         if self._has_trained or outcome.failure not in ("error", "timeout", "worker_lost"):

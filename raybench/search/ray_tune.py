@@ -1,9 +1,9 @@
 """Adapters to Ray Tune: searcher, scheduler, callback and trainable of a search.
 
-Ray Tune controls the trials. Configurations and decisions come from `LiveTrials`. The trainable
-drives one run on workers of the pool; a step is one evaluation, and Tune reuses the actor of the
-trainable for the next trial (`reset_config`). Tune's own resource request is nominal, since the
-pool admits workers.
+Ray Tune controls the trials, while configurations and decisions come from `LiveTrials`. A trainable
+drives one run on workers of the worker pool (`cluster/worker_pool.py`). One step of the trainable
+trains up to the next evaluation, and Tune reuses its actor for the next trial (`reset_config`). The
+resources that Tune requests are nominal, because the pool assigns the workers.
 """
 
 import os
@@ -33,9 +33,9 @@ LOOK_S = 10.0
 
 
 class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
-    """Passes the events of trials on to `LiveTrials`, in the driver, which writes the results.
+    """Passes events of trials to `LiveTrials` in the driver process, which writes the results.
 
-    It also adapts the number of concurrent trials to the nodes of the cluster.
+    Also adapts the number of concurrent trials to the nodes of the cluster.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
         return {}
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Stop waiting for workers once the search is over; check the nodes every LOOK_S."""
+        """Stop waiting for workers once the time is over; check the nodes every LOOK_S seconds."""
         if self._deadline.over:
             self._session.pool.stop_waiting.remote()
         is_due = time.monotonic() - self._looked >= LOOK_S
@@ -74,7 +74,7 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Record the evaluation; Tune does not ask the scheduler about the last one of a trial."""
+        """Record the evaluation, since Tune does not pass a trial's last one to the scheduler."""
         self._trials.seen(trial.config["trial"], outcome_of(result))
 
     def on_trial_complete(
@@ -86,7 +86,7 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Write the record of a trial whose Tune actor was lost, or raised."""
+        """Write the record of a trial whose Tune actor died or raised an exception."""
         is_lost = isinstance(trial.get_pickled_error(), ray.exceptions.RayActorError)
         error = "" if is_lost else str(trial.get_error() or "unknown error")
         self._trials.ended(trial.config["trial"], is_lost=is_lost, error=error)
@@ -96,7 +96,7 @@ OUTCOME = "outcome"
 
 
 class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
-    """Runs one trial at a time on workers of the pool (arguments by `tune.with_parameters`)."""
+    """Runs one trial at a time on workers of the pool."""
 
     def setup(
         self,
@@ -105,12 +105,13 @@ class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
         keep: bool = True,
         limit_s: float | None = None,
     ) -> None:
-        """Take the configuration of a trial without starting it."""
+        """Take the configuration of a trial without starting it. The arguments after `config` come
+        from `tune.with_parameters`."""
         self._pool, self._keep, self._limit_s = pool, keep, limit_s
         self.reset_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take the next trial's configuration in the same actor."""
+        """Take the configuration of the next trial; Tune calls this to reuse the actor."""
         self._spec = new_config["spec"]
         self._client = RunClient(
             self._pool, new_config["trial"], self._spec, keep=self._keep, limit_s=self._limit_s
@@ -135,13 +136,13 @@ class TuneTrainable(tune.Trainable):  # type: ignore[misc, unused-ignore]
 
 
 def outcome_of(result: dict[str, Any]) -> RunOutcome:
-    """Return the outcome in a result of `TuneTrainable.step`; an empty outcome without a result."""
+    """Return the outcome in a result of `TuneTrainable.step`; an empty one if it has none."""
     found = result.get(OUTCOME)
     return found if isinstance(found, RunOutcome) else RunOutcome()
 
 
 class TuneSearcher(Searcher):
-    """Suggests the next trial."""
+    """Passes the next trial of `LiveTrials` to Ray Tune."""
 
     def __init__(self, trials: LiveTrials) -> None:
         super().__init__(metric="score", mode="min")
@@ -177,7 +178,7 @@ class TuneScheduler(FIFOScheduler):  # type: ignore[misc, unused-ignore]
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return the first waiting trial.
 
-        Tune asks at every event; its own scheduler iterates over all trials of the search.
+        Tune asks at every event, and its own implementation iterates over all trials each time.
         """
         for status in (Trial.PENDING, Trial.PAUSED):
             waiting = [one for one in tune_controller.get_live_trials() if one.status == status]
@@ -230,17 +231,17 @@ def run_trials(
     os.environ.update(ENVIRONMENT)
     trainable = tune.with_resources(
         tune.with_parameters(TuneTrainable, pool=session.pool, keep=keep_groups, limit_s=limit_s),
-        # The process of a trial only waits; the pool admits its cores.
+        # The process of a trial only waits for its workers, which the pool gives their cores.
         tune.PlacementGroupFactory([waits_by_driver()]),
     )
-    # Tune's own limit cannot change while it runs; this one can.
+    # Unlike Tune's own limit, that of `ConcurrencyLimiter` can change during the search.
     searcher = ConcurrencyLimiter(TuneSearcher(trials), max_concurrent=concurrency + ahead)
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             scheduler=TuneScheduler(trials),
-            # The searcher ends the search.
+            # No limit: the searcher ends the search.
             num_samples=-1,
             reuse_actors=True,
         ),

@@ -1,7 +1,8 @@
-"""Read and resolve the options of `tune` into the study that will run.
+"""Turn the options of `raybench tune` into the study that will run.
 
-Reading applies options to a file, without looking at the machine. Resolving fills in defaults,
-drops what has no room here, checks the task, and takes over the settings of an earlier session.
+Reading applies the options to the search-space file, without looking at the machine. Resolving
+fills in defaults, drops what does not fit this machine, checks model and data, and takes over the
+settings of an earlier session.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,8 @@ Content = dict[str, Any]
 
 
 def study_content(options: TuneOptions) -> tuple[Content, str, str]:
-    """Return the content of the study with all options applied, its source, and its name."""
+    """Return the study as plain data with all options applied, its file (for error messages), and
+    its name."""
     if options.more is not None and options.more < 1:
         raise UserError(
             f"--more {options.more}: name a number of runs, 1 or more.", ErrorCode.INVALID_VALUE
@@ -61,7 +63,7 @@ OF_THE_STUDY = (*COMMON, "seed", EVAL_INTERVAL)
 def _with_firsts(
     content: Content, given: Sequence[str | Path | dict[str, Any] | RunSpec]
 ) -> dict[str, Any]:
-    """Return the content of a study with the configurations of `--first` in `search.first`."""
+    """Return the study with the configurations of `--first` appended to `search.first`."""
     firsts = []
     for one in given:
         spec = content_of(one, "first")[0]
@@ -81,7 +83,7 @@ def _with_firsts(
 
 @dataclass(frozen=True)
 class ResolvedStudy:
-    """A study as it will run."""
+    """A study with everything that its run needs to know."""
 
     study: StudySpec
     space: Space
@@ -89,11 +91,11 @@ class ResolvedStudy:
     place: str
     """Results folder or URL."""
     words: tuple[str, ...]
-    """What was decided for the user, and warnings, in sentences."""
+    """One sentence for each choice made for the user and for each warning."""
     earlier: Earlier | None = None
-    """Results of `--seed-from`."""
+    """Results of an earlier study, given by `--seed-from`."""
     taken: tuple[str, ...] = ()
-    """Settings that come from these results, in sentences."""
+    """One sentence for each setting that comes from the results of `--seed-from`."""
 
     @property
     def plan(self) -> StudyPlan:
@@ -101,7 +103,7 @@ class ResolvedStudy:
         return StudyPlan.of(self.study, self.space)
 
     def continued(self, file: Path | None) -> Self:
-        """Return the study with the settings of an earlier session, and those of `--seed-from`.
+        """Return the study with settings taken from an earlier session and from `--seed-from`.
 
         Args:
             file: `study.yaml` of the earlier session; None if there was none.
@@ -120,10 +122,10 @@ class ResolvedStudy:
 
 
 def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedStudy:
-    """Return the study of a command's options, before any earlier session is looked at.
+    """Return the study that the options describe, before any earlier session is looked at.
 
     Args:
-        options: The options.
+        options: Options of the command.
         capacity: Resources of this machine; None if the study runs on a cluster.
 
     Raises:

@@ -1,7 +1,8 @@
 """Interface of a search: which trial runs next, and whether a running trial continues.
 
-`search.Search` implements it for a study. Ray Tune drives it by one adapter (`live_trials.py`,
-`ray_tune.py`), the replays of `benchmarks/search/` by a simulated clock.
+`search.Search` implements the interface for a study. In a study, Ray Tune calls it through
+adapters (`live_trials.py`, `ray_tune.py`); in `benchmarks/search/`, replays of recorded runs call
+it with a simulated clock.
 """
 
 from abc import ABC, abstractmethod
@@ -18,14 +19,14 @@ class Decision(Enum):
     CONTINUE = None
     """The trial may still become the best."""
     STOP_SLOW = "scheduler"
-    """The trial should reach the target later than the best, by more than the error of its
-    extrapolated curve."""
+    """The trial is predicted to reach the target later than the best, by more than the error of
+    its extrapolated learning curve."""
     STOP_CAP = "cap"
     """The trial's next evaluation comes later than `search.cap_factor` times the best time."""
 
     @property
     def stop(self) -> StopReason | None:
-        """Stop reason that the record of the trial states; None for CONTINUE."""
+        """Stop reason for the trial's record; None for CONTINUE."""
         return self.value
 
 
@@ -39,10 +40,10 @@ class Suggestion(NamedTuple):
 class Scheduler(ABC):
     """Proposes trials and judges them.
 
-    Life cycle: the driver calls `suggest` whenever a trial could start. A suggested trial then
-    gets any number of `on_result` calls, one per evaluation after which it could continue, and
-    exactly one final call: `on_complete` (it reached the target, ended, or was stopped) or
-    `on_error` (it failed). Trials overlap in any order.
+    Life cycle: the driver calls `suggest` whenever a trial could start. For a suggested trial, it
+    then calls `on_result` after each evaluation after which the trial could continue, and finally
+    once `on_complete` (the trial reached the target, ended, or was stopped) or `on_error` (it
+    failed). Calls for different trials may interleave.
 
     Thread safety: all methods are called from one thread. They do not block and train nothing.
     """
@@ -52,8 +53,8 @@ class Scheduler(ABC):
         """Return the next trial.
 
         Returns:
-            Name and run spec; None if there is nothing left to try. A later call may return a
-            trial again, since the end of a running trial can make room.
+            Name and run spec; None if there is nothing to try now. A later call may return a trial
+            again, because a running trial has ended in the meantime.
         """
 
     @abstractmethod
@@ -62,7 +63,7 @@ class Scheduler(ABC):
 
         Args:
             name: Name of the trial.
-            outcome: The run so far; `outcome.evaluation` is its newest evaluation.
+            outcome: State of the run; `outcome.evaluation` is the newest evaluation.
 
         Returns:
             Whether the trial continues. After a stop decision the driver ends the trial and calls
@@ -74,15 +75,15 @@ class Scheduler(ABC):
         """Process the record of a trial that ended without a failure.
 
         Args:
-            record: Its record. A trial with `record.stop == "interrupted"` is ignored and suggested
-                again in the next session.
+            record: Record of the trial. With `record.stop == "interrupted"` it is ignored, and the
+                trial is suggested again in the next session.
         """
 
     @abstractmethod
     def on_error(self, record: RunRecord) -> None:
-        """Take the record of a trial that failed.
+        """Process the record of a trial that failed.
 
         Args:
-            record: Its record; `record.failure` states whether the configuration is at fault
-                (`oom`, `nan`, ...) or the machine (`MACHINE_FAULTS`).
+            record: Record of the trial; `record.failure` states whether the configuration is at
+                fault (`oom`, `nan`, ...) or the machine (`MACHINE_FAULTS`).
         """

@@ -1,4 +1,4 @@
-"""The `tune` command: resolves the study, prints its plan or runs it, prints the result."""
+"""The `tune` command: resolve the study, print its plan or run it, and print the result."""
 
 import importlib
 import sys
@@ -41,7 +41,7 @@ from raybench.training.machine import machine_facts, problems_of
 
 def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
     """Search, confirm, write and print the results; return how the command ended."""
-    # This handle stays; sys.stdout is redirected while Ray runs.
+    # This console keeps the original stdout; sys.stdout is redirected while Ray runs.
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
     is_here = chosen_address(options.address) is None
@@ -63,7 +63,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
         open_storage(place, warn=warn) as storage,
         Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
     ):
-        # Only now no other process writes there, and the files of an earlier driver are here.
+        # From here on no other process writes to `place`, and its files are in a local folder.
         here = storage.folder / STUDY_FILE
         resolved = resolved.continued(here if here.is_file() else None)
         for sentence in resolved.taken:
@@ -98,7 +98,7 @@ def exit_code(results: Study) -> int:
 
 
 def _show_plan(console: Console, resolved: ResolvedStudy, capacity: Capacity | None) -> Ended:
-    """Print what was decided, the plan, and what will not work on this machine."""
+    """Print the choices made for the user, what will not work on this machine, and the plan."""
     words = [*resolved.words, *resolved.taken]
     problems = problems_of(machine_facts(is_quick=True)) if capacity is not None else ()
     for sentence in (*words, *problems):
@@ -119,7 +119,8 @@ def refuse_spent(deadline: Deadline) -> None:
 
 
 def check_finished(number: int, place: str, folder: Path | None) -> None:
-    """Raise UserError if `--more` is given for a study that has not ended."""
+    """Raise UserError if `folder` (None: no folder) holds no study whose confirmation has ended;
+    `number` (value of `--more`) and `place` are for the message."""
     there = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and there else []
     answered = [one.role for one in runs if one.phase == "confirm" and one.counts_for("comparison")]
@@ -143,13 +144,13 @@ def _run(
 ) -> bool:
     """Run the rest of the study; return whether it was interrupted."""
     study, space = resolved.study, resolved.space
-    lines = lines_for(options.progress)  # before stderr leads elsewhere
+    lines = lines_for(options.progress)  # before stderr is redirected
     # Import Ray Tune and Optuna while Ray's processes start.
     importing = threading.Thread(
         target=importlib.import_module, args=["raybench.search.study"], daemon=True
     )
     importing.start()
-    told = quiet(store.folder / RAY_LOG)  # until Ray has ended: it still prints then
+    told = quiet(store.folder / RAY_LOG)  # also while Ray shuts down, since it still prints then
     with told, live_session(options.address, interrupt, console) as session:
         importing.join()
         interrupt.check()

@@ -1,7 +1,8 @@
-"""Placement checks after a search: placements whose speed was only predicted are run once.
+"""Placement checks after a search ("speed checks" on screen): run placements predicted to win.
 
-A prediction is a reason to run a configuration, never a result. The placements predicted to win
-are trained as trials before the confirmation starts.
+The search has measured a trial on one placement (framework, workers, batch per worker, ...) and
+predicted its time on others. A prediction is a reason to run a configuration, never a result, so
+those predicted to win are trained once before the confirmation starts.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ NUM_FASTEST = 3
 
 @dataclass(frozen=True)
 class Way:
-    """A configuration that reached the target, with one of its placements."""
+    """A trial that reached the target, and one placement on which it could run."""
 
     prediction: Prediction
     spec: RunSpec
@@ -35,7 +36,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """Name of the run: trial, framework, workers, and other speed keys that are set."""
+        """Name of the run: trial, framework, workers, and other placement keys that are set."""
         short = self.spec.framework.replace("tensorflow", "tf")
         more = [self.spec.accelerator_type or "", self.spec.compile.replace("none", "")]
         more += [f"x{self.spec.accumulate}" if self.spec.accumulate > 1 else ""]
@@ -47,9 +48,10 @@ class Way:
 def ways(results: Study, placer: Placer) -> list[Way]:
     """Return all placements of all trials that reached the target, fastest first.
 
-    The time of a trial's own placement is measured. Other placements have that time multiplied by
-    the ratio of predicted step times. Predictions are recorded, so a resumed study keeps its
-    placement checks. With several GPU models, only trials on the model of the best trial count.
+    The time on a trial's own placement is measured. On other placements it is that time multiplied
+    by the ratio of predicted step times, or the prediction that an earlier session recorded, so
+    that a resumed study keeps its placement checks. With several GPU models, only trials on the
+    model of the best trial count.
     """
     known = {
         (row["trial"], *(row[key] for key in SPEED_KEYS)): row["time_to_target_s"]
@@ -75,16 +77,16 @@ def ways(results: Study, placer: Placer) -> list[Way]:
 
 
 def choose(every: list[Way]) -> list[Way]:
-    """Return the placements to run, without those the search ran.
+    """Return the placements to run, without those that the search has run.
 
-    These are the fastest placements of the NUM_FASTEST fastest configurations, the placement with
-    the lowest worker-seconds, and the fastest placement of each framework and GPU model.
+    These are the fastest placement of each of the NUM_FASTEST fastest configurations, for each GPU
+    model the one with the fewest worker-seconds, and the fastest of each framework and GPU model.
     """
     fastest: dict[str, Way] = {}
     for way in every:
         fastest.setdefault(way.prediction.trial, way)
     chosen = list(fastest.values())[:NUM_FASTEST]
-    # Ties in worker-seconds go to fewer workers; GPU models differ in price, so each has its own.
+    # Ties in worker-seconds go to fewer workers. GPU models differ in price, so each has a winner.
     costs = [(way.prediction.worker_seconds, way.spec.num_workers) for way in every]
     for model in sorted({way.spec.accelerator_type for way in every}, key=str):
         own = [i for i, way in enumerate(every) if way.spec.accelerator_type == model]
@@ -107,7 +109,7 @@ def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: Confirm
     at a time."""
     store, deadline = single_run.store, single_run.deadline
     store.check()
-    # Both phases share the remaining time if there is less than expected.
+    # If time is short, placement checks and confirmation share what remains.
     confirming_s = confirm_budget.confirming_s()
     deadline.reserve_s = min(confirming_s, KEPT_FOR_CONFIRM * deadline.left_s)
     if placer is not None:

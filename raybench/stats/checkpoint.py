@@ -47,8 +47,8 @@ class RunState:
     """State of a run after an evaluation, without `Trainer.state` (weights, optimizer, random
     states).
 
-    Nothing more is needed: sample order and learning-rate schedule depend only on the samples seen,
-    the rest follows from the learning curve.
+    Nothing more is needed, because sample order and learning-rate schedule depend only on the
+    samples seen, and the rest follows from the learning curve.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -71,7 +71,7 @@ class RunState:
 
     @property
     def samples(self) -> int:
-        """Training samples seen so far: the position in sample order and schedule."""
+        """Training samples seen so far; they give the position in sample order and schedule."""
         return self.evaluations[-1].samples
 
     @property
@@ -186,7 +186,8 @@ def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
     """Return the newest complete checkpoint below the folder of a run, None if there is none.
 
     Raises:
-        UserError: It belongs to another run spec or format version, or all checkpoints are damaged.
+        UserError: The newest complete checkpoint belongs to another run spec or format version, or
+            all checkpoints are damaged.
     """
     refused: list[str] = []
     for path in reversed(_found(folder)):
@@ -203,8 +204,8 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
     """Read and verify the checkpoint at `path`.
 
     Raises:
-        UserError: It belongs to another run spec or format version.
-        DamagedCheckpointError: It is incomplete.
+        UserError: The checkpoint belongs to another run spec or format version.
+        DamagedCheckpointError: The checkpoint is incomplete or corrupted.
     """
     source, name = f"{path}: the checkpoint", WEIGHTS_FILES[spec.framework]
     try:
@@ -256,7 +257,7 @@ def _found(folder: Path) -> list[Path]:
 
 
 def _remove_others(folder: Path, index: int) -> None:
-    """Delete all but the last KEPT checkpoints up to `index`, and later ones, which are damaged."""
+    """Delete all checkpoints but the last KEPT up to `index`; later ones are damaged."""
     kept = [path for path in _found(folder) if int(path.name) <= index][-KEPT:]
     for path in {*_found(folder), *folder.glob(".*.partial")}.difference(kept):
         shutil.rmtree(path, ignore_errors=True)

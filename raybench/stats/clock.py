@@ -58,7 +58,7 @@ class CpuUse(NamedTuple):
         return CpuUse(*map(sum, zip(self, other, strict=True)))
 
     def disturbed_s(self, seconds: float) -> float:
-        """Return how many seconds others took from an interval of `seconds` with this CPU usage.
+        """Return how many of `seconds` other processes took, given the CPU usage in that time.
 
         Threads of one process also delay each other, so delays are capped by the CPU time of other
         processes on the same cores, and divided by the mean number of threads that run or wait. The
@@ -93,7 +93,7 @@ def cpu_use() -> CpuUse:
     except OSError:
         return CpuUse(own)
     known = [one[1:9] for one in lines if one[0] in cores]
-    if len(known) < len(cores):  # LXC: the lines count from 0, the affinity is the host's
+    if len(known) < len(cores):  # LXC numbers its cores from 0, but the affinity is the host's
         return CpuUse(own)
     user, nice, system, _, _, irq, softirq, stolen = (
         sum(column) / os.sysconf("SC_CLK_TCK")
@@ -105,8 +105,8 @@ def cpu_use() -> CpuUse:
 
 @functools.cache
 def _quota() -> Path | None:
-    """Return the `cpu.stat` file of this process's cgroup with the throttled time; None without
-    one."""
+    """Return the `cpu.stat` file with the throttled time of this process's cgroup; None if there is
+    none."""
     own = Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
     files = (Path("/sys/fs/cgroup", folder, "cpu.stat") for folder in (own, "", "cpu"))
     return next(
@@ -124,7 +124,7 @@ def _refused_s() -> float:
     words = file.read_text().split()
     named = dict(zip(words[::2], words[1::2], strict=False))
     all_s = int(named.get("throttled_usec", 0)) / 1e6 + int(named.get("throttled_time", 0)) / 1e9
-    names = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # one file, or version 1's two
+    names = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # cgroup v2 has one file, v1 two
     files = [one for name in names if (one := file.with_name(name)).is_file()]
     quota = " ".join(one.read_text() for one in files).split()
     cores = os.cpu_count() or 1
@@ -153,8 +153,8 @@ class Ledger:
         Args:
             phase: First phase.
             clock: Returns the current time in seconds.
-            cpu: Returns the CPU usage. Called when `train` begins and ends, on the time of the
-                neighboring phases.
+            cpu: Returns the CPU usage. It is called when `train` begins and ends, and its time
+                counts for the neighboring phase.
             earlier: Seconds by phase up to the checkpoint from which the run resumes.
         """
         self._clock, self._cpu = clock, cpu

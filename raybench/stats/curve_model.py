@@ -1,10 +1,10 @@
 """Model of learning curves: predicted amount of training to the target, with its uncertainty.
 
 Each learning curve is reduced to one number, the *amount to the target*: training samples, or
-seconds if speed is not modeled separately. It is measured if the run reached the target; otherwise
-it is extrapolated from the shapes of the curves that reached the target. A Gaussian process over
-the search space combines these numbers. Differences between seeds are observation noise, so equal
-and neighboring configurations share information.
+seconds if speed is not modeled separately. The amount is measured if the run reached the target;
+otherwise it is extrapolated from the shapes of the curves that did. A Gaussian process over the
+search space combines the amounts. Differences between seeds are observation noise, so equal and
+neighboring configurations share information.
 
 Depends on NumPy and SciPy only, not on Optuna or Ray. `search/curve_search.py` uses this model to
 propose and stop the trials of a study, `search/sampling/curve_sampler.py` to propose and stop those
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 LEVELS = 96
 """Number of progress levels at which the shape of a curve is stored."""
 ABSENT = 3.0
-"""Distance along an axis between a configuration that has the key and one that does not."""
+"""Distance on a key's axis between a configuration that has the key and one that does not."""
 MOST_SHAPES = 40
 """Largest number of stored shapes; the latest are kept."""
 MORE_SHAPES = 8
@@ -86,15 +86,16 @@ class ModelSettings:
     most_misfit: float = 9.0
     """Largest squared standardized residual that one evaluation adds to the misfit of a shape."""
     failed: float = 2.0
-    """Smallest difference between the amount of a diverged run and the smallest known amount."""
+    """The amount of a diverged run is assumed to exceed the smallest known amount by at least this.
+    """
     missed: float = 2.0
-    """Smallest difference assumed between the final amount of a run that missed the target and the
-    amount that would reach it."""
+    """The amount to the target of a run that missed it is assumed to exceed the amount trained by
+    at least this."""
     missed_sd: float = 0.2
-    """Standard deviation of the amount to the target of such a run."""
+    """Standard deviation of the amount to the target of a run to which `missed` applies."""
     beyond: float = 0.8
-    """Number of standard deviations between the lower bound and the mean for a curve that is still
-    at its starting value: about the mean of a half-normal distribution."""
+    """For a curve still at its starting value, only a lower bound of the amount is known; the mean
+    is assumed this many standard deviations above it, as for a half-normal distribution."""
     floor: float = 0.14
     """Standard deviation added in quadrature when a run is compared with the best, or a shape with
     a curve."""
@@ -106,15 +107,15 @@ class ModelSettings:
     blur: float = 0.02
     """Uncertainty of a metric value, in units of progress (0 to 1)."""
     earliest: float = 0.4
-    """A curve is assumed to pass no value below that of its first evaluation before this fraction
-    of the amount at that evaluation."""
+    """Before this fraction of the amount at its first evaluation, a curve is assumed to make no
+    progress."""
 
 
 class Shapes:
-    """Shapes of the learning curves that reached the target: fraction of the amount to the target,
-    as a function of progress.
+    """Shapes of the learning curves that reached the target.
 
-    Progress is the fraction of the improvement from the baseline to the target, 0 to 1.
+    A shape is the fraction of the amount to the target that was needed for each progress; progress
+    is the improvement over the baseline divided by that at the target, 0 to 1.
 
     Args:
         baseline: Metric of a constant prediction.
@@ -136,8 +137,8 @@ class Shapes:
         share = np.array([a for a in curve.amounts if a < reached] + [reached]) / reached
         progress = self.progress(np.array([*curve.best[: len(share) - 1], self.target]))
         progress = np.maximum.accumulate(progress)
-        # Before the first evaluation the curve is assumed linear, but no value below that of the
-        # first evaluation is reached before `earliest` of its amount.
+        # Before the first evaluation the curve is assumed linear, but no progress is made before
+        # the fraction `earliest` of the amount at that evaluation.
         linear = self._levels / max(progress[0], 1e-9)
         first = share[0] * np.maximum(linear, self._settings.earliest)
         progress = progress + 1e-9 * np.arange(len(progress))  # np.interp needs increasing values
@@ -147,7 +148,7 @@ class Shapes:
         self.num_added += 1
 
     def progress(self, best: Array) -> Array:
-        """Return the progress to the target of metric values, 0 to 1, same shape."""
+        """Return the progress (0 to 1) of metric values, same shape."""
         length = max(abs(self.target - self.baseline), 1e-12)
         found: Array = np.clip((best - self.baseline) / length, 0.0, 1.0)
         return found
@@ -158,8 +159,8 @@ class Shapes:
 
         Each shape predicts the amount to the target after each evaluation. A shape that fits
         predicts the same amount every time, so shapes are weighted by the likelihood of the changes
-        of their prediction, modeled as a Brownian motion over the log amount. Shapes of the same
-        categories have a larger weight.
+        in their predictions, modeled as a Brownian motion over the log amount. Shapes of runs with
+        the same categories have a larger weight.
 
         Args:
             curve: A curve with at least one evaluation that has not reached the target.
@@ -241,7 +242,7 @@ class Surface:
         self._fitted = 0
 
     def fit(self, points: Array, values: Array, deviations: Array) -> None:
-        """Condition on observations.
+        """Condition the process on observations.
 
         Args:
             points: Configurations, shape [n, axes].
@@ -377,8 +378,8 @@ class Surface:
 class CurveModel:
     """Predicts the log amount to the target of every configuration from learning curves.
 
-    Until a run has reached the target, and always if there is none, amounts refer to an interim
-    target: the value that `settings.few` runs have passed.
+    Until a run has reached the target, and throughout if there is no target, amounts refer to an
+    interim target: the best value that `settings.few` runs have passed.
 
     Args:
         num_categories: Number of leading axes of a point that are categories.
@@ -418,7 +419,7 @@ class CurveModel:
         self._is_stale = True
 
     def begin(self, run: str, point: Array, *, extra_sd: float = 0.0) -> None:
-        """Add a run that starts; see `Curve` for the arguments."""
+        """Add a run that is about to start; see `Curve` for the arguments."""
         self.curves[run] = Curve(point, extra_sd=extra_sd)
 
     def observe(self, run: str, amount: float, best: float, reached: float | None = None) -> None:
@@ -431,7 +432,7 @@ class CurveModel:
             reached: Amount at which the run reached the target; None if it has not.
         """
         curve = self.curves[run]
-        if not curve.amounts or amount > curve.amounts[-1]:  # else it is a repeat
+        if not curve.amounts or amount > curve.amounts[-1]:  # else a repeated evaluation
             curve.amounts.append(amount)
             # A run that was restarted in other workers may report lower values than before.
             curve.best.append(max([best, *curve.best[-1:]]))
@@ -570,7 +571,7 @@ class CurveModel:
 
         Args:
             points: Configurations, shape [n, axes].
-            offsets: Added to their log amounts, such as the log seconds per sample, shape [n].
+            offsets: Added to the log amounts, such as log seconds per sample, shape [n].
             best: Log amount, offset included, to improve on.
             pending: Configurations of running trials without an evaluation, shape [m, axes]. They
                 are treated as observed at their predicted mean, so that other configurations are
@@ -599,9 +600,10 @@ class CurveModel:
             mean, covariance = self.surface.predict(curve.point[None, :])
             others, variance = float(mean[0]), float(covariance[0, 0])
         else:
-            # The variance includes the noise of this observation. Without it, more trials are
-            # stopped and less is found: after 20 best times 1.73 in place of 1.61 times the least
-            # expected time on flights, 1.79 in place of 1.47 on slowed texts (10 seeds each).
+            # The variance includes the noise of this observation. Without this noise, more trials
+            # are stopped and the results are worse: after 20 times the best time, the configuration
+            # found takes 1.73 instead of 1.61 times the best expected time on the dataset flights,
+            # and 1.79 instead of 1.47 times on slowed texts (10 seeds each).
             others, variance = self.surface.without(row)
         others += float(self._expected(curve.point[None, :])[0])
         own = 1 / deviation**2

@@ -32,12 +32,12 @@ Role = Literal["trial", "placement_check", "race", "confirm", "reference", "scal
 | role | run |
 |---|---|
 | trial | proposed by the search |
-| placement_check | a trial's configuration on another placement, until now only predicted |
+| placement_check | trial run again on other workers, predicted to be faster ("speed check") |
 | race | candidate with a new seed, in parallel with others, to find the winner |
 | confirm | winner with a new seed, alone on the machine, for the reported time |
 | reference | run of a default configuration that sets the target |
-| scaling | repeat of a cell of a scaling study |
-| pair | one side of a pair of `raybench compare` |
+| scaling | repeat of a configuration (cell) of a scaling study |
+| pair | one of the two runs of a pair of `raybench compare` |
 """
 PHASE_OF: dict[Role, Phase] = {
     "trial": "search",
@@ -116,9 +116,9 @@ class Evaluation:
     input_s: Measured | None = None
     """Seconds of `train_s` spent waiting for data so far, max over ranks."""
     evenness: Measured | None = None
-    """Load balance over these steps: seconds of the fastest worker divided by seconds of the
-    slowest, at most 1. Near 1 if workers exchange gradients, since they wait for each other. None
-    for one worker."""
+    """Load balance since the last evaluation: seconds of the fastest worker divided by seconds of
+    the slowest, at most 1. Near 1 if workers exchange gradients, since they wait for each other.
+    None for one worker."""
     memory_peak_bytes: Whole | None = None
     """Peak memory of a worker since the run began, max over ranks: allocated tensors on a GPU; on a
     CPU the whole process, including memory kept from earlier runs."""
@@ -194,7 +194,8 @@ class RunRecord:
     """Name of the run, unique in the study."""
     role: Role
     source: str | None
-    """Trial whose configuration this run repeats, or scaling-study cell that it belongs to."""
+    """Trial whose configuration this run repeats, or cell of a scaling study that this run repeats.
+    """
     state: State
     failure: Failure | None
     message: str | None
@@ -224,15 +225,15 @@ class RunRecord:
     workers_per_node: list[Whole] = field(default_factory=list)
     """Number of workers on each node, largest first; empty if unknown."""
     accelerators: list[str] = field(default_factory=list)
-    """Distinct GPU models of its workers; empty without GPUs."""
+    """Distinct GPU models of the workers; empty without GPUs."""
     waited_for: str | None = None
-    """Text that names the resources it was queued for; None if it did not wait."""
+    """Description of the resources that the run was queued for; None if it did not wait."""
     restarts: Whole = 0
-    """Number of times it was resumed or restarted after losing its workers."""
+    """Number of times the run was resumed or restarted after losing its workers."""
     restart_reason: str | None = None
-    """Reason of the last loss of workers, one line."""
+    """Why workers were last lost, in one line."""
     code: str | None = None
-    """Version of the user's code that it ran (`models.code`); None if unknown."""
+    """Version of the user's code that ran (`models.code`); None if unknown."""
 
     @property
     def disturbed_s(self) -> float:
@@ -241,7 +242,8 @@ class RunRecord:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other processes took too much of its training seconds: see DISTURBED_SHARE."""
+        """Whether other processes took more than DISTURBED_SHARE of the run's training seconds, and
+        more than DISTURBED_S."""
         return self.disturbed_s > max(DISTURBED_SHARE * self.ledger["train"], DISTURBED_S)
 
     def counts_for(self, purpose: Purpose) -> bool:
@@ -254,15 +256,15 @@ class RunRecord:
                 trials stopped early count too.
 
         Returns:
-            False if its stop reason is excluded for the purpose (`CUT_SHORT`), and after a machine
-            fault. A failure of the configuration itself (out of memory, NaN, an error) always
-            counts.
+            False after a machine fault, and if the purpose excludes the run's stop reason
+            (`CUT_SHORT`). A failure of the configuration itself (out of memory, NaN, an error)
+            always counts.
         """
         return self.failure not in MACHINE_FAULTS and self.stop not in CUT_SHORT[purpose]
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes of its workers; 0 if unknown."""
+        """Number of nodes on which the workers ran; 0 if unknown."""
         return len(self.workers_per_node)
 
     @property
@@ -273,7 +275,7 @@ class RunRecord:
 
     @property
     def phase(self) -> Phase:
-        """Phase of the study."""
+        """Phase of the study to which the run belongs."""
         return PHASE_OF[self.role]
 
     def line(self) -> dict[str, Any]:
@@ -285,7 +287,7 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """State of a run as known to the driver; once `is_over`, its record is built from it."""
+    """State of a run as known to the driver; at the end, the run's record is built from it."""
 
     evaluation: Evaluation | None = None
     """Latest evaluation; None before the first."""
@@ -296,14 +298,14 @@ class RunOutcome:
     baseline_value: float | None = None
     """Baseline value to use if the objective has none: 1 / number of classes; None if unknown."""
     saved: int | None = None
-    """Index of the evaluation that follows its newest checkpoint; None without a checkpoint."""
+    """Index of the evaluation after the newest checkpoint; None without a checkpoint."""
     refused: str | None = None
     """Why the run restarted from scratch instead of resuming from its checkpoint."""
     notes: tuple[str, ...] = ()
     """Messages for the user about the model or the end of the run; not failures."""
     mistake: ErrorCode | None = None
     """Error code if a user mistake in the model or its settings kept the run from starting."""
-    # The following fields are in the record under the same names.
+    # The following fields have the same names in `RunRecord`.
     failure: Failure | None = None
     message: str | None = None
     ledger: dict[str, float] = field(default_factory=dict)

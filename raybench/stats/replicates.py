@@ -17,14 +17,14 @@ PRIOR_SIGMA = 0.3
 """Prior standard deviation of log seconds to target across seeds. Measured: 0.315 pooled over the
 34 configurations of `benchmarks/results/search_real.json`, 0.12 to 0.54 for single ones."""
 PRIOR_FREEDOM = 3.0
-"""Degrees of freedom of that prior: its 90 % range of sigma is 0.19 to 0.88, about as observed. Ten
-repeated runs outweigh it."""
+"""Degrees of freedom of the prior of PRIOR_SIGMA: its 90 % range of sigma is 0.19 to 0.88, about as
+observed. Ten repeated runs outweigh the prior."""
 OWN_FREEDOM = 8.0
 """Maximum degrees of freedom of the pooled noise when it is combined with a configuration's own
-runs, because sigma differs between configurations (0.12 to 0.54 in that file, the spread that 8
+runs, because sigma differs between configurations (0.12 to 0.54 in the same file, the spread that 8
 degrees of freedom imply)."""
 WIDER_FREEDOM = 1.0
-"""The same maximum for a configuration that scatters significantly more than the pooled noise."""
+"""OWN_FREEDOM for a configuration that scatters significantly more than the pooled noise."""
 UPPER_QUANTILE = 0.95
 """Probability below the upper end of a two-sided 90 % interval."""
 APART = 0.975
@@ -87,7 +87,7 @@ def expected_running_time(repeats: Sequence[Replicate]) -> float:
 
 
 def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> Noise:
-    """Return the noise pooled over all configurations with at least two hits.
+    """Return the noise pooled over all configurations in which two or more runs hit the target.
 
     Log seconds include the prior PRIOR_SIGMA; metric values have no prior, since their units
     differ.
@@ -156,9 +156,9 @@ def upper_score(repeats: Sequence[Replicate], noise: Noise) -> float:
 def ranked(groups: Mapping[str, Sequence[Replicate]], noise: Noise) -> list[str]:
     """Return the configurations sorted by upper confidence bound of their score.
 
-    So one lucky run does not outrank five good ones; with equal numbers of runs this is the order
-    of the scores. With `best_at_budget`, the fraction of failed runs is compared first. The sort is
-    stable.
+    The bound keeps one lucky run from outranking five good ones; with equal numbers of runs, the
+    order is that of the scores. With `best_at_budget`, the fraction of failed runs is compared
+    first. The sort is stable.
     """
 
     def standing(name: str) -> tuple[float, float, float]:
@@ -306,7 +306,7 @@ def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
 
 
 def _without(own: Sequence[float], noise: Noise) -> Noise:
-    """Return the pooled noise without the measures of one configuration."""
+    """Return the pooled noise without one configuration's runs, whose measures are `own`."""
     freedom = noise.freedom - max(len(own) - 1, 0)
     if not freedom > 0:
         return Noise(math.inf, 0.0, noise.is_timed)
@@ -316,7 +316,7 @@ def _without(own: Sequence[float], noise: Noise) -> Noise:
 
 @cache
 def _most_ratio(own: int, freedom: float) -> float:
-    """Return the 95 % quantile of the F distribution."""
+    """Return the 95 % quantile of the F distribution with (own, freedom) degrees of freedom."""
     from scipy.special import fdtri
 
     return float(fdtri(own, freedom, UPPER_QUANTILE))

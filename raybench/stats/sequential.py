@@ -74,7 +74,7 @@ def compare(
 def outcome_of(
     differences: Sequence[float], *, smallest: float = 0.0, errors: float = ALPHA
 ) -> PairOutcome:
-    """Return only the outcome; `differences` must not contain NaN."""
+    """Return only the outcome of `compare`; `differences` must not contain NaN."""
     enough, turned = math.log(1.0 / errors), [-one for one in differences]
     if (
         smallest > 0.0

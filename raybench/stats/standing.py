@@ -1,9 +1,9 @@
-"""Comparison of configurations by their recorded runs, and the choice of configurations to repeat.
+"""Compare configurations by their recorded runs, and choose which configurations to run again.
 
-A run that reaches the target is noticed only at the next evaluation, on average half an interval
-late: by 6, 16, 24 and 34 % of the time to target for evaluation intervals of 0.1, 0.3, 0.5 and 0.8
-of it. Linear interpolation between the evaluations before and after keeps the error below 4 %; for
-short intervals it would only add the noise of the two values.
+That a run has reached the target is seen only at the next evaluation, on average half an interval
+late: by 6, 16, 24 and 34 % of the time to target if the evaluation interval is 0.1, 0.3, 0.5 and
+0.8 of that time. Linear interpolation between the evaluations before and after keeps the error
+below 4 %; for short intervals it would only add the noise of the two values.
 """
 
 import math
@@ -90,10 +90,10 @@ def replicate_of(
 ) -> Replicate:
     """Return a run record as a `Replicate`; for the arguments see `interpolated_time`.
 
-    A run that reached the target counts its training seconds to the target. A miss counts all its
-    training seconds (a crash also the time since its last evaluation) plus setup and compilation,
-    which the next run would repeat, so an immediate divergence is not free. With `best_at_budget`,
-    `seconds` holds the best metric value, negated if larger is better.
+    For a run that reached the target, `seconds` are its training seconds to the target. For a miss,
+    they are all its training seconds (after a crash, also the time since the last evaluation) plus
+    setup and compilation, which the next run would repeat, so that an immediate divergence is not
+    free. With `best_at_budget`, `seconds` is the best metric value, negated if larger is better.
     """
     is_failed = record.failure is not None
     if record.spec.objective.kind == TIME:
@@ -120,15 +120,16 @@ def held_per_trained(runs: Iterable[RunRecord]) -> float:
 
 
 def cost_per_s(price: float | None, num_workers: int, runs: Sequence[RunRecord]) -> float:
-    """Return the cost of one training second: the number of workers; if there is a price, times the
-    ratio of billed to training seconds of `runs`."""
+    """Return the cost of one second of training: the number of workers, multiplied by the ratio of
+    billed to training seconds of `runs` if there is a price."""
     return num_workers * (1.0 if price is None else held_per_trained(runs))
 
 
 def first_trial(runs: Iterable[RunRecord]) -> str | None:
-    """Return the name of a study's first trial, whose run had a cold start and is not compared.
+    """Return the name of a study's first trial, which had a cold start and is not compared.
 
-    The lowest-numbered trial, or a reference run with the role `trial`; None without trials.
+    This is a reference run with the role `trial` if there is one, else the trial with the lowest
+    number; None without trials.
     """
     names = (one.trial for one in runs if one.role == "trial")
     return min(names, key=lambda name: (name.isdigit(), len(name), name), default=None)
@@ -136,22 +137,22 @@ def first_trial(runs: Iterable[RunRecord]) -> str | None:
 
 Axis = Literal["seconds", "worker_seconds"]
 Stages = tuple[tuple[int, int], ...]
-"""A pair (number of candidates, new runs per candidate) per stage."""
+"""For each stage of a race: (number of candidates, new runs per candidate)."""
 MOST = 200
 """Maximum number of new runs in a race."""
 REVERSAL = 1.0
-"""Standard errors by which another configuration must lead to overrule the winner of the race."""
+"""Number of standard errors by which a configuration must lead to overrule the race's winner."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration of the race."""
+    """A configuration in the race."""
 
     name: str
     own: Replicate | None
-    """Its run in the search; None if excluded (cold start)."""
+    """Its run in the search; None if excluded (cold start, or stopped early)."""
     cost: float
-    """Cost of a second of training: see `cost_per_s`."""
+    """Cost of a second of training, as returned by `cost_per_s`."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +198,8 @@ class ConfigurationRuns:
     """Solo runs (nothing else on the machine), which may overrule the race: see `best_first`."""
 
     def runs(self, rounds: int | None = None, *, with_alone: bool = False) -> list[Replicate]:
-        """Return the search run, the race runs of the first `rounds` rounds (None: all), and with
-        `with_alone` the solo runs."""
+        """Return the run of the search, the race runs of the first `rounds` rounds (None: all), and
+        with `with_alone` the solo runs."""
         found = [] if self.own is None else [self.own]
         found += [self.rounds[at] for at in sorted(self.rounds) if rounds is None or at < rounds]
         return [*found, *self.alone] if with_alone else found
@@ -252,8 +253,8 @@ def best_first(
 
 
 TESTED_ROUNDS = 4
-"""Rounds covered by the single test after the race, which spends half of the error rate; `--more`
-spends the other half on a sequential test."""
+"""Number of rounds that the test after the race uses. This test spends half of the error rate; the
+sequential test of `--more` spends the other half."""
 MORE_ALPHA = 0.025
 """One-sided error rate of the sequential test."""
 SMALLEST = 0.05
@@ -283,7 +284,7 @@ def ties_of(
     """Return the configurations that are statistically tied with the best of `groups`.
 
     Configurations in `once`, which ran only in the search, are listed separately: they are
-    selection-biased. A configuration without counted runs stays undecided.
+    selection-biased. A configuration none of whose runs count stays undecided.
     """
     order, is_overruled = best_first(groups, is_timed=is_timed)
     if not order:
@@ -332,7 +333,7 @@ def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
 
 
 def next_to_run(groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True) -> list[str]:
-    """Return, of the best and the undecided configurations, those with the fewest new runs, best
+    """Return those of the best and the undecided configurations that have the fewest new runs, best
     first; [] if nothing is undecided."""
     ties = ties_of(groups, is_timed=is_timed)
     if not ties.undecided:
@@ -356,7 +357,7 @@ def more(
     Args:
         candidates: The candidates.
         learned: New runs so far, in seconds.
-        number: Maximum number of runs to return; one per candidate with the fewest runs.
+        number: Largest number of runs to return; each candidate with the fewest runs gets one.
         axis: Seconds or worker-seconds.
         is_timed: True to compare seconds, False to compare metric values.
         alone: Solo runs by candidate, in seconds.

@@ -1,1 +1,1 @@
-"""Proposals of configurations and results for Optuna: the only package that imports optuna."""
+"""Propose configurations and report results by Optuna; the only package that imports optuna."""

@@ -1,13 +1,13 @@
-"""Sampler and pruner by the curve model (`stats/curve_model.py`), for any Optuna study.
+"""Sampler and pruner for any Optuna study, based on the curve model (`stats/curve_model.py`).
 
     sampler = CurveSampler(target=0.95, seed=0)
     study = optuna.create_study(
         direction="maximize", sampler=sampler, pruner=CurvePruner(sampler)
     )
 
-Objectives report their metric by samples or seconds of training, `trial.report(value, step)`, and
-prune where `trial.should_prune()`. raybench's own search uses the model without these
-(`curve_search.py`), as it knows how fast each configuration runs.
+The objective function calls `trial.report(metric, step)`, where the step is the number of samples
+or seconds trained so far, and raises `TrialPruned` if `trial.should_prune()`. raybench's own search
+does not use these classes (`curve_search.py`), since it knows how fast each configuration runs.
 """
 
 import math
@@ -35,16 +35,16 @@ Distributions = dict[str, BaseDistribution]
 
 
 class CurveSampler(BaseSampler):
-    """Proposes configurations expected to reach the target with the least training, given all
-    reported curves.
+    """Proposes configurations expected to reach the target with the least training, given the
+    learning curves reported so far.
 
     The first trials, and parameters that not all trials have, are drawn at random.
 
     Args:
-        target: Value of the metric to reach; None: the best values so far serve as the target.
-        baseline: Metric of a constant prediction; None: the worst first report.
+        target: Value of the metric to reach; None: a value that the best trials have reached.
+        baseline: Metric of a constant prediction; None: the worst first report of a trial.
         seed: Seed of the random draws.
-        policy: Constants of the search.
+        policy: Constants of the curve model and the proposals.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class CurveSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: Distributions
     ) -> dict[str, Any]:
-        """Return the next values of the parameters; none among the first trials, or before
-        anything was reported."""
+        """Return values for the parameters of `search_space`; {} for the first trials, or if
+        nothing has been reported yet."""
         trials = study.get_trials(deepcopy=False)
         num_before = sum(one.number < trial.number for one in trials)
         if not search_space or num_before < self._policy.num_first:
@@ -110,16 +110,16 @@ class CurveSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a value of a parameter at random."""
+        """Return a random value for a parameter."""
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
-        """Draw other numbers than a copy of this sampler in another process."""
+        """Reseed, so that copies of this sampler in several processes draw different numbers."""
         self._rng = np.random.default_rng()
         self._random.reseed_rng()
 
     def model_of(self, study: Study, search_space: Distributions) -> tuple[CurveModel, Axes]:
-        """Return the model of everything that the trials of a study reported, and its axes."""
+        """Return the curve model fitted to the reports of all trials of a study, and its axes."""
         sign = -1.0 if study.direction == StudyDirection.MINIMIZE else 1.0
         axes = Axes(space_of(search_space), {})
         model = CurveModel(
@@ -148,18 +148,18 @@ class CurveSampler(BaseSampler):
 
 
 class CurvePruner(BasePruner):
-    """Stops trials that should come to the target later than the best by more than their error.
+    """Stops trials predicted to reach the target later than the best, by more than the error.
 
     Args:
-        sampler: The study's sampler, whose model it asks.
-        min_trials: Trials that have reported, before which none is stopped.
+        sampler: Sampler of the same study; its model predicts.
+        min_trials: No trial is stopped before this number of other trials have reported.
     """
 
     def __init__(self, sampler: CurveSampler, *, min_trials: int = 4) -> None:
         self._sampler, self._min_trials = sampler, min_trials
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Return whether a trial should stop after what it has reported."""
+        """Return whether a trial should stop, given what it has reported so far."""
         space = {name: one for name, one in trial.distributions.items() if not one.single()}
         model, _ = self._sampler.model_of(study, space)
         run = str(trial.number)
@@ -178,7 +178,7 @@ class CurvePruner(BasePruner):
 
 
 def space_of(distributions: Distributions) -> Space:
-    """Return Optuna's distributions as a search space; steps are left out."""
+    """Return Optuna's distributions as a search space; their steps are ignored."""
     found: Space = {}
     for name, one in distributions.items():
         if isinstance(one, CategoricalDistribution):
@@ -190,7 +190,7 @@ def space_of(distributions: Distributions) -> Space:
 
 
 def _on_step(distribution: BaseDistribution, value: Any) -> Any:
-    """Return the nearest value of a parameter that its distribution allows."""
+    """Return the value nearest to `value` that the distribution's step allows."""
     if (
         isinstance(distribution, CategoricalDistribution)
         or (step := getattr(distribution, "step", None)) is None

@@ -1,9 +1,9 @@
 """First configurations of a search: the usual learning rate of each optimizer, and grids.
 
-A grid runs every combination of lists once. The time cutoff (`curve_search`) ends a trial once it
-can no longer win, and one trial stands for all placements of its global batch (`factorisation`).
-Nothing else stops a grid's trials, so a grid finds the best configuration exactly if training and
-times are reproducible.
+A grid runs every combination of the listed values once. Its trials are stopped only by the time
+cutoff (`curve_search`), once they can no longer win, and one trial stands for all placements of its
+global batch (`factorisation`). So if training and times are reproducible, a grid finds the best
+configuration exactly.
 """
 
 import math
@@ -38,7 +38,7 @@ BASE_RATES: Mapping[str, float] = MappingProxyType(
         "sgd": 0.03,
         "lars": 0.5,
         "adamw": 1e-3,
-        # That of AdamW: updates are scaled to be as large (Liu et al. 2025, arXiv 2502.16982).
+        # As for AdamW: updates are scaled to the same size (Liu et al. 2025, arXiv 2502.16982).
         "muon": 1e-3,
     }
 )
@@ -46,17 +46,17 @@ LINEAR = ("sgd", "lars")
 """Optimizers with linear learning rate scaling (Goyal 2017, arXiv 1706.02677); the others scale
 with the square root of the batch (You 2020, arXiv 1904.00962)."""
 HASTE = 3.0
-"""Factor on the usual rates if the objective is time to target. Usual rates suit the final
+"""Factor on the usual rates if the objective is time to target. Usual rates give the best final
 accuracy; a target is reached fastest with the largest stable rates, up to ten times as large."""
 BASE_BATCH = 64
-"""Global batch of `BASE_RATES`."""
+"""Global batch for which `BASE_RATES` holds."""
 
 
 def usual_values(
     study: StudySpec, space: Space, *, given: Mapping[str, Any] | None = None, factor: float = 1.0
 ) -> dict[str, Any]:
-    """Return a typical configuration of a space: the usual learning rate, and the first value of
-    every other list; `given` values are kept."""
+    """Return a typical configuration of a space: the values `given`, the usual learning rate for
+    the first optimizer, and the first value of the other keys."""
     named = dict(given or {})
     rest = {key: one for key, one in space.items() if key not in named}
     fixed = flat(study.fixed) | named
@@ -77,7 +77,7 @@ def middle_of(dimension: Simple) -> float:
 
 
 def rate_factor(study: StudySpec) -> float:
-    """Return the factor on the usual rates for the objective of a study."""
+    """Return the factor by which a study's objective raises the usual learning rates."""
     return HASTE if study.objective.kind == TIME else 1.0
 
 
@@ -88,7 +88,7 @@ def default_rate(optimizer: str, global_batch: int) -> float:
 
 
 def batch_power(optimizer: str) -> float:
-    """Return the exponent of the global batch in an optimizer's scaling rule; 1 if the rule is
+    """Return the exponent with which an optimizer's learning rate grows with the global batch; 1 if
     unknown."""
     return 0.5 if optimizer in BASE_RATES and optimizer not in LINEAR else 1.0
 
@@ -96,8 +96,8 @@ def batch_power(optimizer: str) -> float:
 def initial_configurations(
     space: Space, fixed: dict[str, Any], *, factor: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Return initial configurations (Optuna: enqueued trials): each optimizer at two batch sizes,
-    small batches first.
+    """Return configurations to begin with: each optimizer at its usual learning rate and at two
+    batch sizes, small batches first.
 
     Args:
         space: The sampled space; with GLOBAL_BATCH if it is factorized.
@@ -105,9 +105,9 @@ def initial_configurations(
         factor: Factor on the usual learning rates.
 
     Returns:
-        Values of optimizer, batch, learning rate and the keys these depend on; other keys are left
-        to the sampler. Empty if the learning rate is not searched. Optimizers of a library have no
-        usual rate and are left out.
+        Values of optimizer, batch, learning rate and the keys that these depend on; the sampler
+        chooses other keys. Empty if the learning rate is not searched. A library's optimizers have
+        no usual rate and are left out.
     """
     if "learning_rate" not in space:
         return []
@@ -133,7 +133,8 @@ def initial_configurations(
 def _conditions(
     space: Space, fixed: dict[str, Any], values: dict[str, Any], number: int
 ) -> dict[str, Any]:
-    """Return values of the other searched keys that the range of the learning rate depends on."""
+    """Return values of the further keys on which the range of the learning rate depends; `number`
+    makes different optimizers use different values."""
     dimension = space["learning_rate"]
     if not isinstance(dimension, Cases):
         return {}
@@ -148,7 +149,7 @@ def _conditions(
 
 
 def _two_of(space: Space, fixed: dict[str, Any], key: str) -> list[int]:
-    """Return the values at one third and two thirds of a dimension."""
+    """Return the values at one third and at two thirds of the dimension of a key."""
     values = values_of(key, space, fixed)
     if isinstance(space.get(key), Range):
         low, high = values
@@ -165,7 +166,8 @@ def _nearest(dimension: Simple, rate: float) -> float:
 
 
 NEARNESS = 3.0
-"""Learning rates within this factor of the usual one run first in a grid, then its square, ..."""
+"""A grid first runs learning rates within this factor of the usual one, then those within the
+square of the factor, and so on."""
 
 
 MOST_LISTED = 200_000
@@ -198,11 +200,11 @@ def check_grid(study: StudySpec, space: Space) -> None:
 
 
 def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list[dict[str, Any]]:
-    """Return every combination of lists, in the order in which they run.
+    """Return every combination of the listed values, in the order in which they run.
 
-    Combinations with few workers come first, then learning rates near the usual ones (with
-    `search.priors`), otherwise in random order: a good time found early by cheap trials cuts off
-    the expensive ones sooner.
+    Combinations are sorted by number of workers, then (with `search.priors`) by distance from the
+    usual learning rate; the rest is random. If cheap trials find a good time early, expensive ones
+    are stopped sooner.
 
     Args:
         study: The study.
@@ -232,9 +234,9 @@ def num_trials(
 
     Args:
         study: The study.
-        space: Its search space.
-        factors: The factorized space, if it is.
-        outside: Number of configurations of `search.first` outside of the space.
+        space: Search space of the study.
+        factors: The factorized space; None if the space is sampled as a whole.
+        outside: Number of configurations of `search.first` outside the space.
     """
     asked, is_grid = study.search.trials, study.search.sampler == "grid"
     if factors is not None and not is_grid:
@@ -247,7 +249,7 @@ def num_trials(
 
 
 def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | None) -> int:
-    """Return the smallest number of workers of a combination."""
+    """Return the smallest number of workers on which a combination can run."""
     known = known_values(study.fixed, values)
     if factors is None:
         return int(known["num_workers"])

@@ -1,9 +1,9 @@
-"""`--seed-from`: earlier results of the same task, as data of a search.
+"""`--seed-from`: start a search with earlier results of the same task.
 
-The source is an earlier study, a training, a CSV or an Optuna study. Its runs are added to the
-study of Optuna's samplers; runs with a learning curve are also added to the curve model, with wider
-noise. They are not trials of the new study, do not appear in its tables, and their times stop no
-trial.
+The source is a results folder of `raybench tune` or `raybench train`, a CSV or an Optuna study. Its
+runs are added to the study of Optuna's samplers; runs with a learning curve are also added to the
+curve model, with more noise. They are not trials of the new study: they do not appear in its
+tables, and no trial is stopped by their times.
 """
 
 import math
@@ -53,39 +53,40 @@ DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
 """Matches the URL of an Optuna storage."""
 TABLES = (".csv", ".tsv")
 OPTION = "--seed-from "
-"""Beginning of messages about a source."""
+"""Beginning of error messages about the source."""
 SQLITE = b"SQLite format 3"
 OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
-"""Files that may be named in place of their results folder."""
+"""Files that the user may name instead of the results folder that holds them."""
 SAME = ("workload", "dataset", "objective")
 """Settings that must be equal for scores to be comparable."""
 USEFUL = (None, "oom", "nan")
-"""Failures that are evidence about the configuration of a run; None: no failure."""
+"""Values of `failure` of the runs to learn from: none, or one due to the configuration."""
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A configuration that was measured before, and its result."""
+    """A configuration that was measured earlier, and its result."""
 
     settings: Mapping[str, Any]
-    """Values by run spec key; nested settings (`model.x`) are keys of their own."""
+    """Values by run-spec key; nested settings have dotted keys (`model.x`)."""
     named: Collection[str]
     """Keys that were set explicitly."""
     time_to_target_s: float | None = None
-    """Training seconds to the target of the study, on the fastest known placement; None if the
-    target was missed or the time is unknown."""
+    """Training seconds to the target, on the fastest known placement; None if the target was missed
+    or the time is unknown."""
     best_value: float | None = None
-    """Best value of the metric of the study."""
+    """Best value of the metric of the new study; None if unknown."""
     record: RunRecord | None = None
-    """Its record, judged by the objective of the study; None if the source is not raybench's."""
+    """Record of the run, judged by the objective of the new study; None if another tool ran it."""
     curve: Sequence[Evaluation] = ()
-    """Its evaluations; empty if unknown."""
+    """Evaluations of the run; empty if unknown."""
     is_of_other_clock: bool = False
-    """Whether its seconds only order the first trials (`raybench import`)."""
+    """Whether another tool measured the seconds (`raybench import`); if so, they only decide the
+    order of the first trials."""
 
     def score(self, objective: Objective) -> float | None:
-        """Return the score that a search minimizes; None if it has neither seconds nor a value, or
-        reached the target after an unknown time."""
+        """Return the score that a search minimizes; None if neither seconds nor a metric value is
+        known, or if the target was reached after an unknown time."""
         value, target = self.best_value, objective.target
         if objective.kind == BUDGET and value is None:
             return None
@@ -101,14 +102,14 @@ class EarlierRun:
         )
 
     def params(self, study: StudySpec, space: Space) -> dict[str, Any] | None:
-        """Return the sampler parameters of the configuration; None if it is outside of the space.
+        """Return the Optuna parameters of the configuration; None if it lies outside the space.
 
-        A key that was not set explicitly has its default. If the default is unknown (`model.x`) or
-        outside of the space, the key has no parameter.
+        A key that was not set has its default value. If the default is unknown (`model.x`) or
+        outside the space, the key has no parameter.
 
         Args:
             study: The new study.
-            space: Its sampled space.
+            space: Sampled space of the new study.
         """
         if self.record is not None and (found := params_of(self.record.spec, study, space)):
             return found
@@ -145,15 +146,15 @@ class EarlierRun:
 
 @dataclass(frozen=True)
 class Earlier:
-    """Earlier results of one source."""
+    """Earlier results from the source of `--seed-from`."""
 
     place: str
     """Path or URL given by the user."""
     runs: Sequence[EarlierRun]
     words: str = ""
-    """Description of how the source was interpreted."""
+    """How the source was interpreted, for a message; may be empty."""
     study: Study | None = None
-    """The earlier search; None if the source is not a search."""
+    """The earlier study; None if the source is no search of raybench."""
 
 
 def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = None) -> Earlier:
@@ -162,10 +163,10 @@ def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = Non
     Args:
         folder: Results folder or URL, CSV file, or Optuna storage.
         study: The new study.
-        space: Its search space.
+        space: Search space of the new study.
 
     Raises:
-        UserError: The source cannot be read, or is of another task.
+        UserError: The source cannot be read, or belongs to another task.
     """
     if study.search.sampler in (*PARETO_SAMPLERS, "grid"):
         raise UserError(
@@ -197,7 +198,7 @@ def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = Non
 
 
 def _from_search(earlier: Study, study: StudySpec) -> Earlier:
-    """Return the trials of a search; UserError if it is of another task."""
+    """Return the trials of an earlier search; UserError if it belongs to another task."""
     study = settings_of(Earlier(earlier.place, (), study=earlier), study)[0]
     before, now = comparable(earlier.study["study"], earlier.folder / STUDY_FILE, study)
     for key in SAME:
@@ -225,7 +226,7 @@ def _from_search(earlier: Study, study: StudySpec) -> Earlier:
 
 
 def _fastest_s(earlier: Study) -> dict[str, float]:
-    """Return the seconds to target of every trial on its fastest known placement."""
+    """Return the seconds to target by trial, on its fastest placement (measured or predicted)."""
     times: dict[str, float] = {}
     for table in (earlier.trials, earlier.predictions):
         for trial, seconds in zip(table["trial"], table["time_to_target_s"], strict=True):
@@ -235,7 +236,7 @@ def _fastest_s(earlier: Study) -> dict[str, float]:
 
 
 def _from_training(earlier: Study, study: StudySpec) -> Earlier:
-    """Return the runs of a `raybench train` folder; UserError if they are of another task."""
+    """Return the runs of a `raybench train` folder; UserError if they belong to another task."""
     runs, objective = [], study.objective
     for name, run in earlier.runs.items():
         for key, own, asked in (
@@ -250,7 +251,8 @@ def _from_training(earlier: Study, study: StudySpec) -> Earlier:
         curve = earlier.evaluations.get(name, ())
         record = rejudged(run, curve, objective)
         if objective.kind == TIME and record.time_to_target_s is None:
-            # It may have ended sooner than a trial here would: no miss, but an unfinished curve.
+            # The run may have been shorter than a trial here, so it counts as unfinished, not as
+            # a miss.
             record = replace(record, state="stopped")
         runs.append(
             EarlierRun(
@@ -272,13 +274,13 @@ def rejudged(
     *,
     baseline_value: float | None = None,
 ) -> RunRecord:
-    """Return the record that a run would have as a trial with another objective.
+    """Return the record that a run would have as a trial of a study with another objective.
 
     Args:
         record: Record of the run.
-        curve: Its evaluations.
-        objective: The objective.
-        baseline_value: Metric of a constant prediction, if known.
+        curve: Evaluations of the run.
+        objective: Objective of the study.
+        baseline_value: Metric of a constant prediction; None if unknown.
     """
     rule = StopRule(
         objective,
@@ -315,8 +317,8 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
     """Take the `auto` settings of a study from an earlier search, so that scores are comparable.
 
     Returns:
-        The study, and a sentence for each setting taken over. A study whose settings are set stays
-        unchanged.
+        The study, and a sentence about each setting taken over. A study without open `auto`
+        settings stays unchanged.
 
     Raises:
         UserError: The earlier search has no such settings.
@@ -327,7 +329,7 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
     before = validate(StudySpec, there.study["study"], f"{there.folder / STUDY_FILE}: study")
     has_eval_interval = EVAL_INTERVAL in before.fixed
     if study.auto == [EVAL_INTERVAL] and not has_eval_interval:
-        return study, []  # the reference sets it
+        return study, []  # a reference run will set the interval
     if before.needs_reference or (EVAL_INTERVAL in study.auto and not has_eval_interval):
         unset = before.auto[0] if before.needs_reference else EVAL_INTERVAL
         raise UserError(
@@ -345,7 +347,8 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
 
 
 def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
-    """Return the keys of an earlier objective that were set by reference runs."""
+    """Return the keys to take from an earlier objective: those that this study leaves `auto`, and
+    those set together with an automatic target."""
     keys = [str(key) for key in study.auto if key != EVAL_INTERVAL]
     if "target" in keys:
         keys += ["kind", "max_train_seconds", *(["hold"] if objective["kind"] == BUDGET else [])]
@@ -359,14 +362,15 @@ def settings_of_spec(spec: RunSpec) -> dict[str, Any]:
 
 
 def _not_default(spec: RunSpec) -> set[str]:
-    """Return the keys of a run spec that differ from their default."""
+    """Return the keys of a run spec whose value is not the default, or whose default is unknown."""
     default = RunSpec()
     found = settings_of_spec(spec).items()
     return {key for key, value in found if is_open(key) or value != value_of(default, key)}
 
 
 def _from_table(table: ForeignTable, study: StudySpec, space: Space) -> Earlier:
-    """Return the rows of a CSV with columns for settings, `time_to_target_s` and the metric."""
+    """Return the rows of a CSV as runs; it has columns for settings, and for `time_to_target_s` or
+    the metric."""
     columns = table.columns
     keys = {one: key for one in columns if (key := _key_of(one, space)) is not None}
     if not keys:
@@ -392,7 +396,8 @@ def _from_table(table: ForeignTable, study: StudySpec, space: Space) -> Earlier:
 
 
 def _from_optuna(table: ForeignTable, study: StudySpec, space: Space) -> Earlier:
-    """Return the complete trials of an Optuna study; UserError if its values are others."""
+    """Return the complete trials of an Optuna study; UserError if their values are neither the
+    metric of the new study nor seconds."""
     objective = study.objective
     metric = objective.judged_by
     is_value = table.direction == metric.direction
@@ -416,8 +421,8 @@ def _from_optuna(table: ForeignTable, study: StudySpec, space: Space) -> Earlier
 def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
     """Return the runs of `raybench import`; UserError if they have another metric or target.
 
-    Their seconds come from another clock, so they only order the first trials and are not given to
-    any sampler.
+    Another tool measured their seconds, so these only decide the order of the first trials and are
+    not reported to any sampler.
     """
     then, now = earlier.objective, study.objective
     asked = [("metric", then.judged_by.name, now.judged_by.name)]
@@ -443,11 +448,11 @@ def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
 
 
 def read_optuna(place: str, asked: str = "") -> ForeignTable:
-    """Read the complete trials of an Optuna study: parameters, user attributes, and the value.
+    """Read the complete trials of an Optuna study: parameters, user attributes and values.
 
     Args:
         place: Journal file, SQLite file or database URL; with `#NAME` if it has several studies.
-        asked: Option that names it, for messages.
+        asked: Beginning of error messages: the option that named the place.
 
     Raises:
         UserError: The storage cannot be read, or its trials have several values.
@@ -510,7 +515,7 @@ _NO_SETTINGS = {key for key in NOT_SEARCHED if key not in OPEN}
 
 
 def _key_of(name: str, space: Space) -> str | None:
-    """Return the run spec key of a column or parameter name; None if there is none."""
+    """Return the run-spec key that a column or parameter name means; None if it means none."""
     name = OTHER_KEYS.get(name, name)
     if name in space or (is_key(name) and name.partition(".")[0] not in _NO_SETTINGS):
         return name
@@ -519,7 +524,7 @@ def _key_of(name: str, space: Space) -> str | None:
 
 
 def _as_in(key: str, value: Any, possible: Sequence[Any]) -> Any:
-    """Return a table's value with the type it has in the space (`1` for 1.0)."""
+    """Return a value of a table with the type that the space has for it (1 for 1.0 or "1")."""
     if not is_open(key) or is_one_of(key, value, possible):
         return value
     return next((one for one in possible if one == value or str(one) == str(value)), value)

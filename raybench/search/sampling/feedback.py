@@ -1,11 +1,11 @@
-"""Results of trials in Optuna's terms, and configurations known to be infeasible.
+"""Report the results of trials to Optuna, and remember which configurations are infeasible.
 
 A trial that reached the target is COMPLETE with its log seconds. A trial that was stopped early is
 PRUNED at its number of samples, with the log seconds that the curve model predicts. A trial that
-missed the target or failed is PRUNED at sample 0: TPE sorts COMPLETE trials before PRUNED ones and
-these by their step, so it never counts a miss as good. (Ray's `OptunaSearch` reports early-stopped
-trials as complete with their truncated accuracy.) Samplers that model only COMPLETE trials
-(`MODEL_ALL`) get the predicted values as COMPLETE.
+missed the target or failed is PRUNED at step 0: TPE sorts COMPLETE trials before PRUNED ones, and
+PRUNED ones by their step, so it never counts a miss as good. (Ray's `OptunaSearch` reports
+early-stopped trials as complete with their truncated accuracy.) For samplers that model only
+COMPLETE trials (`MODEL_ALL`), trials with predicted values are COMPLETE too.
 """
 
 import math
@@ -31,21 +31,21 @@ NO_ARITHMETIC: Key = (
     *("objective", "seed", "bucket_mb", "compile", "prefetch", "strategy"),
     *("eval_every_samples", "checkpoint_every_s", "record_steps", *RESOURCES),
 )
-"""Keys that do not change the arithmetic of a training (the seed: not on purpose)."""
+"""Keys that do not change what is computed in training (the seed changes it only by chance)."""
 STATES = dict.fromkeys(("sgd", "lars"), 1) | dict.fromkeys(("adam", "adamw", "radam", "lamb"), 2)
-"""Optimizer state, in multiples of the model size; unknown for other optimizers."""
+"""Size of the optimizer state in multiples of the model size; unknown for other optimizers."""
 MOST_SAID = 3
 
 
 class Infeasible:
-    """Configurations expected to fail, by the failures of earlier trials.
+    """Predicts from the failures of earlier trials which configurations will fail.
 
-    - Out of memory: per-worker batches at least as large are infeasible, for the same framework and
-      all optimizers with at least as much state (`STATES`).
-    - Divergence (NaN): learning rates at least as large are infeasible if otherwise only the batch
-      size differs; at a larger batch the limit grows by the optimizer's scaling rule.
-    - Error of a compiled run: that compilation mode is infeasible.
-    - More than `most_passes` accumulation steps are feasible if half as many run out of memory.
+    - After a run out of memory, per-worker batches at least as large are infeasible for the same
+      framework and all optimizers with at least as much state (`STATES`).
+    - After a divergence (NaN), learning rates at least as high are infeasible if apart from them
+      only the batch size differs; for a larger batch the limit grows by the scaling rule.
+    - After an error of a compiled run, its compilation mode is infeasible.
+    - More accumulation steps than `most_passes` are feasible if half as many run out of memory.
 
     Args:
         equal_frameworks: Whether the learning curve is the same in both frameworks.
@@ -64,7 +64,7 @@ class Infeasible:
     ) -> None:
         self.has_room, self.is_in_time = has_room, is_in_time
         self.batch_statistics = False
-        """Whether the model has batch normalization, so that accumulation changes the curve."""
+        """Whether the model has batch normalization, so that accumulation changes its training."""
         self._most_passes = most_passes
         self.num_failed = 0
         """Number of failures; `is_feasible` changes its answers only if this number changes."""
@@ -107,7 +107,7 @@ class Infeasible:
         return True
 
     def sentence(self, keys: Iterable[str], num_left_out: int) -> str | None:
-        """Return a sentence on the proposals that were skipped; None without any.
+        """Return a sentence about the proposals that were skipped; None if there are none.
 
         Args:
             keys: Keys that distinguish configurations (`label_keys`).
@@ -137,7 +137,8 @@ class Infeasible:
         )
 
     def _fits(self, spec: RunSpec, samples: int) -> bool:
-        """Return whether no equivalent run with at most `samples` a pass ran out of memory."""
+        """Return whether no equivalent run with at most `samples` per pass and worker ran out of
+        memory."""
         if not self._out_of_memory:
             return True
         own = STATES.get(spec.optimizer, 0)
@@ -177,28 +178,28 @@ MODEL_ALL = ("gp", "cmaes")
 
 
 class Answer(NamedTuple):
-    """State and values of a trial in Optuna's terms."""
+    """What to tell Optuna about a trial: its state and values."""
 
     state: TrialState
     values: list[float] | None = None
     step: int | None = None
-    """Step of the value of a PRUNED trial, in samples."""
+    """Step at which the value of a PRUNED trial is reported, in samples."""
 
 
 def answer_by(score: float) -> Answer:
-    """Return the answer for a run if only its score is known."""
+    """Return the answer for a run of which only the score is known."""
     return Answer(TrialState.COMPLETE, [score])
 
 
 class Feedback:
     """Reports the results of trials to Optuna, each as soon as its score is known.
 
-    A score is the time to target on the fastest placement of the configuration, so the results of
-    the first trials wait until the probes have measured the placements.
+    The score of a trial is its time to target on the fastest placement of its configuration, so the
+    results of the first trials are held back until the placements have been timed.
 
     Args:
         study: The study.
-        journal: Its Optuna study.
+        journal: Optuna's study in its journal file.
         infeasible: Receives the failures.
         placer: Predicts the fastest placement; None if the space is not factorized.
         expected: Returns the predicted log seconds to target of a trial; None if unknown.
@@ -219,12 +220,13 @@ class Feedback:
         self._waiting: list[tuple[optuna.Trial, RunRecord]] = []
 
     def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
-        """Take the result of a trial; results wait for the probes only while `is_early`."""
+        """Add the result of a trial; only while `is_early` may it be held back until placements
+        have been timed."""
         self._waiting.append((trial, record))
         self.report_known(is_early=is_early)
 
     def report_known(self, *, is_early: bool) -> None:
-        """Report the results whose score is known."""
+        """Report the results whose score is known; unless `is_early`, report all."""
         waiting = []
         for trial, record in self._waiting:
             is_known = self._placer is None or self._placer.is_known(record.spec)
@@ -235,7 +237,7 @@ class Feedback:
         self._waiting = waiting
 
     def tell_would_fail(self, trial: optuna.Trial) -> None:
-        """Tell Optuna that an infeasible proposal failed."""
+        """Report a proposal that was not run, because it would fail, to Optuna as failed."""
         self._answer(trial, self._failed())
 
     def answer(self, record: RunRecord, *, fastest_s: float | None = None) -> Answer:
@@ -243,10 +245,10 @@ class Feedback:
 
         Args:
             record: Record of the run.
-            fastest_s: Seconds to target on the fastest placement; default: predicted.
+            fastest_s: Seconds to target on the fastest placement; None: predicted by the placer.
         """
         if record.failure in MACHINE_FAULTS or (record.failure is None and not record.samples):
-            return Answer(TrialState.FAIL)  # no evidence about the configuration
+            return Answer(TrialState.FAIL)  # the run says nothing about its configuration
         if self._placer is not None:
             is_too_large = record.failure == "oom" and self._placer.others(record.spec)
             if is_too_large or is_uncompiled(record.failure, record.spec):
@@ -301,9 +303,9 @@ class Feedback:
 def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
     """Return the user attributes of a finished trial, for Optuna's own tools.
 
-    The parameters of a trial are encoded for the sampler (exponents, positions in a range) and its
-    value is a score, so the attributes hold the configuration in one line, the learning rate,
-    seconds and the best metric. Each attribute is a line of the journal.
+    Parameters are encoded for the sampler (exponents, positions in a range) and values are scores,
+    so the attributes hold in readable form the configuration, the learning rate, seconds and the
+    best metric value. There are few of them, since each is a line of the journal.
     """
     metric = record.spec.objective.judged_by
     found = {

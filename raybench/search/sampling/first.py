@@ -1,4 +1,4 @@
-"""Configurations of `search.first`: run before all others, also outside of the space."""
+"""Configurations of `search.first`: they run before all others and may lie outside the space."""
 
 from typing import Any
 
@@ -11,9 +11,11 @@ from raybench.spec.values import identity
 
 
 def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
-    """Return the run specs of `search.first` in order, by key (the `identity` of the given values).
+    """Return the run specs of `search.first` in order; the keys are the `identity` of the values
+    that the user gave.
 
-    A searched key that is not given has the value of a typical configuration (`usual_values`).
+    A searched key that the user did not give has its value in a typical configuration
+    (`usual_values`).
 
     Raises:
         UserError: A configuration is invalid.
@@ -31,7 +33,7 @@ def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
 
 
 def is_in_space(spec: RunSpec, study: StudySpec, space: Space) -> bool:
-    """Return whether a run spec is a configuration of the space, with the fixed values."""
+    """Return whether a run spec lies in the space and has the study's fixed values."""
     values: dict[str, Any] = {key: value_of(spec, key) for key in space}
     known = known_values(study.fixed, values)
     if not all(lies_in(key, space[key], value, known) for key, value in values.items()):
@@ -40,6 +42,6 @@ def is_in_space(spec: RunSpec, study: StudySpec, space: Space) -> bool:
 
 
 def num_outside(study: StudySpec, space: Space) -> int:
-    """Return the number of configurations of `search.first` outside of the space."""
+    """Return how many configurations of `search.first` lie outside the space."""
     firsts = first_specs(study, space).values()
     return sum(not is_in_space(spec, study, space) for spec in firsts)

@@ -1,4 +1,4 @@
-"""Search spaces as Optuna parameters, and the Optuna samplers."""
+"""Translate search spaces to Optuna parameters and back, and create Optuna's samplers."""
 
 import importlib.util
 import math
@@ -56,7 +56,7 @@ def propose(trial: optuna.trial.BaseTrial, space: Space, fixed: dict[str, Any]) 
 def values_of_params(
     params: dict[str, Any], space: Space, fixed: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the values encoded by parameters; None if a parameter is missing."""
+    """Return the configuration that Optuna parameters encode; None if a parameter is missing."""
     try:
         return propose(optuna.trial.FixedTrial(params), space, fixed)
     except ValueError:  # raised by Optuna for a missing parameter
@@ -64,8 +64,8 @@ def values_of_params(
 
 
 def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that encode `values`, the inverse of `propose`; keys missing in
-    `values` are left to the sampler."""
+    """Return the Optuna parameters that encode `values`, the inverse of `propose`. Keys missing in
+    `values` have no parameter, so that the sampler chooses them."""
     params: dict[str, Any] = {}
     for key, value in values.items():
         dimension = space[key]
@@ -106,7 +106,7 @@ def params_of(
         widen: Whether the learning rate may lie outside its range (`search.widen`).
     """
     values = {key: value_of(spec, key) for key in space if key != GLOBAL_BATCH}
-    # A sampled global batch has several placements; the spec names the one it ran on.
+    # A sampled global batch has several placements; the run spec holds the one of its run.
     placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
     batch = {GLOBAL_BATCH: spec.global_batch_size} if placement else {}
     known = known_values(study.fixed, values)
@@ -114,7 +114,7 @@ def params_of(
     if not all(lies_in(key, space[key], value, known) for key, value in bounded.items()):
         return None
     own = study.run_spec(values | placement, seed=spec.seed)
-    # The evaluation interval does not distinguish configurations.
+    # Runs that differ only in the evaluation interval have the same configuration.
     if own.model_copy(update={EVAL_INTERVAL: spec.eval_every_samples}) != spec:
         return None
     return encode(space, study.fixed, values | batch)
@@ -139,7 +139,8 @@ def _at(dimension: Simple, share: float) -> float:
 
 
 def _share(dimension: Simple, value: float) -> float:
-    """Return the inverse of `_at`; outside of [0, 1] for values outside of the range."""
+    """Return the position of a value in a range, the inverse of `_at`; outside [0, 1] for values
+    outside the range."""
     assert isinstance(dimension, Range)
     low, high = dimension.low, dimension.high
     if dimension.log:
@@ -151,7 +152,7 @@ def _share(dimension: Simple, value: float) -> float:
 
 
 def _resolve(key: str, dimension: Dimension, known: dict[str, Any]) -> tuple[str, Simple]:
-    """Return the name of the parameter and the dimension that applies given the known values."""
+    """Return the parameter name of a key, and its dimension given the known values."""
     if isinstance(dimension, Cases):
         case = dimension.choose(known)
         key, dimension = f"{key} [{case.label()}]", case.dimension
@@ -174,8 +175,11 @@ def _distribution(dimension: Simple) -> BaseDistribution:
 
 
 def _parameter(dimension: Simple, value: Any) -> Any:
-    """Return the Optuna parameter of a value: the exponent of a power of two; JSON if a choice is a
-    list or mapping, or if Optuna would confuse two choices (1 and true)."""
+    """Return the value of the Optuna parameter for a value of the space.
+
+    For a power of two, this is the exponent. If some choice is a list or mapping, or if Optuna
+    would confuse two choices (1 and true), it is the value as JSON. Otherwise it is the value.
+    """
     if isinstance(dimension, Powers):
         return int(value).bit_length() - 1
     if isinstance(dimension, Choices) and not _are_apart(dimension.values):
@@ -207,7 +211,7 @@ NEEDS = {
 PARETO_SAMPLERS = ("nsga2",)
 """Samplers that search for the Pareto front of seconds and worker-seconds."""
 STARTUP_TRIALS = 10
-"""Random trials before an Optuna sampler fits its model."""
+"""Number of random trials before an Optuna sampler fits its model."""
 POPULATION = 16
 """Population size of NSGA-II, for searches of tens to hundreds of trials."""
 
@@ -220,8 +224,9 @@ def build_sampler(
     Args:
         name: Value of `search.sampler`.
         seed: Seed of the study.
-        num_earlier: Number of trials the study already has; a resumed study draws new numbers.
-        startup_trials: Random trials before the sampler fits its model.
+        num_earlier: Number of trials the study already has. It changes the random seed, so that a
+            resumed study draws new configurations.
+        startup_trials: Number of random trials before the sampler fits its model.
 
     Raises:
         UserError: A package that the sampler needs is not installed.

@@ -1,4 +1,4 @@
-"""Optuna journal of a study: opening it, its trials, and its recovery from the records."""
+"""Optuna's journal file of a study: open it, list its trials, and restore it from the records."""
 
 import json
 import warnings
@@ -31,7 +31,7 @@ from raybench.stats.record import RunRecord
 class JournalFile(JournalFileBackend):
     """Optuna's journal file without its lock and without fsync.
 
-    The results folder is locked already. Lines lost in a power failure are restored from the
+    The results folder is already locked, and lines lost in a power failure are restored from the
     records of the study (`restore`).
     """
 
@@ -48,34 +48,33 @@ class JournalFile(JournalFileBackend):
 
 JOURNAL_FILE, STUDY_NAME = "optuna.log", "raybench"
 NOT_RUN = "not_run"
-"""User attribute of Optuna trials that never ran: the reason."""
+"""User attribute of an Optuna trial that never ran; its value is the reason."""
 WOULD_FAIL = "would fail"
 NO_ROOM = "no room"
 NO_TIME = "no time"
 DUPLICATE = "duplicate"
 EARLIER_STUDY = "of an earlier study"
 INTERRUPTED = "interrupted"
-"""User attribute of the Optuna study: trials that were open when a session ended."""
+"""User attribute of the Optuna study: numbers of the trials that were open when a session ended."""
 TRIAL, PLACEMENT, PRIOR = "trial", "placement", "prior"
 """User attributes that an interrupted trial keeps when it is suggested again."""
 SEED = "seed"
-"""User attribute of an interrupted trial: its seed, which a repeat of a configuration has of its
-own."""
+"""User attribute of an interrupted trial: its seed, in which repeats of a configuration differ."""
 FIRST = "first"
-"""User attribute of a configuration of `search.first`: its key."""
+"""User attribute of a trial that runs a configuration of `search.first`: its key there."""
 
 
 def open_study(study: StudySpec, folder: Path) -> optuna.Study:
     """Open or create the Optuna study of a results folder; the caller holds the folder's lock.
 
-    An incomplete last line (full disk) is cut off. A damaged journal is renamed and replaced by a
-    new one, which `restore` fills from the records.
+    An incomplete last line, as a full disk leaves it, is cut off. A damaged journal is renamed and
+    replaced by a new one, which `restore` fills from the records.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = study.search
     path = folder / JOURNAL_FILE
     mend_last_line(path)
-    # Optuna would wait half a minute for the lock of a killed driver.
+    # Without this, Optuna would wait half a minute for the lock of a killed driver.
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
     try:
         found = _open(study, path)
@@ -105,7 +104,7 @@ def _open(study: StudySpec, path: Path) -> optuna.Study:
 
 
 def _metric_names(study: StudySpec) -> list[str]:
-    """Return the names of the values of a trial, for Optuna's own tools."""
+    """Return the names of the objective values, which Optuna's own tools show."""
     objective, metric = study.objective, study.objective.judged_by
     if objective.kind != BUDGET:
         return [
@@ -117,7 +116,7 @@ def _metric_names(study: StudySpec) -> list[str]:
 
 
 def real_trials(journal: optuna.Study) -> list[FrozenTrial]:
-    """Return the trials that ran or are running, without rejected draws and interrupted trials."""
+    """Return the trials that ran or are running, without rejected and interrupted ones."""
     return [
         trial
         for trial in proposed_trials(journal)
@@ -126,13 +125,14 @@ def real_trials(journal: optuna.Study) -> list[FrozenTrial]:
 
 
 def proposed_trials(journal: optuna.Study) -> list[FrozenTrial]:
-    """Return all trials except interrupted trials, which are suggested again."""
+    """Return all trials but the interrupted ones, which have been enqueued again as new trials."""
     interrupted = set(journal.user_attrs.get(INTERRUPTED, []))
     return [t for t in journal.get_trials(deepcopy=False) if t.number not in interrupted]
 
 
 def names_in_use(journal: optuna.Study, *, without: Sequence[FrozenTrial] = ()) -> set[str]:
-    """Return the names of trials that ran, are running, or will be suggested again."""
+    """Return the names of all trials that ran, are running, or will be suggested again, except the
+    trials in `without`."""
     left_out = {trial.number for trial in without}
     trials = [one for one in proposed_trials(journal) if one.number not in left_out]
     named = [one for one in trials if NOT_RUN not in one.user_attrs and TRIAL in one.user_attrs]
@@ -140,8 +140,8 @@ def names_in_use(journal: optuna.Study, *, without: Sequence[FrozenTrial] = ()) 
 
 
 def key_of(params: dict[str, Any]) -> str:
-    """Return a text that identifies parameters, rounded: parameters computed back from a recorded
-    learning rate are not exact."""
+    """Return a string that identifies parameters. They are rounded, since parameters computed back
+    from a recorded learning rate are not exact."""
     rounded = {k: f"{v:.9g}" if isinstance(v, float) else v for k, v in params.items()}
     return repr(sorted(rounded.items()))
 
@@ -157,15 +157,16 @@ def restore(
     """Make the journal agree with the records, which are authoritative.
 
     A record is written before the result is reported to Optuna, so a killed driver can leave a
-    finished trial open in the journal. Such trials are reported here, and so are trials that a
-    damaged journal lost. Interrupted trials are enqueued, trials of `search.first` by the proposer.
+    finished trial open in the journal. Such trials are reported here, and so are those that a
+    damaged journal has lost. Interrupted trials are enqueued again (those of `search.first` by the
+    proposer).
 
     Args:
         journal: The Optuna study.
-        runs: Records of the study by name.
+        runs: Records of the study by run name.
         study: The study.
         space: The sampled space.
-        feedback: Turns records into answers for Optuna.
+        feedback: Turns records into states and values for Optuna.
         firsts: Run specs of `search.first` by key.
     """
     running = journal.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
@@ -195,7 +196,7 @@ def restore(
     for name, trial in left_open.items():
         if name not in held and FIRST not in trial.user_attrs:
             journal.enqueue_trial(trial.params, user_attrs=_kept(trial.user_attrs))
-    # Open trials are closed last, so a driver killed before this point loses nothing.
+    # Open trials are closed last, so nothing is lost if the driver is killed before.
     if running:
         earlier = journal.user_attrs.get(INTERRUPTED, [])
         journal.set_user_attr(INTERRUPTED, [*earlier, *(trial.number for trial in running)])
@@ -204,9 +205,9 @@ def restore(
 
 
 def _first_of(record: RunRecord, firsts: Mapping[str, RunSpec]) -> str | None:
-    """Return the key of the configuration of `search.first` that a trial ran; None if it is none.
+    """Return the key of the configuration of `search.first` that a trial ran; None if it ran none.
 
-    A reference run that counts as a trial matches too, unless it was cut off early.
+    A reference run that counts as a trial matches too, if it reached the target.
     """
     spec = record.spec
     judged = {"objective": spec.objective, EVAL_INTERVAL: spec.eval_every_samples}
@@ -231,7 +232,7 @@ def add_answer(
         journal: The Optuna study.
         answer: State and values of the trial.
         params: Its parameters.
-        known: Distribution of each parameter; widened if a parameter lies outside.
+        known: Distribution of each parameter; widened if the parameter lies outside.
         attributes: User attributes of the trial.
     """
     course = None

@@ -1,4 +1,4 @@
-"""Proposals of trials: the next configuration of the grid, the usual rates, or the sampler."""
+"""Propose trials: from `search.first`, the grid, the usual learning rates, or a sampler."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -46,10 +46,10 @@ from raybench.spec.study import StudySpec
 from raybench.spec.values import identity
 
 NUM_SAMPLED, NUM_RANDOM = 2, 20
-"""Draws from the sampler, then at random, before a duplicate is replaced by an untried combination
-(finite space) or accepted (infinite space)."""
+"""Number of draws from the sampler, then at random, before a duplicate is replaced by an untried
+combination (finite space) or accepted (infinite space)."""
 MOST_REFUSED = 500
-"""Consecutive infeasible draws after which the search ends."""
+"""Number of draws for one trial after which the search ends if the last is infeasible."""
 
 
 class ProposalHistory:
@@ -57,17 +57,17 @@ class ProposalHistory:
 
     def __init__(self, journal: optuna.Study) -> None:
         self.num_ran = 0
-        """Trials of the study so far, including running trials."""
+        """Number of trials so far, including running trials."""
         self.known: set[str] = set()
-        """Parameters (`key_of`) that were run or are infeasible."""
+        """Parameters (as `key_of` strings) that were run or are infeasible."""
         self.drawn: set[str] = set()
-        """Parameters that were proposed, rejected draws included."""
+        """Parameters that were drawn, including rejected draws."""
         self._names = names_in_use(journal)
         self._lowest = itertools.count()
         for trial in proposed_trials(journal):
             reason = trial.user_attrs.get(NOT_RUN)
             if reason == NO_TIME:
-                continue  # this session may have time for it
+                continue  # this session may have time for the trial
             if reason is None and trial.state != TrialState.WAITING:
                 self.accepted(trial.params, str(trial.user_attrs.get(TRIAL)))
             else:
@@ -80,7 +80,7 @@ class ProposalHistory:
         self.drew(params, is_known=True)
 
     def drew(self, params: dict[str, Any], *, is_known: bool) -> None:
-        """Add a draw; `is_known`: whether it runs or is infeasible. A configuration outside of the
+        """Add a draw; `is_known`: whether it runs or is infeasible. A configuration outside the
         space has no parameters and is ignored."""
         if not params:
             return
@@ -102,7 +102,7 @@ class Proposal(NamedTuple):
 
 
 class Proposer:
-    """Draws feasible configurations that have not run yet, and chooses their placement."""
+    """Draws feasible configurations that have not run yet, and chooses placements for them."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Proposer:
         self._listed: Iterator[dict[str, Any]] | None = None
         self._history: ProposalHistory | None = None
         self._failing: set[str] = set()
-        """Parameters (`key_of`) of infeasible proposals of the curve model."""
+        """Parameters (as `key_of` strings) of infeasible proposals of the curve model."""
         ran = {one.user_attrs.get(FIRST) for one in real_trials(journal)}
         self._firsts = {key: one for key, one in (firsts or {}).items() if key not in ran}
 
@@ -147,7 +147,7 @@ class Proposer:
                 return None
             trial, values = self._ask(at_random=attempt > NUM_SAMPLED)
             options = self._feasible(values)
-            is_interrupted = TRIAL in trial.user_attrs  # also if it repeats a configuration
+            is_interrupted = TRIAL in trial.user_attrs  # new even if it repeats a configuration
             is_new = is_interrupted or key_of(trial.params) not in history.known
             is_new = is_new and bool(options)
             may_repeat = attempt >= num_draws and not self._is_grid and self._size is None
@@ -182,7 +182,7 @@ class Proposer:
             attributes: dict[str, Any] = {FIRST: given}
             if self._placer is not None:
                 attributes |= {PLACEMENT: speed_values(spec.placement)}
-            if params is None:  # outside of the space: the sampler cannot use it
+            if params is None:  # outside the space: the sampler cannot use the trial
                 trial = self._journal.ask()
                 for name, value in attributes.items():
                     trial.set_user_attr(name, value)
@@ -198,18 +198,18 @@ class Proposer:
         return len(self._firsts) > 0 or self._is_waiting()
 
     def is_open(self, values: Mapping[str, Any]) -> bool:
-        """Return whether a configuration may be proposed: not known to be infeasible, and in a
-        finite space not run before."""
+        """Return whether a configuration may be proposed: it is not known to be infeasible, and in
+        a finite space it has not run before."""
         closed = self._failing if self._size is None else self.history.known
         return not closed or key_of(encode(self._space, self._study.fixed, dict(values))) not in (
             closed
         )
 
     def take(self, values: dict[str, Any], *, seed: int) -> Proposal | None:
-        """Return a trial of a configuration.
+        """Return a trial that runs a configuration.
 
         Args:
-            values: The sampled values.
+            values: Configuration, by sampled key.
             seed: Seed of the trial if the configuration has run before.
 
         Returns:
@@ -231,8 +231,8 @@ class Proposer:
         return self._accept(trial, name, self._choose(trial, name, options))
 
     def again(self, spec: RunSpec) -> Proposal | None:
-        """Return a repeat of a configuration with the placement and seed of `spec`; None if it has
-        already run with that seed, or if interrupted trials come first."""
+        """Return a trial that runs `spec`; None if its configuration has already run with its seed,
+        if it lies outside the space, or if interrupted trials come first."""
         params = params_of(spec, self._study, self._space, widen=self._study.search.widen)
         if params is None or self._is_waiting():
             return None
@@ -253,7 +253,7 @@ class Proposer:
 
     @property
     def history(self) -> ProposalHistory:
-        """Proposals so far, including earlier sessions."""
+        """Proposals so far, including those of earlier sessions."""
         if self._history is None:
             self._history = ProposalHistory(self._journal)
         return self._history
@@ -270,8 +270,8 @@ class Proposer:
         return bool(self._journal.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
 
     def _enqueue_other_placement(self) -> bool:
-        """Enqueue an untried placement after all configurations were tried; return whether one was
-        left."""
+        """Enqueue an untried placement of a configuration, once all configurations were tried;
+        return whether there was one."""
         if self._placer is None:
             return False
         ran = {identity(one.user_attrs.get("spec")) for one in real_trials(self._journal)}
@@ -295,8 +295,8 @@ class Proposer:
             self._journal.sampler = sampler
 
     def _enqueue(self) -> bool:
-        """Enqueue the next configuration if it does not come from the sampler; return whether there
-        is a next configuration."""
+        """Enqueue the next configuration unless the sampler chooses it; return whether there is a
+        next one."""
         if self._is_waiting():
             return True  # interrupted trials come first
         if self._is_grid:
@@ -305,9 +305,9 @@ class Proposer:
         return True
 
     def _enqueue_listed(self) -> bool:
-        """Enqueue the next untried combination of a finite space; return whether one was left.
+        """Enqueue the next untried combination of a finite space; return whether there was one.
 
-        A grid runs in this order; other samplers use it after many duplicate draws.
+        A grid runs all of them in this order; other samplers do so after many duplicate draws.
         """
         if self._listed is None:
             self._listed = iter(self._combinations())
@@ -319,7 +319,7 @@ class Proposer:
         return False
 
     def _enqueue_prior(self) -> None:
-        """Enqueue the usual rate of an optimizer for every second start-up trial."""
+        """Enqueue an optimizer at its usual learning rate for every second start-up trial."""
         count = self.history.num_ran
         is_over = count >= STARTUP_TRIALS or count % 2
         if not self._study.search.priors or is_over:
@@ -343,7 +343,7 @@ class Proposer:
         return [spec for spec in self._specs(values) if self._infeasible.is_feasible(spec)]
 
     def _reason(self, values: dict[str, Any]) -> str:
-        """Return the reason why no run spec of a proposal is feasible."""
+        """Return why no run spec of a proposal is feasible, as a value of NOT_RUN."""
         fitting = list(filter(self._infeasible.has_room, self._specs(values)))
         if not fitting:
             return NO_ROOM
