@@ -11,7 +11,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FOLDERS = [file for file in sorted(BENCHMARKS.iterdir()) if list(file.glob("*.py"))]
 MODULES = ["benchmarks.installed", *(file.stem for one in FOLDERS for file in one.glob("*.py"))]
-PEERS = ("syne_tune", "neps", "smac", "flaml")
+PEERS = ("syne_tune", "neps", "smac", "flaml", "chinchilla")
 """What only the benchmarks need: the dependency group `benchmarks`, or an environment apart."""
 
 
