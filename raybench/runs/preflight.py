@@ -1,4 +1,4 @@
-"""Checks before anything starts: workload, data, frameworks, room on the cluster."""
+"""Checks before anything starts: workload, data, frameworks, resources of the cluster."""
 
 import importlib.util
 import math
@@ -62,17 +62,17 @@ HOOKS_OF = {
     "correct": ("torch_correct", "keras_correct"),
     "loss": ("torch_loss", "keras_loss"),
 }
-"""Hooks of a workload that change what a metric averages, so it cannot be computed from labels
-only."""
+"""Methods of a workload that change what a metric averages over, by the quantity. If a workload
+overrides one, the metric's baseline value cannot be computed from the labels alone."""
 GPUS = "gpus_per_worker"
 GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
 """Run-spec keys that determine the worker group."""
 MAX_NAMED_GROUPS = 5
 ASKED_AHEAD = 4
-"""Number of queued trials that may wait for a worker group to reuse. In 60 trials over two
-frameworks and 1, 2 or 4 workers on 4 GPUs, 24 groups start; without queued trials 34, and 53 if in
-addition no trial may overtake another. With 8 queued trials 5 fewer groups start, but the sampler
-has fewer results when it proposes."""
+"""Number of additional trials that are queued, so that one of them may reuse an idle worker group.
+In 60 trials over two frameworks and 1, 2 or 4 workers on 4 GPUs, 24 groups start; without queued
+trials 34, and 53 if in addition no trial may overtake another. With 8 queued trials, 5 fewer groups
+start, but the sampler knows fewer results when it proposes a trial."""
 AUTOSCALED_CONCURRENCY = 4
 """Minimum number of concurrent trials on a cluster that starts nodes by itself."""
 
@@ -83,10 +83,10 @@ def is_installed(framework: str) -> bool:
 
 
 def without_missing(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Drop frameworks that are not installed from a shipped space, if another one remains.
+    """Drop frameworks that are not installed from a shipped search space, if any remains.
 
     Returns:
-        The content of the space, and what was dropped, in sentences.
+        The content of the space file, and sentences on what was dropped.
     """
     named = content["space"].get("framework")
     there = [one for one in named if is_installed(one)] if isinstance(named, list) else []
@@ -106,12 +106,12 @@ def check_task(
 
     Args:
         spec: the run.
-        frameworks: all frameworks in which it is trained.
-        is_target_ours: whether the target is the default one, which is for accuracy: a run with
+        frameworks: all frameworks in which the workload is trained.
+        is_target_ours: whether the target is raybench's default, which is an accuracy; a run with
             another metric is then trained without a target.
 
     Returns:
-        The objective with its metric, direction and baseline value set, and the data.
+        The objective with its metric, direction and baseline value set, and the dataset.
 
     Raises:
         UserError: a framework, the workload, the data or the metric is wrong or missing.
@@ -172,7 +172,7 @@ def _reported(objective: Objective) -> Metric:
 
 
 def _check_columns(metric: Metric) -> None:
-    """Raise UserError for a metric with the name of another column of the tables."""
+    """Raise UserError if the metric has the same name as another column of the result tables."""
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
     taken = {*CURVE_TYPES, *RUN_COLUMNS, *CELL_COLUMNS} - {ACCURACY.name}
     if metric.name in taken or len(types) < len(TRIAL_TYPES | EXTRA_TYPES):
@@ -184,14 +184,14 @@ def _check_columns(metric: Metric) -> None:
 
 
 def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, list[str]]:
-    """Check what a study trains, without Ray.
+    """Check a study's workload, data and search space, without Ray.
 
     Returns:
-        The study with its objective complete, the data, and warnings in sentences.
+        The study with a complete objective, the dataset, and warnings as sentences.
     """
     frameworks = [str(value) for value in values_of("framework", space, study.fixed)]
     spec = study.run_spec(first_values(study, space))
-    if study.needs_target:  # its value is a placeholder until reference runs set it
+    if study.needs_target:  # the target is a placeholder until reference runs set it
         objective = spec.objective.model_copy(update={"target": None})
         spec = spec.model_copy(update={"objective": objective})
     objective, dataset = check_task(spec, frameworks)
@@ -208,17 +208,17 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
 
 
 def check_starts(*specs: RunSpec) -> list[str]:
-    """Check how models start, as far as possible without building them.
+    """Check models and initial weights, as far as possible without building the models.
 
-    Other errors of a model are reported by the first run, on its worker
+    Other errors of a model are reported by the first run, on a worker
     (`training.model_check.check_start`).
 
     Returns:
-        Warnings about small images and about a frozen backbone of random weights.
+        Warnings about small images, and about freezing a backbone with random weights.
 
     Raises:
-        UserError: A class refuses its settings, weights are not on this machine, or a model with
-            `frozen_epochs` has no head.
+        UserError: A model class rejects its settings, weights are not on this machine, or a model
+            with `frozen_epochs` has no head.
     """
     warnings: dict[str, None] = {}
     for spec in specs:
@@ -235,16 +235,16 @@ def check_starts(*specs: RunSpec) -> list[str]:
         elif spec.frozen_epochs and workload.head is None:
             raise head_error(workload, [], "parameters or layers")
         is_elsewhere = isinstance(workload, NamedWorkload) and workload.library != "both"
-        if spec.weights != "cached" or not is_elsewhere:  # otherwise its library knows the path
+        if spec.weights != "cached" or not is_elsewhere:  # else only the library knows the path
             weights_file(workload, spec.weights, {"both": cached_network})
     return list(warnings)
 
 
 def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) -> None:
-    """Load the data for all searched values of its settings.
+    """Load and check the data for all combinations of searched data settings (`space.data.*`).
 
     Raises:
-        UserError: the validation rows differ, and times to a target would not be comparable.
+        UserError: the validation rows differ, so that times to a target would not be comparable.
     """
     keys = [key for key in space if is_open(key, "data")]
     for values in combinations(space, study.fixed, keys):
@@ -265,7 +265,7 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
 
 
 def _without_effect(study: StudySpec, space: Space) -> list[str]:
-    """Return a warning for each searched key that a user's own loop does not read."""
+    """Return a warning for each searched key that the user's own loop or command does not use."""
     searched = [key for key in space if key not in RESOURCES]
     if is_command(study.workload):
         placed = keys_of(study.workload)
@@ -278,9 +278,9 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
     file = study.workload.rpartition(":")[0]
     text = Path(file).read_text(errors="replace")
     named = {*re.findall(r"\w+", text)}
-    if "integrations" in named:  # the trainer finds the workers
+    if "integrations" in named:  # a trainer, such as Lightning's, finds the number of workers
         named.add("num_workers")
-    passes_on = WHOLE_SETTINGS.search(text) is not None  # to another file
+    passes_on = WHOLE_SETTINGS.search(text) is not None  # perhaps to a function in another file
     return [
         f"space.{key}: {file} does not name it; if it is misspelt, all its values train alike"
         for key in searched
@@ -290,17 +290,19 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
 
 
 WHOLE_SETTINGS = re.compile(r"\.model\b(?!\s*[\[.])")
-"""Matches a use of all settings of the model at once, not of a single named setting."""
+"""Matches code that uses the model's settings as a whole, such as `run.model`, instead of a single
+setting, such as `run.model["width"]`."""
 SUMS = {"batch_size_per_worker": "global_batch_size"}
-"""Sum over the workers that a loop may read in place of a key."""
+"""Sum over all workers that a loop may read instead of the key."""
 
 
 LARGE_BATCH = 2**20
-"""Batch size that is accepted with fewer samples too: it may be the end of a range."""
+"""Batch size up to which a batch may exceed the samples of a run: it may be the end of a range."""
 
 
 def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
-    """Raise UserError if runs end before a step, or before they can hold the target."""
+    """Raise UserError if runs are too short for one optimizer step, or for `objective.hold`
+    evaluations at the target."""
     if is_own_loop(study.workload):
         return
     hold = study.objective.hold
@@ -340,7 +342,7 @@ def check_address(address: str | None) -> None:
         return
     host, separator, port = address.rpartition("://")[2].rpartition(":")
     if not separator and "://" not in address:
-        return  # a name, which Ray resolves or refuses
+        return  # a host name without a port, which Ray resolves or refuses
     if separator and not (port.isdigit() and 0 < int(port) < 2**16 and host):
         raise UserError(
             f"--address {address}: is no address; write auto, HOST:6379 or ray://HOST:10001, with "
@@ -352,10 +354,10 @@ def check_address(address: str | None) -> None:
 def without_too_wide(
     content: dict[str, Any], study: StudySpec, space: Space, capacity: Capacity
 ) -> tuple[dict[str, Any], list[str]]:
-    """Drop worker counts from a space that do not fit this machine, if others do.
+    """Drop worker counts that do not fit on this machine from a search space, if others fit.
 
     Returns:
-        The content of the space, and what was dropped, in sentences.
+        The content of the space file, and sentences on what was dropped.
     """
     dimension = space.get("num_workers")
     if not isinstance(dimension, Choices | Powers):
@@ -383,7 +385,7 @@ Kind = tuple[str, int]
 
 
 def groups(study: StudySpec, space: Space) -> list[Placement]:
-    """Return every worker group that a study can need (for a range of values, its bounds)."""
+    """Return all worker groups that a study can need; for a range of values, those of its bounds."""
     found: dict[Placement, None] = {}
     for one in combinations(space, study.fixed, GROUP_KEYS):
         resources = [one[key] for key in RESOURCES]
@@ -395,20 +397,23 @@ def groups(study: StudySpec, space: Space) -> list[Placement]:
 
 
 MAX_STARTING = 1 / 3
-"""Largest fraction of the remaining time budget that starting other kinds of groups may take."""
+"""Largest fraction of the remaining time budget that starting new kinds of groups may take."""
 
 
 def kinds_in_time(
     every: Collection[Kind], started: Collection[Kind], *, start_s: float, left_s: float
 ) -> set[Kind] | None:
-    """Return the kinds of worker group that a search has time for; None for all.
+    """Return the kinds of worker group (framework, number of workers) that a search has time for.
 
     Args:
         every: all kinds.
-        started: kinds that were started.
-        start_s: seconds that one start takes.
-        left_s: seconds left; if starting all others takes more than `MAX_STARTING` of them, no
-            other kind is started.
+        started: kinds of which a group was already started.
+        start_s: seconds that starting one group takes.
+        left_s: seconds left of the time budget.
+
+    Returns:
+        None for all kinds; only `started` if starting one group of each other kind would take more
+        than MAX_STARTING of the time left.
     """
     num_others = len(set(every) - set(started))
     return None if num_others * start_s <= MAX_STARTING * left_s else set(started)
@@ -425,15 +430,16 @@ def with_gpus(
     """Give each worker a GPU by default, if this machine has enough.
 
     Args:
-        content: content of the search space.
+        content: content of the space file.
         study: the study.
-        space: its space; nothing is changed if it, or `study.fixed`, sets the GPUs.
+        space: the study's search space. Nothing is changed if the space or `study.fixed` sets the
+            GPUs per worker.
         capacity: resources of this machine.
         all_workers: True if the GPUs must suffice for the largest worker count, False for the
             smallest.
 
     Returns:
-        The content, and sentences on what was decided.
+        The changed content, and sentences on what was decided.
     """
     if GPUS in space or GPUS in study.fixed:
         return content, []
@@ -447,9 +453,15 @@ def with_gpus(
 
 
 def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[RunSpec, list[str]]:
-    """Do the same for one run, or for the base of a scaling study, if its GPUs are not set.
+    """Give each worker of a run a GPU by default, if this machine has enough.
 
-    `key`: the key of the GPUs in `--set`.
+    Args:
+        spec: the run, or the base of a scaling study; unchanged if it sets the GPUs per worker.
+        capacity: resources of this machine.
+        key: the key for GPUs in `--set`, for messages.
+
+    Returns:
+        The run, and sentences on what was decided.
     """
     if GPUS in spec.model_fields_set:
         return spec, []
@@ -463,9 +475,9 @@ def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[Ru
 def _uses_gpus(
     capacity: Capacity, frameworks: list[str], num_workers: int, setting: str
 ) -> tuple[bool, list[str]]:
-    """Return whether each worker trains on a GPU of this machine, and the reason, in sentences.
+    """Return whether each worker is to train on a GPU of this machine, and sentences on why.
 
-    `setting`: the option of the command line without its number.
+    `setting` is the command-line option that sets the GPUs per worker, without the number.
     """
     if not capacity.gpus and capacity.knows_gpus:
         return False, []
@@ -500,9 +512,9 @@ def check_cluster(
     Args:
         session: the session.
         console: console for the warning that GPUs are not used.
-        placements: all workers.
-        are_gpus_named: whether the user has set the GPUs of a worker.
-        asking: option of the command line that gives each worker a GPU.
+        placements: placements of all runs (framework, number and resources of workers).
+        are_gpus_named: whether the user has set the GPUs per worker.
+        asking: command-line option that gives each worker a GPU, for the warning.
         spec: the run, or the base of all runs.
 
     Raises:
@@ -517,11 +529,12 @@ def check_cluster(
 
 
 def files_of(spec: RunSpec) -> list[Path]:
-    """Return the files and folders on this machine that the workers of a run read, too."""
-    code, _, _ = spec.workload.rpartition(":")  # a loop's file, or an imported module
+    """Return the files and folders of this machine that the workers of a run also need: data,
+    weights and the user's code."""
+    code, _, _ = spec.workload.rpartition(":")  # file of a user's own loop, or imported module
     module = getattr(sys.modules.get(code), "__file__", None)
     paths = (Path(one).absolute() for one in (spec.dataset.path, spec.weights, code, module) if one)
-    # Installed packages may lie elsewhere on another host.
+    # Installed packages may be in different folders on other hosts.
     return [path for path in paths if path.exists() and "-packages" not in str(path)]
 
 
@@ -537,7 +550,7 @@ def check_gpus(placements: Iterable[Placement]) -> None:
 
 
 def _seen_by(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
-    """Return the GPUs that each framework sees, asked in parallel processes."""
+    """Return the GPUs that each framework sees, determined in parallel processes."""
     with ThreadPoolExecutor() as pool:
         return list(zip(frameworks, pool.map(framework_sees, frameworks), strict=True))
 
@@ -545,19 +558,19 @@ def _seen_by(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
 def check_room(
     study: StudySpec, space: Space, capacity: Capacity, firsts: Iterable[RunSpec] = ()
 ) -> list[str]:
-    """Check that the worker groups of a study fit the empty cluster.
+    """Check that the worker groups of a study fit on the empty cluster.
 
     Args:
         study: the study.
-        space: its space.
+        space: the study's search space.
         capacity: resources of the cluster.
         firsts: configurations that the user wants to run first.
 
     Returns:
-        Which groups the search leaves out, in a sentence, if some do not fit.
+        A list with one sentence on the groups that do not fit and are left out; empty if all fit.
 
     Raises:
-        UserError: no group fits, or one of `firsts` does not.
+        UserError: no group fits, or one of `firsts` does not fit.
     """
     for spec in firsts:
         capacity.refuse_infeasible(spec.placement.group)
@@ -580,10 +593,10 @@ def check_room(
 
 
 def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Placement]:
-    """Return the groups to start while the search itself starts, as many as fit.
+    """Return the worker groups to start before the first trials, as many as fit at once.
 
-    Only for frameworks with a single kind of group: with several kinds, the first trials may need
-    another kind and would wait longer for it.
+    Only for frameworks with a single possible group: otherwise the first trials may need another
+    group, which would then start later.
     """
     chosen: list[Placement] = []
     every = groups(study, space)
@@ -595,9 +608,10 @@ def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Pla
 
 
 def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:
-    """Return the default concurrency: how many of the smallest trials fit on the cluster at once.
+    """Return the default number of concurrent trials: as many of the smallest trials as fit on the
+    cluster at once.
 
-    At least `AUTOSCALED_CONCURRENCY` with autoscaling, which starts nodes only for queued trials.
+    At least AUTOSCALED_CONCURRENCY with an autoscaler, which starts nodes only for queued trials.
     """
     smallest = min(groups(study, space), key=lambda group: (group.gpus, group.cpus))
     least = AUTOSCALED_CONCURRENCY if capacity.grows else 1
@@ -607,18 +621,19 @@ def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> i
 def following(
     study: StudySpec, space: Space, capacity: Capacity
 ) -> Callable[[tuple[Node, ...]], int] | None:
-    """Return a function from the present nodes to the concurrency; None if the user has set it."""
+    """Return a function that computes the number of concurrent trials from the current nodes; None
+    if the user has set the number."""
     if study.search.concurrency:
         return None
     return lambda nodes: default_concurrency(study, space, replace(capacity, nodes=nodes))
 
 
 def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
-    """Return how many trials to queue in addition to the running trials, so that one may reuse an
-    idle group.
+    """Return how many trials to queue in addition to the running ones, so that one of them may
+    reuse an idle worker group.
 
-    0 if idle groups hold no resources (`ResourceScheduler.admit`), or if the user has set the
-    concurrency.
+    0 if idle groups reserve no resources (see `ResourceScheduler`), if all trials need the same
+    group, or if the user has set the number of concurrent trials.
     """
     every = groups(study, space)
     is_idle_held = not is_local or any(group.gpus_per_worker for group in every)
@@ -626,14 +641,14 @@ def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
 
 
 START_KEYS = ("weights", "frozen_epochs")
-"""Keys of the model's initial state; not every model accepts all of their values."""
+"""Run-spec keys for the initial state of a model; not every model accepts all values."""
 
 
 def first_values(
     study: StudySpec, space: Space, wanted: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return a configuration of the space: the first value of every key, or that in `wanted`, if
-    the keys before allow it."""
+    """Return a configuration of the space: for every key the value in `wanted`, if the values of
+    the keys before allow it, otherwise the first possible value."""
     values: dict[str, object] = {}
     for key, dimension in space.items():
         possible = possible_values(resolve(dimension, known_values(study.fixed, values)))
@@ -643,8 +658,8 @@ def first_values(
 
 
 def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]:
-    """Return variants of `spec` in which every searched value of the model's settings and initial
-    state occurs."""
+    """Return variants of `spec` such that every searched value of a model setting, of `weights` and
+    of `frozen_epochs` occurs in one of them."""
     keys = [key for key in space if key in START_KEYS or is_open(key, "model")]
     before = {key: getattr(spec, key) for key in OPEN}
     found: dict[str, RunSpec] = {}

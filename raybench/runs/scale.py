@@ -74,9 +74,9 @@ from raybench.stats.record import RunRecord, StopReason
 
 
 def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisplay) -> None:
-    """Run the rest of a study, one run at a time, until its deadline.
+    """Run all runs of a study that have no valid record yet, one at a time, until the deadline.
 
-    A run that was cut off in an earlier session continues from its checkpoint; a run lost to a
+    A run that was interrupted in an earlier session continues from its checkpoint; a run lost to a
     machine fault is repeated.
     """
     runs, deadline = read_records(single_run.store.folder).runs, single_run.deadline
@@ -98,11 +98,12 @@ def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisp
 def run_order(
     cells: Sequence[StudyCell], repeats: int, *, seed: int
 ) -> Iterator[tuple[StudyCell, int]]:
-    """Yield every repeat of every cell: first all first repeats, then all second repeats, ...
+    """Yield (cell, repeat number) for all runs: the first repeat of all cells, then the second, ...
 
-    So drift on the machine (heat, neighbors) affects all cells alike. Within a repeat, the worker
-    groups are in random order and the cells of a group are together, in random order, so that each
-    group starts at most once. The order of a repeat does not depend on their number.
+    This way, drift of the machine (heat, other users) affects all cells equally. Within a repeat,
+    worker groups are in random order, and so are the cells of a group, which follow each other, so
+    that each group starts at most once. The order does not depend on `repeats`, which a resumed
+    study may change.
     """
     groups: dict[Placement, list[StudyCell]] = {}
     for cell in cells:
@@ -115,7 +116,7 @@ def run_order(
 
 
 MAX_LISTED_CELLS = 40
-"""Number of cells up to which each is listed."""
+"""Largest number of cells that the plan lists one by one."""
 
 
 def print_study(
@@ -160,29 +161,30 @@ def print_study(
 
 DEFAULT_NAME = "scaling"
 DEFAULT: dict[str, Any] = {"base": {"dataset": {"name": "digits", "image_size": 28}}}
-"""The default study: the shipped small model on real digits, weak and strong, all workers."""
+"""The default study: weak and strong scaling of the shipped small model on handwritten digits, up
+to all workers that fit."""
 QUICK: dict[str, Any] = {"repeats": 2}
-"""Changes of the default study with `--quick`."""
+"""What `--quick` changes in the default study."""
 
 
 @dataclass(frozen=True)
 class ChosenStudy:
-    """A study and its source."""
+    """A scaling study and where it comes from."""
 
     study: ScalingStudy
     source: str
     """Name of the study in messages."""
     is_named: bool = False
-    """Whether it is one of `raybench.scaling.published`."""
+    """Whether the study is one of `raybench.scaling.published`."""
 
     def left_out(self, console: Console) -> Callable[[str], None] | None:
-        """Return the function that reports cells without room, which a published study may have;
-        None for the user's own study, all of whose cells must fit."""
+        """Return a function that reports cells that do not fit on the cluster, for a published
+        study; None for a user's study, whose cells must all fit."""
         return partial(say, console) if self.is_named else None
 
 
 def chosen_study(options: ScaleOptions) -> ChosenStudy:
-    """Return the study of a command line, `--set` and the other flags applied."""
+    """Return the study that the command-line options describe, with `--set` etc. applied."""
     seed = {} if options.seed is None else {"seed": options.seed}
     settings = seed | options.trained(below="base.") | options.settings
     asked, name = options.study, DEFAULT_NAME
@@ -218,11 +220,15 @@ class Checked:
     """Datasets by their `shared_key`."""
     warnings: list[str]
     metric: Metric
-    """Metric by which all of its cells are judged."""
+    """Metric of all cells of the study."""
 
 
 def check_cells(cells: Sequence[StudyCell]) -> Checked:
-    """Load every workload and dataset once and check it in all frameworks that it runs in."""
+    """Load each combination of workload and dataset once, and check it for all its frameworks.
+
+    Raises:
+        UserError: a workload or dataset is wrong, or the cells have different metrics.
+    """
     tasks: dict[str, list[StudyCell]] = {}
     for cell in cells:
         spec = cell.spec
@@ -249,8 +255,8 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
 
 
 def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
-    """Run the rest of a study, write the results, print them; return how it ended."""
-    # The handle itself: sys.stdout is redirected meanwhile, for the output of Ray.
+    """Run or resume a scaling study, write and print the results; return how the command ended."""
+    # Keep the current sys.stdout, because it is redirected later for the output of Ray.
     console = make_console(file=sys.stdout)
     check_loggers(options.log)
     chosen = chosen_study(options)
@@ -270,12 +276,12 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     study = _continued(study, place, study_file(place), is_named=chosen.is_named)
     if is_local:
         study = with_room(study, local_capacity(), chosen.source, chosen.left_out(console))
-    # If only the cluster tells the number of workers, check with one.
+    # If the worker counts depend on the cluster, check cells with one worker for now.
     checked = check_cells(study_cells(study.with_workers([1]), chosen.source))
     words += checked.warnings
     for sentence in words:
         say(console, sentence)
-    # Results are read by the metric of the runs.
+    # The name of the metric is needed to read the results.
     objective = study.base.objective.model_copy(update=naming(checked.metric))
     study = with_base(study, objective=objective)
     if is_local:
@@ -289,8 +295,8 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
         open_storage(place, warn=warn) as storage,
         Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
     ):
-        # Check again: only now no other process writes there, and files of a killed process are in
-        # place.
+        # Check again, because only now no other process writes to the folder, and files of a killed
+        # process have been restored.
         here = storage.folder / STUDY_FILE
         there = here if here.is_file() else None
         study = _continued(study, place, there, is_named=chosen.is_named)
@@ -317,7 +323,11 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
 
 
 def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:
-    """Give each worker a GPU by default, if this machine has enough; return remarks on it, too."""
+    """Give each worker a GPU by default, if this machine has enough.
+
+    Returns:
+        The study, and sentences on what was decided.
+    """
     if GPUS in study.axes or study.cells is not None:
         return study, []
     most = study.base.model_copy(update={"num_workers": max(study.num_workers or [1])})
@@ -326,7 +336,7 @@ def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStu
 
 
 def with_base(study: ScalingStudy, **changes: Any) -> ScalingStudy:
-    """Return the study with changes of its base spec."""
+    """Return a copy of the study with changed fields of its base spec."""
     return study.model_copy(update={"base": study.base.model_copy(update=changes)})
 
 
@@ -336,17 +346,17 @@ def with_room(
     source: str,
     left_out: Callable[[str], None] | None = None,
 ) -> ScalingStudy:
-    """Return the study with worker counts that fit.
+    """Return the study with worker counts that fit on the cluster.
 
-    A study without worker counts gets 1, 2, 4, ... up to the largest that all its cells fit, and
-    that divides the global batch sizes.
+    A study without worker counts gets 1, 2, 4, ..., as long as all cells fit and the worker count
+    divides the global batch sizes of strong scaling.
 
     Args:
         study: the study.
         capacity: resources of the cluster.
         source: name of the study in messages.
-        left_out: receives a sentence on cells that do not fit, which are dropped if others fit.
-            None keeps them.
+        left_out: called with a sentence on worker counts that do not fit, which are dropped if
+            others fit. If it is None, all worker counts must fit.
 
     Raises:
         UserError: a cell does not fit.
@@ -383,13 +393,13 @@ def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source:
 def _continued(
     study: ScalingStudy, place: str, file: Path | None, *, is_named: bool
 ) -> ScalingStudy:
-    """Return the study with the worker counts and additional cells of its earlier session.
+    """Return the study with the worker counts and additional cells of an earlier session.
 
     Args:
         study: the study.
-        place: its results folder or URL, for messages.
-        file: `study.yaml` of the earlier session, if there is one.
-        is_named: whether it is a named study, in which only the cells that fit are run.
+        place: results folder or URL of the study, for messages.
+        file: `study.yaml` of the earlier session; None if there was none.
+        is_named: whether the study is a published one, of which only cells that fit are run.
 
     Raises:
         UserError: the file belongs to another study; the message lists the differences.
@@ -415,7 +425,17 @@ def _run(
     interrupt: Interrupt,
     until: float | None,
 ) -> bool:
-    """Run the rest of the study, and more cells until the predictions are within `until`.
+    """Run the study, and then further cells until the predictions are within `until`.
+
+    Args:
+        options: options of the command.
+        chosen: the study and its source.
+        store: the study's folder.
+        console: console for messages.
+        checked: data and metric of the study.
+        interrupt: whether the user asked to stop.
+        until: largest relative half-width of the predictions' 90 % intervals; None for no further
+            cells.
 
     Returns:
         Whether the study was interrupted.
@@ -475,25 +495,26 @@ def _run(
                 study = found
                 write(study)
                 run_study(study, single_run, progress)
-        write(study)  # with the notes
+        write(study)  # again, now with all notes
     return interrupt.is_set
 
 
 NARROWER = 0.99
-"""Factor by which a cell must narrow a prediction's spread to be worth a run."""
+"""A further cell must narrow the spread of a prediction at least to this fraction, or else the
+predicted cell itself is measured."""
 STALLED_CELLS, STALLED_FACTOR = 4, 0.95
-"""Number of cells within which the widest spread must shrink by this factor."""
+"""The widest spread must shrink to STALLED_FACTOR of its value within STALLED_CELLS cells."""
 
 
 @dataclass
 class Until:
-    """Chooses further cells until all predictions are within a relative spread."""
+    """Chooses further cells to measure until the spread of all predictions is small enough."""
 
     share: float
-    """Half of the width of a 90 % interval, relative."""
+    """Largest allowed spread: half the width of the 90 % interval, relative to the prediction."""
     capacity: Capacity
     spreads: list[float] = field(default_factory=list)
-    """Widest spread of the predictions before each cell."""
+    """Widest spread of the predictions before each further cell."""
 
     def next_cell(
         self, study: ScalingStudy, fitted: Sequence[FittedSeries], over: StopReason | None
@@ -502,11 +523,12 @@ class Until:
 
         Args:
             study: the study so far.
-            fitted: its fitted models, with the predictions that are asked for.
-            over: reason why the study is over, if it is.
+            fitted: fitted models of the study's series, each with the cells to predict.
+            over: reason why the study is over; None if it is not.
 
         Returns:
-            The study with one more cell, or None if no other is measured; and a sentence on it.
+            The study with one more cell, or None if no further cell is to be measured; and a
+            sentence on why.
         """
         predicted = [(now, one) for one in fitted for now in one.model.predict(one.asked)]
         unsure = [(now, one) for now, one in predicted if now.spread > self.share]
@@ -535,9 +557,10 @@ class Until:
     def _narrowing(
         self, study: ScalingStudy, now: StepPrediction, one: FittedSeries
     ) -> tuple[Measured, dict[str, Any]] | None:
-        """Return the cell that fits and narrows a prediction most, and its changed keys.
+        """Return the cell that narrows a prediction most, and its values of all changed keys.
 
-        It is the predicted cell itself if no smaller cell narrows the prediction.
+        If no other cell narrows the prediction, this is the predicted cell itself. None if there is
+        no such cell that fits on the cluster and was not measured yet.
         """
         specs = [cell.spec for cell in study_cells(study)]
         alike = [
@@ -569,13 +592,13 @@ class Until:
 
 
 def changed_keys(study: ScalingStudy) -> list[str]:
-    """Return the run-spec keys, with dots for nested ones, in which cells differ."""
+    """Return the run-spec keys in which cells differ, with dots for nested keys."""
     changes = [cell.changes for cell in study.cells or []]
     return list(dict.fromkeys([*study.axes, *(key for one in changes for key in one)]))
 
 
 def outcome_words(record: RunRecord) -> str:
-    """Return the screen's text on a finished run."""
+    """Return the text shown for a finished run."""
     seconds = record.ledger["train"]
     speed = record.samples / seconds if seconds > 0 else 0.0
     return f"{speed:,.0f} samples/s in {seconds:.2f} s of training"
