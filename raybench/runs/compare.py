@@ -1,8 +1,8 @@
-"""The command `raybench compare A B`: tests whether B is better than A, with pairs of runs that
-have equal seeds.
+"""The command `raybench compare A B`: test whether configuration B is better than A, by pairs of
+runs with the same seed.
 
-The runs of a pair follow each other in random order, so that a slow minute affects both. After
-every pair the test of `stats.sequential` determines whether the comparison is decided.
+The runs of a pair follow each other in random order, so that a slow minute of the machine affects
+both. After every pair, the sequential test in `stats.sequential` decides whether to stop.
 """
 
 import fcntl
@@ -59,36 +59,37 @@ RUN_NAME = "{side}-{number:03d}"
 
 @dataclass(frozen=True)
 class Compared:
-    """Sides of a comparison, checked before Ray starts."""
+    """The sides (configurations) of a comparison, checked before Ray starts."""
 
     sides: tuple[Side, ...]
     specs: dict[str, RunSpec]
-    """Run specs by name of the side, with one objective and the same evaluation interval."""
+    """Run spec of each side, by its name (A, B, ...); all have the same objective and evaluation
+    interval."""
     datasets: dict[str, Dataset]
     """Datasets by their `shared_key`."""
     warnings: list[str]
     smallest: float
-    """Smallest relative difference that matters."""
+    """Smallest relative difference that matters to the user."""
     is_throughput: bool = False
-    """Whether samples per second are compared, instead of results by the objective."""
+    """Whether samples per second are compared instead of the results defined by the objective."""
     errors: float = ALPHA
-    """Error rate of this comparison; less if it is one of a session of many."""
+    """Error rate of this comparison; lower than ALPHA for comparisons of a `--session`."""
 
     @property
     def documents(self) -> dict[str, Any]:
-        """Run specs as plain data."""
+        """Run specs of the sides as plain data."""
         return {name: spec.document() for name, spec in self.specs.items()}
 
     @property
     def digest(self) -> str:
-        """Hash of the comparison."""
+        """Hash that identifies the comparison: run specs, smallest difference, what is compared."""
         compared = [self.documents, self.smallest, *["samples_per_s"] * self.is_throughput]
         text = json.dumps(compared, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
-    """Compare configurations, write the records, print the answer; return how it ended."""
+    """Compare configurations, write the records, print the answer; return how the command ended."""
     console = make_console(file=sys.stdout)
     check_address(options.address)
     check_time_budget(options.time_budget)
@@ -121,7 +122,7 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
 
 
 def check_sides(options: CompareOptions) -> Compared:
-    """Read and check all configurations: they must share one objective and one validation set."""
+    """Read and check all sides, which must have the same objective and validation set."""
     if len(options.sides) < 2:
         raise UserError(
             "compare: name two configurations or more, such as A.yaml B.yaml.", ErrorCode.MISSING
@@ -163,7 +164,7 @@ def check_sides(options: CompareOptions) -> Compared:
     specs = {name: spec.model_copy(update=judged) for name, spec in specs.items()}
     flats = [flat(spec.without_defaults().document()) for spec in specs.values()]
     if all(is_own_loop(spec.workload) for spec in specs.values()):
-        flats = [one | {"workload": ""} for one in flats]  # it is the source of the side
+        flats = [one | {"workload": ""} for one in flats]  # shown already as source of the side
     keys = [
         key
         for key in dict.fromkeys(key for one in flats for key in one)
@@ -183,10 +184,10 @@ def read_side(
     """Return the run spec of a side.
 
     Args:
-        side: a run spec, a study's folder, a space of one configuration, or a user's own training
-            loop, `FILE.py:FUNCTION` or a command.
+        side: a run spec, the folder of a study, a search space with a single configuration, or a
+            user's own training loop (`FILE.py:FUNCTION` or a command).
         source: name of the side in messages.
-        settings: changes, as in `--set`.
+        settings: changes to the run spec, as in `--set`.
     """
     if isinstance(side, str) and is_own_loop(side):
         content = {"workload": at_revision(side), "objective": RunSpec().objective.model_dump()}
@@ -214,12 +215,13 @@ def read_side(
 
 
 def at_revision(side: str) -> str:
-    """Return `HEAD~1:train.py:train` as a function in a copy of that revision's files.
+    """Resolve a side at a git revision: `HEAD~1:train.py:train` -> `COPY/train.py:train`.
 
-    Git writes the copy to a cache folder of this machine. Other sides are returned as they are.
+    COPY is a copy of that revision's files in a cache folder of this machine. A side without a
+    revision is returned unchanged.
 
     Raises:
-        UserError: git refuses.
+        UserError: git fails, for example because there is no such revision.
     """
     revision, _, rest = side.rpartition(".py:")[0].partition(":")
     if is_command(side) or not rest:
@@ -293,7 +295,11 @@ def _run(
     console: Console,
     interrupt: Interrupt,
 ) -> Pairs:
-    """Run pairs until the comparison is decided, has `--runs` pairs, or the time is up."""
+    """Run pairs until the comparison is decided, has `--runs` pairs, or the time budget is spent.
+
+    Returns:
+        All pairs of the comparison, including those of earlier sessions.
+    """
     objective = compared.specs["A"].objective
 
     def so_far() -> Pairs:
@@ -365,17 +371,18 @@ def order_of(names: Mapping[str, object], number: int, *, seed: int) -> list[str
 
 
 def errors_left(file: Path, digest: str) -> float:
-    """Return the error rate of a comparison in a session of many, and note it in the file.
+    """Return the error rate of one comparison of a session, and record it in the session's file.
 
-    Comparison j has 1 / (j (j + 1)) of the session's error rate; these rates never sum to more than
-    the whole. A continued comparison keeps its rate. Safe for comparisons in parallel.
+    Comparison number j gets the fraction 1 / (j (j + 1)) of the session's error rate ALPHA; the
+    rates of all comparisons never sum to more than ALPHA. A resumed comparison keeps its rate. Safe
+    for comparisons that run in parallel, since the file is locked.
 
     Args:
-        file: file of the session.
+        file: file of the session; created if it does not exist.
         digest: hash of the comparison.
 
     Raises:
-        UserError: it is not a file of a session, or cannot be written.
+        UserError: the file is not a session's, or cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

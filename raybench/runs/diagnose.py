@@ -1,4 +1,7 @@
-"""The command `raybench diagnose`: probes of a run's speed, from the options to the verdict."""
+"""The command `raybench diagnose`: what limits the speed of a run, and the fastest way to run it.
+
+It trains probes: short runs of variants of the run, such as one without exchanging gradients.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -61,7 +64,7 @@ from raybench.stats.record import Evaluation, RunRecord
 
 
 class ProbeTrainer:
-    """Trains probes one at a time, on worker groups that stay alive."""
+    """Trains probes (short runs that measure speed) one at a time, on reused worker groups."""
 
     def __init__(self, single_run: SingleRun) -> None:
         self._single_run, self.deadline = single_run, single_run.deadline
@@ -69,13 +72,16 @@ class ProbeTrainer:
     def train(
         self, spec: RunSpec, name: str, source: str, *, may_fail: bool = False
     ) -> tuple[list[Evaluation], RunRecord]:
-        """Train a probe to its end; return its curve and its record.
+        """Train a probe to its end.
 
         Args:
-            spec: The probe.
+            spec: Run spec of the probe.
             name: Name of the run.
-            source: Name of the probe or way, for the record.
-            may_fail: False raises StudyError for a failed probe.
+            source: Name of the variant, for the record.
+            may_fail: False raises StudyError if the probe fails.
+
+        Returns:
+            The evaluations and the record of the probe.
         """
         curve: list[Evaluation] = []
         record = self._single_run.train(spec, name, "scaling", source=source, judge=curve.append)
@@ -94,10 +100,10 @@ class ProbeTrainer:
         steps: int,
         may_fail: bool = False,
     ) -> tuple[float | None, RunRecord]:
-        """Measure the step time of a run: over `steps`, after as many that do not count.
+        """Measure the step time of a run over `steps` steps, after as many steps of warm-up.
 
         Returns:
-            Seconds of a step, None for a probe that failed or was ended; and the record.
+            Seconds per step (None if the probe failed or was stopped), and the record.
         """
         probe = Probes.of(spec).as_it_is
         short = probe_spec(spec, probe, dataset, steps=steps, intervals=PILOT_INTERVALS)
@@ -107,15 +113,15 @@ class ProbeTrainer:
 
 
 class ProbeRuns:
-    """Trains probes and keeps the seconds of their steps."""
+    """Measures how much of a step is compute, communication, input and overhead, by probes."""
 
     def __init__(self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset) -> None:
         self.spec, self.probes = spec, Probes.of(spec)
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
-        """Step seconds of each probe, one value per round."""
+        """Seconds per step of each probe, one value per round."""
         self.ranks: RankRows = {"compute": [], "cores": [], "input": []}
-        """Seconds of the ranks in probes without exchange: `input` with the run's own data, the
-        others with synthetic data."""
+        """Seconds of each rank, by kind, in probes that do not exchange gradients: `input` from
+        probes with the run's own data, `compute` and `cores` from probes with synthetic data."""
         self._trainer, self._dataset = trainer, dataset
         self._steps: dict[Probe, int] = {}
         self._orders: Iterator[list[Probe]] = rounds(self.probes, seed=spec.seed)
@@ -132,7 +138,8 @@ class ProbeRuns:
         return self.num_rounds >= FEWEST_ROUNDS
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Train all probes in turns until the largest share is significant, or until Ctrl-C."""
+        """Train all probes round by round: `--repeats` rounds, up to twice as many until the
+        largest share is significant, or until Ctrl-C."""
         say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes in turns")
         self.pilot(options.seconds)
         for number in range(2 * options.repeats):
@@ -151,7 +158,7 @@ class ProbeRuns:
         store.write_yaml(DIAGNOSIS, found, comment=VERDICT)
 
     def show(self, console: Console) -> None:
-        """Print the probes' times, the shares, the predicted gains, and the sentence."""
+        """Print step times, shares of a step, predicted gains, and the verdict as a sentence."""
         verdict = self.verdict()
         console.print()
         times = []
@@ -192,7 +199,7 @@ class ProbeRuns:
         say(console, verdict.sentence)
 
     def pilot(self, seconds: float) -> None:
-        """Find the number of steps of each probe that takes about `seconds`."""
+        """Determine the number of steps that takes about `seconds`, for each probe."""
         for probe, name in self.probes.names.items():
             if self._trainer.deadline.over:
                 return
@@ -201,7 +208,7 @@ class ProbeRuns:
                 self._steps[probe] = steps_for(seconds, self._step_s(curve, probe))
 
     def round(self, number: int) -> None:
-        """Train every probe once, in the order of this round."""
+        """Train every probe once, in a random order, and record the step times."""
         for probe in next(self._orders):
             if self._trainer.deadline.over:
                 return
@@ -215,13 +222,13 @@ class ProbeRuns:
                         self.ranks[kind] += rows if (kind == "input") == probe.reads else []
 
     def so_far(self) -> str:
-        """Return a sentence on the shares so far."""
+        """Return the shares of a step so far as text."""
         shares = self._shares
         found = ", ".join(f"{part} {shares[part].percent}" for part in shares.order)
         return found if shares.is_sure else f"{found} (not sure yet)"
 
     def verdict(self) -> BottleneckVerdict:
-        """Return what bounds the training, and which workers are slow."""
+        """Return what limits the speed of the training, including slow workers."""
         number, record = self.num_rounds, self._record
         found = judge(
             self.spec,
@@ -242,7 +249,7 @@ class ProbeRuns:
         return Shares.of(self.probes, self.times)
 
     def _samples(self, probe: Probe) -> int:
-        """Return the samples of a step."""
+        """Return the samples per optimizer step, over all workers."""
         return probe.batch_size_per_worker * self.spec.num_workers * self.spec.accumulate
 
     def _step_s(self, curve: list[Evaluation], probe: Probe) -> float:
@@ -257,22 +264,26 @@ class ProbeRuns:
 
 
 MIN_STEPS = 20
-"""Minimum number of optimizer steps in an interval of a probe with `--fastest`."""
+"""Minimum number of optimizer steps in an interval between evaluations of a probe, for
+`--fastest`."""
 
 
 class SpeedRuns:
-    """Measures ways to run a spec, one axis after another, each starting from the fastest way so
-    far."""
+    """Finds the fastest way to run a spec without changing its learning curve.
+
+    Measures one axis (such as framework or compilation) after another. The ways of an axis differ
+    from the fastest way so far only in that axis.
+    """
 
     def __init__(
         self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset, leeway: Leeway
     ) -> None:
         self.spec = spec
-        """The fastest way so far."""
+        """Run spec of the fastest way so far."""
         self.found: dict[str, AxisProbes] = {}
-        """Findings by axis."""
+        """Measurements by axis."""
         self.left_out: dict[str, str] = {}
-        """Reason why an axis, or a way, was not measured."""
+        """Why an axis or a way was not measured, by its name."""
         self._trainer, self._dataset, self._leeway = trainer, dataset, leeway
         self._num_ways, self._steps, self._repeats = 0, PILOT_STEPS, 1
         self._wall_s: list[float] = []
@@ -280,11 +291,11 @@ class SpeedRuns:
 
     @property
     def is_enough(self) -> bool:
-        """Whether anything was compared."""
+        """Whether the ways of at least one axis were measured."""
         return bool(self.found)
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Train the ways of all axes in turns, or until Ctrl-C."""
+        """Measure the ways of all axes, one axis after another, or until Ctrl-C."""
         step_s, record = self._probe(self.spec, "pilot", "pilot")
         self._leeway = replace(self._leeway, batch_statistics=bool(record.batch_statistics))
         self._num_ways = len(every_way(self.spec, self._leeway))
@@ -310,7 +321,7 @@ class SpeedRuns:
                 say(console, f"{axis}: {found.taken}")
 
     def write(self, store: Store) -> None:
-        """Write the findings, and the fastest way as a run spec."""
+        """Write the measurements, and the fastest way as a run spec (`fastest.yaml`)."""
         sentence, spec = gains_sentence(self.found), self.spec.complete()
         store.write_yaml("fastest.yaml", spec, comment=sentence)
         content: dict[str, Any] = {
@@ -326,7 +337,7 @@ class SpeedRuns:
         store.write_yaml(DIAGNOSIS, content)
 
     def show(self, console: Console) -> None:
-        """Print the step time of each way, and the gain of the fastest ways."""
+        """Print the step time of each way, and the total gain of the fastest ways."""
         rows = [
             {
                 "axis": axis,
@@ -351,7 +362,7 @@ class SpeedRuns:
         return sum(self._wall_s)
 
     def _measured(self, axis: str, ways: Mapping[str, RunSpec], console: Console) -> AxisProbes:
-        """Train the ways of an axis in rounds, each in random order."""
+        """Measure the ways of an axis in rounds, each in random order; slow ways drop out."""
         found = AxisProbes(next(iter(ways)), {way: [] for way in ways}, {way: [] for way in ways})
         for number in range(self._repeats):
             turn, times = found.still_in(), dict[str, float]()
@@ -393,7 +404,7 @@ MARK = "diagnosis"
 
 
 def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
-    """Train the probes, print and write the verdict; return how it ended."""
+    """Train the probes, print and write the verdict; return how the command ended."""
     spec, console = read_spec(options), make_console(file=sys.stdout)
     _check(options, spec)
     name = "fastest" if options.fastest else "diagnose"
@@ -456,7 +467,7 @@ def _check(options: DiagnoseOptions, spec: RunSpec) -> None:
 
 
 def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> None:
-    """Raise UserError for data that synthetic data cannot stand for."""
+    """Raise UserError for data that probes cannot replace by synthetic data."""
     if dataset is NO_DATA:
         raise UserError(
             f"{spec.workload}: diagnose changes how a Workload is trained; the speed of a "
@@ -496,8 +507,10 @@ def _print_plan(console: Console, spec: RunSpec, dataset: Dataset, leeway: Leewa
 
 
 def leeway_of(address: str | None, spec: RunSpec, dataset: Dataset) -> Leeway:
-    """Return the changes of a run that leave its learning curve unchanged, as far as known before
-    the model is built: the first probe determines whether it has batch statistics."""
+    """Return which changes would leave the learning curve of a run unchanged.
+
+    This is preliminary: whether the model has batch statistics is known only after the first probe.
+    """
     workload, _ = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     is_here = chosen_address(address) is None
     return Leeway(

@@ -1,7 +1,7 @@
-"""Life of a run as the driver sees it: resumed, evaluated, moved to other workers, recorded.
+"""Life cycle of a run in the driver: resumed, evaluated, moved to other workers, recorded.
 
-`search.live_trials` drives the trials of a search through it, from the hooks of Ray Tune, and
-`SingleRun` every other run: before a search, after it, and in other commands.
+`search.live_trials` uses it for the trials of a search, which Ray Tune drives; `SingleRun` uses it
+for all other runs: those before and after a search and those of other commands.
 """
 
 import contextlib
@@ -33,17 +33,17 @@ class RunRecorder:
 
     store: Store
     deadline: Deadline
-    """End of the study; an error of the store ends it."""
+    """End of the study; an error while writing to the store also ends the study."""
     progress: Any
-    """Screen: a `RunScreen`, and for the phases of a study a `ProgressDisplay`."""
+    """Display of the runs: a `RunScreen`; a `ProgressDisplay` if the study has phases."""
     saved: SavedRuns
     """Checkpoints and output of the runs."""
     disturbed: Disturbed = field(default_factory=Disturbed)
-    """Marks runs that other processes have slowed down."""
+    """Marks runs that were slowed down by a throttled core."""
     said: set[str] = field(default_factory=set, repr=False)
-    """Notes on runs that have been printed."""
+    """Notes on runs that were already printed."""
     writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    """Held while records are written and shown."""
+    """Lock that is held while a record is written."""
 
     def append(self, line: dict[str, object]) -> bool:
         """Write a record; return whether it was written."""
@@ -54,7 +54,7 @@ class RunRecorder:
 
     @contextmanager
     def ending_study(self) -> Iterator[None]:
-        """End the study if its folder cannot be written."""
+        """Context manager: end the study if its folder cannot be written."""
         try:
             yield
         except (OSError, StudyError) as error:
@@ -64,15 +64,15 @@ class RunRecorder:
 class RunLifecycle:
     """One run from its request for workers to its record.
 
-    Calls: `resume` before it starts, `take` with every state of the run, in any order and any
-    number of times, then `end` once.
+    Call `resume` before the run starts, `take` with every state of the run (in any order, also
+    repeatedly), and finally `end` once.
 
     Args:
         recorder: Where the run is recorded and shown.
         name: Name of the run, unique in the study.
         spec: The run.
-        role: Its role in the study.
-        source: Trial, cell or side that it repeats.
+        role: Role of the run in the study.
+        source: Name of the trial, scaling cell or side of a comparison that the run repeats.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RunLifecycle:
         """Latest known state of the run."""
 
     def resume(self) -> tuple[Evaluation, ...]:
-        """Send the workers the checkpoint of an earlier session, if there is one.
+        """Send the checkpoint of an earlier session to the pool, if there is one.
 
         Returns:
             The evaluations up to the checkpoint, which are recorded again.
@@ -103,13 +103,13 @@ class RunLifecycle:
         return curve
 
     def take(self, outcome: RunOutcome) -> bool:
-        """Record and show a state of the run; ignore a state older than the latest known one.
+        """Record and show a state of the run; ignore it if a later state is already known.
 
         Args:
-            outcome: The run so far, as its client returns it.
+            outcome: The run so far, as returned by its `RunClient`.
 
         Returns:
-            Whether it has a new evaluation. After a restart, repeated evaluations are new.
+            Whether there is a new evaluation. After a restart, repeated evaluations are new.
         """
         before, recorder = self.outcome, self._recorder
         if _moment(outcome) < _moment(before):
@@ -131,19 +131,20 @@ class RunLifecycle:
         return is_new
 
     def end(self, *, stopped_by: StopReason, cap_s: float = math.inf) -> RunRecord:
-        """Write the record of the run's newest state.
+        """Write the record of the run, from its latest known state.
 
-        An error that every other run would have too ends the study. So does a user mistake in the
-        model if no run of the study has been evaluated yet; the run then has no record. Later such
-        a mistake fails only its own run.
+        An error that every other run would also have ends the study. So does a user mistake in the
+        model if no run of the study has been evaluated yet; the run then has no record. Later, such
+        a mistake only makes its own run fail.
 
         Args:
-            stopped_by: Why the run was stopped, unless it ended by itself.
-            cap_s: Seconds of training after which a run that the time budget ends counts as one
-                that missed the target (`cap`).
+            stopped_by: Why the run was stopped; ignored if the run has ended by itself.
+            cap_s: If the time budget ends the run after more than `cap_s` seconds of training, it
+                counts as a run that missed the target (stop reason `cap`).
 
         Returns:
-            The record. `interrupted` if it was not written: the run is then repeated.
+            The record. Its stop reason is `interrupted` if it was not written, so that the run is
+            repeated in the next session.
         """
         recorder, outcome = self._recorder, self.outcome
         if (fault := fault_of(outcome.message)) is not None:
@@ -179,13 +180,14 @@ class RunLifecycle:
 
 
 def _moment(outcome: RunOutcome) -> tuple[bool, int, int]:
-    """Return a sort key that grows with the outcomes of a run."""
+    """Return a sort key by which the states of a run are in the order of time."""
     index = -1 if outcome.evaluation is None else outcome.evaluation.index
     return outcome.is_over, outcome.restarts, index
 
 
 def _is_new(outcome: RunOutcome, before: RunOutcome) -> bool:
-    """Return whether an outcome has a new evaluation; after a restart all are new."""
+    """Return whether `outcome` has an evaluation that `before` has not; after a restart, every
+    other evaluation is new."""
     point, last = outcome.evaluation, before.evaluation
     if point is None or last is None or point == last:
         return point is not None and last is None
@@ -194,13 +196,13 @@ def _is_new(outcome: RunOutcome, before: RunOutcome) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SingleRun(RunRecorder):
-    """Trains runs one by one, records and shows them. Thread-safe."""
+    """Trains, records and shows single runs. Thread-safe."""
 
     session: Session
     keep_groups: bool = True
-    """False gives every run new worker processes."""
+    """Whether runs reuse worker processes of earlier runs; False starts new ones for every run."""
     limit_s: float | None = None
-    """Wall-clock seconds with workers after which a run fails."""
+    """Wall-clock seconds with workers after which a run fails; None for no limit."""
 
     def train(
         self,
@@ -214,25 +216,28 @@ class SingleRun(RunRecorder):
         cap_s: float = math.inf,
         save: Callable[[Path], None] | None = None,
     ) -> RunRecord:
-        """Train a run to its end, or until `deadline` ends it; continue it from its checkpoint.
+        """Train a run to its end, or until `deadline` is over.
+
+        If there is a checkpoint of an earlier session, the run continues from it.
 
         Args:
             spec: The run.
-            name: Its name in the study.
-            role: Its role in the study.
-            source: Trial, cell or side that it repeats.
-            test: Measure the metric on the test split.
-            judge: Takes every evaluation; a reason ends the run.
-            cap_s: Seconds of training after which a run that the time budget ends counts as one
-                that missed the target (`cap`).
-            save: Takes the file in the pool of the final weights, before the record is written.
+            name: Name of the run, unique in the study.
+            role: Role of the run in the study.
+            source: Name of the trial, scaling cell or side of a comparison that the run repeats.
+            test: Whether to measure the metric on the test split.
+            judge: Called with every evaluation; returns the reason to stop the run, or None.
+            cap_s: If the time budget ends the run after more than `cap_s` seconds of training, it
+                counts as a run that missed the target (stop reason `cap`).
+            save: Called with the file of the final weights, on the pool's host, before the record
+                is written; None does not save weights.
 
         Returns:
-            The record, which is written.
+            The record, as written.
         """
         run = RunLifecycle(self, name, spec, role, source=source)
         reason: StopReason | None = None
-        for evaluation in run.resume():  # shown before: the run still waits for its workers
+        for evaluation in run.resume():  # before `started`, as the run still waits for workers
             self.progress.evaluated(name, evaluation)
             reason = judge(evaluation)
         self.progress.started(name, spec)
@@ -276,14 +281,14 @@ def single_runs(
     *,
     wait_s: float | None,
 ) -> Iterator[SingleRun]:
-    """Watch the runs of a session while they train, and keep their checkpoints and output.
+    """Context manager: yield a `SingleRun`, and watch its runs and save checkpoints and output.
 
     Args:
         session: The session.
         store: The study's folder.
         deadline: End of the study.
         screen: Shows the runs and what they wait for.
-        wait_s: Seconds that a run may wait for machines in all; None: unlimited.
+        wait_s: Total seconds that a run may wait for missing machines; None for no limit.
     """
     with (
         WaitWatch(session, deadline, screen, wait_s=wait_s),
@@ -295,10 +300,10 @@ def single_runs(
 
 
 def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: Deadline) -> None:
-    """Do jobs in their order, `slots` at a time, each in a thread.
+    """Run jobs in threads, `slots` at a time, starting them in the given order.
 
-    Once `deadline` is over no other job starts. An error in a job ends the study: the others stop
-    as for Ctrl-C, and then it is raised.
+    No job starts once `deadline` is over. An error in a job ends the study: the other jobs stop as
+    after Ctrl-C, and then the error is raised.
     """
 
     def do(job: Callable[[], None]) -> None:
@@ -314,6 +319,6 @@ def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: De
         return
     with ThreadPoolExecutor(min(slots, len(jobs)), thread_name_prefix="race") as threads:
         done = [threads.submit(do, job) for job in jobs]
-    deadline.raise_fault()  # the first of them
+    deadline.raise_fault()  # the first error
     for one in done:
         one.result()

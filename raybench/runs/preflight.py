@@ -385,7 +385,7 @@ Kind = tuple[str, int]
 
 
 def groups(study: StudySpec, space: Space) -> list[Placement]:
-    """Return all worker groups that a study can need; for a range of values, those of its bounds."""
+    """Return all worker groups that a study can need; of a range of values, only the bounds."""
     found: dict[Placement, None] = {}
     for one in combinations(space, study.fixed, GROUP_KEYS):
         resources = [one[key] for key in RESOURCES]

@@ -1,13 +1,14 @@
 """Checkpoints and output of a study's runs, copied from the pool to the study's folder.
 
-`checkpoints/0007/` holds the checkpoints of the run `0007` (`stats.checkpoint`). It is removed when
-the run's record is written, unless the run was cut off: interrupted, stopped early by the search,
-or lost once too often. A run of the same name and spec continues from it in any session. An
-interrupted trial continues when the same command is run again. A trial that the search has stopped
-is continued by `raybench train SPEC.yaml --out NEW`, where SPEC.yaml is its spec
-(`raybench.load(DIR).specs["0007"]`) and `checkpoints/0007` is copied to `NEW/checkpoints/0000`.
+`checkpoints/0007/` holds the checkpoints of the run `0007` (see `stats.checkpoint`). The folder is
+removed when the run's record is written, unless the run was cut off: interrupted, stopped early by
+the search, or lost to machine faults too often. In any later session, a run with the same name and
+spec continues from it. An interrupted trial continues when the same command is run again. To
+continue a trial that the search has stopped, write its spec, `raybench.load(DIR).specs["0007"]`, to
+a file SPEC.yaml, copy `checkpoints/0007` to `NEW/checkpoints/0000` and run
+`raybench train SPEC.yaml --out NEW`.
 
-Also marks runs that a throttled core has slowed down.
+This module also marks runs that were slowed down by a throttled CPU core.
 """
 
 import shutil
@@ -36,21 +37,23 @@ SLOW = 1.5
 """Ratio of a run's CPU seconds per sample to the median of comparable runs above which its core
 counts as throttled; seeds and learning rates change CPU seconds per sample by at most 10 %."""
 MIN_COMPARABLE = 3
-"""Number of comparable undisturbed runs that this test needs."""
+"""Number of comparable undisturbed runs that are needed for the comparison by SLOW."""
 FREE_KEYS = ("learning_rate", "seed", "schedule", "warmup_epochs", "objective", "epochs")
-"""Keys of a run spec that do not change the cost of a sample."""
+"""Run-spec keys that do not influence the CPU seconds per sample."""
 
 
 class Disturbed:
-    """Marks the runs of a study that a throttled core has slowed down. Thread-safe."""
+    """Marks the runs of a study that were slowed down by a throttled core. Thread-safe."""
 
     def __init__(self) -> None:
         self._costs: dict[str, list[float]] = {}
-        """CPU seconds per sample of undisturbed runs, by the other keys of their specs."""
+        """CPU seconds per sample of undisturbed runs, by the values of all keys that are not in
+        FREE_KEYS."""
         self._judging = threading.RLock()
 
     def judged(self, record: RunRecord) -> RunRecord:
-        """Return the record of a finished run with the seconds that a throttled core took."""
+        """Return the record of a finished run; if its core was throttled, with the lost seconds in
+        `ledger["disturbed"]`."""
         # A user's own loop compiles while it trains, so the cost per sample depends on the number
         # of samples. A run without samples failed before it trained.
         if not record.samples or is_own_loop(record.spec.workload):
@@ -72,14 +75,15 @@ class Disturbed:
 
 FOLDER = "checkpoints"
 LOOK_S = 5.0
-"""Seconds between two writes of the output of a running run."""
+"""Seconds between two writes of the output of a run in progress."""
 Result = TypeVar("Result")
 
 
 class SavedRuns:
-    """Copies checkpoints and output from the pool to the folder, in a thread of its own.
+    """Context manager: copies checkpoints and output from the pool to a study's folder.
 
-    A context manager, which waits at its end until all is written, and raises the first error.
+    Files are written in a background thread. On exit, it waits until all are written and raises the
+    first error.
     """
 
     def __init__(
@@ -90,13 +94,13 @@ class SavedRuns:
         say: Callable[[str], None],
         on_fault: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Keep the pool's run states in the store's folder from now on.
+        """Make the pool keep its run states in the study's folder from now on.
 
         Args:
             pool: handle of the `WorkerPool`.
             store: the study's folder.
             say: prints a sentence.
-            on_fault: called at once with an error that ends all writing.
+            on_fault: called immediately with every error of the background thread.
         """
         self._pool, self._store, self._say, self._on_fault = pool, store, say, on_fault
         self._fault: Exception | None = None
@@ -105,7 +109,7 @@ class SavedRuns:
         self._earlier: dict[str, bytes] = {}
         """Output of continued runs in earlier sessions, by name."""
         self._looked: dict[str, float] = {}
-        """Moment at which the output of a run was last written, by name."""
+        """Time at which the output of a run was last written, by name (`monotonic`)."""
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=FOLDER)
 
     def __enter__(self) -> Self:
@@ -118,12 +122,12 @@ class SavedRuns:
             raise self._fault
 
     def resume(self, name: str, spec: RunSpec) -> tuple[Evaluation, ...]:
-        """Give the pool the checkpoint of a run that is about to start, if there is one.
+        """Send the checkpoint of a run that is about to start to the pool, if there is one.
 
-        A checkpoint that does not fit the run is set aside, with a message.
+        A checkpoint that does not belong to this run spec is moved out of the way, with a message.
 
         Returns:
-            The evaluations so far; empty if the run starts from its beginning.
+            The evaluations up to the checkpoint; empty if the run starts from its beginning.
         """
         folder = self._folder(name)
         try:
@@ -145,11 +149,11 @@ class SavedRuns:
         return found.state.evaluations
 
     def save(self, name: str) -> None:
-        """Write the pool's present checkpoint of a run, in the background."""
+        """Write the pool's newest checkpoint of a run, in the background."""
         self._writer.submit(self._noting_faults, self._write, name)
 
     def look(self, name: str) -> None:
-        """Write the output of a run so far, in the background and at most every `LOOK_S`."""
+        """Write the output of a run so far, in the background and at most once in LOOK_S."""
         now = time.monotonic()
         if now - self._looked.setdefault(name, now) >= LOOK_S:
             self._looked[name] = now
@@ -160,13 +164,13 @@ class SavedRuns:
         return self._writer.submit(self._noting_faults, self._write_log, name).result()
 
     def refused(self, name: str, why: str) -> None:
-        """Put aside the checkpoint that the workers of a run have refused, with a message."""
+        """Move the checkpoint that a run's workers have refused out of the way, with a message."""
         self._say_anew(why, name)
-        # In order: what is saved after this belongs to the run that started over.
+        # In the background thread, so that checkpoints that are saved later are not moved.
         self._writer.submit(self._noting_faults, _put_aside, self._folder(name))
 
     def over(self, record: RunRecord) -> None:
-        """Drop the checkpoint of a recorded run, unless the run was cut off."""
+        """Delete the checkpoints of a recorded run, unless the run was cut off."""
         is_kept = not record.counts_for(
             "comparison" if record.phase == "confirm" else "measurement"
         )
@@ -189,7 +193,7 @@ class SavedRuns:
         except FileNotFoundError:
             if ray.get(self._pool.checkpoint.remote(name)) == checkpoint:
                 raise
-            # A newer state has replaced it and is written next.
+            # A newer checkpoint has replaced this one and will be written next.
 
     def _write_log(self, name: str, is_over: bool = False) -> Path | None:
         try:
@@ -226,7 +230,7 @@ def _aside(folder: Path) -> Path:
 
 
 def _put_aside(folder: Path) -> None:
-    """Move a run's folder, if there is one, out of the way."""
+    """Rename a run's checkpoint folder, if there is one, to `NAME.refused`."""
     if folder.is_dir():
         shutil.rmtree(_aside(folder), ignore_errors=True)
         folder.replace(_aside(folder))

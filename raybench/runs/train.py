@@ -1,4 +1,4 @@
-"""The command `raybench train`: one training, from its options to the last printed line."""
+"""The command `raybench train`: one training run, from its options to the last printed line."""
 
 import itertools
 import sys
@@ -63,7 +63,7 @@ TRIAL = "0000"
 
 
 def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
-    """Train, save, print; return how it ended."""
+    """Train a run, save the model, print the results; return how the command ended."""
     check_loggers(options.log)
     console = make_console(file=sys.stdout)
     place, spec, dataset, words = check_run(options, read_spec(options), "train")
@@ -104,14 +104,14 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
 
 
 def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
-    """Return the run spec of a command's options."""
+    """Return the run spec that the command-line options describe."""
     seed = {} if options.seed is None else {"seed": options.seed}
     settings = seed | options.trained() | options.settings
     if options.spec is None:
         defaults, source = RunSpec().document(), "run spec"
         content = {key: defaults[key] for key in ("dataset", "objective")}
         if settings.keys() & {"dataset", "dataset.name"}:
-            del content["dataset"]  # its image size is that of the digits
+            del content["dataset"]  # the default's image size is for its own dataset, the digits
     else:
         content, source = content_of(options.spec, "run spec")
     return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
@@ -123,7 +123,8 @@ def check_run(
     """Check the run of a command before Ray starts.
 
     Returns:
-        Results folder, run spec with objective and GPUs filled in, dataset, notes on the GPUs.
+        Results folder, run spec with objective and GPUs filled in, dataset, and sentences on the
+        GPUs.
     """
     check_address(options.address)
     name = "default" if options.spec is None else "spec"
@@ -138,7 +139,14 @@ def check_run(
 
 
 def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
-    """Return the spec with its GPUs on this machine and remarks on them; UserError without room."""
+    """Fill in the GPUs per worker from what this machine has.
+
+    Returns:
+        The run spec, and sentences on the GPUs.
+
+    Raises:
+        UserError: the workers do not fit on this machine, or a framework does not see the GPUs.
+    """
     capacity = local_capacity()
     spec, words = spec_on_gpus(spec, capacity)
     capacity.refuse_infeasible(spec.placement.group)
@@ -147,7 +155,7 @@ def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
 
 
 def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
-    """Check a run on a connected cluster; UserError for what it cannot have there."""
+    """Raise UserError if a run cannot have the resources or files it needs on the cluster."""
     session.capacity.refuse_infeasible(spec.placement.group)
     named, asking = GPUS in spec.model_fields_set, f"--set {GPUS}=1"
     check_cluster(
@@ -193,7 +201,7 @@ def _run(
 
 
 class _Screen(RunLines):
-    """Shows the evaluations of the run, and its events as JSON if asked for."""
+    """Shows the evaluations of the run, and its events as JSON with `--progress jsonl`."""
 
     def __init__(self, options: TrainOptions, console: Console, spec: RunSpec) -> None:
         super().__init__(console)
@@ -221,20 +229,20 @@ class _Screen(RunLines):
 
 
 def _save_model(store: Store, spec: RunSpec, weights: Iterator[bytes]) -> None:
-    """Write the trained model, or the state that a user's own training loop has saved, if any."""
+    """Write the trained model; for a user's own training loop, the state it saved, if any."""
     if is_own_loop(spec.workload):
         if first := next(weights, b""):
             kind, rest = state_of(first)
             store.write_parts(STATE_FILES[kind], itertools.chain([rest], weights))
         return
-    # Loaded before, and cached.
+    # Already loaded by `check_run`, and cached.
     _, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
     store.write_parts(MODEL_FILES[spec.framework], weights)
 
 
 def write_study(store: Store, content: dict[str, Any]) -> None:
-    """Write the `study.yaml` of a new study."""
+    """Write `study.yaml` for a new study: `content`, command, versions and machine."""
     session = {"command": command(), "versions": versions(), "machine": machine()}
     store.write_yaml(STUDY_FILE, {"study": content, **session})
 
@@ -265,7 +273,13 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
 
 
 def refuse_other(place: str, folder: Path, mark: str) -> None:
-    """Raise UserError if the folder has records and no `mark` of this command in study.yaml."""
+    """Raise UserError if the folder holds records of a study that was not made by this command.
+
+    Args:
+        place: folder or URL of the study, for messages.
+        folder: folder of the study on this machine.
+        mark: key in the `study.yaml` of studies of this command.
+    """
     records, study = folder / RECORDS_FILE, folder / STUDY_FILE
     if not records.is_file():
         return
@@ -280,7 +294,8 @@ def refuse_other(place: str, folder: Path, mark: str) -> None:
 
 
 def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:
-    """Return the record of the same run if it is complete in `folder`, with its model."""
+    """Return the record of the run if `folder` has it complete, for the same spec and with the
+    model file; otherwise None."""
     if not (folder / RECORDS_FILE).is_file():
         return None
     if not (is_own_loop(spec.workload) or (folder / MODEL_FILES[spec.framework]).is_file()):

@@ -1,7 +1,7 @@
-"""The Ray session of a command, and a thread that watches what its runs wait for.
+"""The Ray session of a command, and a thread that monitors what its runs wait for.
 
-A study that waits too long is ended, and so is a run that does not answer once its study is over.
-What Ray and Ray Tune print goes to a file.
+The thread ends a study that waits too long for machines, and runs that do not answer although their
+study is over. What Ray and Ray Tune print is redirected to a file.
 """
 
 import contextlib
@@ -27,15 +27,18 @@ from raybench.stats.record import Evaluation, RunRecord
 from raybench.training.machine import nvml_sees, used_gpus
 
 RAY_LOG = "ray.log"
-"""The file, in the folder of a study."""
+"""File in a study's folder that receives what Ray prints."""
 
 
 @contextlib.contextmanager
 def quiet(log: Path) -> Iterator[None]:
-    """Redirect printed text and Ray's log to a file; the screen has its own handle."""
+    """Context manager: redirect stdout, stderr and Ray's logging to a file.
+
+    The console of raybench is not affected, since it keeps its own reference to stdout.
+    """
     with log.open("a") as file:
         redacting: Any = _Redacting(file)
-        # Ray's handler keeps the standard error that it began with.
+        # Ray's log handler keeps the stderr from when it was created, so it is changed as well.
         handlers = [
             one
             for one in logging.getLogger("ray").handlers
@@ -52,7 +55,7 @@ def quiet(log: Path) -> Iterator[None]:
 
 
 class _Redacting:
-    """A text file that leaves secrets out; each print's text comes as a whole."""
+    """A text file that masks secrets; each `print` passes its text to `write` as a whole."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -66,34 +69,38 @@ class _Redacting:
 
 
 ASK_S = 2.0
-"""Seconds between two queries of the pool; none is sent while every run trains."""
+"""Seconds between two queries of the pool; there are none while all runs train."""
 GRACE_S = 10.0
-"""Seconds that a run has to reach its next evaluation once its phase is over."""
+"""Seconds that a run has to reach its next evaluation once the phase of the study is over."""
 
 
 class RunLines:
-    """Screen of a command that has one run at a time: prints notes, and the resources it waits
-    for."""
+    """Display for commands with one run at a time: prints notes and what a run waits for."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._shown = console, ""
         self.is_starting = False
-        """Whether a run was started that has no evaluation yet."""
+        """Whether the current run has no evaluation yet, and may still wait for workers."""
 
     def started(self, name: str, spec: RunSpec) -> None:
-        """Note that a run waits for its workers."""
+        """Record that a run has requested workers."""
         self.is_starting = True
 
     def evaluated(self, name: str, evaluation: Evaluation) -> None:
-        """Note that a run has its workers."""
+        """Record that a run has reached an evaluation."""
         self.is_starting = False
 
     def finished(self, record: RunRecord) -> None:
-        """Note that a run has ended."""
+        """Record that a run has ended."""
         self.is_starting = False
 
     def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
-        """Print what each run without workers waits for, once and whenever it changes."""
+        """Print what the run waits for, if this has changed since the last call.
+
+        Args:
+            what: (missing resources, seconds waited) of each run without workers, by name.
+            head: ignored here.
+        """
         del head
         resources = "".join(one for one, _ in what.values())
         if resources not in ("", self._shown):
@@ -106,11 +113,11 @@ class RunLines:
 
 
 RunScreen = RunLines | ProgressDisplay
-"""Shows runs and what they wait for."""
+"""Type of a display that shows runs and what they wait for."""
 
 
 class WaitWatch:
-    """Thread of the driver that shows what runs wait for, and ends runs that wait too long."""
+    """Context manager with a thread that shows what runs wait for, and ends overdue runs."""
 
     def __init__(
         self,
@@ -120,22 +127,23 @@ class WaitWatch:
         *,
         wait_s: float | None = None,
     ) -> None:
-        """Make a context manager that watches the runs of a session.
+        """Create a context manager that monitors the runs of a session.
 
-        Once `deadline` is over no run waits any more, and those that train have `GRACE_S` seconds
-        to reach their next evaluation. Then, or once the whole time budget is spent, their workers
-        are ended.
+        Once `deadline` is over, requests for workers are canceled, and runs that train have GRACE_S
+        seconds to reach their next evaluation. After that, or once the time budget is used up,
+        their workers are ended.
 
         Args:
             session: the session.
-            deadline: end of the study or of its present phase.
+            deadline: end of the study or of its current phase.
             screen: shows what runs wait for.
-            wait_s: seconds that a run may wait for machines in all before the study ends.
+            wait_s: total seconds that a run may wait for missing machines before the study is
+                ended; None for no limit.
         """
         self._session, self._deadline, self._screen = session, deadline, screen
         self._wait_s = wait_s
         self._over_since: float | None = None
-        """Moment at which the present phase was first seen to be over."""
+        """Time at which the phase was first seen to be over (`perf_counter`); None before."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wait-watch", daemon=True)
         self._fault: BaseException | None = None
@@ -145,7 +153,7 @@ class WaitWatch:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """End the thread; raise its error, unless there is another."""
+        """End the thread; raise its error, unless the context is left by another error."""
         self._stop.set()
         self._thread.join()
         if error is None and self._fault is not None:
@@ -164,10 +172,10 @@ class WaitWatch:
             self._fault = error
 
     def _end(self) -> None:
-        """End what waits, and after a while what runs."""
+        """Cancel requests for workers, and after GRACE_S end the runs that do not answer."""
         self._over_since = self._over_since or time.perf_counter()
         if self._screen.is_starting or self._deadline.is_spent:
-            self._session.stop_waiting()  # also runs whose workers start
+            self._session.stop_waiting()  # also cancels runs whose workers are starting
         if self._deadline.is_spent:
             ended = self._session.stop_running()
         elif time.perf_counter() - self._over_since >= GRACE_S:
@@ -199,7 +207,10 @@ class WaitWatch:
 
 @contextlib.contextmanager
 def live_session(address: str | None, interrupt: Interrupt, console: Console) -> Iterator[Session]:
-    """Open a session for a command and close it; a Ctrl-C is raised once the session is open."""
+    """Context manager: open a session for a command and close it afterwards.
+
+    If the user presses Ctrl-C while the session opens, KeyboardInterrupt is raised once it is open.
+    """
     is_here = chosen_address(address) is None
     looked = [busy_sentence(), used_gpus(nvml_sees())] if is_here else []
     busy = [f"{sentence[0].upper()}{sentence[1:]}" for sentence in looked if sentence is not None]
