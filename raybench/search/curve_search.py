@@ -44,8 +44,8 @@ class CurvePolicy:
     """Constants of proposals and early stopping."""
 
     num_first: int = 8
-    """Number of trials before the model proposes any. They alternate between usual learning rates
-    and random configurations."""
+    """Number of trials before the model proposes: usual learning rates and random configurations
+    in turn."""
     num_narrow: int = 8
     """Draws for each random first trial, of which the one with the fewest workers runs, so that the
     first trials need not wait for workers."""
@@ -56,14 +56,13 @@ class CurvePolicy:
     explore: float = 1.5
     """Factor on the standard deviations of the model when a proposal is chosen."""
     earlier_sd: float = 0.3
-    """Standard deviation, on top of that between seeds, of the log samples to target of a run of an
-    earlier study (`--seed-from`), because it may have used another machine or version."""
+    """Standard deviation of log samples to target, on top of that between seeds, for runs of an
+    earlier study (`--seed-from`), which may have used other machines and versions."""
     most_runs: int = 4
     """Largest number of runs of a configuration in the search. More repeats belong to the
     confirmation, and would make the model overconfident about its neighbors."""
     stop: float = 1.5
-    """Number of standard deviations by which a trial's predicted time must exceed the best for the
-    trial to be stopped."""
+    """Number of standard deviations by which a trial must be slower than the best to be stopped."""
     stop_early: float = 1.0
     """Value used instead of `stop` while no trial has reached the target."""
     best_rate: float = 1.7
@@ -90,7 +89,7 @@ class CurveSearch:
         space: The sampled space.
         placer: Predicts the speed of configurations; None if the space is not factorized.
         policy: Constants of proposals and early stopping.
-        num_earlier: Number of runs of earlier sessions. It changes the random seed, so that a
+        num_earlier: Number of runs of earlier sessions; it changes the random seed, so that a
             resumed search draws new configurations.
     """
 
@@ -179,7 +178,7 @@ class CurveSearch:
         return np.asarray((apart <= self._axes.tolerances).all(axis=2).sum(axis=1))
 
     def start_with(self, every: Sequence[dict[str, Any]]) -> None:
-        """Begin with configurations known to be good, given best first. Every second one of the
+        """Begin with configurations known to be good, given best first; every second one of the
         first trials remains random."""
         apart: dict[str, dict[str, Any]] = {}
         for one in every:
@@ -187,8 +186,8 @@ class CurveSearch:
         self._starts = [*list(apart.values())[: self._policy.num_first // 2], *self._starts]
 
     def _start(self, number: int) -> dict[str, Any]:
-        """Return the configuration of one of the first trials: in turn, a known good one (by
-        default, a usual learning rate) and a random one."""
+        """Return the configuration of one of the first trials: in turn a known good (or usual) one
+        and a random one."""
         start = self._draw_narrow()
         if number % 2 == 0 and number // 2 < len(self._starts):
             start = self._configurations.draw(self._starts[number // 2])
@@ -196,7 +195,7 @@ class CurveSearch:
 
     @property
     def _own(self) -> list[str]:
-        """Names of the trials of this study in the model, without runs of earlier studies."""
+        """Names of this study's trials in the model."""
         return [name for name in self.model.modeled if name not in self._earlier]
 
     def _draw_narrow(self) -> dict[str, Any]:
@@ -214,8 +213,7 @@ class CurveSearch:
         return found
 
     def _best(self, number: int) -> list[dict[str, Any]]:
-        """Return the `number` tried configurations predicted to be the fastest, without those
-        outside the space."""
+        """Return the tried configurations predicted to be the fastest, if inside the space."""
         names = self.model.modeled
         found: dict[str, dict[str, Any]] = {}
         for at in np.argsort(self.means_of(names)):
@@ -267,7 +265,7 @@ class CurveSearch:
             self.refresh()
 
     def end(self, record: RunRecord) -> None:
-        """Add the end of a trial."""
+        """Add the final result of a trial."""
         self._end(record)
         self.refresh()
 
@@ -329,7 +327,7 @@ class CurveSearch:
         return Decision.CONTINUE if Decision.CONTINUE in decisions else decisions[0]
 
     def _judge(self, trial: str, evaluation: Evaluation, kind: Kind) -> Decision:
-        """Return whether a trial may still become the best in seconds or worker-seconds."""
+        """Return whether a trial may become the best in seconds or worker-seconds."""
         cap = self._study.search.cap_factor
         if self._is_exact:
             best = self._least(kind) if self._reached else None
@@ -351,11 +349,11 @@ class CurveSearch:
         return Decision.STOP_SLOW if is_slow else Decision.CONTINUE
 
     def _next_amount(self, evaluation: Evaluation) -> float:
-        """Return the amount of training (samples or seconds) at a trial's next evaluation, which is
-        the earliest at which the trial can reach the target.
+        """Return the amount (samples or seconds) at a trial's next evaluation, the first at which
+        the trial can reach the target.
 
         Evaluations are equally spaced in samples. If amounts are seconds, the first interval may
-        include warm-up, so nothing is extrapolated from it.
+        include warm-up and is not extrapolated.
         """
         amount = self._amount(evaluation.samples, evaluation.train_s)
         if self._placer is None and evaluation.index == 0:
@@ -364,21 +362,20 @@ class CurveSearch:
 
     def best_log_seconds(self, kind: Kind = SECONDS) -> float | None:
         """Return the smallest predicted log seconds (or worker-seconds) to target among the trials
-        that reached the target, or among all trials if none has; None without trials."""
+        that reached it, or among all trials if none has; None without trials."""
         if not (names := self._own):
             return None
         reached = [name for name in names if self.model.curves[name].reached is not None]
         return float(self.means_of(reached or names, kind).min())
 
     def _least(self, kind: Kind) -> float:
-        """Return the smallest log seconds (or worker-seconds) to target among the trials that
-        reached the target, from their measured samples."""
+        """Return the smallest log seconds (or worker-seconds) to target, from measured amounts."""
         measured = np.log([self.model.curves[name].reached or math.inf for name in self._reached])
         offsets = self._offsets([self._values[name] for name in self._reached], kind)
         return float((measured + offsets).min())
 
     def ranked(self) -> list[str]:
-        """Return the names of the trials that reached the target, shortest predicted time first."""
+        """Return the trials that reached the target, shortest predicted time first."""
         if not self._reached:
             return []
         times = self.means_of(self._reached)
@@ -391,19 +388,17 @@ class CurveSearch:
         return self._mean_of(trial) + float(self._offsets([self._values[trial]])[0])
 
     def means_of(self, names: Sequence[str], kind: Kind = SECONDS) -> Array:
-        """Return the predicted log seconds (or worker-seconds) to target of the configurations of
-        the named trials, shape [n]."""
+        """Return the predicted log seconds (or worker-seconds) to target of trials, shape [n]."""
         points = np.array([self.model.curves[name].point for name in names])
         offsets = self._offsets([self._values[name] for name in names], kind)
         return self.model.means(points) + offsets
 
     def _offsets(self, every: Sequence[Values], kind: Kind = SECONDS) -> Array:
-        """Return log seconds (or worker-seconds) per sample of configurations, each on its best
-        placement, shape [n]: what must be added to a log amount to get a log time.
+        """Return the log seconds (or worker-seconds) per sample of configurations on their best
+        placement, shape [n]; added to a log amount they give a log time.
 
-        A configuration without a predictable placement counts as fast as the fastest one given.
-        Without a placer, amounts are already seconds, so the result is 0, or the log of the number
-        of workers for worker-seconds.
+        Configurations without a predictable placement count as fast as the fastest. Without a
+        placer, amounts are seconds: the result is 0, or the log of the workers.
         """
         is_cost = kind == WORKER_SECONDS
         if self._placer is None:
@@ -429,12 +424,8 @@ class CurveSearch:
         return [known[key] for key in keys]
 
     def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
-        """Return for each configuration its shortest training time divided by its shortest time
-        including the wait for free workers, shape [n].
-
-        A lower share makes a proposal less attractive, since workers are idle while a trial waits
-        for more of them.
-        """
+        """Return for each configuration the shortest training time divided by the shortest time
+        with the wait for workers, shape [n]: workers are idle while a trial waits for more."""
         found = np.ones(len(candidates))
         if self._placer is None:
             return found
@@ -449,11 +440,8 @@ class CurveSearch:
         return found
 
     def left_s(self, trial: str, spec: RunSpec) -> float:
-        """Return the predicted remaining training seconds of a running trial.
-
-        0 if the speed of the trial is unknown; the rest of its training limit if the model has no
-        observations yet.
-        """
+        """Return the predicted remaining training seconds of a running trial: 0 if its speed is
+        unknown, the rest of its training limit if the model has no observations."""
         if self._placer is None or (seconds := self._placer.own_way(spec)) is None:
             return 0.0
         samples, train_s = self._placer.totals(trial)

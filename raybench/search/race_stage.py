@@ -109,7 +109,7 @@ class LiveRace:
                 self._tries[RaceRun(record.source, number)] = 1
 
     def run(self, stages: Stages, *, after_s: float) -> None:
-        """Run the race until it or the time ends; `after_s`: expected seconds of later phases."""
+        """Run the race to its end or the deadline; `after_s`: expected seconds of later phases."""
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
         most = max(self.budget.race_runs(number), len(self._learned))

@@ -42,11 +42,9 @@ from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 RECORDED = " (recorded)"
-"""Suffix of the names under which runs of earlier sessions are passed to the placer, so that a
-rerun of an interrupted trial, which keeps its name, is not mistaken for the earlier run."""
+"""Suffix of the placer's names for earlier runs: a rerun of an interrupted trial keeps its name."""
 SEED_STEP = 5000
-"""A trial that repeats a configuration has the seed `search.seed + SEED_STEP + n`, where n is the
-number of trials before it."""
+"""A trial that repeats a configuration has the seed `search.seed + SEED_STEP + trials so far`."""
 
 
 class Search(Scheduler):
@@ -91,7 +89,7 @@ class Search(Scheduler):
             is_in_time=is_in_time,
         )
         self._too_large: list[RunSpec] = []
-        """Configurations of trials that ran out of memory; another placement may need less."""
+        """Run specs that ran out of memory; another placement may need less."""
         self.placer: Placer | None = None
         """Predicts step times and chooses placements; None if the space is not factorized."""
         if factors is not None:
@@ -107,8 +105,8 @@ class Search(Scheduler):
         self.num_trials = num_trials(study, space, factors, outside=num_outside(study, space))
         """Number of trials of the study."""
         self._most_trials = study.search.trials or DEFAULT_TRIALS
-        """Largest number of trials that `suggest` returns. It may exceed `num_trials`, because a
-        configuration of `search.first` may repeat a reference run."""
+        """Limit on the number of trials; it may exceed `num_trials`, because a configuration of
+        `search.first` may repeat a reference run."""
         if study.search.sampler == "grid":
             self._most_trials = study.search.trials or self.num_trials + len(study.search.first)
         self.curves = CurveSearch(
@@ -163,7 +161,7 @@ class Search(Scheduler):
             return None
         self._open[proposal.name] = proposal
         self.curves.begin(proposal.name, proposal.spec)
-        # An interrupted trial keeps its name, so its earlier evaluations are found by that name.
+        # An interrupted trial keeps its name, which finds its earlier evaluations.
         self.curves.resume(proposal.name, self._curves.get(proposal.name, []))
         return Suggestion(proposal.name, proposal.spec)
 
@@ -182,11 +180,8 @@ class Search(Scheduler):
         return 0.0
 
     def _by_curves(self) -> Proposal | None:
-        """Return the next proposal of the sampler `model`.
-
-        None with another sampler, while interrupted trials or configurations of `search.first` are
-        due, and if the curve model has nothing to propose.
-        """
+        """Return the next proposal of the sampler `model`; None with other samplers, while other
+        trials come first (see `Search`), or if nothing is left to propose."""
         if self._study.search.sampler != "model" or self._proposer.has_own_next:
             return None
         number = self._proposer.history.num_ran
@@ -250,8 +245,7 @@ class Search(Scheduler):
         model, which begins with the best of these configurations.
 
         Returns:
-            A sentence about what was added; None in a resumed session, because its journal already
-            holds the runs.
+            A sentence about what was added; None in a resumed session.
         """
         told = (one.user_attrs.get(NOT_RUN) for one in self._journal.get_trials(deepcopy=False))
         is_resumed = EARLIER_STUDY in told
@@ -330,5 +324,5 @@ def _sentence(earlier: Earlier, number: int) -> str:
 
 
 def _own_s(record: RunRecord) -> float:
-    """Return the training seconds of a run, less those that other processes took from it."""
+    """Return the training seconds of a run, less those that other processes took."""
     return record.ledger["train"] - record.disturbed_s

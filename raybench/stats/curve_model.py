@@ -120,7 +120,7 @@ class Shapes:
     Args:
         baseline: Metric of a constant prediction.
         target: Target value of the metric.
-        settings: Constants.
+        settings: Constants of the model.
     """
 
     def __init__(self, baseline: float, target: float, settings: ModelSettings) -> None:
@@ -227,7 +227,7 @@ class Surface:
     Args:
         num_categories: Number of categories.
         num_numbers: Number of numeric axes.
-        settings: Constants.
+        settings: Constants of the model.
         slopes: Prior standard deviation of the slope of the linear kernel, shape [num_numbers].
     """
 
@@ -387,7 +387,7 @@ class CurveModel:
         baseline: Metric of a constant prediction; None: the worst first evaluation.
         target: Target value of the metric, higher is better. None to maximize the metric; the
             interim target then applies throughout.
-        settings: Constants.
+        settings: Constants of the model.
         slopes: Prior standard deviation of the slope along each numeric axis, shape [num_numbers];
             None: 0.
         expected: Returns the prior mean of the log amount at points, up to a constant: shape

@@ -1,5 +1,6 @@
 """Statistics of repeated runs: expected running time, noise, significance, confidence intervals.
 
+A run that reaches the target is a hit, any other run is a miss.
 Times are compared on a log scale, since a seed changes them by a factor. With `best_at_budget`
 (`is_timed=False`) all runs train equally long, and metric values are compared on their own scale.
 Smaller is better, so accuracies are passed negated.

@@ -128,7 +128,7 @@ def capital(differences: Sequence[float], shift: float) -> float:
 
 
 def _scales(sizes: np.ndarray) -> np.ndarray:
-    """Return for each difference the median absolute value of the earlier finite ones; 0 for the
+    """Return for each difference the median absolute value of the finite ones before it; 0 for the
     first."""
     earlier, found = list[float](), list[float]()
     for size in sizes.tolist():

@@ -231,7 +231,7 @@ def add_answer(
     Args:
         journal: The Optuna study.
         answer: State and values of the trial.
-        params: Its parameters.
+        params: Parameters of the trial.
         known: Distribution of each parameter; widened if the parameter lies outside.
         attributes: User attributes of the trial.
     """
