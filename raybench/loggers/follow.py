@@ -1,7 +1,7 @@
 """The tools of `--log`, and the thread that writes a study to one of them.
 
-A thread follows the records file, so that training never waits for a tool. A tool that raises is
-dropped; the driver waits for the others at the end of the study, for a limited time.
+A thread follows the records file, so that training never waits for a tool. A tool that raises an
+exception is dropped. At the end of the study, the driver waits for the tools for a limited time.
 """
 
 import contextlib
@@ -227,13 +227,14 @@ class _Follower(threading.Thread):
                 self._say(written)
 
     def drop(self, reason: str) -> None:
-        """Say, once, that the tool gets no more data, and why."""
+        """Tell the user, once, that the tool gets no more data, and why."""
         if not self._is_dropped:
             self.has_failed = self._is_dropped = True
             self._say(f"--log {self._tool}: {self.title} {reason}; {self._again}")
 
     def _follow(self) -> str | None:
-        """Return a sentence on what was written; None if the driver did not reach the end."""
+        """Write the records until `closed` is set; return a sentence on what was written, or None
+        if the study did not reach its end."""
         sink: Sink = self._module.open_sink(self._folder, self._study)
         feed, bad, is_last = Feed(sink), 0, False
         with (self._folder / RECORDS_FILE).open("rb") as records:

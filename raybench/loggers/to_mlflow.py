@@ -35,7 +35,7 @@ KEY = "raybench_run"
 
 
 class _MLflow(Sink):
-    """Writes through `MlflowClient`, which sends nothing about the code and has no active run."""
+    """Writes through `MlflowClient`, which sends nothing about the code and sets no active run."""
 
     def __init__(self, folder: Path, study: str) -> None:
         del folder  # MLflow writes elsewhere

@@ -27,7 +27,7 @@ AXES = {
     "by_train_ms": (1000.0, "train_s"),
     "by_samples": (1.0, "samples"),
 }
-"""Tags by prefix: the step of a point is the factor times this value of the point."""
+"""Prefixes of tags. The step of a point is the factor given here times the named value of it."""
 NOT_DRAWN = ("train_s", "samples")
 """Values of a point that serve as axes, not as curves."""
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")

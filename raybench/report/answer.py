@@ -390,7 +390,7 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
 def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str) -> str:
     """Return the comment above the spec in best.yaml and cheapest.yaml.
 
-    `what` names the role of the trial, such as `fastest`; `verdict` is None if it did not win.
+    `what` names the role of the trial, such as `fastest`; `verdict` is None if there is no winner.
     """
     run, metric = results.runs[trial], results.metric
     name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"

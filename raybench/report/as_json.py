@@ -141,7 +141,8 @@ def of_results(results: StudyResults) -> dict[str, Any]:
 
 
 def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, Any]]:
-    """Return the fastest and the cheapest of a verdict, and the trials tied with the fastest."""
+    """Return the fields of `Configuration` for the fastest and the cheapest of a verdict, and for
+    the trials tied with the fastest."""
     named = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
     named += [("tied", trial) for trial in verdict.others()]
     rows = []

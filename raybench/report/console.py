@@ -1,4 +1,4 @@
-"""The console of all commands, and the printing of lines, paragraphs and pairs on it."""
+"""The console to which all commands print, and functions that print lines and paragraphs on it."""
 
 import io
 import re
@@ -14,10 +14,10 @@ from raybench.spec.text import clean
 
 
 class WholeLines(Console):
-    """A console on which one thread at a time prints.
+    """A console on which only one thread prints at a time.
 
-    Rich draws a live screen and writes it in two steps. Without the lock, a line that another
-    thread prints in between appears beside the last line of the screen.
+    Rich draws a live screen and writes it in two steps. Without the lock `turn`, a line that
+    another thread prints in between would appear beside the last line of the screen.
     """
 
     def __init__(self, **how: Any) -> None:

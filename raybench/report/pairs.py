@@ -114,7 +114,7 @@ class Pairs:
         return (a.seconds - b.seconds) / unit  # `seconds` holds scores, smaller is better
 
     def more(self, name: str) -> int | None:
-        """Return how many more pairs should decide about the side `name`; None if unknown."""
+        """Return how many more pairs will likely decide about the side `name`; None if unknown."""
         smallest, errors = self._bar
         return pairs_needed(self.differences(name), smallest=smallest, errors=errors)
 

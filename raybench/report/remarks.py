@@ -22,8 +22,8 @@ from raybench.spec.text import clean, counted, shorten
 from raybench.spec.values import short
 
 FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
-"""If fewer or more than these shares of the trials reach the target, it hardly distinguishes
-trials."""
+"""A target that is reached by a smaller share of the trials than the first number, or by a larger
+share than the second, hardly distinguishes trials."""
 ENOUGH_TRIALS = 8
 
 

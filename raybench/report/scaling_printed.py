@@ -156,7 +156,7 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
 
 
 def straggler_lines(results: Study) -> list[str]:
-    """Return a sentence for each worker that is slower than others on the same devices."""
+    """Return sentences on workers that are slower than others on the same devices."""
     found: dict[tuple[str, ...], RankRows] = {}
     for exchanges in (True, False):  # False overrides: such runs time workers independently
         own: dict[tuple[str, ...], RankRows] = {}

@@ -175,7 +175,7 @@ class StudyResults(Study):
     def claims(self) -> pd.DataFrame:
         """Claims of the published study that this one repeats, and whether they hold here.
 
-        Columns: claim, published, here, holds. `raybench.published_claims()` has all named studies.
+        Columns: claim, published, here, holds. `raybench.published_claims()` returns all claims.
         """
         from raybench.report.scaling_report import claims_table  # matplotlib takes a second
 

@@ -57,7 +57,7 @@ def curves_figure(results: Study) -> Figure:
         keys.append(parts.key("best at every budget of seconds, of all search runs", **style))
     seconds = curves["train_s"][curves["train_s"] > 0]
     fastest = configurations(results)["expected_s"].min()
-    if seconds.max() > LOG_SECONDS_FROM * fastest:  # False if one is NaN
+    if seconds.max() > LOG_SECONDS_FROM * fastest:  # False if either is NaN
         axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
         parts.plain_ticks(axes, "x")
     else:

@@ -72,7 +72,7 @@ def outcome(results: Study) -> StudyOutcomes:
 
 
 def outcome_axis(axes: Axes, results: Study, found: StudyOutcomes) -> None:
-    """Scale y for outcomes; seconds are logarithmic."""
+    """Scale the y axis for outcomes; an axis of seconds is logarithmic."""
     values = found.known["outcome"]
     if not found.is_seconds:
         values = values / (100 if results.metric.is_share else 1)
@@ -83,8 +83,8 @@ def outcome_axis(axes: Axes, results: Study, found: StudyOutcomes) -> None:
 
 
 def plateau(results: Study, found: StudyOutcomes) -> set[str]:
-    """Return the trials that are as good as the best: statistically tied, or within NEAR of its
-    seconds, or within NEAR_SHARE of its metric."""
+    """Return the trials that are as good as the best: statistically tied with it, or as close to it
+    as NEAR (seconds) or NEAR_SHARE (metric) says."""
     verdict, known = judge(results), found.known
     if known.empty:
         return set()
@@ -160,10 +160,11 @@ LONGEST_LABEL = 16
 
 
 def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[str]]:
-    """Return the position of each row's value of a key on its axis, and the names of categories.
+    """Return where on an axis each row's value of a key is drawn, and the names of the categories.
 
-    Numbers are their own positions, without names. Other values, and numbers of few distinct
-    values, are categories at 0, 1, ..., with a random offset so that points do not overlap.
+    Numbers are drawn at their value, and there are no names. Other values, and numbers if there are
+    few distinct ones, are categories at 0, 1, ..., with a random offset so that points do not
+    overlap.
     """
     column = rows[key]
     texts, known = names_of(column), []

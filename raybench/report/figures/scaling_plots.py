@@ -64,7 +64,7 @@ def shares_figure(results: Study) -> Figure:
     shown = cells.head(MOST_BARS).to_dict("records")
     rows = [step_shares(row) for row in shown]
     names = [parts.wrapped(cell_label(row), parts.ROOM) for row in shown]
-    # The name of a cell is above its bar: next to it, it would take half the width of a phone.
+    # A cell's name goes above its bar; beside the bar it would take half the width of a phone.
     ends = np.cumsum([parts.LINE * (1 + name.count("\n")) + BAR for name in names])
     places = ends - BAR / 2
     figure, axes = parts.new_figure(0.7 + max(ends[-1], 0.8))
@@ -259,8 +259,8 @@ def plan_figure(plan: pd.DataFrame) -> Figure:
     have 90 % intervals.
 
     Args:
-        plan: content of PLAN_FILE; measured_s is missing if nothing ran, infinite if most runs
-            missed the target.
+        plan: content of PLAN_FILE; measured_s is missing for an option that did not run, and
+            infinite if most of its runs missed the target.
     """
     names = list(dict.fromkeys(plan["series"]))[:MOST_PLANS]
     figure, panels = parts.panels(max(len(names), 1), 3.4, 0.3)

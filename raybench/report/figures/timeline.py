@@ -19,7 +19,7 @@ from raybench.results.study import Study
 from raybench.spec.text import counted
 
 SLACK_S = 1.0
-"""Resolution of recorded end times in seconds; runs that overlap by no more are successive."""
+"""Resolution of recorded end times in seconds; runs that overlap by at most this share a lane."""
 LEAST_PAUSE_S, PAUSE_SHARE = 30.0, 0.1
 """A gap without runs is an interruption of the study if it is longer than these seconds and longer
 than this fraction of the time with runs."""

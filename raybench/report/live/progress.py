@@ -181,7 +181,7 @@ class ProgressDisplay(_Shown):
         if math.isfinite(ends_in_s):
             self.state.ends_s = clock() + ends_in_s
         self._changing = threading.RLock()
-        """Held while the state changes or is drawn, never while printing."""
+        """Lock held while the state changes or is drawn, never while printing."""
         self._view = None if lines else screen.view_for(console, self._draw)
         self._lines = EventLines(console, self.state, lines)
         self._has_started = False

@@ -85,7 +85,7 @@ PHASE_NAMES = {
     "confirm": "winners alone",
     "train": "training",
 }
-"""Names of phases on the screen, for phases whose own name is not shown."""
+"""Names of phases on the screen; other phases are shown under their own names."""
 
 
 def result_words(record: RunRecord) -> str:

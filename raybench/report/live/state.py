@@ -86,7 +86,7 @@ class TimeLeft(NamedTuple):
 
     seconds: float
     is_budget: bool
-    """Whether the time budget ends it."""
+    """Whether the study will end because its time budget is used up."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class LiveRun:
     trains_since_s: float = 0.0
     """Time at which training began, derived from the first evaluation."""
     heard_s: float = 0.0
-    """Time of the last evaluation; before, of the request."""
+    """Time of the last evaluation; before the first one, time of the request."""
     values: list[float] = field(default_factory=list)
     """Value of the metric at each evaluation."""
     _indices: list[int] = field(default_factory=list)
@@ -235,8 +235,8 @@ class LiveState:
         return sum(run.num_workers for run in self.training)
 
     def time_left(self, at: float) -> TimeLeft | None:
-        """Return the time left including later phases, at most the time left of the budget; None if
-        unknown."""
+        """Return the time left, including later phases, but at most what is left of the time
+        budget; None if unknown."""
         found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
         is_known = self.phase != "reference"  # the search follows, for an unknown time
         work_s = found + self.after_s if is_known and found is not None else None

@@ -106,7 +106,7 @@ def answer_of(results: Study, study: str) -> PageAnswer:
 
 TRIAL_NAME = r"[\w-]+(?:\.[\w-]+)*"
 NAMED_TRIALS = re.compile(rf"(\btrials? )({TRIAL_NAME}(?:, {TRIAL_NAME})*)")
-"""Trials named in a sentence: `trial 0003`, `trials 0003, 0012.torch2`."""
+"""Matches the trials named in a sentence: `trial 0003`, `trials 0003, 0012.torch2`."""
 
 
 def unfinished(results: Study) -> list[str]:
@@ -289,7 +289,7 @@ def glossary() -> dict[str, dict[str, str]]:
 
 @cache
 def _environment() -> Environment:
-    """Return the environment of the template, in which all text is escaped and cleaned."""
+    """Return the Jinja environment of the template, which escapes and cleans all text."""
 
     def digest(content: str) -> str:
         return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

@@ -188,8 +188,8 @@ def _own(key: str, column: pd.Series) -> Column:
 
 
 def settings_of(specs: Iterable[RunSpec]) -> list[list[tuple[str, str]]]:
-    """Return the settings that reproduce each spec with `raybench train --set`: keys and YAML."""
-    known: dict[str, str] = {}  # YAML is too slow for the values of all trials
+    """Return the pairs (key, YAML value) that reproduce each spec with `raybench train --set`."""
+    known: dict[str, str] = {}  # a cache, since writing YAML is slow
 
     def in_yaml(value: Any) -> str:
         if (mark := repr(value)) not in known:
@@ -287,8 +287,8 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
 
 
 MOST_HTML_ROWS, MOST_CHOICES = 50, 12
-"""Maximum number of rows without the script, and of distinct values of a column that can be
-filtered by a list."""
+"""Maximum number of rows of the table if the script does not run, and of distinct values of a
+column that can be filtered by a list."""
 NUMBER_FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
 """Format of a number by the kind of its column; the function `written` of page.js does the same."""
 
