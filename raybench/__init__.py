@@ -1,6 +1,6 @@
-"""raybench finds the training configuration that reaches your target accuracy fastest, with Ray.
+"""raybench finds, on Ray, the training configuration that reaches your target accuracy fastest.
 
-Importing the package imports neither Ray nor a framework.
+Importing this package imports neither Ray nor PyTorch or TensorFlow.
 """
 
 import importlib
@@ -37,7 +37,7 @@ HOMES = {
     "Metric": "raybench.spec.metric",
     "Run": "raybench.training.own",
 }
-"""Modules of the public names that are imported on first use."""
+"""Public names that are imported on first use, and the modules that define them."""
 __all__ = [
     "StudyError",
     "UserError",
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names of HOMES and look up `__version__` on first use."""
+    """Return a public name of HOMES or `__version__`, looked up on first use."""
     if name in HOMES:
         return getattr(importlib.import_module(HOMES[name]), name)
     if name == "__version__":
@@ -74,19 +74,21 @@ def load(
 
 
 def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies":
-    """Read the results of a study, also of one that is running. Needs neither Ray nor a framework.
+    """Read the results of a study, which may still be running.
+
+    Reading needs neither Ray nor PyTorch or TensorFlow.
 
     Args:
         place: Results folder or URL, or a list of them.
 
     Returns:
-        The study: DataFrames (`trials`, `curves`, `confirmed`, `configurations`; `scaling` of a
-        scaling study), `best` (`.spec`, `.command`, `.train()`), `winners`, analyses
-        (`importance`, `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...); see
-        `raybench.report.study`. Of a list, several studies.
+        The study (for a list, several studies) with DataFrames (`trials`, `curves`, `confirmed`,
+        `configurations`; for a scaling study, `scaling`), `best` (`.spec`, `.command`, `.train()`),
+        `winners`, analyses (`importance`, `best_at_every_budget()`, ...) and figures
+        (`plot.curves()`, ...); see `raybench.report.study`.
 
     Raises:
-        UserError: The place holds no readable study.
+        UserError: There is no readable study in this place.
 
     Example:
         >>> study = raybench.load("results/digits")
@@ -107,11 +109,11 @@ def load_model(folder: str | Path) -> Any:
         folder: Results folder of the training, or its URL.
 
     Returns:
-        An `nn.Module` or a `keras.Model`. `model.raybench.predict(rows)` takes raw samples and
-        returns names of classes, or numbers in the unit of the labels.
+        An `nn.Module` or a `keras.Model`. Its method `model.raybench.predict(rows)` takes raw
+        samples and returns class names, or numbers in the unit of the labels.
 
     Raises:
-        UserError: The folder holds no saved model.
+        UserError: There is no saved model in the folder.
 
     Example:
         >>> model = raybench.load_model("results/train")
@@ -127,9 +129,11 @@ def load_model(folder: str | Path) -> Any:
 
 
 def published_claims() -> "dict[str, DataFrame]":
-    """Return the published claims behind each named study of `raybench scale NAME`, by its name.
+    """Return the published claims that the shipped studies (`raybench scale NAME`) reproduce.
 
-    The columns are claim, published, here and holds; `load(...).claims` has the measured ones.
+    Returns:
+        A DataFrame by name of the study, with columns claim, published, here and holds. The last
+        two need measurements; `load(...).claims` has them for a study that has run.
 
     Example:
         >>> sorted(raybench.published_claims())[:2]

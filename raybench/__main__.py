@@ -1,4 +1,4 @@
-"""`python -m raybench`: lists the commands; `python -m raybench COMMAND ...` runs one."""
+"""`python -m raybench` lists the commands, `python -m raybench COMMAND ...` runs a command."""
 
 from raybench.commands import cli
 

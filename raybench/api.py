@@ -1,9 +1,9 @@
-"""Commands as functions: `raybench.tune(space)` is `raybench tune SPACE`, and so on.
+"""The commands as Python functions: `raybench.tune(space)` does what `raybench tune SPACE` does.
 
-A function prints what the command prints (in a notebook in one display), writes the same results
-folder, which the same call resumes, and returns the results as `raybench.load` does. Ray runs in
-this process until the function returns. Ctrl-C raises KeyboardInterrupt after the results so far
-are written.
+Each function prints what the command prints (in a notebook, in a single output that updates),
+writes the same results folder, and returns the results as `raybench.load` does. Repeating a call
+resumes an interrupted study. Ray is connected to this process until the function returns. Ctrl-C
+raises KeyboardInterrupt after the results so far have been written.
 """
 
 import contextlib
@@ -30,24 +30,25 @@ if TYPE_CHECKING:
 
 Place = str | Path | None
 OF_COMMANDS = ("settings", "fit", "verbose")
-"""Options that only the command line has."""
+"""Options that only the command line accepts."""
 RESULTS = "results/study"
-"""Results folder whose parent gets the data if a call names no folder, or a URL."""
+"""Results folder assumed for a call without a folder or with a URL: data that the call hands over
+are written beside it."""
 SETTINGS = (str, int, float, list, type(None))
-"""Types of the values of a `data` that holds arguments of `load_dataset`, not samples."""
+"""Types of values in a dict `data` that holds arguments for `load_dataset` instead of samples."""
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """Plan of a call, returned for `dry_run=True`; its text is the command's screen."""
+    """Plan of a call, returned for `dry_run=True`; printing it shows what the command prints."""
 
     text: str
     """Output of the command."""
     plan: Mapping[str, Any]
-    """Plan as plain data. That of `tune` is the study, with `num_trials` and `at_most_s`, an upper
-    bound of its duration in seconds (None: unknown)."""
+    """Plan as plain data. For `tune`, this is the study with the additional keys `num_trials` and
+    `at_most_s`, an upper bound on the duration in seconds (None if unknown)."""
     words: Sequence[str] = ()
-    """Notes and warnings, such as values that were left out."""
+    """Notes and warnings, for example about values that were left out."""
 
     def __str__(self) -> str:
         return self.text
@@ -65,23 +66,25 @@ def tune(
     """Search a space for the configuration that reaches the target fastest, and confirm it.
 
     Args:
-        space: A file, the name of a shipped space, or the content of such a file.
-        workload: A name, `module:Class`, or a class of Workload that is defined in a file.
-        train: Your own training loop in place of a workload: a function that is defined in a file,
+        space: Search space: a file, the name of a space shipped with raybench, or the content of
+            a file as a dict.
+        workload: Name of a workload, `module:Class`, or a subclass of Workload. The class must be
+            defined in a file, because workers import it.
+        train: Your own training loop instead of a workload: a function that is defined in a file,
             or `FILE.py:FUNCTION`.
         data: A `Dataset`, a dict of arrays (`x_train`, `y_train`, ...), a DataFrame with a column
-            `label`, or a Dataset of torch or of Hugging Face. It is written to a file beside the
-            results.
+            `label`, or a Dataset of PyTorch or Hugging Face. It is written to a file beside the
+            results. A dict of plain values holds arguments for the workload's `load_dataset`.
         out: Results folder or URL.
         **changes: Options of the command by name (`time_budget="10min"`, `target=0.95`,
             `confirm={"race": 12}`, `seed=1`, `fresh=True`, `address="auto"`, ...). All other names
             are keys of the space, as for `--set`: `optimizer="lamb"`, `**{"objective.hold": 2}`.
 
     Returns:
-        The results. With `dry_run=True` nothing starts and the plan is returned (`DryRun`).
+        The results. With `dry_run=True`, nothing is run and the plan is returned (`DryRun`).
 
     Raises:
-        UserError: Invalid input.
+        UserError: The input is invalid.
         StudyError: All runs have failed, or the study cannot continue.
 
     Example:
@@ -103,13 +106,14 @@ def train(
     """Train one run spec and save its model, which `raybench.load_model(out)` loads.
 
     Args:
-        spec: A file, its content, or a study's folder (its best.yaml); by default the default spec.
+        spec: Run spec: a file, its content, or a study's folder, whose best.yaml is used; by
+            default the run spec with all keys at their defaults.
         data: See `tune`.
         out: Results folder or URL.
         **changes: Options of the command, and keys of the run spec such as `epochs=20`.
 
     Returns:
-        The results, and exceptions, are those of `tune`.
+        The results or the plan, as for `tune`. The exceptions are the same, too.
 
     Example:
         >>> raybench.train(optimizer="lamb", epochs=20, dry_run=True).plan["optimizer"]
@@ -128,13 +132,14 @@ def scale(
     """Measure how training scales with workers and batch sizes.
 
     Args:
-        study: File, name or content of a scaling study; by default the default study.
+        study: Scaling study: a file, its content, or the name of a study shipped with raybench; by
+            default weak and strong scaling of the shipped small model.
         data: See `tune`.
         out: Results folder or URL.
         **changes: Options of the command, and keys of the study such as `num_workers=[1, 2]`.
 
     Returns:
-        The results, and exceptions, are those of `tune`.
+        The results or the plan, as for `tune`. The exceptions are the same, too.
 
     Example:
         >>> plan = raybench.scale(num_workers=[1, 2], scaling="weak", repeats=2, dry_run=True)
@@ -154,22 +159,23 @@ def plan(
     deadline: str | float | None = None,
     predict: "str | Sequence[int] | None" = None,
 ) -> "PlanReport":
-    """Say which machines to rent, how many, and at what cost, from scaling studies.
+    """Choose, from scaling studies, which machines to rent for a training and how many.
 
     Args:
-        folders: Results folders of scaling studies of one training, or their URLs.
-        prices: A file of machines and their prices, or its content. By default the price of the
-            study, or GPU-seconds (CPU-seconds on cores).
-        budget: Money that the training may cost.
-        deadline: Seconds until the training must be done, or a text such as `"2h"`.
-        predict: Worker counts to plan with, or a CSV file of cells.
+        *folders: Results folders, or their URLs, of scaling studies of the same training.
+        prices: A file of machines and their prices, or its content. By default, the price in the
+            study; if there is none, cost is in worker-seconds.
+        budget: Maximum cost of the training.
+        deadline: Maximum duration of the training, in seconds or as a string such as `"2h"`.
+        predict: Worker counts to consider in addition to the measured ones, or a CSV file with one
+            row per configuration.
 
     Returns:
-        The plan: `.answers` and `.table` are DataFrames, `.words` the answers in sentences,
-        `.plot()` is the picture. Nothing is written.
+        The plan: `.answers` and `.table` are DataFrames, `.words` the answers in sentences, and
+        `.plot()` draws the plan. Nothing is written.
 
     Raises:
-        UserError: Invalid input, or studies that cannot be planned with.
+        UserError: The input is invalid, or the studies do not suffice for a plan.
 
     Example:
         >>> machines = {"small": {"workers": 4, "price": 0.36}}
@@ -195,7 +201,7 @@ def diagnose(
 ) -> "StudyResults":
     """Find the bottleneck of a training: compute, communication or input.
 
-    Arguments, results and exceptions are those of `train`.
+    Arguments, return value and exceptions are those of `train`.
 
     Example:
         >>> print(raybench.diagnose(num_workers=2, dry_run=True))
@@ -212,12 +218,14 @@ def compare(
     """Test whether B is better than A, by paired runs: `compare(a, b, runs=20, smallest="2%")`.
 
     Args:
-        *sides: Run specs, results folders (their `best.yaml`) or spaces with one configuration.
+        *sides: Configurations, A first: run specs, results folders (whose `best.yaml` is used) or
+            spaces with a single configuration.
         out: Results folder or URL.
-        **changes: Options of the command, and keys of all run specs.
+        **changes: Options of the command, and run-spec keys to set in all configurations.
 
     Returns:
-        The results, whose `.comparison` is the outcome; exceptions are those of `tune`.
+        The results, whose `.comparison` is the outcome, or the plan, as for `tune`. The exceptions
+        are the same, too.
 
     Example:
         >>> before, after = {"optimizer": "adam"}, {"optimizer": "lamb"}
@@ -230,7 +238,12 @@ def compare(
 
 
 def _run(name: str, given: dict[str, Any]) -> "StudyResults":
-    """Run a command; return its results folder as `raybench.load` does."""
+    """Run a command and return its results as `raybench.load` does; a `DryRun` for a dry run.
+
+    Args:
+        name: Name of the command.
+        given: Arguments of the call.
+    """
     options, interrupt = asked(name, given), Interrupt(owns_process=False)
     printed = io.StringIO()
     screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)
@@ -254,14 +267,15 @@ def _run(name: str, given: dict[str, Any]) -> "StudyResults":
 
 
 def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
-    """Return the options of a call; write its data to a file.
+    """Return the options for a call of the Python API; write the call's data to a file.
 
     Args:
         name: Name of the command.
-        given: Options by name, `data`, and other keys: those of the command's file.
+        given: Arguments of the call: options by name, `data`, and keys of the command's file (the
+            space, run spec or scaling study).
 
     Raises:
-        UserError: An option has the wrong type, or data cannot be written to a file.
+        UserError: An option has the wrong type, or the data cannot be written to a file.
     """
     from raybench.runs.options import OPTIONS, TrialOptions
     from raybench.spec.documents import own_name, validate
@@ -275,7 +289,7 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
             )
         if key not in kind.model_fields:
             settings[own_name(key)] = plain_data(value, f"raybench.{name}: {key}")
-        else:  # an array of worker counts, or a scalar of NumPy
+        else:  # convert arrays of worker counts and NumPy scalars
             options[key] = plain_data(value, key) if hasattr(value, "tolist") else value
     found = validate(kind, options, f"raybench.{name}")
     assert isinstance(found, TrialOptions)
@@ -283,7 +297,8 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
 
 
 def _with_data_in_a_file(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return what a call was given, with the key `dataset` of a file in place of its `data`."""
+    """Return a call's arguments with samples in `data` written to a file, and replaced by the key
+    `dataset` that names it."""
     rest = dict(given)
     data = rest.pop("data", None)
     if data is None:

@@ -1,4 +1,7 @@
-"""`python -m raybench.compare`; imported, it is the function `raybench.compare`."""
+"""Make `python -m raybench.compare` run the command.
+
+Importing this module does not hide the function `raybench.compare`.
+"""
 
 from raybench.commands.cli import run_module
 

@@ -1,4 +1,7 @@
-"""`python -m raybench.diagnose`; imported, it is the function `raybench.diagnose`."""
+"""Make `python -m raybench.diagnose` run the command.
+
+Importing this module does not hide the function `raybench.diagnose`.
+"""
 
 from raybench.commands.cli import run_module
 

@@ -1,4 +1,4 @@
-"""`python -m raybench.doctor` is `raybench doctor`."""
+"""Make `python -m raybench.doctor` run the command."""
 
 from raybench.commands.cli import run_module
 

@@ -1,4 +1,4 @@
-"""`python -m raybench.forecast` is `raybench forecast`."""
+"""Make `python -m raybench.forecast` run the command."""
 
 from raybench.commands.cli import run_module
 

@@ -1,4 +1,4 @@
-"""`python -m raybench.import` is `raybench import`."""
+"""Make `python -m raybench.import` run the command."""
 
 from raybench.commands.cli import run_module
 

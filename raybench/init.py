@@ -1,4 +1,4 @@
-"""`python -m raybench.init` is `raybench init`."""
+"""Make `python -m raybench.init` run the command."""
 
 from raybench.commands.cli import run_module
 

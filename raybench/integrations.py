@@ -6,17 +6,17 @@
 
     model.fit(..., callbacks=[Keras(run)])
 
-Make the trainer in the training function: it finds the other workers as a script that `torchrun`
-has started. `metric` is the name of the metric in the trainer; the default is `eval_` or `val_` and
-the name of the metric of the objective. A step counts as `run.batch_size_per_worker` samples on
-every worker.
+Create the trainer inside your training function, where it finds the other workers as in a script
+started by `torchrun`. `metric` is the trainer's name for the metric; the default is the name of the
+objective's metric with the prefix `eval_` (HuggingFace) or `val_` (Lightning, Keras). Each step
+counts as `run.batch_size_per_worker` samples on every worker; in HuggingFace, times `accumulate`.
 
-A run resumes from the trainer's own checkpoint: `Keras` does so by itself, `Lightning` with
-`fit(..., ckpt_path=callback.checkpoint)`, and `HuggingFace` with a `save_strategy` equal to the
+An interrupted run resumes from the trainer's own checkpoint. `Keras` does so by itself. `Lightning`
+needs `fit(..., ckpt_path=callback.checkpoint)`. `HuggingFace` needs a `save_strategy` equal to the
 `eval_strategy`, `output_dir=run.folder` and `train(resume_from_checkpoint=callback.checkpoint)`.
 
-A callback imports its library when it is made; it raises UserError if the library is missing, if an
-evaluation lacks the metric, or if the trainer does not train on the workers of the run.
+The library is imported when a callback is created. UserError is raised if the library is missing,
+if an evaluation lacks the metric, or if the trainer does not train on the workers of the run.
 """
 
 import importlib
@@ -33,7 +33,8 @@ from raybench.training.saved import foreign_state_error
 
 
 class _Clock:
-    """Training clock of a callback: it runs from `start` to `pause`, repeatedly until a report."""
+    """Training clock of a callback: time from `start` to `pause` counts as training, as often as
+    they are called before a report."""
 
     def __init__(self, run: Run, metric: str | None, prefix: str) -> None:
         self.run, self.metric = run, metric or f"{prefix}_{run.spec.objective.judged_by.name}"
@@ -43,7 +44,7 @@ class _Clock:
         self.checkpoint = _unpacked(run)
 
     def require_workers(self, number: int) -> None:
-        """Raise UserError if the trainer trains in another number of processes than the run."""
+        """Raise UserError unless the trainer trains in as many processes as the run has workers."""
         if number != self.run.num_workers:
             raise UserError(
                 f"the trainer trains in {number} process(es) and the run has "
@@ -68,20 +69,23 @@ class _Clock:
             self.interval = None
 
     def save(self, folder: Path) -> None:
-        """Save a checkpoint that all ranks have written; call it before `report`."""
+        """Save as the run's checkpoint a folder that all ranks have written; call before `report`.
+
+        Collective: waits for all ranks, then rank 0 saves.
+        """
         self.run.gather([0.0])
         if self.run.rank == 0:
             self.run.save(_packed(folder))
 
     def report(self, found: Mapping[str, Any]) -> bool:
-        """Report an evaluation; return whether to stop.
+        """Report an evaluation (`found`: values by metric); return whether to stop.
 
-        The first step of a run may compile: if it took longer than the mean of the other steps
-        until the first report, it counts as that mean.
+        The first step of a run may include compilation. If it took longer than the mean of the
+        other steps before the first report, it counts as that mean.
         """
         self.pause()
         if not self.steps:
-            return False  # validation by itself
+            return False  # a validation without training, such as a sanity check
         if self.metric not in found:
             there = ", ".join(found) or "nothing"
             raise UserError(
@@ -101,10 +105,11 @@ def HuggingFace(run: Run, metric: str | None = None) -> Any:  # noqa: N802
 
     Args:
         run: The run.
-        metric: Name of the metric in the trainer.
+        metric: The trainer's name for the metric; by default `eval_` and the objective's metric.
 
     Returns:
-        A `TrainerCallback`; `checkpoint` is the folder to resume from, None for a new run.
+        A `TrainerCallback` whose attribute `checkpoint` is the folder to resume from, None for a
+        new run.
 
     Raises:
         UserError: transformers is not installed.
@@ -149,12 +154,13 @@ def Lightning(run: Run, metric: str | None = None, *, save: bool = True) -> Any:
 
     Args:
         run: The run.
-        metric: Name of the metric in the trainer.
+        metric: The trainer's name for the metric; by default `val_` and the objective's metric.
         save: Whether to save a checkpoint at every validation.
 
     Returns:
-        A `Callback`; `options` are arguments of `lightning.Trainer`: the callback itself, and the
-        workers of the run. `checkpoint` is the file to resume from, None for a new run.
+        A `Callback`. Its attribute `options` has arguments for `lightning.Trainer`: the callback
+        itself, and the workers of the run. `checkpoint` is the file to resume from, None for a new
+        run.
 
     Raises:
         UserError: lightning is not installed.
@@ -200,15 +206,15 @@ def Lightning(run: Run, metric: str | None = None, *, save: bool = True) -> Any:
 
 
 def Keras(run: Run, metric: str | None = None, *, save: bool = True) -> Any:  # noqa: N802
-    """Return a callback for `fit` of Keras that reports at the end of every epoch.
+    """Return a callback for Keras's `fit` that reports at the end of every epoch.
 
     Args:
         run: The run.
-        metric: Name of the metric in the trainer.
+        metric: Keras's name for the metric; by default `val_` and the objective's metric.
         save: Whether to save a checkpoint at the end of every epoch.
 
     Returns:
-        A `Callback`, which resumes by itself.
+        A `Callback`, which also resumes an interrupted run from its checkpoint.
 
     Raises:
         UserError: keras is not installed, or the run has several workers.
@@ -254,7 +260,7 @@ def Keras(run: Run, metric: str | None = None, *, save: bool = True) -> Any:  # 
 
 
 LIGHTNING_FILE = "last.ckpt"
-"""Name of the checkpoint of `lightning.Trainer` in what is saved."""
+"""Name of the `lightning.Trainer` checkpoint inside the saved folder."""
 
 
 def _packed(folder: Path) -> bytes:
@@ -266,8 +272,11 @@ def _packed(folder: Path) -> bytes:
 
 
 def _unpacked(run: Run) -> str | None:
-    """Return a folder of this rank with the checkpoint that a run resumes from; None for a new
-    run."""
+    """Extract the checkpoint of a resumed run into a folder of this rank.
+
+    Returns:
+        Path of the folder; None for a new run.
+    """
     state = run.resume()
     if state is None:
         return None
@@ -281,7 +290,7 @@ def _unpacked(run: Run) -> str | None:
 
 
 def _base(module: str, name: str) -> Any:
-    """Return the base class of a library's callbacks."""
+    """Import and return the class of a library from which a callback derives."""
     library = module.partition(".")[0]
     try:
         return getattr(importlib.import_module(module), name)

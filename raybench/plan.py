@@ -1,4 +1,7 @@
-"""`python -m raybench.plan`; imported, it is the function `raybench.plan`."""
+"""Make `python -m raybench.plan` run the command.
+
+Importing this module does not hide the function `raybench.plan`.
+"""
 
 from raybench.commands.cli import run_module
 

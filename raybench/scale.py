@@ -1,4 +1,7 @@
-"""`python -m raybench.scale`; imported, it is the function `raybench.scale`."""
+"""Make `python -m raybench.scale` run the command.
+
+Importing this module does not hide the function `raybench.scale`.
+"""
 
 from raybench.commands.cli import run_module
 

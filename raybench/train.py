@@ -1,4 +1,7 @@
-"""`python -m raybench.train`; imported, it is the function `raybench.train`."""
+"""Make `python -m raybench.train` run the command.
+
+Importing this module does not hide the function `raybench.train`.
+"""
 
 from raybench.commands.cli import run_module
 

@@ -1,4 +1,7 @@
-"""`python -m raybench.tune`; imported, it is the function `raybench.tune`."""
+"""Make `python -m raybench.tune` run the command.
+
+Importing this module does not hide the function `raybench.tune`.
+"""
 
 from raybench.commands.cli import run_module
 
