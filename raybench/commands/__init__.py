@@ -1,1 +1,1 @@
-"""Commands: each takes its options, calls a package below and prints the result."""
+"""The command line and its commands: each takes its options and prints its result."""

@@ -1,4 +1,4 @@
-"""Command line: `raybench COMMAND`, arguments, exit codes."""
+"""The command line `raybench COMMAND`: parsing of arguments, errors, `--json` and exit codes."""
 
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, get_args, get_o
 import raybench
 from raybench.cluster.signals import SIGNALS, Interrupt
 from raybench.models.user_code import refuse_hiding_files
-from raybench.spec.errors import DONE as DONE  # the exit codes, as commands say them
+from raybench.spec.errors import DONE as DONE  # the exit codes, which commands take from here
 from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED
 from raybench.spec.errors import NOT_REACHED as NOT_REACHED
@@ -56,16 +56,17 @@ HOMES = dict.fromkeys(COMMANDS, "raybench.commands") | {
     "tune": "raybench.search",
     **dict.fromkeys(("train", "diagnose", "compare"), "raybench.runs"),
 }
-"""Packages of the modules that define the functions of the commands."""
+"""Package of each command: its module of the command's name defines the function that runs it."""
 WITHOUT_RAY = ("plan", "forecast", "init", "import", "report", "data")
-"""Commands that do not start Ray: their functions take no Interrupt."""
+"""Commands that do not start Ray; their functions do not take an Interrupt."""
 FUNCTIONS = {"import": "import_runs"}
-"""Functions and modules of commands whose name is a keyword of Python."""
+"""Names of module and function for commands whose own name is a Python keyword."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser of a command; its errors are one sentence, like any invalid input."""
+    """Argument parser of a command that reports errors as one sentence, like other invalid
+    input."""
 
     def __init__(self, name: str) -> None:
         about = f"`python -m raybench.{name}`: {COMMANDS[name]}"
@@ -77,7 +78,10 @@ class Parser(argparse.ArgumentParser):
         self._code = ErrorCode.INVALID_OPTION
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments; refuse removed options. `error` needs the arguments for `--json`."""
+        """Parse the arguments; exit with an error for a removed option.
+
+        The arguments are kept, because `error` looks for `--json` among them.
+        """
         self._given = list(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
         for option in (word.partition("=")[0] for word in unknown):
@@ -87,7 +91,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print the problem and where to find help; exit with code 2."""
+        """Print the problem and a hint at `--help`; exit with code 2."""
         sentence = f"{message}; see {self.prog} --help."
         print(f"raybench: {sentence}", file=sys.stderr)
         if "--json" in self._given:
@@ -97,7 +101,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser_of(name: str) -> Parser:
-    """Return the parser of a command, made of the fields of its options."""
+    """Return the parser of a command, built from the fields of its options class."""
     from raybench.runs.options import OPTIONS, Argument
 
     parser = Parser(name)
@@ -115,7 +119,7 @@ def parser_of(name: str) -> Parser:
 
 
 def _reading(field: "FieldInfo", argument: "Argument") -> dict[str, Any]:
-    """Return the keywords by which argparse reads the values of an option."""
+    """Return the keyword arguments of `add_argument` that decide how values are parsed."""
     kind, is_required = field.annotation, field.is_required()
     if get_origin(kind) in (Union, UnionType):
         kind = next(one for one in get_args(kind) if one is not NoneType)
@@ -132,7 +136,7 @@ def _reading(field: "FieldInfo", argument: "Argument") -> dict[str, Any]:
 
 
 def _help(field: "FieldInfo") -> str:
-    """Return the help text of an option, with its default."""
+    """Return the help text of an option: its docstring, with the default appended."""
     text = (field.description or "").removesuffix(".")
     if not text[1:2].isupper():
         text = text[:1].lower() + text[1:]
@@ -143,7 +147,7 @@ def _help(field: "FieldInfo") -> str:
 
 
 def options_of(name: str, given: argparse.Namespace) -> "Options":
-    """Return the options of a command from its parsed arguments.
+    """Convert parsed arguments to the options of a command.
 
     Raises:
         UserError: An argument has an invalid value.
@@ -156,9 +160,9 @@ def options_of(name: str, given: argparse.Namespace) -> "Options":
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Parse the arguments of a command and run it; return its exit code.
+    """Parse the arguments of a command and run it; return the exit code.
 
-    Signal handlers are installed first: the imports of a command take seconds.
+    Signal handlers are installed first, because the command's imports take seconds.
     """
     interrupt = Interrupt()
     with interrupt.listening():
@@ -174,10 +178,10 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 
 def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
-    """Run the command with these options; return its result."""
+    """Run the command that the options belong to; return its result."""
     name = options.OF
     if name not in WITHOUT_RAY:
-        refuse_hiding_files(Path.cwd())  # before importing the modules that they hide
+        refuse_hiding_files(Path.cwd())  # before imports that these files would shadow
     with interrupt.heard():
         own = FUNCTIONS.get(name, name)
         function = getattr(importlib.import_module(f"{HOMES[name]}.{own}"), own)
@@ -191,10 +195,11 @@ def run_command(
     """Run a command; return its exit code.
 
     Args:
-        command: Runs the command.
-        json_of: Name of the command if `--json` is given: stdout then gets only its document.
-        is_silent: With `json_of`, drop all other output instead of printing it to stderr, which
-            gets the lines of `--progress jsonl`.
+        command: Function that runs the command.
+        json_of: Name of the command if `--json` is given, so that stdout gets only the JSON
+            document; else None.
+        is_silent: With `json_of`, discard all other output instead of printing it to stderr. Used
+            if stderr has the lines of `--progress jsonl`.
     """
     try:
         return _run_command(command, json_of, is_silent=is_silent)
@@ -216,7 +221,7 @@ def _run_command(command: Callable[[], Ended], json_of: str | None, *, is_silent
 
 
 def _print_document(command: str, ended: Ended) -> None:
-    from raybench.report.as_json import document_of  # late: pandas takes long
+    from raybench.report.as_json import document_of  # imported late, since pandas takes long
 
     try:
         document = document_of(command, ended)
@@ -228,7 +233,7 @@ def _print_document(command: str, ended: Ended) -> None:
 
 
 def _ended(command: Callable[[], Ended]) -> Ended:
-    """Run a command; turn its exceptions into one sentence and an exit code."""
+    """Run a command; convert an exception to a printed sentence and an exit code."""
     try:
         return command()
     except UserError as error:
@@ -253,8 +258,10 @@ def _ended(command: Callable[[], Ended]) -> Ended:
 
 
 def _is_stdout_closed() -> bool:
-    """Return whether the reader of stdout has closed it, as `| head` does; if so, drop the rest of
-    the output, which Python would write at its exit."""
+    """Return whether the reader of stdout has closed the pipe, as `| head` does.
+
+    If so, redirect stdout to the null device, because Python writes the rest of the output at exit.
+    """
     out = sys.__stdout__
     if out is None:
         return False
@@ -267,25 +274,29 @@ def _is_stdout_closed() -> bool:
 
 
 def _said(code: int, error: CommandError, more: str = "") -> Ended:
-    """Print the error; return the end of the command."""
+    """Print the error, followed by `more`; return the result of the command."""
     print(f"raybench: {error.message}{more}", file=sys.stderr)
     return Ended(code, error=error)
 
 
 def leave(code: int) -> NoReturn:
-    """Exit the process with `code`; ignore signals from now on."""
+    """Exit the process with `code`; ignore signals during the exit."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 
 def _shown(error: Exception) -> str:
-    """Return the message without secrets: Ray keeps the output of a job, readable by all users."""
+    """Return the message of an error without secrets, because all users can read the output of a
+    Ray job."""
     return redact_text(clean(str(error)), os.environ)
 
 
 def _details(error: UserError) -> str:
-    """Write the details of an error to a file; return a sentence that names the file."""
+    """Write the details of an error to a temporary file; return a sentence that names the file.
+
+    The sentence is empty if there are no details.
+    """
     if not error.details:
         return ""
     handle, name = tempfile.mkstemp(prefix="raybench-error-", suffix=".txt")
@@ -295,7 +306,11 @@ def _details(error: UserError) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `raybench COMMAND ...`, the same as `python -m raybench.COMMAND ...`."""
+    """Run `raybench COMMAND ...` (the same as `python -m raybench.COMMAND ...`).
+
+    Returns:
+        The exit code.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     width = max(map(len, COMMANDS))
     overview = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
@@ -323,7 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_module(name: str, command: str) -> None:
     """Run a command if the module `name` is executed as `python -m raybench.COMMAND`.
 
-    On import, replace the module by the function `raybench.COMMAND`, which it would hide.
+    If the module is imported instead, replace it in `sys.modules` by the function
+    `raybench.COMMAND`, which the module would hide.
     """
     if name == "__main__":
         leave(main([command, *sys.argv[1:]]))

@@ -28,7 +28,7 @@ ALL = "all"
 
 
 def data(options: DataOptions) -> Ended:
-    """List the datasets that are kept, or remove some of them."""
+    """List the kept datasets, or remove some of them."""
     entries = list_entries(store_folder())
     if options.unused_for is not None:
         before = unix_seconds() - options.unused_for
@@ -61,14 +61,14 @@ def _list(entries: Sequence[Entry]) -> Ended:
 
 
 def _options(options: dict[str, Any]) -> str:
-    """Return the options of a dataset that differ from the defaults, as a file has them."""
+    """Return the options of a dataset that differ from the defaults, as `key: value, ...`."""
     default = DatasetSpec().model_dump(mode="json")
     given = {key: value for key, value in options.items() if value != default[key]}
     return ", ".join(f"{key}: {value}" for key, value in given.items())
 
 
 def _remove(entries: Sequence[Entry], options: DataOptions) -> Ended:
-    """Remove entries by their keys; exit code 1 means that an entry is in use."""
+    """Remove the datasets with the keys of `--remove`; exit code 1 means that one is in use."""
     console, keys = make_console(sys.stdout), options.remove
     known = {entry.key: entry for entry in entries}
     chosen = dict.fromkeys(key for name in keys for key in (known if name == ALL else [name]))

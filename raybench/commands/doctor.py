@@ -16,7 +16,8 @@ WELL = "Nothing is wrong."
 
 
 def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
-    """Examine the machines and print the findings; exit code 1 means something will not work."""
+    """Examine the machines and print the findings; exit code 1 means that something will not
+    work."""
     from raybench.cluster.doctor import examine
     from raybench.runs.wait_watch import live_session
 
@@ -31,7 +32,7 @@ def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
-    """Return the screen: a few lines per host, the network, then the problems."""
+    """Return the lines to print: some per host, then the network, notes and problems."""
     lines = [line for facts in found["hosts"] for line in _host(facts)]
     for where, network in (("", found["network"]), (" of one host", found["inside"])):
         if network is None:

@@ -12,7 +12,7 @@ from raybench.spec.errors import Ended, ErrorCode, UserError
 
 
 def import_runs(options: ImportOptions) -> Ended:
-    """Read the runs, write their study, and report on it."""
+    """Read the recorded runs, write them as a study, and print its report."""
     table = _read(options.source)
     found = foreign.match_columns(table, options.columns, options.metric, options.direction)
     folder = Path(options.name)
@@ -29,7 +29,11 @@ def import_runs(options: ImportOptions) -> Ended:
 
 
 def _read(source: str) -> foreign.ForeignTable:
-    """Read the runs of a source by its kind; UserError if it is none."""
+    """Read the runs of a CSV file, an MLflow folder or an Optuna storage.
+
+    Raises:
+        UserError: The source does not exist or cannot be read.
+    """
     path = Path(source.partition("#")[0])
     if not (DATABASE.match(source) or path.exists()):
         message = f"{source}: is not there; name a CSV, a folder of MLflow or an Optuna storage."

@@ -40,9 +40,9 @@ def init(options: InitOptions) -> Ended:
 
 
 def _see(options: InitOptions) -> tuple[DataSummary, str | None]:
-    """Return the summary of the data, and the user's own workload if it is given."""
+    """Return the summary of the data, and the workload's name if the data are a workload's own."""
     path = Path(options.data).expanduser()
-    if any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes, no UTF-8
+    if any("\ud800" <= character <= "\udfff" for character in str(path)):  # not valid UTF-8
         raise UserError(
             f"{str(path)!r} is no name that a space file can hold; rename it.",
             ErrorCode.INVALID_VALUE,

@@ -14,7 +14,7 @@ from raybench.spec.prices import read_prices
 
 
 def plan(options: PlanOptions) -> Ended:
-    """Print the answers and write the page; exit code 3 means there is no answer."""
+    """Print the plan and write its page; exit code 3 means that no configuration qualifies."""
     report, console = planned(options), make_console(sys.stdout)
     for part in report.parts:
         print_part(console, part)
@@ -28,7 +28,8 @@ def plan(options: PlanOptions) -> Ended:
 
 
 def planned(options: PlanOptions) -> PlanReport:
-    """Return the plan for the studies in the given folders; UserError for invalid input."""
+    """Return the plan for the scaling studies in the given folders; raise UserError for invalid
+    input."""
     machines = None if options.prices is None else read_prices(options.prices)
     budget = options.budget
     if budget is not None and budget <= 0:

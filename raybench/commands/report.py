@@ -21,7 +21,7 @@ COMPARISON = "compare.html"
 
 
 def report(options: ReportOptions) -> Ended:
-    """Write and print the report of one study, or one page of several."""
+    """Write and print the report of a study, or write one page that compares several studies."""
     if options.compare:
         return _compare(options.folders, Path(options.out or COMPARISON))
     if options.out is not None:
@@ -39,15 +39,15 @@ def report(options: ReportOptions) -> Ended:
 
 
 def _report(options: ReportOptions) -> Ended:
-    """Rewrite the derived files of a study from its records, print them, log its runs.
+    """Rewrite the files that are derived from a study's records, print them, and log the runs.
 
-    The study may be running: its records are read, never written. Of a URL the files are written
-    into this machine's copy.
+    The study may still be running, so its records are only read. For a URL, the files are written
+    to this machine's copy of the folder.
     """
     verbose, png, tools = options.verbose, options.png, options.log
     check_loggers(tools)
     results, console = load(options.folders[0]), make_console(sys.stdout)
-    # Not a Store: the study may be running, and its records are not ours.
+    # Not a Store, which may write records: the study may be running in another process.
     files, warn = StudyFiles(results.folder), partial(say, console)
     if results.is_scaling:
         from raybench.report.scaling_report import ScalingReport
@@ -69,7 +69,7 @@ def _report(options: ReportOptions) -> Ended:
 
 
 def _compare(places: Sequence[str], file: Path) -> Ended:
-    """Write one page of several studies; UserError for a single one."""
+    """Write one page that compares several studies; raise UserError for a single study."""
     if len(places) < 2:
         raise UserError(
             f"--compare: needs two folders or more, found only {places[0]}.", ErrorCode.MISSING

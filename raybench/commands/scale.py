@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from raybench.runs.options import ScaleOptions
 
 OF_A_FIT = ("fit", "predict", "network", "out", "progress", "keep_code_change")
-"""Options that --fit accepts."""
+"""Options that can be combined with --fit."""
 
 
 def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
-    """Run a study, or fit a file of measurements without starting Ray."""
+    """Run a scaling study, or fit a file of measurements (`--fit`) without starting Ray."""
     if options.fit is not None:
         return fit_file(options, Path(options.fit))
     if options.network is not None:
@@ -28,7 +28,7 @@ def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
 
 
 def fit_file(options: "ScaleOptions", file: Path) -> Ended:
-    """Fit a file of measurements; UserError for options that only a study has."""
+    """Fit a file of measurements; raise UserError for options that only apply to a study."""
     words = {"study": f"study {clean(str(options.study))}", "settings": "--set"}
     for option in type(options).model_fields:
         if option in options.model_fields_set and option not in OF_A_FIT:
