@@ -1,1 +1,1 @@
-"""Scaling of a training: the throughput of workers and batches, measured and predicted."""
+"""Scaling of training with workers and batch sizes: throughput, measured and predicted."""

@@ -1,16 +1,17 @@
-"""Throughput model: the average of our law and of published laws, weighted by how well each law
-predicted the largest measured cells from the smaller cells, with intervals that also hold beyond
-the measurements.
+"""Throughput model: the average of our law (`throughput`) and of published laws, weighted by how
+well each law predicted the largest measured cells from the smaller cells, with intervals that also
+hold beyond the measurements.
 
-Laws are judged by extrapolation: the cells with the most workers are left out, then those with the
-next most too, all laws are fitted to the rest, and their errors give the weights (for normal errors
-of unknown size: a power of the mean square that grows with the number of cells) and the factor by
-which the intervals of our law are widened.
+Laws are judged by extrapolation. The cells with the most workers are left out, then also those with
+the second most; all laws are fitted to the rest and predict the cells that were left out. Their
+errors give the weights (as for normal errors of unknown size, a power of the mean square error that
+grows with the number of cells) and the factor by which the intervals of our law are widened.
 
-Within the measured range only our law with its residuals counts; the others come in over the first
-doubling of the workers, and never move a prediction by more than FARTHEST.
+Within the measured range only our law, with its residuals, counts. The weight of the published laws
+grows over the first doubling of the workers beyond that range, and they never move a prediction by
+more than FARTHEST.
 
-`next_cells` are the cells whose measurement would narrow a prediction most, with their cost.
+`next_cells` returns the cells whose measurement would narrow a prediction most, with their cost.
 """
 
 import math
@@ -27,8 +28,11 @@ LEAST_S = 1e-9
 
 
 def ernest(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
-    """Return step times predicted by Ernest (Venkataraman 2016): a constant, the samples of a
-    worker, log workers and workers, none of them negative, by relative least squares."""
+    """Return step times predicted by Ernest (Venkataraman 2016).
+
+    The step time is a non-negative combination of a constant, the samples per worker, the log of
+    the number of workers and the number of workers, fitted by relative least squares.
+    """
 
     def design(some: Sequence[Cell]) -> Floats:
         at = Layout.of(some)
@@ -38,7 +42,10 @@ def ernest(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
 
 
 def relative_least_squares(known: Floats, rows: MeasuredSteps, asked: Floats) -> Floats:
-    """Return seconds as a sum of columns with factors of at least zero, fitted to `rows`."""
+    """Return predicted seconds as a non-negative combination of columns, fitted to `rows`.
+
+    `known` holds the columns of the measured cells, `asked` those of the cells to predict.
+    """
     seconds = np.array([one for _, one in rows])
     matrix = known / seconds[:, None]
     widths = np.maximum(matrix.max(axis=0), 1e-12)
@@ -68,7 +75,7 @@ def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
         squares = (np.log(step(x, at)) - logs) ** 2
         error = math.sqrt(np.mean(squares))
         alone = at.workers == 1
-        if alone.any():  # the only rows whose compute is seen by itself
+        if alone.any():  # only these rows show the compute time by itself
             error += math.sqrt(np.mean(squares[alone]))
         pull = 1e-3 * (x[6] - 1) ** 2
         return float(error + pull + 1e-2 * ((x[3] / x[2]) ** 2 + (x[5] / x[4]) ** 2))
@@ -87,7 +94,7 @@ def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
         start[3] = low[3] = high[3] = 1e-8
     if not (~between & (at.workers > 2)).any():
         start[5] = low[5] = high[5] = 1e-8
-    # In units of where it starts: slopes are by differences here, Pollux has exact ones.
+    # In units of the start values, since gradients are finite differences here (exact in Pollux).
     bounds = [(a / c, b / c) for a, b, c in zip(low, high, start, strict=True)]
     found = minimize(lambda u: loss(start * u), np.ones(7), method="L-BFGS-B", bounds=bounds)
     x = start * found.x
@@ -96,29 +103,31 @@ def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
     return step(x, Layout.of(cells))
 
 
-# Chosen on the public step times and simulated clusters of benchmarks/scaling/extrapolation.py, so
-# its tables are no proof of these; twice or half of any changes no table by much.
+# These constants were chosen on the public step times and simulated clusters of
+# benchmarks/scaling/extrapolation.py, so its tables are no independent evidence for them. Doubling
+# or halving any of them changes no table by much.
 OTHERS = (ernest, pollux)
 TRUSTED, TRUSTED_UNSEEN = 4.0, 30.0
-"""Weight of our law before any evidence, each of the others one: where cells on several nodes
-were measured, or are not asked for, and where the network between nodes has never been seen."""
+"""Weight of our law before any evidence, relative to each published law. TRUSTED_UNSEEN applies to
+cells on several nodes if all measured cells are on a single node, TRUSTED to all other cells."""
 CLOSE = 0.05
 """Relative error below which laws are equally good."""
 LARGEST = 1.0
-"""Largest log error that counts: larger errors of a law are clipped to it."""
+"""Maximum log error of a law; larger errors are clipped."""
 CELLS_A_POWER, MOST_POWER = 4, 2.0
-"""Cells predicted for each power of the mean square, and the highest power."""
+"""Number of predicted cells that raise the power of the mean square by 1; maximum power."""
 FARTHEST = 0.3
-"""Largest log factor by which another law moves a prediction."""
+"""Maximum log factor by which a published law moves a prediction."""
 CUTS = 2
-"""How many of the largest worker counts are left out: first one, then both."""
+"""Number of the largest worker counts that are left out: first the largest, then both."""
 
 DOUBT = 0.06
-"""Added to an interval's half, in squares, for each doubling of the workers beyond any measured,
-and for each of the batch: what no law of these knows of."""
+"""Log half-width that is added to an interval in quadrature for each doubling of the workers beyond
+the measured range, and for each doubling of the batch, for effects that none of the laws covers."""
 USUAL_CELLS, LEAST_WIDTH, ODD = 8, 0.8, 4.0
-"""Cells that the intervals' usual width weighs; the least part of that which is left where all
-predictions were good; distance in half intervals above which an odd cell counts as that far."""
+"""USUAL_CELLS: number of cells as which the nominal width of intervals counts. LEAST_WIDTH: minimum
+factor on that width, for when all predictions were good. ODD: maximum distance of a cell from its
+prediction, in half-widths of the interval; larger distances are clipped."""
 
 
 @dataclass(frozen=True)
@@ -137,18 +146,18 @@ class StepPrediction:
 
     @property
     def spread(self) -> float:
-        """Half of the interval, relative: 0.1 is ±10 %."""
+        """Relative half-width of the interval: 0.1 is ±10 %."""
         return math.sqrt(self.high_s / self.low_s) - 1
 
 
 @dataclass(frozen=True)
 class Record:
-    """Errors of the laws at the largest cells, when fitted to the smaller cells."""
+    """Errors of the laws at the largest measured cells, when fitted to the smaller cells."""
 
     errors: Floats
-    """Logarithms of predicted over measured seconds: a row for each law, ours first."""
+    """Logarithms of predicted over measured seconds, shape (laws, cells); ours is first."""
     distances: Floats
-    """Distances of our law's predictions, in half widths of its interval."""
+    """Distances of our law's predictions from the measurements, in half-widths of its interval."""
 
     @classmethod
     def of(cls, observed: Observed, priors: Priors) -> "Record":
@@ -159,7 +168,7 @@ class Record:
         for most in np.unique(at.workers)[:-1][::-1][:CUTS]:
             few, many = at.workers <= most, at.workers > most
             if at.nodes[few].max() == 1:
-                many &= at.nodes == 1  # the network between nodes was not measured
+                many &= at.nodes == 1  # `few` does not show the network between nodes
             if np.sum(few) < 2 or not many.any():
                 continue
             own, held = LawFit.fit(observed.chosen(few), priors), observed.chosen(many)
@@ -171,7 +180,10 @@ class Record:
         return cls(np.concatenate(errors, axis=1), np.concatenate(distances))
 
     def shares(self, trusted: float) -> Floats:
-        """Return the weights of the laws, which sum to 1."""
+        """Return the weights of the laws, which sum to 1.
+
+        `trusted`: weight of our law before any evidence.
+        """
         number = self.errors.shape[1]
         if not number:
             return np.asarray(np.eye(1 + len(OTHERS))[0])
@@ -182,15 +194,16 @@ class Record:
 
     @property
     def widening(self) -> float:
-        """Factor on intervals beyond the measured workers."""
+        """Factor on the width of intervals beyond the measured numbers of workers."""
         usual = 1 / NINE_OF_TEN**2
         total = USUAL_CELLS * usual + np.sum(self.distances**2)
         return max(LEAST_WIDTH, float(np.sqrt(total / usual / (USUAL_CELLS + len(self.distances)))))
 
 
 def others(own: LawFit, cells: Sequence[Cell]) -> Floats:
-    """Return logarithms of seconds by the other laws, a row each, fitted to what ours was."""
-    observed, unit = own.observed, own.scale.seconds  # they are not free of units: their bounds
+    """Return log seconds predicted by the published laws, shape (laws, cells), fitted to the same
+    measurements as ours."""
+    observed, unit = own.observed, own.scale.seconds  # bounds in the laws depend on the unit
     seconds = np.exp(observed.log_seconds) / unit
     rows: MeasuredSteps = list(zip(observed.cells, map(float, seconds), strict=True))
     return np.asarray(np.log([law(rows, cells) for law in OTHERS]) + np.log(unit))
@@ -198,7 +211,7 @@ def others(own: LawFit, cells: Sequence[Cell]) -> Floats:
 
 @dataclass(frozen=True)
 class ThroughputModel:
-    """Laws fitted to measurements, and how far each is to be trusted beyond them."""
+    """Our law fitted to measurements, and the errors of all laws that determine their weights."""
 
     own: LawFit
     record: Record
@@ -211,15 +224,15 @@ class ThroughputModel:
 
     @property
     def observed(self) -> Observed:
-        """Measured throughput."""
+        """Measured step times."""
         return self.own.observed
 
     def without(self, index: int) -> "ThroughputModel":
-        """Return the model fitted without a cell; misfits and the weights of the laws are kept."""
+        """Return the model fitted without a cell; residual levels and weights of laws are kept."""
         return replace(self, own=self.own.without(index))
 
     def predict(self, cells: Sequence[Cell]) -> list[StepPrediction]:
-        """Return the predictions of cells, in their order."""
+        """Return the predictions for cells, in their order."""
         if not cells:
             return []
         low, middle, high = self.own.quantiles(cells)
@@ -253,9 +266,9 @@ class ThroughputModel:
 
 
 NEXT = 2
-"""Cells to measure next that are named."""
+"""Number of cells that are proposed for measurement."""
 STEPS = 100
-"""Steps of a cell's short run, which its cost counts."""
+"""Steps of the short run that measures a cell and determines its cost."""
 BATCHES = 12
 """Number of measured batch sizes to try, nearest to the requested batch size."""
 ALIKE = 1.05
@@ -264,13 +277,14 @@ ALIKE = 1.05
 
 @dataclass(frozen=True)
 class NextCell:
-    """A cell to measure, and the interval of the asked cell afterwards."""
+    """A cell to measure, and the interval of the requested cell afterwards."""
 
     cell: Cell
     worker_seconds: float
     """Worker-seconds of STEPS steps."""
     spread: float
-    """Half of the asked cell's 90 % interval once this and those before are measured, relative."""
+    """Relative half-width of the requested cell's 90 % interval once this cell and those proposed
+    before it are measured."""
 
 
 def least_sure(model: ThroughputModel, cells: Sequence[Cell]) -> Cell:
@@ -281,11 +295,16 @@ def least_sure(model: ThroughputModel, cells: Sequence[Cell]) -> Cell:
 def next_cells(
     model: ThroughputModel, asked: Cell, placed: Callable[[Cell], Cell | None] = lambda cell: cell
 ) -> list[NextCell]:
-    """Return the cells whose measured steps would narrow the asked prediction most, the best first;
-    fewer where there are no others to try. `placed`: on as many nodes as it would be, if it can.
+    """Return at most NEXT cells whose measurement would narrow a prediction most, best first.
 
-    As the law's draws and what it leaves over have it: how far a cell's step tells the asked one is
-    their covariance (as if both were normal). The second is the best once the first is known.
+    How much a cell narrows the prediction follows from the covariance of both log step times, over
+    the draws of our law and its residuals, as if they were normal. The second cell is the best
+    once the first is known.
+
+    Args:
+        model: Fitted throughput model.
+        asked: The requested cell, whose prediction is to be narrowed.
+        placed: Returns a cell with the number of nodes on which it would run; None if it cannot.
     """
     there = {placed(cell) for cell in _candidates(model, asked)} - set(model.observed.cells)
     tried = sorted(cell for cell in there if cell is not None)
@@ -312,8 +331,12 @@ def next_cells(
 
 
 def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
-    """Return cells, measured ones too: up to twice the most workers, and half of those asked
-    for, on nodes as full as any measured, or two on two nodes; at measured or asked batches."""
+    """Return cells that might be measured, including those that already are.
+
+    They have up to twice the largest measured number of workers, but at most half of the requested
+    number, on nodes as full as the fullest measured node; or two workers on two nodes. Their batch
+    size is the requested one or one of the nearest measured batch sizes.
+    """
     seen = model.observed.cells
     most = min(2 * max(cell.num_workers for cell in seen), max(asked.num_workers // 2, 1))
     full = max(cell.num_workers / cell.num_nodes for cell in seen)

@@ -1,12 +1,13 @@
 """Tables of a scaling study: its runs (first epoch and steady state of each repeat) and its cells
 (medians over their repeats, speed-up, efficiency).
 
-The cells of a **series** differ only in workers, nodes and batch size; a throughput model is fitted
-to each series. The cells of a **kind** have the same scaling, topology, framework, strategy,
-workload and dataset; the baseline of a speed-up is the best cell of its kind with one worker.
+A **cell** is a configuration on a number of workers; each of its runs is a **repeat**. The cells of
+a **series** differ only in workers, nodes and batch size; a throughput model is fitted to each
+series. The cells of a **kind** have the same scaling, topology, framework, strategy, workload and
+dataset; the baseline of a speed-up is the fastest cell of its kind with one worker.
 
-Cells of different kinds are never on one curve: weak and strong scaling, or two kinds of machine,
-are not comparable.
+Cells of different kinds are never on one curve, since weak and strong scaling, or two kinds of
+machine, are not comparable.
 """
 
 import json
@@ -30,25 +31,27 @@ from raybench.spec.scaling_study import Scaling, ScalingStudy, StudyCell, study_
 from raybench.stats.record import Evaluation, RunRecord, StepTimes
 
 SHARES = (0.25, 0.5, 0.75, 0.95)
+"""Probabilities of the quantiles of step times that `StepTimes` records."""
 GRID = np.arange(1, 401) / 400
-"""Shares of an interval's steps, SHARES among them."""
+"""Probabilities at which these quantiles are interpolated; they include SHARES."""
 WHOLE_EPOCH = 1 - 1e-9
-"""Number of epochs from which the first epoch is complete, up to rounding."""
+"""Number of epochs from which on the first epoch is complete; below 1 because of rounding."""
 
 
 def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
     """Return training seconds and samples up to the first evaluation after the first epoch.
 
-    The whole run if it ended before.
+    For a run that ended earlier, they are those of the whole run.
     """
     ends = [point for point in curve if point.epoch >= WHOLE_EPOCH] or list(curve[-1:])
     return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
 
 
 def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
-    """Return the steady state of a run, which follows its first epoch.
+    """Return step times of a run in its steady state, that is, after its first epoch.
 
-    A run of one epoch counts from its first evaluation, a run with a single evaluation as a whole.
+    Without evaluations after the first epoch, the steady state begins at the first evaluation; with
+    a single evaluation, it is the whole run.
 
     Args:
         curve: Evaluations of the run.
@@ -56,9 +59,9 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
             step was timed, its time follows from the samples/s between evaluations.
 
     Returns:
-        Columns of `run_table`, and mean_step_s, all seconds over all steps: a stall shows in that
-        and in longest_step_s, not in the median. {} without an evaluation. input_share is NaN if
-        waiting was not recorded.
+        Values by column of `run_table`, and mean_step_s: all seconds divided by the number of
+        steps. A stall shows in mean_step_s and longest_step_s, but not in the median. input_share
+        is NaN if waiting for data was not recorded. {} without an evaluation.
     """
     if not curve:
         return {}
@@ -94,10 +97,10 @@ def _spent(point: Evaluation) -> tuple[int, float, float]:
 
 
 def pooled(intervals: Sequence[StepTimes]) -> list[float]:
-    """Return the quantiles SHARES of the steps of several intervals together.
+    """Return the quantiles at SHARES [s] of the pooled steps of several intervals.
 
-    The steps of an interval are interpolated linearly between its quantiles, and clipped beyond the
-    outer ones.
+    The step times of an interval are interpolated linearly between its recorded quantiles, and are
+    constant beyond the outermost quantiles.
     """
     told = [(one.p25_s, one.median_s, one.p75_s, one.p95_s) for one in intervals]
     seconds = np.concatenate([np.interp(GRID, SHARES, quantiles) for quantiles in told])
@@ -133,32 +136,34 @@ def run_table(
     curves: Mapping[str, Sequence[Evaluation]],
     metric: Metric = ACCURACY,
 ) -> pd.DataFrame:
-    """Return a row for each finished repeat, columns RUN_COLUMNS (or of another metric).
+    """Return a row for each finished repeat; columns RUN_COLUMNS, with the name of the metric.
 
     | column | holds |
     |---|---|
     | stop | stop reason; missing for a failure |
-    | samples_per_s, .._low, .._high | global batch over the median step of a whole batch, and |
-    |  | over the quartiles |
-    | mean_samples_per_s | the same with all stalls |
-    | step_.._s | seconds of an optimizer step after the warm-up |
-    | longest_step_s | of all steps, the first epoch included |
+    | samples_per_s | global batch divided by the median time of a whole step |
+    | .._low, .._high | the same with the upper and the lower quartile of step times |
+    | mean_samples_per_s | the same with the mean step time, which includes stalls |
+    | step_.._s | seconds of an optimizer step after the first epoch |
+    | longest_step_s | longest of all steps, those of the first epoch included |
     | num_steps | timed steps of a whole global batch; 0 if only evaluations were timed |
-    | epoch_samples | samples of an epoch, and the most of a step |
-    | short_steps | steps of an epoch over its whole batches: the last one may be short |
+    | epoch_samples | samples of an epoch, which a step cannot exceed |
+    | short_steps | steps of an epoch divided by epoch_samples / samples of a whole step: above 1 |
+    |  | if the last step is short |
     | is_warm | False if the run is so short that its first epoch is included |
     | first_epoch_samples_per_s | first epoch, compiling included |
     | first_epoch_train_samples_per_s | first epoch without compiling |
-    | input_share | share of the training after the warm-up spent waiting for data; of the whole |
-    |  | training if evaluations do not record it |
-    | evenness | `Evaluation.evenness` |
-    | memory_peak_bytes, gpu_utilization | maximum over workers; mean |
+    | input_share | share of the training after the first epoch spent waiting for data; of the |
+    |  | whole training if evaluations do not record it |
+    | evenness | load balance of the workers, mean over evaluations (`Evaluation.evenness`) |
+    | memory_peak_bytes, gpu_utilization | maximum over workers; mean over workers |
     | bytes_exchanged_per_step | contribution of a worker to the exchange of one optimizer step |
-    | flops_per_sample, tokens_per_sample | as of `Evaluation` |
-    | is_slow_start | whether its first epoch is FAR slower than the median of its cell |
-    | is_outlier | that, or its mean is FAR from the median of its cell, beyond `short_steps` |
+    | flops_per_sample, tokens_per_sample | as in `Evaluation` |
+    | is_slow_start | whether the first epoch is FAR times slower than the median of its cell |
+    | is_outlier | is_slow_start, or mean_samples_per_s differs by more than FAR from the median |
+    |  | samples_per_s of the cell, beyond what `short_steps` explains |
 
-    Only finished runs are included (`RunRecord.counts_for("measurement")`).
+    Only runs that are valid measurements are included (`RunRecord.counts_for("measurement")`).
     """
     by_name = {cell.name: cell for cell in cells}
     rows = [
@@ -240,7 +245,7 @@ SUMMARIES: Mapping[str, Callable[[list[float]], float]] = MappingProxyType(
         "evenness": fmean,
     }
 )
-"""Summaries over the evaluations of a run."""
+"""Functions that summarize a field of `Evaluation` over the evaluations of a run."""
 
 
 def median_time(times: "pd.Series[float]") -> float:
@@ -252,7 +257,7 @@ def median_time(times: "pd.Series[float]") -> float:
 
 
 def _usual(table: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return the median of a column over each run's cell."""
+    """Return for each run the median of a column over the runs of its cell on the same hardware."""
     same = [table[key] for key in ("cell", "num_nodes", "accelerators")]
     return table[column].astype(float).groupby(same).transform("median")
 
@@ -266,7 +271,10 @@ SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
 
 
 def topology_words(spec: RunSpec, accelerators: str) -> str:
-    """Return a phrase for the resources of a worker on these GPUs ("": none) and its placement."""
+    """Return a phrase for the resources of a worker, and whether workers are spread over hosts.
+
+    `accelerators` is the GPU model; "" without GPUs.
+    """
     each = f"{spec.cpus_per_worker} CPU{'s' if spec.cpus_per_worker != 1 else ''}"
     if spec.gpus_per_worker:
         each += f" and {spec.gpus_per_worker:g} {accelerators or 'GPU'}"
@@ -274,17 +282,17 @@ def topology_words(spec: RunSpec, accelerators: str) -> str:
 
 
 def kind_of(scaling: Scaling, spec: RunSpec, accelerators: str) -> tuple[Any, ...]:
-    """Return the properties that a cell and its baseline share."""
+    """Return the kind of a cell: the properties that it shares with its baseline."""
     own = spec.framework, spec.strategy, spec.workload, spec.dataset.model_dump_json()
-    # Runs without exchange are probes and only compared with each other.
+    # Runs without gradient exchange only measure its cost, so they are compared with each other.
     return scaling, accelerators, topology_words(spec, accelerators), *own, spec.exchange_gradients
 
 
 def series_of(specs: Sequence[RunSpec]) -> list[str]:
     """Return the name of each spec's series: its values of the keys in which the specs differ.
 
-    Framework and workload are always named, a workload by its class if that is unique. Values that
-    are off, None or at a default are not shown.
+    The name always has framework and workload, the latter only by its class if that is unique.
+    Values that are off, None or at a default are not shown.
     """
     classes = {spec.workload: spec.workload.rpartition(":")[2] for spec in specs}
     if len(set(classes.values())) < len(classes):
@@ -302,7 +310,7 @@ def series_of(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def _words(key: str, value: Any) -> str:
-    """Return a key's value as in a label; "" if it is off, None or at a default."""
+    """Return a key's value as shown in a label; "" if it is off, None or at a default."""
     if isinstance(value, bool):
         if key in RunSpec.model_fields and RunSpec.model_fields[key].default is value:
             return ""
@@ -345,47 +353,49 @@ OF_SPEC = (
 )
 """Columns that are keys of the run spec."""
 TWIN, KIND, REPEATS = "_twin", "_kind", "_repeats"
-"""Keys of a row that are not columns: the spec without its exchange of gradients, `kind_of`, and
-the samples/s of each repeat."""
+"""Keys of a row that are not columns: the run spec without `exchange_gradients`, `kind_of`, and the
+samples/s of each repeat."""
 
 
 def cell_table(
     study: ScalingStudy, runs: Mapping[str, RunRecord], curves: Mapping[str, Sequence[Evaluation]]
 ) -> pd.DataFrame:
-    """Return a row for each cell, scaling and topology it ran on; columns CELL_COLUMNS.
+    """Return a row for each cell, scaling and hardware it ran on; columns CELL_COLUMNS.
 
-    The columns of the metric carry its name. A run spec on a weak and a strong curve has two rows
-    of the same runs.
+    The columns of the metric are named after it. A cell of both weak and strong scaling has two
+    rows with the same runs.
 
     | column | holds |
     |---|---|
     | series, curve | name of the throughput model's series; name of the speed-up curve |
     | n, failed, failure | number of repeats that ended well; those that failed, and how |
-    | samples_per_s | median over repeats of the global batch over the median step |
+    | samples_per_s | median over the repeats of `samples_per_s` in `run_table` |
     | .._low, .._high; .._min, .._max | quartiles of the steps; slowest and fastest repeat |
-    | first_epoch_.. | the first epoch with and without compiling: `run_table` |
+    | first_epoch_.. | the first epoch with and without compiling; see `run_table` |
     | step_median_s, step_p95_s, longest_step_s | optimizer step; the longest of all repeats |
     | is_warm | False if a repeat was so short that its first epoch is included |
     | stop | stop reasons of the repeats |
-    | speedup | samples/s over those of `baseline`, the best cell of its kind with one worker |
-    | efficiency | speed-up over workers |
+    | speedup | samples_per_s divided by that of `baseline`, the fastest cell of its kind with |
+    |  | one worker |
+    | efficiency | speedup divided by the number of workers |
     | .._low, .._high | least and greatest over the repeats, paired with those of the baseline |
     | .._same_batch | relative to one worker with the same batch: per worker (weak scaling) or |
     |  | global (strong scaling) |
-    | input_share | share of the training after the warm-up spent waiting for data |
-    | communication_share | 1 - step without exchange / step, if such a cell was run |
-    | alone_share | step of one worker with the same batch per worker, without waiting for data, |
-    |  | over the step |
+    | input_share | share of the training after the first epoch spent waiting for data |
+    | communication_share | 1 - step time without gradient exchange / step time, if the same |
+    |  | cell was also run without exchange |
+    | alone_share | step time of one worker with the same batch per worker, without waiting for |
+    |  | data, divided by the step time of this cell |
     | memory_peak_bytes | maximum over workers and repeats |
     | bytes_exchanged_per_step | contribution of a worker to the exchange of one optimizer step |
     | evenness | minimum over the repeats |
-    | flops_per_s, tokens_per_s | those of a sample (`Evaluation`) times samples_per_s |
-    | mfu | model FLOPs utilization: flops_per_s over the peak of the GPUs, if it is known |
+    | flops_per_s, tokens_per_s | flops_per_sample and tokens_per_sample times samples_per_s |
+    | mfu | model FLOPs utilization: flops_per_s divided by the peak of the GPUs, if known |
     | accuracy, best_accuracy | medians of each repeat's last and best evaluation |
     | time_to_target_s | median, misses counted as infinite |
     | reached, tried | repeats that reached the target; those that ended well, diverged or ran |
     |  | out of memory |
-    | epoch_samples | samples of an epoch, and of a step if the global batch is larger |
+    | epoch_samples | samples of an epoch; of a step too if the global batch is larger |
     | outliers | repeats far from the others (`run_table`), which the medians include |
     """
     cells, metric = study_cells(study), study.base.objective.judged_by
@@ -483,7 +493,7 @@ def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
     if not alike or not row["n"]:
         return {}
     best = max(alike, key=lambda one: float(one["samples_per_s"]))
-    # Repeats are interleaved: equal-numbered repeats ran on the machine in the same state.
+    # Repeats are interleaved, so those with equal numbers ran with the machine in the same state.
     pairs = (row[REPEATS] / best[REPEATS]).dropna().astype(float)
     speedup = row["samples_per_s"] / best["samples_per_s"]
     found = {"speedup": speedup, "baseline": best["cell"]}
@@ -497,7 +507,7 @@ def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the shares of a cell's step that are derived from other cells: see `cell_table`."""
+    """Return alone_share and communication_share of a cell, from other cells; see `cell_table`."""
     found: dict[str, Any] = {}
     for other in rows:
         if other["batch_size_per_worker"] != row["batch_size_per_worker"] or not other["n"]:
@@ -517,8 +527,8 @@ def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, An
 def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the speed-up curves of a study by name, each sorted by number of workers.
 
-    A curve has one scaling, series, batch and topology. Cells without a speed-up, probes without
-    exchange of gradients and cells on more hosts than necessary (`on_more_hosts`) are left out.
+    A curve has one scaling, series, batch and topology. Cells without a speed-up, cells without
+    gradient exchange and cells on more hosts than necessary (`on_more_hosts`) are left out.
 
     Raises:
         UserError: Two cells of a curve have the same number of workers.
@@ -541,6 +551,6 @@ def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def on_more_hosts(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return cells on more hosts than others of their curve with the same number of workers."""
+    """Return the cells on more hosts than another cell of their curve with as many workers."""
     fewest = cells.groupby(["curve", "num_workers"])["num_nodes"].transform("min")
     return cells[cells["num_nodes"] > fewest]

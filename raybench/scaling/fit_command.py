@@ -1,9 +1,9 @@
-"""The body of `raybench scale --fit`: measurements and what `--predict` asks for in, models and
-predictions out, and how far a model is off at a cell that it did not see.
+"""What `raybench scale --fit` does: fit a throughput model to each measured series, predict the
+cells that `--predict` names, and estimate the error of a model at cells that it did not see.
 
-`--network` gives the ratio of an all-reduce between hosts to one inside a host as the prior of the
-law's network. Figures alone count, not names: hosts with a fast network card for each GPU have a
-ratio near one, those behind Ethernet ten and more.
+`--network` gives the ratio of the seconds of an all-reduce between hosts to those within a host; it
+sets the prior of the law's parameter R. Only the measured ratio counts, not the name of a network:
+hosts with a fast network card for each GPU have a ratio near 1, hosts on Ethernet 10 and more.
 """
 
 import json
@@ -40,27 +40,28 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean, counted
 
 SURE = 0.2
-"""Standard deviation of the log of a measured ratio: a training exchanges its gradients in buckets
+"""Standard deviation of the log of a measured ratio, since training exchanges gradients in buckets
 and in parallel with compute, unlike the measured all-reduce of the same bytes."""
 LARGE_SUM = 2**20
-"""Bytes from which on gradients are exchanged; smaller sums are left out."""
+"""Minimum bytes of a measured all-reduce that counts, since gradients are exchanged in large
+buckets."""
 LEAST_RATIO, MOST_RATIO = 0.01, 1000.0
 
 
 @dataclass(frozen=True)
 class NetworkRatio:
-    """Ratio of an exchange's seconds between hosts to those inside, and how sure that is."""
+    """Ratio of an exchange's seconds between hosts to those within one, with its uncertainty."""
 
     ratio: float
     log_sd: float
 
     @property
     def priors(self) -> Priors:
-        """The law's priors with it."""
+        """Priors of the law, with this ratio as the prior of its network parameter."""
         return PRIORS | {"log_network": (math.log(self.ratio), self.log_sd)}
 
     def words(self) -> str:
-        """Say it in a sentence."""
+        """Return the ratio and its 90 % interval as a sentence."""
         low, high = (self.ratio * math.exp(side * NINE_OF_TEN * self.log_sd) for side in (-1, 1))
         return (
             f"The network given: between nodes an exchange takes {self.ratio:.2g} times ({low:.2g} "
@@ -69,7 +70,8 @@ class NetworkRatio:
 
 
 def read_network(text: str) -> NetworkRatio:
-    """Return what `--network` names: a ratio, or the file that `raybench doctor --json` wrote."""
+    """Return the ratio that `--network` gives, as a number or as the path of a file that
+    `raybench doctor --json` wrote."""
     try:
         ratio = float(text)
     except ValueError:
@@ -85,7 +87,7 @@ def read_network(text: str) -> NetworkRatio:
 
 
 def _measured(path: Path) -> NetworkRatio:
-    """Return the ratio at the sizes that a doctor measured between hosts and inside."""
+    """Return the ratio in a file of `raybench doctor --json`, as the mean over message sizes."""
     source = clean(str(path))
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -111,7 +113,10 @@ def _measured(path: Path) -> NetworkRatio:
 
 
 def _as_of_two(level: dict[str, Any]) -> list[float]:
-    """Return a level's seconds as if two took part: 2 (e - 1) / e of the bytes pass with e ends."""
+    """Return the seconds of a level (between or within hosts), converted to two participants.
+
+    With e participants, 2 (e - 1) / e of the bytes pass the slowest link.
+    """
     ends = level["workers"]
     part = ends / (2 * (ends - 1))
     return [one["seconds"] * part for one in level["sizes"] if one["bytes"] >= LARGE_SUM]
@@ -121,9 +126,9 @@ MOST_WORKERS = 1_000_000
 
 
 def check_predict(predict: str | None) -> None:
-    """Raise UserError for a `--predict` that is neither numbers of workers nor a file of cells.
+    """Raise UserError if `--predict` names neither numbers of workers nor a file of cells.
 
-    Called before anything runs; the series are known only after the measurements.
+    This is called before anything runs; the series are known only after the measurements.
     """
     if predict is not None and _worker_numbers(predict) is None:
         read_rows(Path(predict), CellRow)
@@ -141,8 +146,8 @@ def cells_matched(
         measured: Measured steps by series.
 
     Returns:
-        The cells by series, each once, and a sentence for each series of the file that was not
-        measured.
+        The cells to predict by series, without duplicates, and a sentence for each series in the
+        file that was not measured.
     """
     workers = _worker_numbers(text)
     asked: dict[SeriesKey, list[Cell]] = {}
@@ -175,7 +180,7 @@ def cells_matched(
 
 
 def _worker_numbers(text: str) -> list[int] | None:
-    """Return the numbers of workers in a text; None for the name of a file."""
+    """Return the numbers of workers that a string lists; None if it is the name of a file."""
     if not re.fullmatch(r"[-+.,\s\deE]*", text):
         return None
     numbers = []
@@ -196,13 +201,14 @@ def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesK
 
     | column | holds |
     |---|---|
-    | model, gpu_type | the series, "" where the measurements do not name it |
+    | model, gpu_type | the series; "" if the measurements do not name it |
     | num_workers, num_nodes, batch_size_per_worker, accumulate | the cell |
     | step_s | predicted seconds of an optimizer step |
-    | low_s, high_s | nine of ten measurements are between them |
+    | low_s, high_s | ends of the 90 % interval of a measurement |
     | samples_per_s | throughput of all workers together |
-    | efficiency | throughput per worker over the prediction for one worker with the same batch |
-    | extrapolated | whether the workers, nodes or batch size lie outside of those measured |
+    | efficiency | throughput per worker, relative to that predicted for one worker with the same |
+    |  | batch per worker |
+    | extrapolated | whether workers, nodes or batch size lie outside of the measured range |
     """
     rows = [
         {
@@ -221,7 +227,8 @@ def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesK
 
 
 def is_beyond(model: ThroughputModel, cell: Cell) -> bool:
-    """Return whether a cell has more workers, more nodes or another batch than any measured."""
+    """Return whether a cell has more workers or nodes than any measured cell, or a batch per worker
+    outside of the measured range."""
     seen = model.observed.cells
     batches = [one.batch_size_per_worker for one in seen]
     return (
@@ -237,28 +244,28 @@ MOST_LEFT_OUT = 40
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A measured cell, predicted from all others."""
+    """A measured cell, and its prediction from all other cells."""
 
     measured_s: float
-    """Median of its repeats."""
+    """Median step time of its repeats."""
     predicted: StepPrediction
 
     @property
     def error(self) -> float:
-        """Relative: 0.1 is predicted 10 % too slow."""
+        """Relative error; 0.1 means that the step was predicted 10 % too slow."""
         return self.predicted.step_s / self.measured_s - 1
 
     @property
     def is_inside(self) -> bool:
-        """Whether the interval holds the measurement."""
+        """Whether the 90 % interval contains the measurement."""
         return self.predicted.low_s <= self.measured_s <= self.predicted.high_s
 
 
 def leave_one_out(model: ThroughputModel) -> list[LeftOut]:
-    """Return leave-one-out predictions, each measured cell as predicted by a fit to all others; []
-    for a single cell.
+    """Return the prediction of each measured cell by a fit to all others; [] for a single cell.
 
-    Each requires a fit, so at most MOST_LEFT_OUT cells are left out, evenly spaced.
+    Each prediction requires a fit, so only MOST_LEFT_OUT evenly spaced cells are predicted if there
+    are more.
     """
     observed = model.observed
     number = len(observed.cells)
@@ -273,29 +280,32 @@ def leave_one_out(model: ThroughputModel) -> list[LeftOut]:
 
 
 def median_error(cells: list[LeftOut]) -> float:
-    """Return the median of the relative errors' sizes."""
+    """Return the median of the absolute relative errors."""
     return float(np.median([abs(cell.error) for cell in cells]))
 
 
 @dataclass(frozen=True)
 class FittedSeries:
-    """Throughput model of one series, with the cells to predict."""
+    """Throughput model of one series, and the cells to predict (`asked`)."""
 
     key: SeriesKey
     num_rows: int
     model: ThroughputModel
     asked: list[Cell]
     network: NetworkRatio | None = None
-    """Network between hosts, where it was measured separately."""
+    """Network ratio that was given; None if the prior of the law is used."""
 
     @cached_property
     def left_out(self) -> list[LeftOut]:
-        """Measured cells as the others predict them."""
+        """Leave-one-out predictions of the measured cells."""
         return leave_one_out(self.model)
 
     @cached_property
     def measure_next(self) -> tuple[Cell, list[NextCell]] | None:
-        """The asked cell with the widest interval beyond those measured, and what to measure."""
+        """The cell of `asked` with the widest interval, and the cells to measure to narrow it.
+
+        Only cells outside of the measured range count; None if there are none.
+        """
         beyond = [cell for cell in self.asked if is_beyond(self.model, cell)]
         if not beyond:
             return None
@@ -304,7 +314,7 @@ class FittedSeries:
 
     @property
     def predictions(self) -> pd.DataFrame:
-        """Predictions of the asked cells; see `prediction_table`."""
+        """Predictions of the cells `asked`; see `prediction_table`."""
         return prediction_table(self.model, self.asked, self.key)
 
     def words(self) -> list[str]:
@@ -340,7 +350,7 @@ class FittedSeries:
 def fits(
     measured: Measurements, asked: dict[SeriesKey, list[Cell]], network: NetworkRatio | None = None
 ) -> Iterator[FittedSeries]:
-    """Fit a throughput model to each series; `asked`: cells to predict."""
+    """Fit a throughput model to each series; `asked` holds the cells to predict by series."""
     priors = PRIORS if network is None else network.priors
     for key, rows in measured.series.items():
         model = ThroughputModel.fit(Observed.of(rows), priors)

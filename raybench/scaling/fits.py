@@ -1,9 +1,9 @@
 """Fits of scaling studies: a throughput model for each series and model of GPU, the critical batch
 from the gradient noise scale, and plans to the target.
 
-A study with one batch size has its samples to target predicted from the gradient noise scale.
-Several studies are of one training on several kinds of machine; samples to target by batch size are
-fitted to all of them together.
+For a study with a single batch size, samples to target at other batch sizes are predicted from the
+gradient noise scale. Several studies may be passed if they are of the same training on several
+kinds of machine; samples to target by batch size are then fitted to all of them together.
 """
 
 import math
@@ -46,7 +46,7 @@ from raybench.stats.step_times import NoiseSums
 DOUBLINGS = 2
 """Default of `predict`: number of doublings of the largest measured worker count."""
 LEAST_CELLS = 3
-"""Smallest number of cells of a series that is fitted: leave-one-out needs two more."""
+"""Minimum number of cells of a series that is fitted: leave-one-out has to leave two of them."""
 
 
 def fit_study(
@@ -55,14 +55,14 @@ def fit_study(
     """Fit a throughput model to each series of scaling studies.
 
     Args:
-        *studies: Scaling studies of one training.
+        *studies: Scaling studies of the same training.
         predict: Numbers of workers or a file of cells to predict; None: the next DOUBLINGS of the
             largest measured worker count.
         are_few_enough: Also fit series of fewer than LEAST_CELLS cells or on one number of workers.
 
     Returns:
-        The fitted series. Series of the file that were not measured are left out; `not_measured`
-        names them.
+        The fitted series. Series in the file that were not measured are left out; for their names
+        see `not_measured`.
     """
     measured = measurements(*studies, are_few_enough=are_few_enough)
     if not measured.series:
@@ -75,7 +75,7 @@ def fit_study(
 
 
 def not_measured(results: Study, predict: str | None) -> list[str]:
-    """Return a sentence for each series of `predict` that was not measured."""
+    """Return a sentence for each series in the file `predict` that was not measured."""
     measured = measurements(results)
     if predict is None or not measured.series:
         return []
@@ -85,8 +85,9 @@ def not_measured(results: Study, predict: str | None) -> list[str]:
 def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
     """Return the measured steps of each series that can be fitted, one per repeat.
 
-    Runs that exchange no gradients are left out: they are probes. So are those whose global batch
-    is larger than an epoch: no step has that number of samples. `are_few_enough`: see `fit_study`.
+    Runs that exchange no gradients are left out, since they only measure the cost of the exchange.
+    So are runs whose global batch is larger than an epoch, since no step has that many samples. For
+    `are_few_enough` see `fit_study`.
     """
     found: dict[SeriesKey, list[tuple[Cell, float]]] = defaultdict(list)
     for _, row, spec, series in _runs(*studies):
@@ -106,7 +107,7 @@ def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
 
 
 def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec, str]]:
-    """Yield the study, row of `scaling_runs`, run spec and series of each run."""
+    """Yield the study, row of `scaling_runs`, run spec and name of the series of each run."""
     names = iter(series_of([spec for one in studies for spec in _comparable(one, studies)]))
     for one in studies:
         cells = study_cells(one.scaling_study)
@@ -116,10 +117,10 @@ def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec
 
 
 def _comparable(own: Study, studies: Sequence[Study]) -> list[RunSpec]:
-    """Return the run specs of a study's cells without differences that do not make a series.
+    """Return the run specs of a study's cells, with keys made equal that do not distinguish series.
 
-    These are the GPU model; resources that all cells of the study ask for, if no two studies are on
-    the same GPU model; and, in a study without a target, what ends its runs.
+    These keys are the GPU model; resources that are the same in all cells of the study, if no two
+    studies ran on the same GPU model; and, in a study without a target, `objective` and `epochs`.
     """
     specs = [cell.spec for cell in study_cells(own.scaling_study)]
     kinds = [{accelerators_of(run) for run in one.runs.values()} for one in studies]
@@ -137,15 +138,15 @@ def _comparable(own: Study, studies: Sequence[Study]) -> list[RunSpec]:
 # appendix A.1). The two terms are smoothed separately before they are divided, as the ratio of
 # single steps has no mean (AdaptDL, of Pollux: Qiao et al. 2021, arXiv 2008.12260).
 DECAY = 0.99
-"""Decay of the moving averages per step: about the last hundred steps count."""
+"""Decay of the moving averages per step, so that about the last hundred steps count."""
 
 
 def noise_scales(evaluations: Iterable[NoiseSums], *, decay: float = DECAY) -> list[float]:
     """Return the gradient noise scale [samples] after each evaluation of a run.
 
     Args:
-        evaluations: `Evaluation.noise_scale` of the run; the steps of an evaluation have equal
-            weights.
+        evaluations: `Evaluation.noise_scale` of the run's evaluations; the steps before each
+            evaluation have equal weights.
         decay: Decay of the moving averages per step; with 0.99 the result lags about 100 steps.
 
     Returns:
@@ -156,7 +157,7 @@ def noise_scales(evaluations: Iterable[NoiseSums], *, decay: float = DECAY) -> l
         old = decay**sums.num_steps
         new = (1 - old) / sums.num_steps
         gradient, noise = old * gradient + new * sums.gradient, old * noise + new * sums.noise
-        # At the start both are too small by the same factor.
+        # At the start both averages are too small, but by the same factor.
         found.append(max(noise, 0.0) / gradient if gradient > 0 else math.inf)
     return found
 
@@ -172,7 +173,7 @@ def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
         batch_size: Global batch size of the run.
 
     Returns:
-        Samples; NaN without a finite noise scale.
+        Critical batch in samples; NaN without a finite noise scale.
     """
     known = [scale for scale in noise_scales if math.isfinite(scale)]
     progress = [1 / (1 + scale / batch_size) for scale in known]
@@ -183,7 +184,7 @@ def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
 
 
 def critical_batches(*studies: Study) -> dict[str, list[float]]:
-    """Return the critical batches of the runs of each series that recorded their gradient noise."""
+    """Return by series the critical batch of each run that recorded its gradient noise."""
     found: dict[str, list[float]] = {}
     for study, row, spec, series in _runs(*studies):
         points = study.evaluations.get(row["trial"], ())
@@ -216,11 +217,13 @@ class TargetPlan:
 
     series: str
     sentences: tuple[str, ...]
-    """The critical batch, or the reason why there is no plan; prices that do not apply."""
+    """Sentences on the critical batch, or on why there is no plan, and on prices that do not
+    apply."""
     table: pd.DataFrame
-    """`plan.with_measured` with the series and the `unit` of costs; empty without a plan."""
+    """Result of `plan.with_measured`, plus the columns `series` and `unit` (of costs); empty if
+    there is no plan."""
     answers: pd.DataFrame
-    """`scaling.plan.answers`; empty without a plan."""
+    """Result of `scaling.plan.answers`; empty if there is no plan."""
     terms: "Terms"
 
 
@@ -239,13 +242,14 @@ def target_plans(
 ) -> list[TargetPlan]:
     """Return a plan for each fitted series; [] if no study has a target.
 
-    The plans use batch sizes that ran (if only one ran, also TIMES that batch size, by the gradient
-    noise scale), and layouts that ran or were predicted.
+    The plans use batch sizes that ran, and layouts (workers, nodes) that ran or were predicted. If
+    only one batch size reached the target, they also use TIMES that batch size, predicted from the
+    gradient noise scale.
 
     Args:
-        studies: Scaling studies of one training.
-        fitted: Their fitted series.
-        terms: Prices and limits; None: as in the first study.
+        studies: Scaling studies of the same training.
+        fitted: Fitted series of these studies.
+        terms: Prices and limits; None: those of the first study.
     """
     if all(one.target is None for one in studies):
         return []
@@ -264,11 +268,13 @@ def target_plans(
 def measured_runs(*studies: Study) -> pd.DataFrame:
     """Return a row for each run: its series and cell, and its time and samples to the target.
 
-    Runs that diverged or ran out of memory never reach the target; their samples_spent is missing,
-    as more training would not help, while other runs may have been ended too early. From the
-    ledgers: ready_s (cold start of a worker group, the median of each gpu_type, set-up and
-    compiling), beside_s (evaluating, saving and reporting per training sample) and stalls, as in
-    `Overhead`; work_s is training plus these beside_s up to the target.
+    Runs that diverged or ran out of memory never reach the target. Their samples_spent is missing,
+    since more training would not help, while other runs that missed may have ended too early.
+
+    The seconds come from the ledgers (seconds by phase); see also `Overhead`. ready_s: cold start
+    of a worker group (median of its gpu_type), setup and compiling. beside_s: evaluating, saving
+    and reporting per training sample. stalls: ratio of training seconds to those without stalls.
+    work_s: training, evaluating, saving and reporting up to the target.
     """
     rows = []
     for study, row, spec, series in _runs(*studies):
@@ -304,11 +310,12 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
 
 
 UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
-"""Values of `Overhead` if no run has them."""
+"""Values that replace missing fields of `Overhead`."""
 
 
 def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
-    """Return the overhead of a job: medians over the runs with the nearest number of workers."""
+    """Return the overhead of a job: medians over the runs on its kind of worker that have the
+    nearest number of workers."""
     own = runs[runs["gpu_type"] == kind]
     away = np.abs(np.log(own["num_workers"] / workers))
     near = own.loc[away == away.min(), [*UNKNOWN]].median()
@@ -316,9 +323,9 @@ def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
 
 
 def run_spread(runs: pd.DataFrame) -> float | None:
-    """Return half of the 90 % interval of log seconds of runs around the median of their cell.
+    """Return the half-width of the 90 % interval of a run's log seconds around the cell's median.
 
-    From the scatter pooled over the cells (Student's t); None if no cell was repeated.
+    The scatter is pooled over the cells (Student's t); None if no cell was repeated.
     """
     logs = np.log(runs["work_s"]).groupby([runs[key] for key in KEYS])
     freedom = (logs.count() - 1).clip(lower=0).sum()
@@ -389,10 +396,10 @@ def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget,
 def predicted_steps(
     model: ThroughputModel, cells: Sequence[tuple[int, int, int]], /
 ) -> list[Predicted]:
-    """Return predicted steps for (workers, nodes, samples of a worker's step).
+    """Return the predicted seconds of a step for (workers, nodes, samples per worker and step).
 
-    The samples are divided into as many passes as were measured, or the next fewer that divide
-    them.
+    The samples are divided into the largest number of passes that divides them and is not above the
+    largest measured number.
     """
     most = max(cell.accumulate for cell in model.observed.cells)
     asked = []

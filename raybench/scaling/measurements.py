@@ -1,4 +1,4 @@
-"""Measured steps: cells, the CSV file that they are read from, and the pooling of repeats."""
+"""Measured step times by cell: reading them from a CSV file, and pooling repeats."""
 
 import csv
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ class Predicted(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """Workers, nodes and samples of an optimizer step."""
+    """Workers, nodes and batch size with which an optimizer step is timed or predicted."""
 
     num_workers: int
     num_nodes: int
     batch_size_per_worker: int
     """Samples that a worker sees in one pass (forward and backward)."""
     accumulate: int = 1
-    """Passes of an optimizer step; gradients are exchanged only in the last one."""
+    """Passes of an optimizer step; gradients are exchanged only in the last pass."""
 
     @property
     def samples(self) -> int:
@@ -69,7 +69,7 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class SeriesKey(NamedTuple):
-    """Key of a series, to which one throughput model is fitted; "" if not named."""
+    """Key of a series, to which one throughput model is fitted; a field that is unknown is ""."""
 
     model: str = ""
     gpu_type: str = ""
@@ -79,7 +79,7 @@ class SeriesKey(NamedTuple):
 
 
 class CellRow(BaseModel):
-    """Row of a CSV file of cells; other columns are ignored."""
+    """Row of a CSV file that lists cells; columns without a field here are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -101,12 +101,12 @@ class CellRow(BaseModel):
 
     @property
     def key(self) -> SeriesKey:
-        """Series that the row belongs to."""
+        """Key of the series to which the row belongs."""
         return SeriesKey(self.model, self.gpu_type)
 
     @property
     def cell(self) -> Cell:
-        """Cell in which the row's step runs."""
+        """Cell that the row describes."""
         return Cell(self.num_workers, self.num_nodes, self.batch_size_per_worker, self.accumulate)
 
 
@@ -175,7 +175,7 @@ def read_rows(path: Path, model: type[AnyRow]) -> dict[int, AnyRow]:
 
 
 MeasuredSteps = Sequence[tuple[Cell, float]]
-"""Cells and the seconds of an optimizer step in each; a cell that comes again is a repeat."""
+"""Cells and the seconds of an optimizer step in each; a cell that occurs again is a repeat."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def read_measurements(path: Path) -> Measurements:
 
 
 USUAL_NOISE = 0.03
-"""Expected relative spread between repeats, and its weight in repeats."""
+"""Prior relative standard deviation between repeats; it weighs as much as USUAL_WEIGHT repeats."""
 USUAL_WEIGHT = 4
 STALL = 4.0
 """Deviations of repeats from their cell's median are clipped to this multiple of the typical
@@ -211,19 +211,19 @@ deviation, so that a stall of hours does not make all other cells noisy."""
 
 @dataclass(frozen=True)
 class Observed:
-    """Measured throughput."""
+    """Measured step times by cell, with the repeats of each cell pooled."""
 
     cells: tuple[Cell, ...]
     log_seconds: Floats
     """Logarithm of each cell's median step."""
     repeats: Floats
     noise: float
-    """Variance of log seconds between repeats; 0 if no cell was repeated, as it is then part of the
-    residuals of the law."""
+    """Variance of log seconds between repeats; 0 if no cell was repeated, since the noise is then
+    part of the residuals of the law (`throughput`)."""
 
     @classmethod
     def of(cls, rows: MeasuredSteps) -> "Observed":
-        """Return measured steps by cell, with medians, which are robust against stalls."""
+        """Pool measured steps by cell, by their medians, which are robust against stalls."""
         logs: dict[Cell, list[float]] = {}
         for cell, seconds in rows:
             logs.setdefault(cell, []).append(float(np.log(seconds)))
@@ -246,6 +246,6 @@ class Observed:
         return self.chosen(np.arange(len(self.cells)) != index)
 
     def chosen(self, which: npt.NDArray[np.bool_]) -> "Observed":
-        """Return the measurements of some cells."""
+        """Return the measurements of the cells for which `which` is True."""
         cells = tuple(cell for cell, is_in in zip(self.cells, which, strict=True) if is_in)
         return Observed(cells, self.log_seconds[which], self.repeats[which], self.noise)

@@ -1,4 +1,4 @@
-"""Samples to target by global batch size, with intervals.
+"""Training samples that a run needs to the target, by global batch size, with intervals.
 
 The logarithm of the median at each batch size is fitted by the law below plus a residual that is
 correlated at neighboring batch sizes (an Ornstein-Uhlenbeck process over doublings). The fit is
@@ -9,10 +9,10 @@ open interval. The law:
     S(B) = S_min (1 + (B / B_crit)^p + B_small / B)
 
 With p = 1 and B_small = 0 this is the law of McCandlish et al. 2018 (arXiv 1812.06162, eq. 2.11):
-small batches waste nothing, at B_crit twice the least is needed, and far above it the steps stay
-the same and the samples grow with the batch. The exponent p lets the curve bend earlier or later
-(Shallue et al. 2018, arXiv 1811.03600, section 4), and B_small lets tiny batches need more samples
-again, as with a learning rate that is too high for them.
+small batches waste nothing, a batch of B_crit needs twice S_min, and far above B_crit the number of
+steps stays the same and the samples grow with the batch. The exponent p lets the curve bend earlier
+or later (Shallue et al. 2018, arXiv 1811.03600, section 4), and B_small lets tiny batches need more
+samples again, for example if the learning rate is too high for them.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from raybench.scaling.measurements import Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
 
 LEAST_SPREAD = 0.01
-"""Smallest spread of the log samples of runs: with coarse evaluations all runs can look equal."""
+"""Minimum spread of the log samples of runs: if evaluations are rare, all runs can look equal."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,18 @@ class BatchSize:
     samples: float | None
     """Median samples to target over all runs; None if too few reached it for a median."""
     at_least: float | None
-    """Lower bound of the median if it is unknown and the runs give a bound."""
+    """Lower bound of the median if `samples` is None and the runs give a bound; otherwise None."""
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """Runs by batch size."""
+    """Runs grouped by batch size."""
 
     batch_sizes: tuple[BatchSize, ...]
     """Smallest first."""
     spread: float
-    """Standard deviation of the log samples of a run; 0 if no size was repeated."""
+    """Standard deviation of the log samples to target of single runs around the median of their
+    batch size; 0 if no batch size was repeated."""
 
     @property
     def medians(self) -> dict[BatchSize, float]:
@@ -69,7 +70,7 @@ def read(table: pd.DataFrame) -> Convergence:
             | samples_to_target | training samples up to the target; missing if never reached |
             | samples_spent | optional: all training samples of a run that never reached it |
 
-            Epochs or tokens may take the place of samples.
+            Epochs or tokens may be used instead of samples.
 
     Raises:
         UserError: At no batch size did most runs reach the target.
@@ -84,7 +85,7 @@ def read(table: pd.DataFrame) -> Convergence:
             "choose a target that is reached",
             ErrorCode.NO_RESULT,
         )
-    # The 68 % quantile of the deviations is robust, and not 0 with coarse evaluations.
+    # The 68 % quantile of the deviations is robust, and is not 0 when evaluations are rare.
     away: list[float] = []
     for size in sizes:
         samples, _ = groups[size.batch_size]
@@ -98,7 +99,7 @@ def read(table: pd.DataFrame) -> Convergence:
 
 def _batch_size(value: int, samples: Floats, spent: Floats) -> BatchSize:
     reached = np.isfinite(samples)
-    # The length of a run that missed may be unknown.
+    # A run that missed the target may have an unknown length.
     lasted = np.where(reached, samples, np.where(np.isfinite(spent), spent, np.inf))
     median = _median(lasted, reached)
     bound = float(np.median(np.where(np.isfinite(lasted), lasted, 0.0)))
@@ -107,37 +108,38 @@ def _batch_size(value: int, samples: Floats, spent: Floats) -> BatchSize:
 
 
 def _median(lasted: Floats, reached: np.ndarray) -> float | None:
-    """Return the median of Kaplan and Meier (1958), with runs that missed as censored."""
+    """Return the Kaplan-Meier median (1958), in which runs that missed the target are censored;
+    None if it is unknown."""
     from scipy.stats import CensoredData, ecdf  # late import: it takes half a second
 
     known = CensoredData.right_censored(np.minimum(lasted, np.finfo(float).max), ~reached)
     left = ecdf(known).sf
     is_end = np.diff(left.probabilities, prepend=1.0) < 0
     ends, shares = left.quantiles[is_end], left.probabilities[is_end]
-    # A fraction of exactly one half lasts until the next run arrives.
+    # If exactly one half is left, the median lies midway between this run and the next.
     at, below = (int((shares > 0.5 + near).sum()) for near in (1e-9, -1e-9))
     return float(ends[at] + ends[below]) / 2 if below < len(ends) else None
 
 
 POWERS = np.array([0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5])
 POWER_FACTOR = 1.5
-"""Prior of the power: 1, with this factor as one standard deviation."""
+"""One standard deviation of the prior of the exponent p, as a factor; the prior median is 1."""
 CRITICAL = (0.01, 30.0, 120)
 """Grid of critical batch sizes: from this fraction of the smallest batch size to this multiple of
 the largest, and the number of points."""
 SMALL = (0.25, 0.25, 14)
-"""The same for B_small, in addition to 0."""
+"""The same three numbers for the grid of B_small, which also contains 0."""
 SMALL_PROBABILITY = 0.1
 """Prior probability that B_small is not 0."""
 MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
-"""Grid of the law's relative misfit."""
+"""Grid of the law's misfit, the relative standard deviation of its residual."""
 REACH = 1.0
-"""Correlation length of misfits, in doublings of the batch size."""
+"""Correlation length of the residual, in doublings of the batch size."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Sets of the law's parameters except S_min, as arrays of one length."""
+    """Sets of the law's parameters except S_min, as arrays of equal length."""
 
     critical: Floats
     power: Floats
@@ -160,7 +162,7 @@ def grid(least: float, greatest: float) -> tuple[Curves, Floats]:
 
 
 def alike(here: Floats, there: Floats) -> Floats:
-    """Return the correlation of the law's misfits at two lists of batch sizes."""
+    """Return the correlation of the law's residual between two lists of batch sizes."""
     apart = np.abs(np.log2(here[:, None] / there[None, :]))
     return np.asarray(np.exp(-apart / REACH))
 
@@ -171,16 +173,17 @@ def middles(number: int) -> Floats:
 
 
 def scattered(number: int, seed: int) -> Floats:
-    """Return evenly spaced quantiles of a normal distribution in random order."""
+    """Return `number` evenly spaced quantiles of the standard normal distribution, shuffled."""
     return np.asarray(np.random.default_rng(seed).permutation(ndtri(middles(number))))
 
 
 MEDIAN_NOISE = 1.2533
 """Standard error of a median of n normal values: this times their spread / sqrt(n)."""
 LOW, HIGH = 0.05, 0.95
-"""An interval of 90 %."""
+"""Quantiles at the ends of a 90 % interval."""
 FAR = 10.0
-"""Beyond this factor outside of the batch sizes tried a critical batch is not determined."""
+"""An end of the critical batch's interval counts as unbounded if it is farther outside of the tried
+batch sizes than this factor."""
 
 
 @dataclass(frozen=True)
@@ -189,15 +192,16 @@ class Residuals:
     draw."""
 
     batch: Floats
+    """Measured batch sizes."""
     solved: tuple[Floats, ...]
-    """Inverse covariance under each of MISFITS."""
+    """Inverse covariance of the measured log medians for each of MISFITS."""
     residuals: Floats
     """Shape (draws, batch sizes)."""
     level: np.ndarray
-    """Index of MISFITS of each draw."""
+    """Index into MISFITS for each draw."""
 
     def at(self, batch: Floats) -> tuple[Floats, Floats]:
-        """Return mean and variance of the residual, shape (draws, batch sizes)."""
+        """Return mean and variance of the residual at batch sizes, shape (draws, batch sizes)."""
         mean = np.zeros((len(self.level), len(batch)))
         variance = np.zeros_like(mean)
         near = alike(batch, self.batch)
@@ -217,9 +221,9 @@ class SamplesToTarget:
     """ln S_min."""
     curves: Curves
     residuals: Residuals | None
-    """None: the law has no residual."""
+    """None if the law has no residual (`from_noise_scale`)."""
     spread: float
-    """Standard deviation of the log samples of a run."""
+    """Standard deviation of the log samples to target of single runs (`Convergence.spread`)."""
     tried: tuple[int, int]
     """Smallest and largest batch size with a known median."""
     missed: tuple[int, ...] = ()
@@ -244,16 +248,16 @@ class SamplesToTarget:
         noise = MEDIAN_NOISE * self.spread / np.sqrt(num_runs) if num_runs else 0.0
         widths = np.sqrt(variance + noise**2) * scattered(len(logs), 1)[:, None]
         low, high = np.quantile(logs + widths, (LOW, HIGH), axis=0)
-        # The median needs no widths; drawing them would only add noise.
+        # The median is taken without the random widths, which would only add noise to it.
         middle = np.median(logs, axis=0)
         columns = {"samples": np.exp(middle), "low": np.exp(low), "high": np.exp(high)}
         return pd.DataFrame({"batch_size": list(batch_sizes)} | columns)
 
     def reaches(self, batch_size: float) -> bool:
-        """Return whether the target is within reach from a batch size.
+        """Return whether training at a batch size can be expected to reach the target.
 
-        It is not at batch sizes where most runs missed it, nor between such a batch size and the
-        next that reached it, since the law does not model divergence.
+        It cannot where most runs missed the target, nor beyond the range `tried` on a side on which
+        most runs missed it, since the law does not model divergence.
         """
         low, high = self.tried
         missed_below = any(size < low for size in self.missed) and batch_size < low
@@ -262,11 +266,11 @@ class SamplesToTarget:
 
     @property
     def critical_batch(self) -> Predicted:
-        """The batch size beyond which more samples are wasted than saved in steps (B_crit)."""
+        """The critical batch size B_crit, beyond which more samples are wasted than steps saved."""
         found = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
         low, value, high = (float(x) for x in found)
         if self.residuals is not None:
-            # Resolution of the grid.
+            # The interval is widened by the resolution of the grid.
             step = (CRITICAL[1] / CRITICAL[0] * self.tried[1] / self.tried[0]) ** (
                 0.5 / (CRITICAL[2] - 1)
             )
@@ -276,7 +280,7 @@ class SamplesToTarget:
         return Predicted(value, low, high)
 
     def sentence(self) -> str:
-        """Return a sentence on the critical batch."""
+        """Return a sentence on the critical batch and its interval."""
         found = self.critical_batch
         value, low, high = map(_rounded, (found.value, found.low, found.high))
         least, most = self.tried
@@ -302,13 +306,13 @@ def _rounded(value: float) -> str:
 
 
 LEAST_NOISE = 1e-4
-"""Least standard error of a log median, if no run was repeated."""
+"""Minimum standard error of a log median, needed if no run was repeated."""
 NUM_DRAWS = 2000
 COLUMNS = ("batch_size", "num_runs", "num_reached", "samples", "predicted", "low", "high", "error")
 
 
 def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
-    """Fit the curve to runs (a table as for `read`).
+    """Fit the curve of samples to target to runs; for the columns of the table see `read`.
 
     Raises:
         UserError: Fewer than two batch sizes have a median.
@@ -339,7 +343,7 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
         for size in runs.batch_sizes:
             if size.at_least is None:
                 continue
-            # Only a lower bound of the median is known.
+            # Of this batch size only a lower bound of the median is known.
             here = np.array([float(size.batch_size)])
             share = (misfit**2 * alike(here, batch) @ inverse)[0]
             above = least + sets.log_rise(here)[:, 0] + over @ share - np.log(size.at_least)
@@ -349,7 +353,7 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
         by_misfit.append((score, least, 1 / np.sqrt(weight.sum()), inverse))
 
     scores, leasts, sds, solved = zip(*by_misfit, strict=True)
-    # Systematic sampling: the same draws every time.
+    # Systematic sampling gives the same draws every time.
     logs = np.concatenate(scores)
     total = np.cumsum(np.exp(logs - logs.max()))
     drawn = np.searchsorted(total, middles(NUM_DRAWS) * total[-1])
@@ -363,20 +367,20 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
 
 
 FACTOR = 3.0
-"""Factor within which a noise scale is right (90 %)."""
+"""Factor within which the noise scale is assumed to be right in 90 % of cases."""
 
 
 def from_noise_scale(
     batch_size: int, samples: float, critical: float, *, missed: tuple[int, ...] = ()
 ) -> SamplesToTarget:
-    """Return the curve through one batch size, from the gradient noise scale.
+    """Return the curve through one batch size, with B_crit from the gradient noise scale.
 
-    Noise scales were found two to four times off the critical batch of tuned runs, here and in
-    McCandlish et al. 2018, section 3, hence FACTOR.
+    Noise scales differed from the critical batch of tuned runs by factors of two to four, in our
+    measurements and in McCandlish et al. 2018, section 3; hence FACTOR.
 
     Args:
         batch_size: Measured global batch size.
-        samples: Its samples to target.
+        samples: Median samples to target at that batch size.
         critical: Critical batch from the noise scale, assumed correct within FACTOR.
         missed: Batch sizes at which most runs missed the target.
     """
@@ -394,8 +398,8 @@ def leave_one_out(table: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns batch_size, num_runs, num_reached, samples (measured median), predicted, low, high
-        (90 %, of a median of num_runs), error (relative). Batch sizes without a median are left
-        out; empty with fewer than three medians.
+        (90 % interval of a median of num_runs), error (relative). Batch sizes without a median are
+        left out; the table is empty with fewer than three medians.
     """
     runs = read(table)
     rows = []

@@ -1,31 +1,33 @@
-"""The law of a step's time over workers, nodes, samples and passes, and its parameters' priors.
+"""The law: step time by workers, nodes, batch size and passes, and the priors of its parameters.
 
-Compute of one pass, in seconds, for b samples per worker: flat until the device is full, then
-linear (q = 1 is the usual affine law), k^kappa for stragglers among k workers:
+Each of the k workers computes s passes (forward and backward) of b samples per step; there are n
+nodes with m workers each. The compute time C of a pass is constant until the device is full, then
+linear in b (q = 1 is the usual affine law), and grows as k^kappa because of stragglers:
 
     C = k^kappa (f^q + (c b)^q)^(1/q)
 
-Exchange of gradients, as ring all-reduce (Patarasuk and Yuan 2009: 2 (e - 1) / e of the bytes pass
-the slowest link of e ends; psi 1, or less of that), with powers for what else grows: latencies,
-trees, congestion. Between n nodes with m workers each, the ring has from n ends (a sum within each
-node first) to k (flat):
+The time S of the gradient exchange follows ring all-reduce (Patarasuk and Yuan 2009), in which
+2 (e - 1) / e of the bytes pass the slowest link between e ends; psi below 1 makes that dependence
+weaker. Powers cover what else grows: latencies, trees, congestion. Between nodes, the ring has from
+n ends (if gradients are first summed within each node) to k ends (a flat ring):
 
     S = 0                                                       for one worker
     S = A (2 (k - 1) / k)^psi (k / 2)^rho                       within a node
     S = A R (2 (e - 1) / e)^psi (n / 2)^rho_n m^rho_m           between nodes, e = n m^h
 
-with h and psi in 0..1. The last of s passes hides the exchange in part (p-norm of Pollux, Qiao
-2021, arXiv 2008.12260, eq. 11: gamma 1 hides nothing, 10 nearly all), and the whole step the way
-of the samples to the workers of a node, who share it:
+with h and psi from 0 to 1. The last pass hides part of the exchange (p-norm of Pollux, Qiao 2021,
+arXiv 2008.12260, eq. 11: gamma = 1 hides nothing, 10 nearly all). The whole step hides most of the
+time F s b m that samples take to reach the workers of a node, which share that path:
 
     T = (((s - 1) C + (C^gamma + S^gamma)^(1/gamma))^4 + (F s b m)^4)^(1/4)
 
 The residuals of the law are a Gaussian process on the logarithm of step times.
 
-It has four relative parts: jumps between batch sizes, shared by the compute of all numbers of
-workers (kernels are chosen by shape); random walks over doublings of workers and of nodes, so that
-the uncertainty grows with the distance of an extrapolation; and each cell's own. Their levels
-maximize the marginal likelihood.
+The process has four parts, relative to the step time: jumps between batch sizes, which all numbers
+of workers share in their compute time (kernels are chosen by shape); random walks over doublings of
+workers and over doublings of nodes, so that the uncertainty grows with the distance of an
+extrapolation; and an independent deviation of each cell. Their levels (standard deviations)
+maximize the marginal likelihood under log-normal priors.
 
 The fit is Bayesian: the most probable parameters under normal priors, and draws from their
 posterior by importance sampling.
@@ -40,33 +42,34 @@ from scipy.optimize import least_squares, minimize
 from raybench.scaling.measurements import Cell, Floats, Layout, Observed
 
 NO_EXCHANGE = -60.0
-"""Log seconds of the exchange of one worker: practically 0."""
+"""Log seconds of the exchange with a single worker; the seconds are practically 0."""
 FEED_OVERLAP = 4.0
-"""Exponent with which reading samples hides behind the step: prefetching does it nearly whole."""
+"""Exponent of the p-norm by which reading samples overlaps with the step; with 4 nearly all of the
+reading is hidden, as by prefetching."""
 
 
 Priors = dict[str, tuple[float, float]]
 """Mean and standard deviation of each parameter."""
-# Chosen by held-out error and coverage over the simulated clusters of
-# benchmarks/scaling/throughput_model.py, floor and network over the real ones of extrapolation.py:
-# samples cost more than what is there without them, and hosts with a network card for each GPU
-# (the ratio near 1) are as usual as those with one.
+# Chosen by held-out error and coverage on the simulated clusters of
+# benchmarks/scaling/throughput_model.py; floor and network on the real clusters of
+# extrapolation.py, where samples take more time than the constant part of a pass, and hosts with a
+# network card for each GPU (ratio near 1) are as common as hosts with a single card.
 PRIORS: Priors = {
-    "log_pass": (0.0, 2.0),  # seconds of a typical batch's linear part, log, over the median step
-    "log_floor": (-2.0, 1.5),  # f over c b of the typical batch, log
+    "log_pass": (0.0, 2.0),  # log of c b for the typical batch, relative to the median step
+    "log_floor": (-2.0, 1.5),  # log of f / (c b) for the typical batch
     "sharpness": (-0.5, 1.0),  # log(q - 1)
-    "log_exchange": (-2.0, 1.5),  # A over c b of the typical batch, log
+    "log_exchange": (-2.0, 1.5),  # log of A / (c b) for the typical batch
     "growth": (0.1, 0.15),  # rho
-    "log_network": (0.5, 1.2),  # R, log: how much slower the network between nodes is
+    "log_network": (0.5, 1.2),  # log of R: how many times slower the network between nodes is
     "growth_nodes": (0.1, 0.15),  # rho_n
     "growth_share": (0.04, 0.1),  # rho_m
-    "flatness": (1.0, 1.5),  # h, logit
-    "overlap": (-1.5, 1.5),  # (gamma - 1) / 9, logit
+    "flatness": (1.0, 1.5),  # logit of h
+    "overlap": (-1.5, 1.5),  # logit of (gamma - 1) / 9
     "straggling": (0.005, 0.01),  # kappa
-    "log_feed": (-3.0, 1.0),  # F over c, log
-    "ringness": (1.5, 1.5),  # psi, logit: 1 is a ring, 0 costs no more with more ends
+    "log_feed": (-3.0, 1.0),  # log of F / c
+    "ringness": (1.5, 1.5),  # logit of psi: 1 is a ring; with 0, more ends cost nothing
 }
-"""Prior knowledge, before anything was measured."""
+"""Prior of each parameter; for the symbols see the module docstring."""
 NUM_PARAMETERS = len(PRIORS)
 
 Parameters = dict[str, Floats]
@@ -74,14 +77,17 @@ Parameters = dict[str, Floats]
 
 
 def parameters(units: Floats, priors: Priors = PRIORS) -> Parameters:
-    """Return parameters from rows of them in units of their priors' spreads."""
+    """Return parameters by name from standardized rows, shape (sets, parameters).
+
+    Standardized parameters have prior mean 0 and prior standard deviation 1.
+    """
     each = enumerate(priors.items())
     return {name: mean + sd * units[:, i, None] for i, (name, (mean, sd)) in each}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Units of the parameters: a typical batch, and a typical pass in seconds."""
+    """Units of the parameters: a typical batch per worker, and a typical pass in seconds."""
 
     batch: float
     seconds: float
@@ -89,28 +95,29 @@ class Scale:
 
 @dataclass(frozen=True)
 class Sites:
-    """Cells as the misfit sees them."""
+    """Cells, with what determines the covariance of their residuals."""
 
     layout: Layout
     compute_share: Floats
-    """Share of compute in each step, 0 to 1: jumps are in it, walks in the rest above all."""
+    """Share of compute in each step, 0 to 1; jumps affect this part, random walks mainly the
+    rest."""
 
     @property
     def walk_weight(self) -> Floats:
-        """Return the share of the walks in each step."""
+        """Factor on the random walks for each cell."""
         return WALK_OF_COMPUTE + (1 - WALK_OF_COMPUTE) * (1 - self.compute_share)
 
 
 @dataclass(frozen=True)
 class Law:
-    """The law for some cells: rows of parameters in, rows of logarithms of seconds out."""
+    """The law for given cells; its methods return log seconds, shape (parameter sets, cells)."""
 
     scale: Scale
     layout: Layout
     priors: Priors = field(default_factory=lambda: PRIORS)
 
     def compute(self, at: Parameters) -> Floats:
-        """Return log seconds of a pass."""
+        """Return log seconds of the compute of a pass."""
         q = 1 + np.exp(at["sharpness"])
         linear = np.log(self.layout.batch / self.scale.batch)
         relative = np.logaddexp(q * at["log_floor"], q * linear) / q
@@ -118,7 +125,7 @@ class Law:
         return np.asarray(np.log(self.scale.seconds) + at["log_pass"] + relative + slower)
 
     def exchange(self, at: Parameters) -> Floats:
-        """Return log seconds of the exchange."""
+        """Return log seconds of the gradient exchange."""
         k, n, m = self.layout.workers, self.layout.nodes, self.layout.workers_per_node
         psi = _logistic(at["ringness"])
         within = psi * _log_ring(k) + at["growth"] * np.log(k / 2)
@@ -129,7 +136,7 @@ class Law:
         return np.where(k > 1, of_two + np.where(n > 1, between, within), NO_EXCHANGE)
 
     def feed(self, at: Parameters) -> Floats:
-        """Return log seconds in which a node's workers get their samples."""
+        """Return log seconds for feeding the samples of a step to a node's workers."""
         layout = self.layout
         samples = layout.batch / self.scale.batch * layout.workers_per_node * layout.accumulate
         return np.asarray(
@@ -137,12 +144,15 @@ class Law:
         )
 
     def worked(self, at: Parameters, exchange: Floats | None = None) -> Floats:
-        """Return log seconds of a step whose samples are there, with its or another exchange."""
+        """Return log seconds of a step that does not wait for samples.
+
+        `exchange`: log seconds of the gradient exchange; by default those of the law.
+        """
         exchange = self.exchange(at) if exchange is None else exchange
         compute, gamma = self.compute(at), _gamma(at)
         last = np.logaddexp(gamma * compute, gamma * exchange) / gamma
         earlier = self.layout.accumulate - 1
-        # Logarithm of none is none, and stays so in the sum.
+        # The logarithm of 0 passes is -inf, which adds nothing in logaddexp.
         logs = np.log(earlier, out=np.full_like(earlier, -np.inf), where=earlier > 0)
         return np.asarray(np.logaddexp(logs + compute, last))
 
@@ -153,8 +163,10 @@ class Law:
         return np.asarray(both / FEED_OVERLAP)
 
     def sites(self, unit: Floats) -> Sites:
-        """Return the cells with their shares of compute: by how much of a percent a step's last
-        pass grows if compute grows by one."""
+        """Return the cells with their shares of compute at standardized parameters.
+
+        The share is the relative growth of a step's last pass per relative growth of compute.
+        """
         at = parameters(unit[None], self.priors)
         shares = _logistic(_gamma(at) * (self.compute(at) - self.exchange(at)))
         return Sites(self.layout, np.asarray(shares[0]))
@@ -174,33 +186,34 @@ def _logistic(value: Floats) -> Floats:
 
 
 REACH = 1.0
-"""Doublings of the batch size over which jumps are alike to 1/e."""
+"""Doublings of the batch size over which the correlation of jumps falls to 1/e."""
 WALK_OF_COMPUTE = 0.2
-"""Share of the walks in a step without any exchange."""
+"""Factor on the random walks in a step without any exchange; it is 1 in a step without compute."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Standard deviations of the four parts, relative: 0.03 is 3 % of a step."""
+    """Relative standard deviations of the four parts of the residuals: 0.03 is 3 % of a step."""
 
     jump: float
     walk: float
-    """For each doubling of the workers, by variance."""
+    """Standard deviation per doubling of the workers; variances add up."""
     walk_nodes: float
-    """For each doubling of the nodes, by variance."""
+    """Standard deviation per doubling of the nodes; variances add up."""
     own: float
+    """Standard deviation of the independent deviations of cells."""
 
 
 USUAL = Levels(jump=0.03, walk=0.05, walk_nodes=0.06, own=0.04)
-"""Expectations before anything was measured; medians of log-normal priors."""
+"""Medians of the log-normal priors of the levels."""
 USUAL_SDS = Levels(jump=0.5, walk=0.5, walk_nodes=0.5, own=0.6)
 """Standard deviations of the levels' logarithms."""
 
 
 def parts(here: Sites, there: Sites) -> list[Floats]:
-    """Return covariances of jumps, walk and walk over nodes, between cells here (rows) and there.
+    """Return the covariances of jumps, walk over workers and walk over nodes, at levels of 1.
 
-    They are for levels of 1; each cell's own part is left out.
+    Rows are the cells of `here`, columns those of `there`; the cells' own deviations are left out.
     """
     apart = np.abs(np.log2(here.layout.batch[:, None] / there.layout.batch[None, :]))
     jumps = np.exp(-apart / REACH) * np.outer(here.compute_share, there.compute_share)
@@ -214,7 +227,8 @@ def parts(here: Sites, there: Sites) -> list[Floats]:
 
 
 def covariance(levels: Levels, here: Sites, there: Sites) -> Floats:
-    """Return the covariances between cells here (rows) and there, without each cell's own part."""
+    """Return the covariances of the residuals of cells `here` (rows) and `there` (columns), without
+    the cells' own deviations."""
     sizes = levels.jump, levels.walk, levels.walk_nodes
     total = [size**2 * part for size, part in zip(sizes, parts(here, there), strict=True)]
     return np.asarray(sum(total))
@@ -222,12 +236,13 @@ def covariance(levels: Levels, here: Sites, there: Sites) -> Floats:
 
 MAX_ROUNDS = 15
 DEGREES = 4.0
-"""Degrees of freedom of the cells' own deviations: a single odd cell weighs less, not the whole."""
+"""Degrees of freedom of the cells' own deviations (Student's t), which lower the weight of a single
+outlying cell."""
 USUAL_WEIGHT = 0.767
-"""Mean of weight times squared distance under normality. Weights are divided by it, so that
-down-weighting odd cells does not make the levels too small."""
+"""Mean of weight times squared distance for normal deviations. Weights are divided by this number,
+so that down-weighting outliers does not make the levels too small."""
 WIDEST = 3.0
-"""Standard deviations of their priors within which levels are searched."""
+"""Levels are searched within this number of prior standard deviations from the prior median."""
 
 
 def covariance_of(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
@@ -237,7 +252,7 @@ def covariance_of(levels: Levels, sites: Sites, observed: Observed, weights: Flo
 
 
 def whitening(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
-    """Return the matrix that whitens residuals: independent, with variance one."""
+    """Return the matrix that whitens residuals, so that they are independent with variance 1."""
     spread = np.linalg.cholesky(covariance_of(levels, sites, observed, weights))
     return np.asarray(np.linalg.inv(spread))
 
@@ -245,14 +260,14 @@ def whitening(levels: Levels, sites: Sites, observed: Observed, weights: Floats)
 def probable_levels(
     left: Floats, spread: Floats, sites: Sites, observed: Observed, weights: Floats
 ) -> Levels:
-    """Return the most probable noise levels, given residuals of mean zero.
+    """Return the most probable levels, given the residuals `left`, of mean zero.
 
-    `spread` is the covariance that the law's own parameters bring (Rasmussen and Williams 2006,
-    section 2.7: so levels are not too small for having fitted them).
+    `spread` is the covariance due to the uncertainty of the law's fitted parameters; without it the
+    levels would be too small (Rasmussen and Williams 2006, section 2.7).
     """
     means, sds = np.log(list(vars(USUAL).values())), np.array(list(vars(USUAL_SDS).values()))
 
-    # The covariance is a sum of parts times squared levels, the slope of the loss likewise.
+    # The covariance is a sum of parts times squared levels, and so is the gradient of the loss.
     terms = [*parts(sites, sites), np.diag(1 / weights)]
     fixed = spread + np.diag(observed.noise / observed.repeats / weights)
 
@@ -273,18 +288,18 @@ def probable_levels(
 
 
 def left_out(left: Floats, covariance: Floats) -> Floats:
-    """Return the standardized distance of each residual from its prediction by the others.
+    """Return each residual's distance from its prediction by the others, in standard deviations.
 
-    Rasmussen and Williams 2006, equations 5.10 to 5.12.
+    See Rasmussen and Williams 2006, equations 5.10 to 5.12.
     """
     precision = np.linalg.inv(covariance)
     return np.asarray(precision @ left / np.sqrt(np.diag(precision)))
 
 
 def robust_weights(apart: Floats) -> Floats:
-    """Return the weight of each cell, given its distance from the others (`left_out`).
+    """Return the weight of each cell, given its distance from its prediction (`left_out`).
 
-    The weights of Student's distribution as a mixture of normal distributions (Lange 1989), capped
+    These are the weights of Student's t as a mixture of normal distributions (Lange 1989), capped
     at the weight of a cell at one standard deviation.
     """
     weights = np.minimum(1.0, (DEGREES + 1) / (DEGREES + apart**2))
@@ -295,7 +310,7 @@ SLOPE_STEP = 1e-4
 GOOD_ENOUGH = 1e-6
 
 Function = Callable[[Floats], Floats]
-"""Rows of parameters in units of their priors -> rows of logarithms of seconds."""
+"""Maps standardized parameters, shape (sets, parameters), to log seconds, shape (sets, cells)."""
 
 
 def slopes(law: Function, unit: Floats) -> tuple[Floats, Floats]:
@@ -327,15 +342,15 @@ SAMPLING_ROUNDS = 3
 PROPOSAL_DEGREES = 5.0
 """Degrees of freedom of the proposals: heavy tails, so that no probable region is missed."""
 ENOUGH = 0.25
-"""Effective fraction of the draws at which a proposal is good enough."""
+"""Effective sample size, as a fraction of the draws, at which a proposal is good enough."""
 
 
 def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, number: int) -> Floats:
-    """Return `number` rows of parameters, drawn from their posterior.
+    """Return `number` rows of standardized parameters, drawn from their posterior.
 
-    Proposals are Student's t around the peak with the curvature there, then moved to the probable
-    draws (Cappé 2004, population Monte Carlo). Parameters that the measurements do not determine
-    keep the width of their priors. The same measurements give the same draws.
+    The proposal is Student's t around the peak with the curvature there. It is then adapted to the
+    weighted draws (Cappé 2004, population Monte Carlo). Parameters that the measurements do not
+    determine keep the width of their priors. The same measurements give the same draws.
     """
     rng = np.random.default_rng(0)
     size = len(peak)
@@ -361,11 +376,11 @@ def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, num
 
 
 ROUNDS = 4
-"""Rounds of fitting the law and then the residual levels; the third changes little."""
+"""Rounds of fitting first the law, then the levels; already the third round changes little."""
 DRAWS, DRAWS_LEFT_OUT = 1500, 500
-"""Draws of parameters: for a fit, and for each of the fits without one cell."""
+"""Number of draws of parameters for a fit, and for each leave-one-out fit."""
 BLOCK = 256
-"""Cells that are predicted together, with their covariance matrix."""
+"""Maximum number of cells predicted together, which limits the size of their covariance matrix."""
 
 
 @dataclass(frozen=True)
@@ -375,12 +390,12 @@ class LawFit:
     observed: Observed
     scale: Scale
     unit: Floats
-    """Most probable parameters, in units of their priors."""
+    """Most probable parameters, standardized (`parameters`)."""
     levels: Levels
     weights: Floats
-    """Weight of each cell: about 1, less if it is far from its prediction by the others."""
+    """Weight of each cell: about 1, less if it is far from its prediction by the other cells."""
     draws: Floats
-    """Rows of parameters drawn from the posterior."""
+    """Standardized parameters drawn from the posterior, shape (draws, parameters)."""
     priors: Priors
 
     @classmethod
@@ -395,7 +410,7 @@ class LawFit:
             whiten = whitening(levels, law.sites(unit), observed, weights)
             unit = most_probable(law.step, observed.log_seconds, whiten, unit)
             value, jacobian = slopes(law.step, unit)
-            # Linearized around the peak, the measurements are normal.
+            # The law is linearized around the peak, so that the measurements are normal.
             left = observed.log_seconds - value + jacobian @ unit
             sites, spread = law.sites(unit), jacobian @ jacobian.T
             levels = probable_levels(left, spread, sites, observed, weights)
@@ -428,14 +443,14 @@ class LawFit:
         return cls(observed, law.scale, unit, levels, weights, draws, law.priors)
 
     def quantiles(self, cells: Sequence[Cell]) -> Floats:
-        """Return log seconds, shape (3, cells): low end, median and high end (90 %) of a
-        measurement."""
+        """Return the log seconds that a measurement of each cell would have, shape (3, cells): low
+        end of the 90 % interval, median, high end."""
         blocks = [self._quantiles(cells[i : i + BLOCK]) for i in range(0, len(cells), BLOCK)]
         return np.concatenate(blocks, axis=1)
 
     def _quantiles(self, cells: Sequence[Cell]) -> Floats:
         centre, doubt = self.outcomes(cells)
-        # Few cells do not determine the noise: Student's tails instead of normal ones.
+        # Few cells do not determine the noise well, hence Student's t instead of a normal.
         degrees = max(4.0, len(self.observed.cells) / 2 + 3)
         noise = np.random.default_rng(1).standard_t(degrees, size=(len(centre), 1))
         spread = np.sqrt(np.diag(doubt) + self.levels.own**2 + self.observed.noise)
@@ -443,8 +458,8 @@ class LawFit:
         return np.stack([low, np.median(centre, axis=0), high])
 
     def outcomes(self, cells: Sequence[Cell]) -> tuple[Floats, Floats]:
-        """Return the prediction of each draw, shape (draws, cells), and the covariance of the
-        residuals of the cells, without each cell's own part and noise."""
+        """Return the log seconds that each draw predicts, shape (draws, cells), and the covariance
+        of the cells' residuals, without their own deviations and the noise between repeats."""
         here = Law(self.scale, Layout.of(self.observed.cells), self.priors)
         there = Law(self.scale, Layout.of(cells), self.priors)
         known, asked = here.sites(self.unit), there.sites(self.unit)
