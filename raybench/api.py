@@ -238,12 +238,7 @@ def compare(
 
 
 def _run(name: str, given: dict[str, Any]) -> "StudyResults":
-    """Run a command and return its results as `raybench.load` does; a `DryRun` for a dry run.
-
-    Args:
-        name: Name of the command.
-        given: Arguments of the call.
-    """
+    """Run a command and return its results as `raybench.load` does; a `DryRun` for a dry run."""
     options, interrupt = asked(name, given), Interrupt(owns_process=False)
     printed = io.StringIO()
     screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)

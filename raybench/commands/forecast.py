@@ -40,32 +40,34 @@ OTHER_NAMES = {
     "global_batch_size": "batch",
     "lr": "learning_rate",
 }
-"""Names of columns in other tools, and the columns they stand for."""
+"""Column names used by other tools, and raybench's names for these columns."""
 STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Factors on rate and batch of the best run of a size, for the runs that could be made next."""
+"""Factors on the expected best learning rate and batch of a size; their combinations are the
+candidates for the next small runs."""
 LARGEST_SHARE = 0.1
-"""Largest compute of a run to make next, relative to the large run."""
+"""Largest compute of a planned small run, relative to the large run."""
 SAME_LENGTH = 0.05
-"""Relative difference of lengths at which runs with a decaying schedule are comparable."""
+"""Runs with a decaying schedule are compared only if their lengths differ by less than this
+fraction."""
 NUM_RATES = 6
-"""Learning rates of the space that is written for the large model."""
+"""Number of learning rates in the space that is written for the large model."""
 YAML = (".yaml", ".yml")
 LIMIT_FACTOR = 5.0
-"""Time limit of planned runs, which end after their epochs, relative to the expected seconds of the
-longest one."""
+"""Time limit of planned runs, as a multiple of the expected seconds of the longest one. It is only
+a safeguard: planned runs end after their epochs."""
 
 
 @dataclass(frozen=True)
 class LargeRun:
-    """The run to predict.
+    """The large run to predict.
 
     Args:
-        parameters: Parameters of the model.
-        samples: Training samples.
-        batch: Global batch, if it is fixed.
+        parameters: Number of parameters of the model.
+        samples: Number of training samples.
+        batch: Global batch size in samples; None if it is not fixed.
         optimizers: Optimizers that may be used; None for any.
-        content: Content of the space; None if there is none.
-        per_worker: Largest batch per worker of the space; None if there is none.
+        content: Content of the search space of `--to`; None without `--to`.
+        per_worker: Largest batch per worker in that space; None without `--to`.
     """
 
     parameters: float
@@ -77,20 +79,23 @@ class LargeRun:
 
     @property
     def compute(self) -> float:
-        """Floating-point operations of the run."""
+        """Total floating-point operations of the run."""
         return FLOPS_PER_SAMPLE * self.parameters * self.samples
 
 
 class SmallModel(NamedTuple):
-    """A small model of a study, with which further runs can be made."""
+    """A small model that a study has trained, and of which further runs can be planned."""
 
     study: Study
     best: RunSpec
-    """Its best run."""
+    """Run spec of the model's best run."""
     samples_per_epoch: int
 
     def epochs(self, samples: float) -> float:
-        """Return the `epochs` of a run of so many samples, of which a run rounds up."""
+        """Return the value of `epochs` that gives a run of this many training samples.
+
+        A run rounds its number of samples up, so the value may be slightly lower than the ratio.
+        """
         found = samples / self.samples_per_epoch
         if math.ceil(found * self.samples_per_epoch) > samples:
             found = (samples - 0.5) / self.samples_per_epoch
@@ -99,13 +104,13 @@ class SmallModel(NamedTuple):
 
 @dataclass(frozen=True)
 class SmallRuns:
-    """The runs that are read.
+    """The small runs that were read from studies and tables.
 
     Args:
         runs: The runs.
-        optimizer: Optimizer of the runs of studies; None if there are no studies.
-        models: Models of the studies by number of parameters.
-        speeds: Training seconds per sample, where known, by number of parameters.
+        optimizer: Optimizer of the studies' runs; None if all runs are from tables.
+        models: Models of the studies, by number of parameters.
+        speeds: Training seconds per sample, by number of parameters; only where known.
     """
 
     runs: list[SmallRun]
@@ -114,13 +119,16 @@ class SmallRuns:
     speeds: dict[float, float] = field(default_factory=dict)
 
     def seconds(self, run: SmallRun) -> float | None:
-        """Return the expected training seconds of a run; None if they are not known."""
+        """Return the expected training seconds of a run; None if its model's speed is unknown."""
         speed = self.speeds.get(run.parameters)
         return None if speed is None else run.samples * speed
 
 
 def forecast(options: ForecastOptions) -> Ended:
-    """Read the small runs, and print what they predict for the large run."""
+    """Read the small runs and print what they predict for the large run.
+
+    With `--loss`, only the loss is predicted; with `--plan`, the next small runs are chosen.
+    """
     if options.loss:
         return predict_loss(options)
     large = large_run(options)
@@ -164,7 +172,7 @@ def forecast(options: ForecastOptions) -> Ended:
 
 
 def predict_loss(options: ForecastOptions) -> Ended:
-    """Print the loss of the large run, and the compute-optimal model of the same compute."""
+    """Print the predicted loss of the large run, and the model that is best at the same compute."""
     runs = read_runs(options.runs, None, needed=("parameters", "samples", "loss")).runs
     columns, words = np.array(runs), list[str]()
     law = LossLaw(columns[:, 0], columns[:, 1], columns[:, 4])
@@ -188,8 +196,8 @@ def predict_loss(options: ForecastOptions) -> Ended:
 
 
 def plan_runs(options: ForecastOptions, small: SmallRuns, large: LargeRun, budget: Budget) -> Ended:
-    """Print the small runs to make within a budget, and write them to a file: spaces that `tune`
-    runs, or a table."""
+    """Print the small runs to make next within a budget, and write them to the file of `--out`: as
+    spaces for `raybench tune`, or as a table."""
     planned = choose_runs(small, large, budget, options.within)
     if not planned.runs:
         raise UserError(
@@ -231,15 +239,18 @@ def plan_runs(options: ForecastOptions, small: SmallRuns, large: LargeRun, budge
 
 
 def write_plans(out: Path, runs: Sequence[SmallRun], small: SmallRuns) -> list[Path]:
-    """Write the planned runs as spaces that `tune` runs, one for each study of small models.
+    """Write the planned runs as spaces for `raybench tune`, one file per study of small models.
 
     Args:
-        out: File; with several studies, files with a number before the suffix.
+        out: File to write. For several studies, each file name gets a number before the suffix.
         runs: Planned runs.
-        small: The small runs, with the models of the planned ones.
+        small: The small runs, including the models that the planned runs use.
+
+    Returns:
+        The files.
 
     Raises:
-        UserError: A model is known from a table only, or the file cannot be written.
+        UserError: A model is known only from a table, or a file cannot be written.
     """
     if unknown := [run for run in runs if run.parameters not in small.models]:
         raise UserError(
@@ -260,10 +271,11 @@ def write_plans(out: Path, runs: Sequence[SmallRun], small: SmallRuns) -> list[P
 
 
 def planned_space(runs: Sequence[SmallRun], small: SmallRuns) -> dict[str, Any]:
-    """Return a space that consists of planned runs of the models of one study.
+    """Return the content of a space whose configurations are exactly these planned runs.
 
-    Each run is as long as planned, is not stopped early and not repeated. What the study searched
-    beside rate, batch and model is that of the best run of the model.
+    All runs must use models of the same study. The runs have the planned lengths, are not stopped
+    early and not repeated. Keys that the study searched besides learning rate and batch have the
+    values of the model's best run.
     """
     first = list[dict[str, Any]]()
     for run in runs:
@@ -314,7 +326,7 @@ def read_runs(
     Args:
         places: CSV files and results folders.
         optimizers: Optimizers that may be used; None for any.
-        needed: Columns that a CSV file must have; others are 1.
+        needed: Columns that a CSV file must have; the other fields of `SmallRun` are set to 1.
 
     Raises:
         UserError: A file or folder cannot be read or used.
@@ -344,9 +356,9 @@ def runs_of_table(path: Path, needed: Sequence[str]) -> SmallRuns:
     """Return the runs of a CSV file, one per row.
 
     Args:
-        path: File with the columns of `SmallRun`, and `train_s` if known; other columns are
-            ignored.
-        needed: Columns that it must have; others are 1.
+        path: File with the fields of `SmallRun` as columns, and optionally `train_s` (training
+            seconds); further columns are ignored.
+        needed: Columns that the file must have; the other fields of `SmallRun` are set to 1.
 
     Raises:
         UserError: The file cannot be read, or a column is missing.
@@ -373,23 +385,26 @@ def runs_of_table(path: Path, needed: Sequence[str]) -> SmallRuns:
         each = pd.to_numeric(table["train_s"], errors="coerce") / numbers["samples"]
         of_models = each[each > 0].groupby(numbers["parameters"]).median()
         speeds = {float(size): float(speed) for size, speed in of_models.items()}
-    # A run that diverged has no loss, and says nothing about the optimum.
+    # A run without a loss has diverged and says nothing about the optimum.
     numbers = numbers[numbers["loss"].notna()]
     runs = [SmallRun(*map(float, row)) for row in numbers.itertuples(index=False)]
     return SmallRuns(runs, speeds=speeds)
 
 
 def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
-    """Return the runs of a study with an optimizer, those of each model and `epochs` at one length.
+    """Return a study's runs that used this optimizer, made comparable in length.
 
-    What is needed: models whose parameters are known, and a metric to minimize, or a share, such as
-    an accuracy, of which 1 minus the value is minimized. The length is that of the shortest run
-    that ran to its end (to its target or its last epoch); the value of longer runs is that of
-    their learning curve at this length. A run with a decaying schedule counts only if it is as
-    long, because its curve depends on where the schedule ends.
+    Runs of the same model and the same `epochs` are evaluated at the same number of samples: the
+    length of the shortest run that ran to its end (to its target or its last epoch). The loss of a
+    longer run is read from its learning curve at this length. A run with a decaying schedule counts
+    only if it is about as short, because its curve depends on where the schedule ends.
+
+    The metric must be one to minimize or a share, such as an accuracy, for which 1 - value is used
+    as the loss.
 
     Raises:
-        UserError: The study does not have what is needed.
+        UserError: The metric is neither, the number of parameters is unknown, or no run ran to its
+            end.
     """
     metric = study.metric
     if metric.direction == "max" and not metric.is_share:
@@ -420,11 +435,11 @@ def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
         last = study.evaluations[records[0].trial][-1]
         each = round(last.samples / last.epoch)
         whole = [one.samples for one in records if one.counts_for("measurement")]
-        # The last batch may go beyond the last epoch.
+        # The last batch may extend beyond the last epoch.
         length = min([*whole, math.ceil(epochs * each)]) if whole else math.inf
         own = _runs_of_length(study, records, length)
         found += [run for run, *_ in own]
-        for run, record, _ in sorted(own, key=lambda one: -one[0].loss):  # the best one stays
+        for run, record, _ in sorted(own, key=lambda one: -one[0].loss):  # keeps the best run
             models[run.parameters] = SmallModel(study, record.spec, each)
             speeds[run.parameters] = statistics.median(seconds for *_, seconds in own) / length
     return SmallRuns(found, optimizer, models, speeds)
@@ -433,8 +448,9 @@ def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
 def _runs_of_length(
     study: Study, records: Sequence[RunRecord], length: float
 ) -> list[tuple[SmallRun, RunRecord, float]]:
-    """Return the runs of one model that are as long, with the values of their curves there, their
-    records and their training seconds."""
+    """Return those runs of a model that are at least `length` samples long (and hardly longer, if
+    their schedule decays): each with its loss after `length` samples, its record, and its training
+    seconds until then."""
     found = []
     for record in records:
         curve = study.evaluations[record.trial]
@@ -456,8 +472,17 @@ def _runs_of_length(
 
 
 def common_optimizer(studies: Sequence[Study], allowed: list[str] | None) -> str:
-    """Return the optimizer that the runs of all studies are compared with: of those that all have,
-    the one of the best run of the study with the largest model."""
+    """Return the optimizer whose runs are used, one that all studies have tried.
+
+    If there are several, the best run of the study with the largest model decides.
+
+    Args:
+        studies: Studies of small models.
+        allowed: Optimizers that may be used; None for any.
+
+    Raises:
+        UserError: The studies have no such optimizer in common.
+    """
     used = [{spec.optimizer for spec in study.specs.values()} for study in studies]
     names = set.intersection(*used) if allowed is None else set(allowed).intersection(*used)
     if not names:
@@ -475,10 +500,10 @@ def common_optimizer(studies: Sequence[Study], allowed: list[str] | None) -> str
 
 
 def large_run(options: ForecastOptions) -> LargeRun:
-    """Return the run to predict: that of `--to`, or of `--parameters` and `--samples`.
+    """Return the large run to predict, from `--to`, or from `--parameters` and `--samples`.
 
     Raises:
-        UserError: Parameters or samples are not given and cannot be counted.
+        UserError: The number of parameters or samples is neither given nor can be computed.
     """
     parameters, samples = options.parameters, options.samples
     if options.to is None:
@@ -516,9 +541,9 @@ def num_parameters_of(workload: Workload, framework: str, space: Path) -> int:
     """Return the number of parameters of a model.
 
     Args:
-        workload: The model.
-        framework: Framework that builds it.
-        space: File that names it, for messages.
+        workload: Workload that defines the model.
+        framework: Framework in which to build the model.
+        space: Search-space file, for error messages.
 
     Raises:
         UserError: The model is given neither by layers nor in torch, or cannot be built.
@@ -536,7 +561,7 @@ def num_parameters_of(workload: Workload, framework: str, space: Path) -> int:
 
 
 def global_batch(study: StudySpec, space: Space) -> float | None:
-    """Return the global batch of a space; None if it has several."""
+    """Return the global batch size of a space in samples; None if the space has several."""
     found = {1.0}
     for key in ("num_workers", "batch_size_per_worker", "accumulate"):
         found = {one * value for one in found for value in values_of(key, space, study.fixed)}
@@ -546,8 +571,17 @@ def global_batch(study: StudySpec, space: Space) -> float | None:
 def write_space(
     source: Path, out: Path, large: LargeRun, rate: Predicted, optimizer: str | None
 ) -> None:
-    """Write the space of the large model with the optimizer of the small runs and learning rates of
-    the interval; the predicted one runs first.
+    """Write a copy of the large model's space with the predicted settings.
+
+    The copy has the small runs' optimizer and NUM_RATES learning rates from the predicted interval,
+    of which the best prediction runs first.
+
+    Args:
+        source: File of the space.
+        out: File to write.
+        large: The large run, with the content of the space.
+        rate: Predicted learning rate.
+        optimizer: Optimizer of the small runs; None leaves that of the space.
 
     Raises:
         UserError: `out` is `source`, or cannot be written.
@@ -573,7 +607,10 @@ def write_space(
 
 
 def quantiles(rate: Predicted, number: int) -> list[float]:
-    """Return values that share the 90 % interval of a prediction evenly, its middle first."""
+    """Return values spaced evenly (in logarithm) over the 90 % interval of a prediction.
+
+    The values are ordered by their distance from the prediction, nearest first.
+    """
     odd = number | 1
     shares = (np.arange(odd) + 0.5) / odd
     values = np.exp(np.log(rate.low) + shares * math.log(rate.high / rate.low))
@@ -584,19 +621,20 @@ def quantiles(rate: Predicted, number: int) -> list[float]:
 def choose_runs(
     small: SmallRuns, large: LargeRun, budget: Budget, within: float | None = None
 ) -> Planned:
-    """Return the small runs to make next, most informative per cost first.
+    """Choose the small runs to make next; the most informative one per cost is first.
 
-    Candidates combine all sizes and lengths of the given runs, up to LARGEST_SHARE of the large
-    run's compute per run.
+    Candidates combine the numbers of parameters and of samples of the given runs, as long as a
+    candidate costs at most LARGEST_SHARE of the large run's compute.
 
     Args:
-        small: Small runs.
+        small: Small runs so far.
         large: The large run.
-        budget: Cost of all chosen runs together.
-        within: Factor within which rate and batch need to be known; None to use all of the budget.
+        budget: Maximum total cost of the chosen runs.
+        within: Factor within which learning rate and batch need to be known, so that no more runs
+            are chosen than that takes; None to use the whole budget.
 
     Raises:
-        UserError: The budget is in seconds, and those of a model are not known.
+        UserError: The budget is in seconds, and a model's seconds per sample are unknown.
     """
     runs, largest = small.runs, LARGEST_SHARE * large.compute / FLOPS_PER_SAMPLE
     sizes = {
@@ -621,7 +659,7 @@ def choose_runs(
 
 
 def _known_seconds(small: SmallRuns, run: SmallRun, budget: Budget) -> float:
-    """Return the expected training seconds of a run; UserError if they are not known."""
+    """Return the expected training seconds of a run; raise UserError if they are unknown."""
     seconds = small.seconds(run)
     if seconds is None:
         raise UserError(
@@ -634,7 +672,7 @@ def _known_seconds(small: SmallRuns, run: SmallRun, budget: Budget) -> float:
 
 
 def sentences(found: Forecast, large: LargeRun, nearest: Sequence[SmallRun]) -> list[str]:
-    """Return the prediction in sentences."""
+    """Return the prediction as sentences; `nearest` has the most informative next run, if any."""
     rate, batch = (100 * found.off_by_two[name] for name in ("rate", "batch"))
     at = "" if large.batch is None else f" at a global batch of {large.batch:.4g}"
     said = [
@@ -654,8 +692,8 @@ def sentences(found: Forecast, large: LargeRun, nearest: Sequence[SmallRun]) -> 
 
 
 def _workers(batch: Predicted, large: LargeRun) -> str:
-    """Return a sentence on the workers that the best batch feeds; empty if the batch per worker is
-    not known."""
+    """Return a sentence on how many workers the best global batch suffices for; an empty string if
+    the batch per worker is unknown."""
     if large.per_worker is None:
         return ""
     least, most = (max(1, round(one / large.per_worker)) for one in (batch.low, batch.high))

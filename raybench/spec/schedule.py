@@ -37,9 +37,8 @@ def warmup_start(spec: RunSpec) -> float:
 
 
 def ramp_decay(epoch: float, *, peak: float) -> float:
-    """Return the rate of the schedule `ramp_decay` at an epoch.
+    """Return the rate of `ramp_decay` at an epoch: a linear ramp, then a decay by 0.8 per epoch.
 
-    The rate rises linearly for 5 epochs, then decays by 0.8 per epoch; it changes once per epoch.
     The published study (`raybench scale finetune_lr_schedule`) has a peak of 5e-5 x workers:
     `learning_rate: 5.0e-5, learning_rate_scaling: linear`.
     """
@@ -50,11 +49,8 @@ def ramp_decay(epoch: float, *, peak: float) -> float:
 
 
 def one_cycle(progress: float, *, final: float) -> float:
-    """Return the rate of `one_cycle` as a fraction of the peak.
-
-    The rate rises along a half cosine from CYCLE_START to 1, then falls along one to `final`.
-    `progress` goes from 0 to 1.
-    """
+    """Return the rate of `one_cycle` as a fraction of the peak: a half cosine up from CYCLE_START
+    to 1, then another down to `final`."""
     if progress < CYCLE_RISE:
         return _cosine(progress / CYCLE_RISE, begin=CYCLE_START, end=1.0)
     return _cosine((progress - CYCLE_RISE) / (1 - CYCLE_RISE), begin=1.0, end=final)
@@ -63,7 +59,7 @@ def one_cycle(progress: float, *, final: float) -> float:
 def shape(spec: RunSpec, progress: float) -> float:
     """Return the rate of a schedule (except `step` and `ramp_decay`) as a fraction of the peak.
 
-    `progress` is the fraction of the samples after the warm-up that have been trained, from 0 to 1.
+    `progress` is the trained fraction of the samples after the warm-up, from 0 to 1.
     """
     final = spec.final_rate
     match spec.schedule:

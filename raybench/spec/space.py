@@ -411,11 +411,7 @@ def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str)
 
 
 def _are_whole(low: float, high: float, where: str) -> bool:
-    """Return whether both bounds are integers.
-
-    Raises:
-        UserError: The bounds are ambiguous, such as 1 and 8.0.
-    """
+    """Return whether both bounds are integers; raise UserError for an ambiguous 1 and 8.0."""
     whole = [isinstance(end, int) for end in (low, high)]
     if any(whole) and not all(whole) and all(float(end).is_integer() for end in (low, high)):
         raise UserError(
@@ -435,12 +431,8 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 def _check_conditions(
     dimension: Cases, space: Space, fixed: dict[str, Any], where: str, raw: dict[str, Any]
 ) -> None:
-    """Check the conditions of a dimension: their keys and values are valid, and exactly one case
-    applies to every combination of values.
-
-    Raises:
-        UserError: A condition is invalid.
-    """
+    """Raise UserError if a condition has an invalid key or value, or unless exactly one case
+    applies to every combination of values."""
     for case in dimension.cases:
         for other, allowed in case.when:
             if not is_searchable(other):
@@ -497,9 +489,8 @@ class _Watched(RunSpec):
 def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source: str) -> None:
     """Raise UserError for the first combination of values that is invalid in a run spec.
 
-    The checks of a run spec read only a few keys, and only the combinations of these keys' values
-    are checked, so that large spaces are cheap. `keys` are the searched keys known so far to be
-    read; the function calls itself when it finds more.
+    Only the keys that a run spec's checks read are combined, so that large spaces are cheap. `keys`
+    are those found so far; the function calls itself when it finds more.
     """
     for values in combinations(space, fixed, keys):
         known, problem = known_values(fixed, values), ""
