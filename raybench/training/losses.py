@@ -87,7 +87,7 @@ class BaseLosses:
             outputs: Outputs of the model.
             labels: Labels of the samples.
             mixed: With mixup, labels of the second sample in each mix, and weights (N,) of the
-                losses computed with `labels` and with these labels; otherwise empty.
+                losses computed with `labels` and with these labels; otherwise empty or None.
         """
         losses = self.losses(outputs, labels, self._smoothing)
         if not mixed:

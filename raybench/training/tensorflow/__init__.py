@@ -1,6 +1,6 @@
-"""The TensorFlow backend with Keras 3, the only place that imports them.
+"""The TensorFlow backend, the only package that imports TensorFlow and Keras 3.
 
-This code must run before TensorFlow and Keras are imported.
+This module must run before TensorFlow and Keras are imported.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ os.environ["TF_USE_LEGACY_KERAS"] = "0"
 os.environ["KERAS_BACKEND"] = "tensorflow"
 # Without a GPU, TensorFlow prints CUDA errors at import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Triton, imported by torch's optimizers, and TensorFlow each include an LLVM: a process that loads
-# Triton second aborts (torch 2.15, TensorFlow 2.21). Loading it first takes 0.13 s.
+# TensorFlow and Triton (which torch's optimizers import) each include an LLVM: a process that loads
+# Triton second aborts (torch 2.15, TensorFlow 2.21). Loading Triton first takes 0.13 s.
 if "tensorflow" not in sys.modules:
     with contextlib.suppress(ImportError):
         importlib.import_module("triton")

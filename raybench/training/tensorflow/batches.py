@@ -26,16 +26,17 @@ from raybench.training.reading import (
 from raybench.training.tensorflow.model import Inputs, Mixed
 
 ALIGNMENT = 64
-"""Alignment in bytes that CPU kernels need: with less, they end the process."""
+"""Alignment in bytes that CPU kernels need; with less, they crash the process."""
 
 
 WORDS = {4: tf.float32, 2: tf.float16}
-"""Types as which uint8 is gathered, by their bytes: `GatherV2` has GPU kernels for these."""
+"""Types to which uint8 is cast bitwise for gathering, by size in bytes. Unlike for uint8,
+`GatherV2` has GPU kernels for these."""
 
 
 def to_tensor(array: np.ndarray) -> tf.Tensor:
-    """Return an array as a tensor on the device; a CPU uses the memory of the array if it is
-    aligned."""
+    """Return an array as a tensor on the device; on a CPU, the tensor shares the array's memory if
+    that is aligned."""
     is_aligned = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
     if not is_aligned or not array.flags.writeable or has_gpus():
         return copied(array)
@@ -55,7 +56,7 @@ def type_here(dtype: np.dtype) -> tf.DType:
 
 
 def gathered(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Traced: return rows of a tensor, with a kernel of its device."""
+    """Traced: return rows of a tensor, gathered by a kernel on its device."""
     shape = tensor.shape[1:]
     size = word_bytes(shape)
     if tensor.dtype != tf.uint8 or size is None:
@@ -65,8 +66,8 @@ def gathered(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 def word_bytes(shape: Sequence[int]) -> int | None:
-    """Return the widest word (4 or 2 bytes) that divides a uint8 sample of this shape; None if its
-    size is odd."""
+    """Return the largest of the sizes in `WORDS` that divides a uint8 sample of this shape; None if
+    the sample has an odd number of bytes."""
     return next((size for size in WORDS if math.prod(shape) % size == 0), None)
 
 
@@ -76,11 +77,11 @@ def has_gpus() -> bool:
 
 
 def free_bytes(share: float = 1) -> int:
-    """Return the free bytes for tensors: of the machine, or within this worker's `share` of its
-    first GPU.
+    """Return the free bytes for tensors: of the machine, or of this worker's `share` of its first
+    GPU.
 
-    0 if a GPU does not report its memory: data are then read batch by batch. Memory that TensorFlow
-    holds without using it counts as free.
+    Returns 0 if a GPU does not report its memory; data are then read batch by batch. Memory that
+    TensorFlow has reserved but does not use counts as free.
     """
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
@@ -91,17 +92,19 @@ def free_bytes(share: float = 1) -> int:
 
 
 Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
-"""Inputs; labels; labels and weights of mixed samples (or nothing); (steps, passes, samples) rows
-of all these, and their weights; (steps, passes, replicas) `Step.shares`; (steps,) rates."""
+"""Inputs; labels; `Mixed` labels and weights (or nothing); row numbers in these three, and sample
+weights, both (steps, passes, samples); `Step.shares` (steps, passes, replicas); learning rates
+(steps,)."""
 
 
 class InMemoryBatches(BaseInMemoryBatches):
     """Whole split on the device; batches are gathered by index."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield the arguments of the traced function, as many steps per call as have one shape.
+        """Yield the arguments for calls of the traced function; a call takes as many consecutive
+        steps as have the same shape.
 
-        Counts the time waited; indexing is part of the step.
+        Preparing the arguments counts as waiting for data; indexing is part of the step.
         """
         shares = tf.ones(len(self._labels)), tf.zeros(len(self._labels))
         mixed = (self._labels, *shares) if self._is_mixed else ()
@@ -120,15 +123,14 @@ class InMemoryBatches(BaseInMemoryBatches):
 
 
 class OnDemandBatches(BaseOnDemandBatches):
-    """Inputs that are read on demand, the batches of `prefetch` steps ahead."""
+    """Inputs that are read on demand, `prefetch` steps ahead."""
 
     in_memory = InMemoryBatches
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield the arguments of the traced function, one step per call.
+        """Yield the arguments for calls of the traced function, one step per call.
 
-        Counts the time waited. A call returns when the device is done, so the time on the host is
-        the time that training waits.
+        The waiting time is measured on the host, since a call returns when the device is done.
         """
         read = self._prefetch.each(self._read_step, steps)
         for _ in steps:
@@ -173,7 +175,7 @@ def batches_of(split: Split, prefetch: int, room: Room) -> Batches:
 
 
 def training_batches(spec: RunSpec, split: Split, room: Room) -> Batches:
-    """Return the batches of the training split; augmented samples are read by batch."""
+    """Return the batches of the training split; with augmentation they are read one by one."""
     reader = training_reader(spec, split)
     if reader is None:
         return batches_of(split, spec.prefetch, room)
@@ -181,13 +183,13 @@ def training_batches(spec: RunSpec, split: Split, room: Room) -> Batches:
 
 
 def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], tf.TensorSpec]:
-    """Return the signature of inputs and labels with any number of rows."""
+    """Return the `tf.function` signature of inputs and labels with any number of rows."""
     labels = tf.TensorSpec([None, *split.labels.shape[1:]], type_here(split.labels.dtype))
     return each(split.inputs, _any_rows), labels
 
 
 def training_signature(spec: RunSpec, split: Split) -> list[Any]:
-    """Return the signature of a `Batch` with open sizes: one trace serves partial batches too."""
+    """Return the signature of a `Batch` of any size, so that one trace serves partial batches."""
     inputs, labels = signature(split)
     shares = [tf.TensorSpec([None], tf.float32)] * 2
     kinds = (tf.int64, tf.float32, tf.float32)
@@ -201,9 +203,10 @@ def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:
 
 
 def _has_room(split: Split, room: Room) -> bool:
-    """Return whether a split may stay on the device whole.
+    """Return whether a whole split can be kept on the device.
 
-    On a GPU, bytes without a gather kernel would be copied back at every step.
+    Not on a GPU that has no gather kernel for its samples: they would be copied to the host at
+    every step.
     """
     pixels = [one for one in parts(split.arrays) if one.dtype == np.uint8]
     if has_gpus() and not all(word_bytes(one.shape[1:]) for one in pixels):
@@ -212,7 +215,7 @@ def _has_room(split: Split, room: Room) -> bool:
 
 
 def _numbers_of(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return weights, shares and rates of steps."""
+    """Return weights, shares and learning rates of steps."""
     weights = tf.constant(np.stack([step.weights for step in steps]))
     shares = tf.constant(np.stack([step.shares for step in steps]))
     return weights, shares, tf.constant([step.learning_rate for step in steps], tf.float32)

@@ -1,15 +1,15 @@
-"""All uses of private parts of TensorFlow and Keras: why, and what happens without them.
+"""All uses of private parts of TensorFlow and Keras: why, and what would happen without them.
 
-| private                        | why                                   | without it              |
+| private                        | why                                   | without                 |
 |--------------------------------|---------------------------------------|-------------------------|
-| `keras.Layer._flatten_layers`  | no public name lists the layers that  | there is none           |
-|                                | a user's own layer holds inside       |                         |
-| `keras.Layer._seed_generators` | no public name lists the states of    | workers draw the same   |
+| `keras.Layer._flatten_layers`  | nothing public lists layers inside a  | no alternative          |
+|                                | user's own layer                      |                         |
+| `keras.Layer._seed_generators` | nothing public lists the states of    | workers draw the same   |
 |                                | random layers                         | random numbers          |
-| `seed_generator.global_..`     | layers without a seed of their own    | the same                |
-|                                | draw from it                          |                         |
-| `gradient_registry._registry`  | every traced sum over workers leaves  | it stays there: memory  |
-|                                | its graph there (about 6 MB per run)  | grows with every run    |
+| `seed_generator.global_..`     | random layers without a seed of their | workers draw the same   |
+|                                | own use this global state             | random numbers          |
+| `gradient_registry._registry`  | every traced sum over workers leaves  | memory grows with every |
+|                                | its graph there (about 6 MB per run)  | run                     |
 | `Optimizer._all_reduce_sum_..` | Keras's optimizers sum gradients over | with several workers,   |
 |                                | workers, which the loop does already  | steps are too large     |
 
@@ -33,7 +33,7 @@ def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def seed_states(model: keras.Model) -> list[keras.Variable]:
-    """Return the distinct random states of a model: of its generators, in any layer and attribute,
+    """Return the distinct random states that a model uses: those of the generators in its layers,
     and Keras's global state."""
     own = [one for layer in all_layers(model) for one in layer._seed_generators]
     shared = importlib.import_module("keras.src.random.seed_generator").global_seed_generator()
@@ -42,10 +42,10 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 
 @contextlib.contextmanager
 def no_new_gradients() -> Iterator[None]:
-    """Context that unregisters the gradient functions registered inside.
+    """Context manager: unregister gradient functions that were registered inside.
 
     `ReplicaContext.all_reduce` registers one per trace in a process-wide registry, which would
-    leak. Weight updates are never differentiated, so the functions are not needed.
+    leak memory. They are not needed, since nothing differentiates through the sum over workers.
     """
     registry = _gradient_registry()
     before = set(registry)
@@ -55,7 +55,7 @@ def no_new_gradients() -> Iterator[None]:
 
 
 def _gradient_registry() -> dict[str, Any]:
-    """Return TensorFlow's registry, or an empty dict if it is not where it is expected."""
+    """Return TensorFlow's registry of gradient functions; empty if it is not found."""
     try:
         ops = importlib.import_module("tensorflow.python.framework.ops")
         registry = ops.gradient_registry._registry
@@ -66,5 +66,5 @@ def _gradient_registry() -> dict[str, Any]:
 
 
 def take_exchanged(optimizer: keras.optimizers.Optimizer) -> None:
-    """Keep a Keras optimizer from summing gradients over workers; the loop has summed them."""
+    """Keep a Keras optimizer from summing gradients over workers, which the loop has done."""
     optimizer._all_reduce_sum_gradients = lambda pairs: list(pairs)

@@ -1,4 +1,4 @@
-"""Layers of a workload as Keras layers, and batch normalization as in torch. Mirrors
+"""Layers of a workload as Keras layers, and batch normalization that behaves as in torch. Mirrors
 torch/layers.py."""
 
 from collections.abc import Callable, Sequence
@@ -12,31 +12,31 @@ from raybench.models.layers import Layer, Shape, of_class, output_shapes
 from raybench.training.tensorflow.internals import all_layers, no_new_gradients
 
 NORM_EPSILON = 1e-5
-"""Added to the variance by norms."""
+"""Epsilon that normalization layers add to the variance."""
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.layers.Layer]:
-    """Return one Keras layer per layer, for images (N, H, W, C), vectors or tokens."""
+    """Return one Keras layer per layer, for inputs of images (N, H, W, C), vectors or tokens."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
     return [of_class(_LAYERS, layer)(layer, before) for layer, before in pairs]
 
 
 def input_type(layers: Sequence[Layer]) -> str | None:
-    """Return the dtype of the inputs of the first layer; None is the default, for numbers."""
+    """Return the dtype of the first layer's inputs: int64 for tokens, otherwise None (default)."""
     is_embedded = isinstance(layers[0], description.Embedding | description.MeanEmbedding)
     return "int64" if is_embedded else None
 
 
 class KerasMeanEmbedding(keras.layers.Layer):
-    """Mean of the vectors of tokens without padding; 0 for padding only."""
+    """Mean of the embeddings of a text's tokens without padding; 0 if there is only padding."""
 
     def __init__(self, vocabulary: int, size: int) -> None:
         super().__init__()
         self.weight = self.add_weight(shape=(vocabulary, size))
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return (N, size) of (N, tokens)."""
+        """Return (N, size) for inputs (N, tokens)."""
         counts = tf.cast(inputs != 0, self.compute_dtype)[..., None]
         vectors = tf.gather(tf.cast(self.weight, self.compute_dtype), inputs)
         number = tf.maximum(tf.reduce_sum(counts, axis=1), 1)
@@ -44,7 +44,7 @@ class KerasMeanEmbedding(keras.layers.Layer):
 
 
 class KerasPositions(keras.layers.Layer):
-    """Adds a learned vector per position."""
+    """Adds a learned vector to each position of a sequence."""
 
     def __init__(self, tokens: int, size: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class KerasPositions(keras.layers.Layer):
 
 
 class KerasCausalAttention(keras.layers.Layer):
-    """Softmax attention to the previous tokens and the token itself."""
+    """Causal self-attention: each token attends to itself and to earlier tokens."""
 
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class KerasCausalAttention(keras.layers.Layer):
 
 
 class KerasResidual(keras.layers.Layer):
-    """Sum of the input and the output of layers."""
+    """Adds the input to the output of some layers."""
 
     def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
         super().__init__()
@@ -127,24 +127,24 @@ _LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
     description.CausalAttention: lambda one, before: KerasCausalAttention(before[-1], one.heads),
     description.Residual: lambda one, before: KerasResidual(one.layers, before),
 }
-"""Makers of Keras layers by kind of layer; they get the layer and its input shape."""
+"""Functions that build the Keras layer of a layer with a given input shape, by kind of layer."""
 
 
 STATISTICS = ("moving_mean", "moving_variance")
 SENT = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
-"""Types that TensorFlow sums over workers."""
+"""Types that TensorFlow can sum over workers."""
 
 
 class BatchNorm(keras.layers.BatchNormalization):
     """Batch normalization with the unbiased running variance of torch.
 
-    Keras uses the biased one: for 16 samples and a last map of one pixel it is a sixteenth smaller.
-    Uses TensorFlow's fused kernel, which Keras does not; with `synchronized`, which covers the
-    samples of all workers, it is Keras's own layer.
+    Keras's variance is biased: for 16 samples and a feature map of one pixel it is a sixteenth
+    smaller. Unlike Keras, this layer uses TensorFlow's fused kernel; with `synchronized` statistics
+    over all workers it trains like Keras's layer.
     """
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
-        """Return (N, H, W, C), normalized over the batch in training."""
+        """Return (N, H, W, C), normalized by the batch's statistics in training."""
         del mask
         if not training or not self.trainable:
             return self._fused(inputs, self.moving_mean, self.moving_variance)[0]
@@ -157,8 +157,8 @@ class BatchNorm(keras.layers.BatchNormalization):
     def _fused(
         self, inputs: tf.Tensor, mean: keras.Variable | None, variance: keras.Variable | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the outputs and, without given statistics, mean and unbiased variance of the
-        batch."""
+        """Return outputs, mean and unbiased variance. Statistics are the batch's own if `mean` and
+        `variance` are None."""
         kept = [
             None if one is None else tf.convert_to_tensor(one.value) for one in (mean, variance)
         ]
@@ -179,15 +179,15 @@ class BatchNorm(keras.layers.BatchNormalization):
 
 class AveragedStatistics:
     """Averages the moving means and variances over workers, and copies other variables that a
-    forward pass may change (a codebook, a queue) from rank 0; called on all workers at once.
+    forward pass may change (a codebook, a queue) from rank 0. Collective: all workers must call it.
 
-    Training does not read the means: each worker keeps its own until the model is evaluated or
-    saved.
+    Training does not read the moving statistics, so this is only needed before the model is
+    evaluated or saved.
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-        # Without the random streams, which differ between workers.
+        # Without random states, which must differ between workers.
         changing = [one for one in model.non_trainable_weights if one.dtype in SENT]
         self._variables = [one for one in changing if one.name in STATISTICS]
         self._others = [one for one in changing if one.name not in STATISTICS]
@@ -199,7 +199,7 @@ class AveragedStatistics:
             self._traced()
 
     def _average(self) -> None:
-        """Traced, in replica context."""
+        """Traced, in replica context: update the variables of one replica."""
         context = tf.distribute.get_replica_context()
         is_first = tf.equal(context.replica_id_in_sync_group, 0)
         own = [tf.identity(one.value) for one in self._variables]

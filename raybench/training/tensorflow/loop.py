@@ -1,7 +1,7 @@
 """The TensorFlow training loop: one traced function takes many steps per call.
 
-`model.fit` of Keras 3 fails with two workers (keras#20585), and one call from Python per step is
-slower, so the loop over steps runs inside `tf.function` (`_take`), on data in device memory.
+`model.fit` of Keras 3 fails with two workers (keras#20585), and a call from Python for each step
+would be slower, so the loop over steps runs inside a `tf.function` (`_take`).
 """
 
 import contextlib
@@ -62,15 +62,16 @@ from raybench.training.tensorflow.world import Exchange, World, set_arithmetic
 from raybench.training.tensorflow.world import join as join
 
 Data = tuple[Inputs, tf.Tensor, Mixed]
-"""Inputs, labels and mixed labels, from which a pass takes some rows."""
+"""Inputs, labels and `Mixed` labels, from which a pass selects some rows."""
 
 
 Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""Takes the step of a number; returns its loss and its squares on this worker."""
+"""Function that takes the step with a given index; returns the step's loss and squared gradient
+norms (2,) on this worker."""
 
 
 class GpuMemory(Memory):
-    """Memory of a worker's GPUs; the peak is that of the fullest one."""
+    """Measures the memory of a worker's GPUs; the peak is that of the fullest GPU."""
 
     def __init__(self, num_gpus: int) -> None:
         # A worker sees only its own GPUs: one, or one per replica in its process.
@@ -95,10 +96,10 @@ class GpuMemory(Memory):
 
 
 class StepRecorder:
-    """Records the rows (end, squared norm sent, squared norm received) that traced calls return.
+    """Records the rows (end of step, squared norm sent, squared norm received) of traced calls.
 
-    An end is TensorFlow's time of day, the only clock inside a traced loop: the step times of a
-    call during which the machine's clock is set back are unknown.
+    The end of a step is TensorFlow's time of day, the only clock inside a traced loop. If the
+    machine's clock is set back during a call, the step times of that call are NaN.
     """
 
     def __init__(self, *, has_norms: bool) -> None:
@@ -132,7 +133,8 @@ class StepRecorder:
 def take_recorded(
     take: Take, num_steps: tf.Tensor, variables: list[tf.Variable]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Traced: take steps that write to `variables`; return the total loss and a row per step."""
+    """Traced: take steps that write to `variables`; return the total loss and one row per step for
+    `StepRecorder`."""
     total = tf.zeros(())
     rows = tf.TensorArray(tf.float64, size=num_steps, element_shape=[3])
     for step in tf.range(num_steps):
@@ -147,7 +149,7 @@ def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
     values = [tf.convert_to_tensor(variable) for variable in variables]
     with tf.control_dependencies(values):
         last = tf.reshape(values[-1], [-1])[:1]
-    # A GPU runs behind the host; a number that has arrived here has been computed.
+    # A GPU runs behind the host, but a value that has been copied to the CPU has been computed.
     with tf.device("CPU:0"):
         arrived = tf.identity(last)
         with tf.control_dependencies([arrived]):
@@ -172,7 +174,7 @@ class Trainer(BaseTrainer):
         self._spec, self._workload, self._world = spec, workload, world
         keras.mixed_precision.set_dtype_policy(HALF.get(spec.precision, "float32"))
         if builds_user_models(spec, workload):
-            # Outside of the strategy's scope, where workers would wait for each other's variables.
+            # Outside of the strategy's scope, in which workers wait for each other's variables.
             alone = keras_model.build_model(workload, spec.seed)
             check_workers(workload, keras_model.parameter_shapes(alone), world)
             del alone
@@ -187,7 +189,8 @@ class Trainer(BaseTrainer):
             )
             if spec.sync_batch_norm and spec.num_workers > 1:
                 synchronize(self._model)
-            # Dropout differs between ranks and between seeds, and is reproducible for both.
+            # Dropout differs between ranks and between seeds; for the same rank and seed it is
+            # equal.
             seed = spec.seed * 1_000_003 + world.rank
             self._streams = seed_layers(self._model, world.strategy, seed)
             self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
@@ -236,7 +239,7 @@ class Trainer(BaseTrainer):
     def _train_alike(
         self, steps: list[Step], take: tf.types.experimental.PolymorphicFunction
     ) -> float:
-        """Take steps with one traced function, all with the backbone frozen or none."""
+        """Take steps that all have the backbone frozen, or all not, by one traced function."""
         total = 0.0
         began = float(tf.timestamp()) if self._recorder else 0.0
         for batch in self._splits["train"].batches(steps):
@@ -259,7 +262,7 @@ class Trainer(BaseTrainer):
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Traced: take the steps of a `Batch`.
 
-        Returns the total loss and, with `record_steps`, a row per step.
+        Returns the total loss and, with `record_steps`, one row per step for `StepRecorder`.
         """
 
         def take_one(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -282,7 +285,8 @@ class Trainer(BaseTrainer):
     def _take_step(
         self, data: Data, indices: Any, weights: Any, shares: Any, rate: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Traced, in replica context: forward and backward per pass, then one update."""
+        """Traced, in replica context: take one step, a forward and backward pass at a time; return
+        its loss and squared gradient norms."""
         self._optimizer.learning_rate.assign(rate)
         of_passes = [self._own(one) for one in (indices, weights, shares)]
         loss, gradients = self._one_pass(data, *(one[0] for one in of_passes))
@@ -292,7 +296,7 @@ class Trainer(BaseTrainer):
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
-        # Exchanged with the loss scale: `gradient_compression: fp16` overflows where backward does.
+        # Unscaled after the exchange, so fp16 compression overflows where the backward pass does.
         gradients, exchanged = map(self._loss_scale.unscaled, (gradients, exchanged))
         self._loss_scale.step(exchanged, self._update)
         return loss, self._exchange.squares(gradients, exchanged)
@@ -321,15 +325,15 @@ class Trainer(BaseTrainer):
         given = inputs, labels, mixed, weights, shares[0]
         if self._compiled is None:
             return self._gradients(*given)
-        # Another size would be compiled during training time.
+        # A batch of another size would be compiled during training time.
         is_full = tf.shape(rows)[0] == self._spec.batch_size_per_worker
         return tf.cond(is_full, partial(self._compiled, *given), partial(self._gradients, *given))
 
     def _gradients(
         self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor, share: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced: return the loss of a pass and the gradients of the scaled loss; `share` weights
-        the losses that the model adds."""
+        """Traced: return the loss of a pass and the gradients of the loss times the loss scale;
+        `share` is the weight of losses that the model adds."""
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(prepare_inputs(inputs), training=True)
@@ -339,7 +343,7 @@ class Trainer(BaseTrainer):
         gradients = tape.gradient(
             scaled, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        # The gradient of an embedding has only some rows, which cannot be summed over passes.
+        # The gradient of an embedding is sparse, and cannot be summed over passes without this.
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def evaluate(self, part: str, rows: slice) -> Totals:
@@ -402,7 +406,7 @@ class Trainer(BaseTrainer):
     def _copies(self) -> Copies:
         variables = self._model.variables + self._optimizer.variables
         variables += self._averaging.variables + self._loss_scale.variables
-        variables += self._streams  # Keras's global stream is no variable of the model
+        variables += self._streams  # includes Keras's global state, which the model does not list
         return copies_of(list({id(one): one for one in variables}.values()), self._world.strategy)
 
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tf.Tensor:

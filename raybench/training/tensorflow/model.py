@@ -25,7 +25,7 @@ Inputs: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
 
 
 def build_model(workload: Workload, seed: int) -> keras.Model:
-    """Build a model; `seed` fixes its weights and later dropout.
+    """Build a model; `seed` determines its weights and later dropout.
 
     The model takes images (N, H, W, C), see `prepare_inputs`. Variables are placed by the strategy
     in scope. Raises UserError for a workload without `build_keras`.
@@ -52,7 +52,7 @@ def num_parameters(model: keras.Model) -> int:
 
 
 def parameter_shapes(model: keras.Model) -> list[tuple[str, tuple[int, ...]]]:
-    """Return name and shape of all variables that workers share, in the order of the model."""
+    """Return path and shape of all variables, in the order of the model."""
     return [(variable.path, tuple(variable.shape)) for variable in model.variables]
 
 
@@ -63,16 +63,16 @@ def batch_statistics(model: keras.Model) -> bool:
 
 
 SLOW_MOMENTUM = 0.99
-"""Default batch normalization momentum of Keras, which affects short trainings; torch's corresponds
-to 0.9."""
+"""Keras's default momentum of batch normalization, too slow for short runs; torch's default
+corresponds to 0.9."""
 TIME_CONSTANTS = 5.0
-"""Time constants until the initial statistics count for less than 1 %; each of dozens of layers
-scales its outputs by their remainder."""
+"""Time constants of the moving statistics until their initial values count for less than 1 %. Even
+small remainders matter, since they scale the outputs of each of dozens of layers."""
 
 
 def statistics_warnings(model: keras.Model, workload: Workload, weights: str) -> list[str]:
-    """Return a warning if evaluations of a library's model, begun without `weights`, lag far behind
-    training."""
+    """Return a warning if a library's model starts without trained weights and its slow batch
+    normalization makes early evaluations much worse than training."""
     kinds = keras.layers.BatchNormalization
     slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
     is_known = isinstance(workload, NamedWorkload)
@@ -87,7 +87,8 @@ def statistics_warnings(model: keras.Model, workload: Workload, weights: str) ->
 
 
 def prepare_inputs(inputs: Inputs) -> Inputs:
-    """Scale uint8 to float32 in 0..1, convert integers to int64, also in dicts of inputs."""
+    """Convert inputs for the model: uint8 to float32 in [0, 1], other integers to int64. A dict is
+    converted entry by entry."""
     return each(inputs, _prepared)
 
 
@@ -122,14 +123,14 @@ def load_weights(model: keras.Model, weights: bytes) -> None:
 
 
 def added_loss(model: keras.Model) -> tf.Tensor:
-    """Return the losses that a model added in its last call, float32: weight penalties, activity
-    penalties and `add_loss`, summed as in `model.fit`."""
+    """Return the sum of the losses that a model added in its last call, float32: weight and
+    activity penalties and `add_loss`, as `model.fit` sums them."""
     found = [tf.reduce_sum(tf.cast(one, tf.float32)) for one in model.losses]
     return tf.add_n(found) if found else tf.zeros(())
 
 
 class Unreduced(keras.losses.Loss):
-    """A loss function without the mean over samples."""
+    """Wraps a loss function without averaging over samples."""
 
     def __init__(self, function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> None:
         super().__init__(reduction=None)
@@ -144,7 +145,7 @@ def compiled_loss(model: keras.Model) -> Hook | None:
     """Return the loss (N,) that a model was compiled with, or None.
 
     Raises:
-        UserError: There are several, or Keras knows no loss of that name.
+        UserError: The model has several losses, or Keras does not know its loss.
     """
     if not model.compiled or model.loss is None:
         return None
@@ -168,7 +169,7 @@ def compiled_loss(model: keras.Model) -> Hook | None:
 
     def loss(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         if outputs.shape.rank == labels.shape.rank + 1 and outputs.shape[-1] == 1:
-            labels = labels[..., None]  # as Keras aligns them
+            labels = labels[..., None]  # as Keras aligns labels with outputs
         values = unreduced(labels, outputs)
         return tf.reduce_mean(values, range(1, values.shape.rank)) if values.shape.rank else values
 
@@ -176,8 +177,8 @@ def compiled_loss(model: keras.Model) -> Hook | None:
 
 
 Mixed = tuple[tf.Tensor, ...]
-"""Labels of the samples that others are mixed with, and the weights (N,) of the loss by the own
-label and by the other label; empty if nothing is mixed."""
+"""With mixup: labels of the second sample in each mix, and weights (N,) of the losses computed with
+the labels of the first and of the second sample; otherwise empty."""
 
 
 class Losses(BaseLosses):

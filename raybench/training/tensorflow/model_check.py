@@ -10,10 +10,11 @@ from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.model import Inputs, prepare_inputs
 
 NOT_CALLED = ("train_step", "compute_loss", "make_train_function", "fit")
-"""Methods by which Keras trains a model, and which this loop does not call."""
+"""Methods by which Keras trains a model, which raybench's loop does not call."""
 NOT_MEASURED = ("test_step", "compute_metrics")
 COMPILED = {"loss": "", "compile_metrics": "compiled metrics"}
-"""Names that `compile` adds to the metrics of a model; the mean of the loss is no metric."""
+"""Names that `compile` adds to a model's metrics, and what warnings call them; `loss` is not
+mentioned."""
 MAX_DIFFERENCE = 1e-3
 """Relative difference allowed between the loss of a batch and the mean over its samples."""
 
@@ -37,7 +38,8 @@ class ModelCheck(BaseModelCheck):
             )
 
     def _check_trained_alike(self, model: keras.Model) -> None:
-        """Raise UserError for a model that `fit` would train with another loss or step."""
+        """Raise UserError for a model that `fit` would train by code of the model's own, or without
+        a loss that raybench can use."""
         own = [name for name in NOT_CALLED if _is_own(model, name)]
         if own or (model.compiled and model.loss is None):
             found = f"has a {own[0]} of its own" if own else "is compiled without a loss"
@@ -61,7 +63,7 @@ class ModelCheck(BaseModelCheck):
         ]
 
     def _check_mean(self, model: keras.Model, batch: Inputs, answers: tf.Tensor) -> None:
-        """Raise UserError if the compiled loss is not the mean of the losses of the samples."""
+        """Raise UserError if a batch's compiled loss is not the mean of its samples' losses."""
         outputs = model(batch, training=False)
         mean = tf.reduce_mean(self.losses.losses(outputs, answers)) + keras_model.added_loss(model)
         whole = tf.cast(model.compute_loss(x=batch, y=answers, y_pred=outputs), tf.float32)
@@ -88,10 +90,10 @@ class ModelCheck(BaseModelCheck):
     def _gradients(
         self, model: keras.Model, batch: Inputs, answers: tf.Tensor, losses: tf.Tensor
     ) -> dict[str, Array | None]:
-        """Return the gradient of every trainable variable, from a step traced for any batch size,
-        as in training.
+        """Return the gradient of every trainable variable by path; None for those without one.
 
-        Code that needs values in Python, or a fixed batch size, fails here.
+        The step is traced for any batch size, as in training, so models that need values in Python
+        or a fixed batch size fail here.
         """
         del losses
         if self.losses.hook("loss") is not None and self.workload.keras_loss is None:

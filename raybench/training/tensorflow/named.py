@@ -1,7 +1,8 @@
 """Models by name in Keras, from keras.applications without their tops, and their initial weights.
 Mirrors torch/named.py.
 
-Networks of both frameworks are torchvision's, layer by layer, with the initialization of torch.
+Networks that both frameworks have (`models.networks`) are built here layer by layer as in
+torchvision, with the same initial weights.
 """
 
 import inspect
@@ -63,16 +64,16 @@ FAMILIES = {
     "ConvNeXt": "convnext_{rest}_notop.h5",
     "NASNet": "nasnet_{rest}_no_top.h5",
 }
-"""File of trained weights without top, by prefix of the name (longer ones first); `rest` is the
-remaining name."""
+"""File of trained weights without top, by prefix of the model's name (the longest prefix counts);
+`rest` is the name without the prefix."""
 
 
 class NamedModel(keras.Model):
-    """A backbone and a head for the data, with pixels in 0..1 as inputs and float32 outputs.
+    """A backbone and a head for the data; takes pixels in 0..1 and returns float32 outputs.
 
-    `prepare` converts pixels to the inputs of the trained weights, with or without such weights;
-    images of one channel are repeated to three. A backbone that is not `trainable` runs in
-    evaluation mode, dropout included.
+    `prepare` converts pixels to what trained weights of the backbone expect, also if these are not
+    loaded; images with one channel are repeated to three. A backbone that is not `trainable` runs
+    in evaluation mode, including its dropout.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class NamedModel(keras.Model):
         self.head.build(backbone.output_shape)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Do nothing: the parts have their variables."""
+        """Do nothing, because backbone and head are built already."""
         del input_shape
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
@@ -102,9 +103,9 @@ class NamedModel(keras.Model):
 
 
 def build_keras(workload: NamedWorkload) -> NamedModel:
-    """Build a network with global average pooling and a dense head; Keras is seeded already.
+    """Build a network with global average pooling and a dense head; the caller has seeded Keras.
 
-    Leaves out the top of the library, which differs between networks and is not fine-tuned.
+    The library's top is left out, because it differs between networks and is not fine-tuned.
     """
     function = _function(workload)
     assert not isinstance(workload.input_shape, dict)
@@ -157,7 +158,7 @@ TORCH = (".pth", ".pt", ".safetensors")
 
 
 def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Build a model; Keras is seeded already. Raises UserError for an unknown name."""
+    """Build a model; the caller has seeded Keras. Raises UserError for an unknown name."""
     require_library(workload, "tensorflow")
     is_network = workload.library == "both"
     model = _build_network(workload, seed) if is_network else build_keras(workload)
@@ -166,18 +167,18 @@ def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str]:
-    """Load the weights of a spec into a new model; return warnings about reinitialized weights."""
+    """Load the weights that a run spec names; return a warning if the head stays random."""
     path = weights_file(workload, weights, CACHED)
     return [] if path is None else load_file(model, workload, path)
 
 
 def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Build a network with the initial weights of both frameworks."""
+    """Build a network with the initial weights that it also has in torch."""
     network = NETWORKS[workload.model]()
     assert not isinstance(workload.input_shape, dict)
     inputs = keras.Input((*workload.input_shape[:2], network.stem.inputs))
     outputs = _conv(inputs, network.stem)
-    if network.max_pool:  # zero padding: the inputs are at least 0
+    if network.max_pool:  # padding with 0 does not change the maximum of inputs after ReLU
         outputs = keras.layers.ZeroPadding2D(1)(outputs)
         outputs = keras.layers.MaxPooling2D(3, 2)(outputs)
     for block in network.blocks:
@@ -193,10 +194,10 @@ def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
-    """Load the weights of a file; return warnings about reinitialized weights.
+    """Load the weights of a file; return a warning if the head stays randomly initialized.
 
-    Accepts `.weights.h5` as saved by Keras, `.h5` of keras.applications without top, and `.pth`,
-    `.pt` and `.safetensors` of torch for the networks of both frameworks.
+    Accepts `.weights.h5` as saved by Keras, `.h5` of keras.applications without top, and torch's
+    `.pth`, `.pt` and `.safetensors` for networks that both frameworks have.
     """
     if path.suffix in TORCH:
         if not isinstance(workload, NamedWorkload) or workload.library != "both":
@@ -250,7 +251,7 @@ def _load_saved(model: keras.Model, path: Path) -> list[str]:
 
 
 def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
-    """Load weights by torchvision's names; return warnings about reinitialized weights.
+    """Load weights by torchvision's names; return a warning if part of the head stays random.
 
     Raises UserError if anything but the head is missing or has another shape.
     """
@@ -269,7 +270,7 @@ def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """Return a name without the prefixes of wrappers in torch."""
+    """Return a weight's name without the prefixes that torch wrappers add."""
     return name.removeprefix("module.").removeprefix("net.")
 
 
@@ -291,7 +292,7 @@ def _block(inputs: Any, block: Block) -> Any:
 
 def _conv(inputs: Any, conv: ConvSpec) -> Any:
     padding = "same"
-    if conv.stride > 1 and conv.kernel > 1:  # Keras's "same" pads only the far side
+    if conv.stride > 1 and conv.kernel > 1:  # "same" in Keras pads the sides unequally
         inputs = keras.layers.ZeroPadding2D(conv.kernel // 2)(inputs)
         padding = "valid"
     given = {"padding": padding, "strides": conv.stride, "use_bias": False, "name": conv.name}
@@ -313,7 +314,8 @@ ToKeras = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 
 def _variables(layer: keras.layers.Layer) -> list[tuple[str, keras.Variable, ToKeras]]:
-    """Return (torchvision's name, variable, layout conversion) of a layer's weights."""
+    """Return (torchvision's name, variable, conversion to Keras's layout) for each of a layer's
+    weights."""
     name = layer.name
     if isinstance(layer, keras.layers.DepthwiseConv2D):
         return [(f"{name}.weight", layer.kernel, lambda array: array.transpose(2, 3, 0, 1))]

@@ -28,31 +28,31 @@ from raybench.training.optimizers import (
 from raybench.training.tensorflow.internals import all_layers, take_exchanged
 
 FUSED_DTYPES = (tf.float32, tf.float64)
-"""Types of variables that `tf.raw_ops.ResourceApply*` update with their states in one pass over
-memory, where keras.ops take one pass each. Other types take the plain path: in bfloat16, beta2 =
-0.999 rounds to 1 and the second moment would stay 0."""
+"""Types of variables that are updated by `tf.raw_ops.ResourceApply*`, in one pass over memory
+instead of one per operation. Not bfloat16, in which beta2 = 0.999 would round to 1 and the second
+moment would stay 0."""
 Variable: TypeAlias = tf.Variable
 Tensor: TypeAlias = tf.Tensor
 States: TypeAlias = list[tf.Variable]
 
 
 class Rates(NamedTuple):
-    """Numbers of a step for the variables of one type, computed once per step."""
+    """Scalars of a step for all variables of one type, computed once per step."""
 
     learning_rate: tf.Tensor
     kept: tf.Tensor
     """1 - learning rate x weight decay: the factor by which decay multiplies a weight."""
     own: tuple[tf.Tensor, ...]
-    """Numbers that the method computes from step and rate (`Optimizer._scalars`)."""
+    """Result of `Optimizer._scalars`: further scalars that the method needs."""
 
 
 def is_excluded(variable: tf.Variable) -> bool:
-    """Return whether a variable, a bias or norm parameter, has no weight decay or trust ratio."""
+    """Return whether a variable gets no weight decay or trust ratio: a bias or norm parameter."""
     return len(variable.shape) <= 1
 
 
 class Optimizer(keras.optimizers.Optimizer):
-    """Base class of optimizers that update one variable with its states.
+    """Base class of optimizers that update one variable at a time.
 
     Biases and norm parameters (ndim <= 1) are excluded from weight decay and trust ratios.
     Arguments that are not in `SETTINGS` go to keras.optimizers.Optimizer.
@@ -61,14 +61,14 @@ class Optimizer(keras.optimizers.Optimizer):
     STATES: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     """Names of the state variables of each weight; they start at 0."""
     SETTINGS: ClassVar[dict[str, float]]
-    """Settings of the method, each an attribute, with their defaults."""
+    """Default settings of the method; each becomes an attribute."""
 
     def __init__(
         self, learning_rate: float = 0.001, *, weight_decay: float = 0.0, **settings: Any
     ) -> None:
         own = {name: settings.pop(name, default) for name, default in self.SETTINGS.items()}
-        # Keras must not see the weight decay: its own is decoupled, decays biases too (it leaves
-        # out by name only), and would come on top.
+        # Not passed to Keras, whose own weight decay is decoupled, decays biases too (it excludes
+        # by name only), and would be applied in addition.
         super().__init__(learning_rate=learning_rate, **settings)
         self.decay_rate = weight_decay
         for name, value in own.items():
@@ -83,7 +83,7 @@ class Optimizer(keras.optimizers.Optimizer):
             [self.add_variable_from_reference(variable, name) for name in self._states_of(variable)]
             for variable in variables
         ]
-        # An update is given one worker's own copy, where a strategy keeps several.
+        # `_update_one` gets a replica's own copy of a variable; this maps all copies to positions.
         strategy = tf.distribute.get_strategy()
         self._positions = {
             copy.ref(): position
@@ -92,9 +92,9 @@ class Optimizer(keras.optimizers.Optimizer):
         }
 
     def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
-        """Take one step with gradients that are summed over the workers; in replica context.
+        """Take one step with gradients already summed over the workers; call in replica context.
 
-        Keras's own `apply` would sum them again, in a way that cannot be configured.
+        Keras's own `apply` would sum them again.
         """
         variables = trainable_variables or self._trainable_variables
 
@@ -126,7 +126,7 @@ class Optimizer(keras.optimizers.Optimizer):
         return 0.0 if is_excluded(variable) else self.decay_rate
 
     def _decay(self, variable: Variable, rates: Rates) -> None:
-        """w <- (1 - lr wd) w: decoupled weight decay, times the learning rate."""
+        """Apply decoupled weight decay: w <- (1 - lr wd) w."""
         if self._decay_of(variable):
             variable.assign(variable * rates.kept)
 
@@ -136,7 +136,7 @@ class Optimizer(keras.optimizers.Optimizer):
         return self.STATES
 
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return the numbers that all updates of a step share, for variables of one type.
+        """Return the scalars that all updates of a step share, for variables of one type.
 
         `step` (from 1) and `rate` are float64: in float32, 1 - 0.999 is already off by 1e-5.
         """
@@ -144,7 +144,7 @@ class Optimizer(keras.optimizers.Optimizer):
         return ()
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """Take one step with one variable."""
+        """Take one step for one variable."""
         raise NotImplementedError
 
 
@@ -161,7 +161,7 @@ class Sgd(Optimizer):
         self._move(variable, gradient, states, rates)
 
     def _move(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
-        """b <- momentum b + g, then w <- w - lr b; with `nesterov` w <- w - lr (g + momentum b)."""
+        """Update b <- momentum b + g; w <- w - lr b, with `nesterov` w - lr (g + momentum b)."""
         (buffer,) = states
         if variable.dtype in FUSED_DTYPES:
             tf.raw_ops.ResourceApplyMomentum(
@@ -208,7 +208,7 @@ class Adam(Optimizer):
         """Return step size and epsilon, both including the bias corrections."""
         betas: tuple[float, ...] = (self.beta1, self.beta2)
         if kind in FUSED_DTYPES:
-            # The kernel holds the betas in the variables' type, so the corrections must use the
+            # The kernel rounds the betas to the variables' type, so the corrections must use the
             # rounded betas; otherwise v_hat is off by 1e-5.
             betas = tuple(float(np.asarray(one, kind.as_numpy_dtype)) for one in betas)
         first, second = (correction(step, one) for one in betas)
@@ -237,14 +237,14 @@ class Adam(Optimizer):
         variable.assign_sub(size * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon))
 
     def _take_in(self, gradient: Tensor, states: States) -> None:
-        """m <- m + (1 - beta1)(g - m), v <- v + (1 - beta2)(g^2 - v)."""
+        """Update the moments: m <- m + (1 - beta1)(g - m), v <- v + (1 - beta2)(g^2 - v)."""
         exp_avg, exp_avg_sq = states
         exp_avg.assign_add((1 - self.beta1) * (gradient - exp_avg))
         exp_avg_sq.assign_add((1 - self.beta2) * (tf.square(gradient) - exp_avg_sq))
 
 
 def correction(step: tf.Tensor, beta: float) -> tf.Tensor:
-    """1 - beta^t, in the type of `step`."""
+    """Return Adam's bias correction 1 - beta^t, in the type of `step`."""
     return 1 - tf.pow(tf.constant(beta, step.dtype), step)
 
 
@@ -267,7 +267,7 @@ class RAdam(Adam):
 
 
 def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return whether rho_t > 5, and r_t (meaningless otherwise), in float64."""
+    """Return whether rho_t > 5, and r_t in float64 (meaningless if rho_t <= 5)."""
     rho_inf = 2 / (1 - beta2) - 1
     power = tf.pow(tf.constant(beta2, tf.float64), step)
     rho = rho_inf - 2 * step * power / (1 - power)
@@ -282,7 +282,7 @@ class Lamb(Adam):
     SETTINGS = DEFAULTS["lamb"]
 
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Return scale and epsilon of m_hat / (sqrt(v_hat) + epsilon), with both corrections."""
+        """Return a and e so that m_hat / (sqrt(v_hat) + epsilon) = a m / (sqrt(v) + e)."""
         del rate
         first, second = (correction(step, one) for one in (self.beta1, self.beta2))
         scale = tf.sqrt(second) / first
@@ -301,18 +301,18 @@ class Lamb(Adam):
 
 
 Shape = tuple[int, int]
-"""Rows and columns: of inputs and of outputs."""
+"""Rows (inputs) and columns (outputs) of a weight matrix."""
 
 
 TRANSPOSED = tuple(getattr(keras.layers, f"Conv{n}DTranspose") for n in (1, 2, 3))
-"""Convolutions whose kernels have the outputs on the axis before the last."""
+"""Convolutions whose kernels have the output channels on the last axis but one."""
 
 
 def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
     """Return the matrix shapes of the weights between a model's inputs and its head, by `id`.
 
     The head is the last weight of two dimensions or more. Embeddings, biases, depthwise filters and
-    weights that have one row or column once flattened to (others, outputs) are left out. Without a
+    weights with a single row or column when flattened to (inputs, outputs) are left out. Without a
     model, all `variables` count as weights of dense layers and convolutions.
     """
     weights = [one for one in (model.weights if model else variables) if len(one.shape) > 1]
@@ -321,7 +321,7 @@ def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) 
     owners = {id(one): (one, layer) for layer in layers for one in layer.weights}  # the innermost
     for variable, layer in owners.values():
         named = f"{type(layer).__name__} {variable.name}".lower()
-        # Attention has a bias for each head, which makes two dimensions.
+        # Biases by name too, because attention has two-dimensional biases (one row per head).
         if "bias" in variable.name or any(word in named for word in NO_MATRICES):
             shapes.pop(id(variable), None)
         elif isinstance(layer, keras.layers.EinsumDense) and variable is layer.kernel:
@@ -334,7 +334,8 @@ def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) 
 
 
 def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
-    """Return the matrix shape of a kernel such as (inputs, heads, width) with two output axes."""
+    """Return the matrix shape of a kernel such as (inputs, heads, width), of which the last two
+    axes are outputs."""
     kernel, outputs = layer.equation.partition(",")[2].split("->")
     sizes = dict(zip(kernel, layer.kernel.shape, strict=True))
     columns = math.prod(size for axis, size in sizes.items() if axis in outputs)
@@ -342,7 +343,7 @@ def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
 
 
 def orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
-    """Return U S V^T with S near 1 in place of the singular values; 0 for a 0 matrix."""
+    """Return U S V^T with singular values S near 1 instead of the matrix's; 0 for a zero matrix."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = tf.transpose(matrix) if is_tall else matrix
     if found.dtype != tf.float64:
@@ -416,14 +417,14 @@ def build_optimizer(
     options: Mapping[str, Any] = MappingProxyType({}),
     **settings: float,
 ) -> keras.optimizers.Optimizer:
-    """Return an optimizer, to be built with `optimizer.build(model.trainable_variables)`.
+    """Return an optimizer; call its `build(model.trainable_variables)` before use.
 
     Takes the same names and settings as `raybench.training.torch.optim.build_optimizer` and
     computes the same updates. Change the rate between steps with `optimizer.learning_rate.assign`.
 
     Args:
         name: Key of `OPTIMIZERS`, or a class of a library such as `keras:Nadam`.
-        model: Model whose layers muon reads, and whose biases a library's class does not decay.
+        model: Model whose layers muon inspects, and whose biases a library's class does not decay.
         learning_rate: Initial learning rate.
         weight_decay: Weight decay of variables with two dimensions or more.
         options: Arguments of a library's class.

@@ -24,8 +24,8 @@ SETTINGS: tuple[Setting, ...] = (
     (tf.config.functions_run_eagerly, tf.config.run_functions_eagerly),
     (tf.config.optimizer.get_jit, tf.config.optimizer.set_jit),
 )
-"""Switches of TensorFlow and Keras that one trial may leave for the next. Deterministic operations
-(`enable_op_determinism`) cannot be switched off again."""
+"""Global settings of TensorFlow and Keras that one run could leave changed for the next. Not
+included: deterministic operations (`enable_op_determinism`), which cannot be switched off."""
 
 
 class Adapter(LoopAdapter):
@@ -46,7 +46,7 @@ class Adapter(LoopAdapter):
             tf.test.experimental.sync_devices()
 
     def memory(self) -> Memory:
-        """Return the memory of this worker, whose peak begins now."""
+        """Return a `Memory` that tracks this worker's peak from now on."""
         return GpuMemory(len(self._world.gpus)) if self._world.gpus else Memory()
 
     def end(self) -> None:
@@ -54,5 +54,6 @@ class Adapter(LoopAdapter):
         keras.backend.clear_session()
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Return kind and bytes of plain data and arrays; a model stands for its weights."""
+        """Convert plain data and arrays, or a model's weights, to a kind of state (see
+        `own.STATE_FILES`) and bytes."""
         return super().pack(state.get_weights() if isinstance(state, keras.Model) else state)

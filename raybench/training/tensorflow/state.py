@@ -1,7 +1,8 @@
 """State of training as bytes, averages of the weights, loss scale and frozen layers. Mirrors
 torch/state.py.
 
-Variables are stored in order of creation in an `.npz` file of numbers only, read without pickle.
+Variables are stored in order of creation in an `.npz` file of numbers, which is read without
+pickle.
 """
 
 import contextlib
@@ -28,11 +29,11 @@ Gather = Callable[[list[float]], list[list[float]]]
 
 
 Copies = list[list[tf.Variable]]
-"""Copies of all variables, by replica in this process."""
+"""For each replica in this process, its copy of every variable."""
 
 
 def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> Copies:
-    """Return the copies of the variables, by replica."""
+    """Return each replica's copies of the variables."""
     each = [strategy.experimental_local_results(variable.value) for variable in variables]
     return [list(copies) for copies in zip(*each, strict=True)]
 
@@ -40,8 +41,14 @@ def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy)
 def pack_state(
     arrays: list[Array], own: list[int], rows: list[list[float]], *, is_frozen: bool
 ) -> bytes:
-    """Return the state of a run as bytes: the values of the first replica, and in `rows` the
-    `replica_numbers` of each."""
+    """Return the state of a run as bytes.
+
+    Args:
+        arrays: Values of the first replica's variables.
+        own: Positions of the arrays that differ between replicas.
+        rows: The `replica_numbers` of each replica.
+        is_frozen: Whether the backbone is frozen.
+    """
     named = {f"{index:06d}": _plain(array) for index, array in enumerate(arrays)}
     buffer = io.BytesIO()
     ranks = {"own": np.array(own, np.int64), "ranks": np.array(rows)}
@@ -50,8 +57,8 @@ def pack_state(
 
 
 def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
-    """Load a state of `pack_state` into the copies of this rank's replicas; return the input
-    seconds and whether the backbone was frozen."""
+    """Load a state from `pack_state` into the variables of this rank's replicas; return the seconds
+    spent waiting for data and whether the backbone was frozen."""
     try:
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
             own, rows = arrays["own"].tolist(), arrays["ranks"][rank : rank + len(copies)]
@@ -74,7 +81,7 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
 
 
 def differing_arrays(replicas: list[list[Array]], gather: Gather) -> list[int]:
-    """Return the positions of arrays that differ between ranks or their replicas."""
+    """Return the positions of the arrays that differ between any replicas of any ranks."""
     sums: list[list[float]] = []
     for arrays in replicas:
         sums += gather([float(zlib.crc32(array.tobytes())) for array in arrays])
@@ -82,7 +89,8 @@ def differing_arrays(replicas: list[list[Array]], gather: Gather) -> list[int]:
 
 
 def replica_numbers(input_s: float, arrays: list[Array], own: list[int]) -> list[float]:
-    """Return the numbers of a replica: input seconds, and the arrays at positions `own`."""
+    """Return the state of a single replica as numbers: seconds spent waiting for data, and the
+    arrays at positions `own`."""
     return [input_s, *(float(number) for index in own for number in arrays[index].flat)]
 
 
@@ -100,10 +108,10 @@ def set_values(variables: list[tf.Variable], values: list[Array]) -> None:
 def seed_layers(
     model: keras.Model, strategy: tf.distribute.Strategy, seed: int
 ) -> list[keras.Variable]:
-    """Seed the random streams of a model with functions of `seed`, streams of the second replica in
-    this process with `seed` + 1, and so on; also seed Python and numpy.
+    """Seed Python, numpy and the random layers of a model: in the first replica of this process
+    with `seed`, in the second with `seed` + 1, and so on.
 
-    Call in the scope of the strategy. Returns the states of the streams.
+    Call in the scope of the strategy. Returns the random states of the layers.
     """
     keras.utils.set_random_seed(seed % 2**32)
     states = seed_states(model)
@@ -114,20 +122,20 @@ def seed_layers(
 
 
 def _plain(array: Array) -> Array:
-    """Return an array in a type that numpy writes without pickle; float32 holds every bfloat16."""
+    """Return an array in a type that numpy writes without pickle: bfloat16 becomes float32."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 class Averaging:
-    """Moving average of the weights with `ema_decay`, as in torch/state.py. Create in the scope of
-    the strategy."""
+    """Exponential moving average of the weights if `ema_decay` is set, as in torch/state.py. Create
+    it in the scope of the strategy."""
 
     def __init__(self, spec: RunSpec, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._decay, self._strategy = spec.ema_decay, strategy
         self._weights = list(model.trainable_variables)
         self._means: list[keras.Variable] = []
         self.variables: list[keras.Variable] = []
-        """Variables in the state of a run."""
+        """Variables to save in checkpoints."""
         if self._decay is not None:
             self._means = [
                 keras.Variable(
@@ -161,7 +169,7 @@ class Averaging:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context in which the weights are replaced by their averages, after the first step."""
+        """Context manager: replace the weights by their averages, if any step was taken."""
         has_steps = self._decay is not None and int(self._num_steps.numpy()) > 0
         pairs = self._side_by_side() if has_steps else []
         trained = [weight.read_value() for weight, _ in pairs]
@@ -172,28 +180,28 @@ class Averaging:
             weight.assign(value)
 
     def forget(self) -> None:
-        """Restart the average, with loaded weights as their own average."""
+        """Restart the average; until the next step, loaded weights are used as they are."""
         if self._decay is not None:
             self._num_steps.assign(0)
 
     def _side_by_side(self) -> list[tuple[tf.Variable, tf.Variable]]:
-        """Return the weights of each replica with their averages."""
+        """Return pairs of a weight and its average, for each replica."""
         both = self._weights, self._means
         each = [chain.from_iterable(copies_of(one, self._strategy)) for one in both]
         return list(zip(*each, strict=True))
 
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
-"""First loss scale, and the number of steps after which it grows; as in torch."""
+"""Initial loss scale, and number of steps without overflow after which it doubles; as in torch."""
 
 
 class LossScale:
-    """Loss scale of `precision: fp16`, as in torch/state.py; 1 for other precisions. Create in the
-    scope of the strategy."""
+    """Loss scale of `precision: fp16`, as in torch/state.py; 1 for other precisions. Create it in
+    the scope of the strategy."""
 
     def __init__(self, precision: str) -> None:
         self.variables: list[keras.Variable] = []
-        """Variables in the state of a run: scale, steps since its last change, skipped steps."""
+        """Variables to save in checkpoints: scale, steps since its last change, skipped steps."""
         if precision == "fp16":
             self.variables = [
                 keras.Variable(first, dtype=kind, trainable=False, aggregation="only_first_replica")
@@ -221,7 +229,8 @@ class LossScale:
         return [gradient / self.variables[0].value for gradient in gradients]
 
     def step(self, gradients: list[tf.Tensor], update: Callable[[list[tf.Tensor]], None]) -> None:
-        """Update with the gradients if they are all finite; traced, in replica context."""
+        """Call `update` with the gradients if all are finite, otherwise skip the step; traced, in
+        replica context."""
         if not self.variables:
             update(gradients)
             return
@@ -239,7 +248,7 @@ class LossScale:
                 num_even.assign(0)
                 num_skipped.assign(num_skipped.value + 1)
 
-            # Updates switch to cross-replica context, which a branch in replica context must not.
+            # In cross-replica context, because updates cannot switch to it inside a branch.
             tf.cond(strategy.experimental_local_results(finite)[0], take, skip)
 
         each = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
@@ -251,8 +260,8 @@ class Freezing:
     """Freezes and unfreezes the layers of a model that are not its head.
 
     Frozen layers get no gradient, no update and no weight decay; batch normalization keeps its
-    statistics. Dropout is off in the backbone of a model by name; in frozen layers of a user's
-    model it stays on, as Keras cannot turn it off.
+    statistics. Dropout is off in the backbone of a `NamedModel`; in frozen layers of a user's model
+    it stays on, as Keras cannot turn it off.
     """
 
     def __init__(self, model: keras.Model, workload: Workload) -> None:
@@ -268,8 +277,8 @@ class Freezing:
 
 
 def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer]:
-    """Return the layers to freeze: the backbone of a model by name, or the layers whose names do
-    not start with the workload's `head`.
+    """Return the layers to freeze: the backbone of a `NamedModel`, or the layers whose names do not
+    start with the workload's `head`.
 
     Raises UserError if they are none or all of the layers.
     """
@@ -283,6 +292,6 @@ def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer
 
 
 def _has_own(layer: keras.layers.Layer) -> bool:
-    """Return whether a layer has its own variables, besides the variables of its inner layers."""
+    """Return whether a layer has trainable variables that belong to none of its inner layers."""
     below = {id(one) for inner in all_layers(layer)[1:] for one in inner.trainable_variables}
     return any(id(one) not in below for one in layer.trainable_variables)

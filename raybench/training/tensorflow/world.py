@@ -17,8 +17,8 @@ from raybench.training.tensorflow.internals import no_new_gradients
 
 
 class World(DistributedContext):
-    """This process among the workers, and the strategy that joins them or the replicas of this
-    process."""
+    """The group of workers as seen by this process, and the strategy of all workers, or of the
+    replicas in this process."""
 
     def __init__(
         self, *, rank: int = 0, num_workers: int = 1, strategy: tf.distribute.Strategy | None = None
@@ -34,10 +34,9 @@ class World(DistributedContext):
         self._sum_over_workers = tf.function(self._reduce_rows, [rows])
 
     def data_device(self) -> AbstractContextManager[object]:
-        """Traced: context on the device that holds the data of this process, which is the first
-        replica's.
+        """Traced: return a context on the device that holds the data of this process.
 
-        The other replicas fetch only their batches from there.
+        That is the first replica's device; the other replicas fetch their batches from there.
         """
         if len(self._devices) == 1:
             return contextlib.nullcontext()
@@ -45,11 +44,11 @@ class World(DistributedContext):
         return device
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
+        """Return every rank's values (float64), in rank order. Collective, so also a barrier."""
         if self.num_workers == 1:
             return [values]
-        # `strategy.gather` traces at every call (50 ms); this sum of rows, 0 on all ranks but one,
-        # is traced once and takes 1 ms.
+        # `strategy.gather` traces at every call (50 ms). This sums matrices in which each rank has
+        # filled its own row, is traced once and takes 1 ms.
         rows = np.zeros((self.num_workers, len(values)))
         rows[self.rank] = values
         return self._sum_over_workers(tf.constant(rows)).numpy().tolist()
@@ -62,7 +61,7 @@ class World(DistributedContext):
 
     @property
     def through(self) -> str:
-        """Library that sums over workers: `ring` or `nccl`."""
+        """Library of the all-reduce: `ring` or `nccl`."""
         return "nccl" if self.device != "cpu" else "ring"
 
     def _reduce_rows(self, rows: tf.Tensor) -> tf.Tensor:
@@ -71,7 +70,7 @@ class World(DistributedContext):
 
 
 def _all_reduce(rows: tf.Tensor) -> tf.Tensor:
-    # An argument of a traced function has no device yet, which the reduction needs.
+    # The reduction needs a tensor with a device, which an argument of a traced function lacks.
     here = tf.identity(rows)
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
 
@@ -105,8 +104,8 @@ def join(
 
 
 def communication(*, has_gpus: bool) -> tf.distribute.experimental.CommunicationOptions:
-    """Return the communication options of processes: NCCL between GPUs, where AUTO is RING over
-    gRPC."""
+    """Return the communication options between processes: NCCL for GPUs, since AUTO would use RING
+    over gRPC."""
     kinds = tf.distribute.experimental.CommunicationImplementation
     return tf.distribute.experimental.CommunicationOptions(
         implementation=kinds.NCCL if has_gpus else kinds.AUTO
@@ -114,10 +113,10 @@ def communication(*, has_gpus: bool) -> tf.distribute.experimental.Communication
 
 
 def _see(num_gpus: int) -> None:
-    """Make `num_gpus` GPUs visible to TensorFlow; call before it is used.
+    """Make `num_gpus` GPUs visible to TensorFlow; call before TensorFlow is used.
 
-    A strategy makes a replica on every visible GPU, and all would train on the same samples. Memory
-    is allocated as needed, as a GPU may be shared.
+    With more visible GPUs a strategy would create a replica on each, all training on the same
+    samples. Memory is allocated as needed, as a GPU may be shared.
     """
     gpus = tf.config.list_physical_devices("GPU")
     require_gpus("tensorflow", num_gpus, len(gpus))
@@ -142,8 +141,8 @@ def _devices(number: int) -> list[str]:
 
 
 def set_arithmetic(precision: str) -> None:
-    """Set the float32 arithmetic of this process on GPUs, overriding earlier runs; TensorFlow
-    benchmarks convolutions by itself."""
+    """Set the float32 arithmetic of this process on GPUs, overriding earlier runs. TensorFlow
+    benchmarks convolutions by default."""
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
 
 
@@ -164,7 +163,7 @@ def gpus_seen() -> GpusSeen:
 
 
 WIRE = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
-"""Type of exchanged gradients; None leaves them unchanged."""
+"""Type of exchanged gradients, by `gradient_compression`; None leaves them unchanged."""
 MIB = 2**20
 
 
@@ -174,7 +173,7 @@ class Exchange:
     def __init__(self, spec: RunSpec) -> None:
         between_processes = spec.num_workers > spec.replicas_per_process
         self.measures = between_processes and spec.exchange_gradients and spec.record_steps
-        """Whether `squares` measures: not between replicas in one process."""
+        """Whether `squares` measures norms; not possible between replicas in one process."""
         self._num_workers, self._is_on = spec.num_workers, spec.exchange_gradients
         self._wire = WIRE[spec.gradient_compression]
         self.options = tf.distribute.experimental.CommunicationOptions(
@@ -196,7 +195,8 @@ class Exchange:
         return [tf.cast(whole, part.dtype) for whole, part in zip(received, parts, strict=True)]
 
     def squares(self, parts: list[tf.Tensor], wholes: list[tf.Tensor]) -> tf.Tensor:
-        """Return the squared norms of the gradients sent and received, (2,) float64."""
+        """Return the squared norms of the gradients sent and received, (2,) float64; zeros if not
+        measured."""
         if not self.measures:
             return tf.zeros(2, tf.float64)
         return tf.stack([_square(parts), _square(wholes)])

@@ -26,7 +26,7 @@ from raybench.training.reading import (
 
 
 def to_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return an array as a CPU tensor that shares its memory and is never written to."""
+    """Return a CPU tensor that shares an array's memory; it must not be written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
         return torch.from_numpy(array)
@@ -66,7 +66,7 @@ class InputClock:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Context that counts its time; it ends with a batch on the device."""
+        """Context manager: count the time until a batch, sent inside, is on the device."""
         began = moment(self._device)
         yield
         self._pairs.append((began, moment(self._device)))
@@ -79,11 +79,11 @@ class InputClock:
 
 
 Asked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""Rows of a pass, their weights, and their rounds with augmentation."""
+"""Rows of a pass, their weights, and with augmentation their rounds (see `Step`)."""
 
 
 class Batch(NamedTuple):
-    """Samples of a forward and backward pass: tensors, or arrays while they are read."""
+    """Samples of a forward and backward pass: tensors, or arrays before they are converted."""
 
     inputs: Any
     labels: Any
@@ -97,7 +97,7 @@ class InMemoryBatches(BaseInMemoryBatches):
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield the samples of each pass of the steps.
 
-        Counts the time waited; indexing is part of the step.
+        Sending the indices counts as waiting for data; indexing is part of the step.
         """
         started = time.perf_counter()
         sizes = [step.indices.shape[1] for step in steps for _ in step.indices]
@@ -113,7 +113,8 @@ class InMemoryBatches(BaseInMemoryBatches):
         return torch.randn_like(first) if first.dtype == torch.float32 else first
 
     def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
-        """Return the rows of each pass on the device: one copy, which overlaps with computation."""
+        """Send the steps' arrays to the device in one copy, which overlaps with computation; return
+        a tensor for each pass."""
         together = torch.from_numpy(np.concatenate([one.ravel() for one in of_steps]))
         device = self._labels.device
         if device.type == "cuda":
@@ -125,7 +126,7 @@ class InMemoryBatches(BaseInMemoryBatches):
         labels = self._labels.index_select(0, index)
         if not self._is_mixed:
             return Batch(inputs, labels, weights)
-        # A clone: torch.compile would specialize on one tensor passed twice.
+        # Cloned, since torch.compile would specialize on the same tensor being passed twice.
         mixed = labels.clone(), torch.ones_like(weights), torch.zeros_like(weights)
         return Batch(inputs, labels, weights, mixed)
 
@@ -142,7 +143,7 @@ class OnDemandBatches(BaseOnDemandBatches):
         self._device, self._clock = device, InputClock(device)
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield the samples of each pass of the steps; counts the time waited."""
+        """Yield the samples of each pass of the steps; count the time spent waiting for data."""
         passes = (
             asked
             for step in steps
@@ -155,21 +156,21 @@ class OnDemandBatches(BaseOnDemandBatches):
             yield batch
 
     def waited_seconds(self) -> float:
-        """Seconds that training has waited for batches so far; waits for the device."""
+        """Return the seconds that training has waited for batches; waits for the device."""
         return self._clock.seconds()
 
     def _sent(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
         if self._device.type == "cpu":
             return tensor
-        with torch.cuda.device(self._device):  # a new thread would use GPU 0
+        with torch.cuda.device(self._device):  # otherwise a new thread would use GPU 0
             return tensor.pin_memory()
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
 
     def _read_pass(self, asked: Asked) -> Batch:
-        """Read a pass into memory from which it can be sent to the device."""
+        """Read the samples of a pass as CPU tensors, in pinned memory if the device is a GPU."""
         rows, weights, rounds = asked
         found = self._reader.read(rows, rounds)
         return _moved(Batch(found.inputs, found.labels, weights, found.mixed), self._sent)
@@ -200,7 +201,7 @@ def batches_of(split: Split, device: torch.device, prefetch: int, room: Room) ->
 
 
 def training_batches(spec: RunSpec, split: Split, device: torch.device, room: Room) -> Batches:
-    """Return the batches of the training split; augmented samples are read by batch."""
+    """Return the batches of the training split; with augmentation they are read one by one."""
     reader = training_reader(spec, split)
     if reader is None:
         return batches_of(split, device, spec.prefetch, room)
@@ -208,6 +209,6 @@ def training_batches(spec: RunSpec, split: Split, device: torch.device, room: Ro
 
 
 def _has_room(split: Split, device: torch.device, room: Room) -> bool:
-    """Return whether a split may stay on the device; on a CPU, arrays in memory are there."""
+    """Return whether a whole split fits on the device; on a CPU, arrays in memory always do."""
     is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
     return (device.type == "cpu" and not is_file) or room.reserve(split)

@@ -1,5 +1,5 @@
-"""All uses of private torch functions: `_foreach_*`, one kernel for a list of tensors including
-their norms, so that a GPU is not called tensor by tensor. torch's own optimizers use them too."""
+"""All uses of private torch functions: `_foreach_*`, which change a list of tensors, or return
+their norms, by one kernel instead of one per tensor. torch's own optimizers use them too."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ workers. Mirrors tensorflow/layers.py.
 | layer              | form                                          | result                     |
 |--------------------|-----------------------------------------------|----------------------------|
 | ReLU               | in place, where its input is not used again   | the same bits              |
-| ReLU, then MaxPool | swapped: a quarter of the values              | the same bits              |
+| ReLU, then MaxPool | swapped, so that ReLU gets fewer values       | the same bits              |
 | DepthwiseConv      | one convolution per multiplier on a CPU,      | the same sums in another   |
 |                    | where torch is slow with several per channel  | order                      |
 
@@ -28,24 +28,24 @@ from raybench.spec.errors import ErrorCode, UserError
 _KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
 """Layers whose backward pass does not read their outputs."""
 NORM_EPSILON = 1e-5
-"""Added to the variance by norms."""
+"""Epsilon that normalization layers add to the variance."""
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]:
-    """Return one module per layer, for images (N, H, W, C) turned to (N, C, H, W), vectors or
-    tokens."""
+    """Return one module per layer, for inputs of images (N, C, H, W), vectors or tokens; images
+    have the `input_shape` (H, W, C)."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
     modules = [of_class(_MODULES, layer)(layer, before) for layer, before in pairs]
     for index in range(1, len(modules)):
         module, before = modules[index], modules[index - 1]
-        # Both orders give the same maximum and gradients: of equal values each takes the first, and
-        # where all are 0 nothing flows.
+        # Both orders give the same outputs and gradients: among equal values the maximum is the
+        # first, and where all values are 0, ReLU passes no gradient.
         if isinstance(module, nn.MaxPool2d) and isinstance(before, nn.ReLU):
             modules[index - 1 : index + 1] = [module, before]
     for before, module in itertools.pairwise(modules):
         if isinstance(module, nn.ReLU):
-            # The input is not read again, neither forward nor backward.
+            # ReLU's input is not read again, neither forward nor backward.
             module.inplace = isinstance(before, _KEEP_NO_OUTPUT)
     return modules
 
@@ -53,8 +53,8 @@ def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]
 class DepthwiseConv2d(nn.Conv2d):
     """A convolution with `multiplier` filters per input channel.
 
-    On a CPU it runs as `multiplier` convolutions of one filter per channel: only for these oneDNN
-    has special kernels, and groups of several filters take two to four times as long.
+    On a CPU it runs as `multiplier` convolutions with one filter per channel, since oneDNN has fast
+    kernels only for these; several filters per group take two to four times as long.
     """
 
     def __init__(self, channels: int, multiplier: int, kernel: int, padding: str) -> None:
@@ -82,7 +82,7 @@ class DepthwiseConv2d(nn.Conv2d):
 
 
 class TorchPositions(nn.Module):
-    """Adds a learned vector per position."""
+    """Adds a learned vector to each position of a sequence."""
 
     def __init__(self, tokens: int, size: int) -> None:
         super().__init__()
@@ -94,19 +94,19 @@ class TorchPositions(nn.Module):
 
 
 class TorchGlobalAveragePool(nn.Module):
-    """Mean over all axes between samples and channels."""
+    """Mean over the pixels of an image or the tokens of a sequence."""
 
     def __init__(self, *, is_image: bool) -> None:
         super().__init__()
         self._axes = (2, 3) if is_image else (1,)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return (N, channels) of (N, channels, H, W) or (N, tokens, channels)."""
+        """Return (N, channels) for inputs (N, channels, H, W) or (N, tokens, channels)."""
         return inputs.mean(self._axes)
 
 
 class TorchCausalAttention(nn.Module):
-    """Softmax attention to the previous tokens and the token itself."""
+    """Causal self-attention: each token attends to itself and to earlier tokens."""
 
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class TorchCausalAttention(nn.Module):
 
 
 class TorchResidual(nn.Module):
-    """Sum of the input and the output of layers."""
+    """Adds the input to the output of some layers."""
 
     def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ _MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
     description.CausalAttention: lambda one, before: TorchCausalAttention(before[-1], one.heads),
     description.Residual: lambda one, before: TorchResidual(one.layers, before),
 }
-"""Makers of torch modules by kind of layer; they get the layer and its input shape."""
+"""Functions that build the torch module of a layer with a given input shape, by kind of layer."""
 
 
 STATISTICS = ("running_mean", "running_var")
@@ -172,15 +172,16 @@ KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @torch.no_grad()
 def average_statistics(model: nn.Module) -> None:
-    """Average the running means and variances over ranks, and copy other buffers from rank 0.
+    """Average the running means and variances over ranks, and copy other buffers (a codebook, a
+    queue) from rank 0. Collective: all ranks must call it.
 
-    Training does not read the means: each worker keeps its own until the model is evaluated or
-    saved. DDP would broadcast other buffers (a codebook, a queue) from rank 0 at every step.
+    Training does not read the running statistics, so this is only needed before the model is
+    evaluated or saved. DDP would broadcast all buffers from rank 0 at every step.
     """
     buffers = dict(model.named_buffers())
     for name, other in buffers.items():
         if not name.endswith((*STATISTICS, "num_batches_tracked")):
-            # As bytes: gloo does not support all types.
+            # As bytes, because gloo does not support all types.
             sent = other.contiguous().reshape(-1).view(torch.uint8)
             dist.broadcast(sent, 0)
             other.copy_(sent.view(other.dtype).view_as(other))
@@ -196,13 +197,13 @@ def average_statistics(model: nn.Module) -> None:
 
 
 def synchronize(model: nn.Module) -> nn.Module:
-    """Return the model with every batch normalization synchronized over all workers, on GPUs.
+    """Return the model with every batch normalization layer converted to SyncBatchNorm, which needs
+    GPUs.
 
-    Parameters and their names stay.
+    Parameters keep their names.
 
     Raises:
-        UserError: A layer derives from batch normalization and is neither torch's nor timm's with
-            an activation.
+        UserError: A subclass of batch normalization is neither torch's nor timm's BatchNormAct2d.
     """
     known, timm = [*KINDS], sys.modules.get("timm.layers")  # imported if a model uses it
     if timm is not None:

@@ -1,4 +1,4 @@
-"""The torch training loop: forward, backward, step, on data in device memory."""
+"""The torch training loop: forward pass, backward pass, optimizer step."""
 
 import contextlib
 import copy
@@ -56,12 +56,12 @@ from raybench.training.torch.world import join as join
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
-"""Largest evaluation batch size; a CPU keeps the activations of 128 samples in its cache (measured:
-1024 take up to twice as long)."""
+"""Largest evaluation batch size, by type of device. The activations of 128 samples fit into a CPU's
+cache; there, batches of 1024 take up to twice as long per sample."""
 
 
 class GpuMemory(Memory):
-    """Memory of a worker's GPUs; the peak is that of the fullest one."""
+    """Measures the memory of a worker's GPUs; the peak is that of the fullest GPU."""
 
     def __init__(self, devices: list[torch.device]) -> None:
         self._devices = devices
@@ -81,7 +81,7 @@ class GpuMemory(Memory):
 
 
 class StepRecorder:
-    """Records the times of steps, on a GPU by events in its stream that no step waits for."""
+    """Records step times (on a GPU by CUDA events, for which no step waits) and gradient norms."""
 
     def __init__(self, device: torch.device, squares: GradientNorms | None) -> None:
         self._device, self._squares = device, squares
@@ -89,7 +89,7 @@ class StepRecorder:
         self._norms: list[tuple[Tensor, Tensor]] = []
 
     def begin(self) -> None:
-        """Discard earlier steps; the next one starts now."""
+        """Discard earlier steps; the next step starts now."""
         self._moments, self._norms = [moment(self._device)], []
 
     def step_done(self, scale: Tensor) -> None:
@@ -109,13 +109,13 @@ class StepRecorder:
 
 
 Pass = Callable[..., Tensor]
-"""Type of `Trainer._losses_of`."""
+"""A function like `Trainer._losses_of`."""
 
 
 def compiled(one_pass: Pass, mode: str) -> Pass:
-    """Compile a pass as `compile` of a run spec says, at its first call.
+    """Return a pass that is compiled at its first call, or the pass itself for mode `none`.
 
-    The files that inductor writes serve later runs of equal shapes on this host.
+    Later runs with the same shapes on this host reuse the files that inductor caches.
 
     Raises:
         UserError: There is no C++ compiler.
@@ -153,8 +153,8 @@ class Trainer(BaseTrainer):
         self._model = self._model.to(self._device)
         most = EVALUATION_BATCH[self._device.type]
         self._evaluation_batch = evaluation_batch(spec, dataset, most)
-        # Channels last trains 1.5 times and evaluates 3 times as fast on a CPU. Not with one
-        # channel for a user's model: it may call `view` on the outputs of convolutions.
+        # Channels last trains 1.5 times and evaluates 3 times as fast on a CPU. Not used for images
+        # with one channel in a user's model, which may call `view` on outputs of convolutions.
         self._channels_last = self._device.type == "cpu" and isinstance(
             workload, LayerWorkload | NamedWorkload
         )
@@ -163,7 +163,7 @@ class Trainer(BaseTrainer):
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = torch_model.num_parameters(self._model)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
-        # Dropout differs between ranks and between seeds, and is reproducible for both.
+        # Dropout differs between ranks and between seeds; for the same rank and seed it is equal.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
         is_own = builds_user_models(spec, workload)
         self._exchange = Exchange(spec, self._model, self._precision, may_leave_out=is_own)
@@ -202,14 +202,14 @@ class Trainer(BaseTrainer):
             last = len(step.indices) - 1
             for index in range(len(step.indices)):
                 batch = next(batches)
-                # Another size would be compiled during training time.
+                # A batch of another size would be compiled during training time.
                 is_full = len(batch.labels) == self._spec.batch_size_per_worker
                 take = self._compiled if is_full else self._losses_of
                 with self._exchange.only_if(index == last):
                     with self._precision():
                         losses = take(batch.inputs, batch.labels, batch.mixed)
                     weights = batch.weights
-                    if self._world.num_workers > 1:  # DDP averages; the weights are for a sum
+                    if self._world.num_workers > 1:  # the weights assume a sum, DDP averages
                         weights = weights * self._world.num_workers
                     torch.autograd.backward(losses, self._loss_scale.scaled(weights))
                     if index == last:
@@ -222,8 +222,8 @@ class Trainer(BaseTrainer):
         return float(total)  # synchronizes the device
 
     def _count_flops(self, step: Step) -> float | None:
-        """Count the floating-point operations of a forward and backward pass, per sample; None if
-        torch sees none, as in other threads."""
+        """Return the floating-point operations of a forward and backward pass, per sample; None if
+        torch counts none, as for replicas that run in other threads."""
         batch = next(self._splits["train"].batches([step]))
         with FlopCounterMode(display=False) as counter, self._exchange.only_if(False):
             with self._precision():
@@ -285,7 +285,7 @@ class Trainer(BaseTrainer):
         del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
         del self._averaging, self._compiled
         if self._spec.compile != "none":
-            torch.compiler.reset()  # torch limits how often a function is compiled, over all runs
+            torch.compiler.reset()  # torch limits how often a process compiles a function
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -300,7 +300,7 @@ class Trainer(BaseTrainer):
             part.load_state_dict(saved[name])
 
     def _parts(self) -> dict[str, Any]:
-        """Objects that training continues from, by name, each with a `state_dict`."""
+        """Return the objects whose `state_dict` makes up the state of training, by name."""
         return {
             "model": self._model,
             "optimizer": self._optimizer,
@@ -316,7 +316,7 @@ class Trainer(BaseTrainer):
     def _freeze(self, is_on: bool) -> None:
         """Freeze the backbone or unfreeze it, on all ranks at the same step.
 
-        Unfreezing resets the optimizer, including its state of the head.
+        Unfreezing resets the optimizer, including its state for the head.
         """
         if self._set_frozen(is_on) and not is_on:
             self._optimizer = self._build_optimizer()
@@ -338,8 +338,8 @@ class Trainer(BaseTrainer):
         return torch.autocast(self._device.type, dtype=dtype)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        """Return a new optimizer of all parameters; frozen ones have no gradient and are not
-        changed."""
+        """Return a new optimizer over all parameters; frozen parameters have no gradient, so that
+        the optimizer leaves them unchanged."""
         with self._freezing.unfrozen() if self._freezing else contextlib.nullcontext():
             settings = settings_of(self._spec)
             return build_optimizer(self._spec.optimizer, self._model, **settings)

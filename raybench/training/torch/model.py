@@ -32,7 +32,7 @@ def build_model(workload: Workload, seed: int) -> nn.Module:
         return build_named(workload, seed)
     if not isinstance(workload, LayerWorkload):
         model = workload.build_torch()
-        if isinstance(model, nn.Module):  # anything else is refused by the trial
+        if isinstance(model, nn.Module):  # ModelCheck refuses anything else
             _own_memory(model)
         return model
     model = nn.Sequential(*build_layers(workload.layers, workload.input_shape), Float32())
@@ -51,8 +51,8 @@ def set_random_seed(seed: int) -> None:
 
 
 def _own_memory(model: nn.Module) -> None:
-    """Copy buffers whose elements share memory (`expand`, `unfold`): they could not be written to
-    when a state is loaded or averaged over workers."""
+    """Copy buffers whose elements share memory (`expand`, `unfold`), as these could not be written
+    to when a state is loaded or averaged over workers."""
     copies: dict[Tensor, Tensor] = {}
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
@@ -72,7 +72,7 @@ def _overlaps(tensor: Tensor) -> bool:
 
 
 class Float32(nn.Module):
-    """Last layer of a model: makes the logits float32 in bf16 too; free if they already are."""
+    """Last layer of a model: makes the logits float32, under autocast too; free if they are."""
 
     def forward(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return `outputs` as float32."""
@@ -85,13 +85,13 @@ def num_parameters(model: nn.Module) -> int:
 
 
 def num_parameters_of(workload: Workload) -> int:
-    """Return the number of trainable parameters of a workload's model, without their memory."""
+    """Return the number of trainable parameters of a workload's model, without allocating them."""
     with torch.device("meta"):
         return num_parameters(build_model(workload, seed=0))
 
 
 def parameter_shapes(model: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
-    """Return name and shape of all tensors that workers share, in the order of the model."""
+    """Return name and shape of all tensors of the state dict, in the order of the model."""
     return [(name, tuple(value.shape)) for name, value in model.state_dict().items()]
 
 
@@ -106,7 +106,7 @@ def batch_statistics(model: nn.Module) -> bool:
 
 
 def has_channels(shape: InputShape) -> bool:
-    """Return whether there are images of several channels among inputs of that shape."""
+    """Return whether inputs of this shape include images with several channels."""
     return any(len(one) == 3 and one[-1] > 1 for one in parts(shape))
 
 
@@ -128,8 +128,8 @@ def _prepared(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
     if inputs.ndim != 4:
         return inputs
     count, height, width, channels = inputs.shape
-    # With one channel both orders are equal; a view by shape keeps torch from treating it as
-    # channels last, which convolutions would propagate.
+    # With one channel both memory formats are the same; `reshape` keeps torch from treating the
+    # tensor as channels last, which convolutions would propagate.
     if channels == 1 and not channels_last:
         return inputs.reshape(count, 1, height, width)
     return inputs.permute(0, 3, 1, 2)
@@ -162,8 +162,8 @@ def load_weights(model: nn.Module, weights: bytes) -> None:
 
 
 Mixed = tuple[Tensor, Tensor, Tensor]
-"""Labels of the samples that others are mixed with, and the weights (N,) of the loss by the own
-label and by the other label."""
+"""With mixup: labels of the second sample in each mix, and weights (N,) of the losses computed with
+the labels of the first and of the second sample."""
 
 
 class Losses(BaseLosses):

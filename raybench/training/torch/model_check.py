@@ -44,7 +44,7 @@ class ModelCheck(BaseModelCheck):
     def _gradients(
         self, model: nn.Module, batch: Inputs, answers: Tensor, losses: Tensor
     ) -> dict[str, Array | None]:
-        """Return the gradient of every trainable parameter, or None."""
+        """Return the gradient of every trainable parameter by name; None for those without one."""
         if losses.requires_grad:
             torch.autograd.backward(losses.sum())
         return {

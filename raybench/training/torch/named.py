@@ -1,8 +1,9 @@
 """Models by name in torch, from torchvision, timm and transformers, and their initial weights.
 Mirrors tensorflow/named.py.
 
-Networks of both frameworks are torchvision's, initialized as in Keras. Each library is imported
-when it is used: that takes seconds, and it need not be installed.
+Networks that both frameworks have (`models.networks`) are torchvision's here, with the same initial
+weights as in Keras. Each library is imported only when needed, since that takes seconds and the
+library may not be installed.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,11 +35,11 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 Tensors = dict[str, Tensor]
 PREFIX = "net."
-"""Prefix of the names of a library's weights in `NamedModel`."""
+"""Prefix that `NamedModel` adds to the names of a library's weights."""
 SIZED = ("vit_", "maxvit_")
 """Prefixes of torchvision models built for one image size."""
 WITH_AUXILIARY = ("googlenet", "inception_v3")
-"""Torchvision models with auxiliary heads in training, which are omitted."""
+"""Torchvision models that have auxiliary heads for training, which are left out."""
 FILES = ("model.safetensors", "pytorch_model.bin")
 """File names of weights on the Hugging Face hub."""
 RGB = 3
@@ -47,10 +48,10 @@ PADDING = 0
 
 
 class NamedModel(nn.Module):
-    """A library's model with pixels in 0..1 as inputs and float32 outputs.
+    """Wraps a library's model: takes pixels in 0..1 and returns float32 outputs.
 
-    Pixels are normalized as the trained weights expect, with or without such weights; images of one
-    channel are repeated to three.
+    Pixels are normalized as the library's trained weights expect, also if these are not loaded;
+    images with one channel are repeated to three.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class NamedModel(nn.Module):
 def head_parameters(build: Callable[[int], nn.Module], num_outputs: int) -> tuple[str, ...]:
     """Return the names of the parameters whose shapes depend on the number of outputs: the head.
 
-    `build` is called on the meta device, without initialization.
+    `build` takes the number of outputs and is called on the meta device, without initialization.
     """
     with torch.device("meta"):
         shapes = {name: one.shape for name, one in build(num_outputs).named_parameters()}
@@ -94,7 +95,7 @@ def head_parameters(build: Callable[[int], nn.Module], num_outputs: int) -> tupl
 
 
 def build_torchvision(workload: NamedWorkload) -> NamedModel:
-    """Build a model of torchvision; torch is seeded already."""
+    """Build a torchvision model; the caller has seeded torch."""
     import torchvision
 
     name = workload.model
@@ -130,7 +131,7 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_torchvision(workload: NamedWorkload) -> Path:
-    """Return the file of trained weights, the newest ones on this machine."""
+    """Return the file of the newest trained weights on this machine."""
     import torchvision
 
     versions = torchvision.models.get_model_weights(workload.model)
@@ -145,7 +146,7 @@ def cached_torchvision(workload: NamedWorkload) -> Path:
 
 
 def build_timm(workload: NamedWorkload) -> NamedModel:
-    """Build a model of timm; torch is seeded already. Supports any number of channels."""
+    """Build a timm model, for any number of channels; the caller has seeded torch."""
     import timm
 
     known = timm.list_models()
@@ -212,9 +213,10 @@ def _of_images(
     made_for: int,
     **normalized: tuple[float, ...],
 ) -> NamedModel:
-    """Build a model of images with `make`, which takes the number of outputs.
+    """Build an image model with `make`, which takes the number of outputs.
 
-    Raises UserError for images that it does not accept, recommending `made_for` pixels per side.
+    Raises UserError, which recommends `made_for` pixels per side, if the dataset's images do not
+    fit the model.
     """
     try:
         head = head_parameters(make, workload.num_classes)
@@ -232,7 +234,7 @@ def _from_hub(name: str) -> Path | None:
 
 
 class TextModel(nn.Module):
-    """A transformer of token ids (N, tokens), or of a dict of its arguments by name."""
+    """A transformer that takes token ids (N, tokens), or a dict of its arguments by name."""
 
     def __init__(self, net: nn.Module, padding: int | None) -> None:
         super().__init__()
@@ -241,7 +243,7 @@ class TextModel(nn.Module):
 
     @property
     def base_model_prefix(self) -> str:
-        """Prefix of the names of the weights without the head."""
+        """Prefix of the names of all weights outside the head."""
         return f"model.{self.model.base_model_prefix}"
 
     def forward(self, inputs: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -254,7 +256,7 @@ class TextModel(nn.Module):
 
 
 def build_transformers(workload: NamedWorkload) -> NamedModel:
-    """Build a model of texts from a configuration, for classification or language modeling."""
+    """Build a text model from a configuration, for classification or language modeling."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     config, is_own = _text_config(workload)
@@ -356,14 +358,15 @@ CACHED = {
 
 
 def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Build a model on the CPU; torch is seeded already. Raises UserError for an unknown name."""
+    """Build a model on the CPU; the caller has seeded torch. Raises UserError for an unknown
+    name."""
     if workload.library == "both":
         return _build_network(workload, seed)
     return BUILD[workload.library](workload)
 
 
 def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
-    """Load the weights of a spec into a new model.
+    """Load the weights that a run spec names into a new model.
 
     Args:
         model: The new model.
@@ -371,7 +374,7 @@ def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
         weights: `none` (keep the initialization), `cached` or a path.
 
     Returns:
-        Warnings about reinitialized weights: only the head may differ, in its number of outputs.
+        A warning if the head stays randomly initialized, because its number of outputs differs.
 
     Raises:
         UserError: The weights are missing or belong to another model.
@@ -381,7 +384,7 @@ def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
 
 
 def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
-    """Build a torchvision model with the initial weights of both frameworks."""
+    """Build a torchvision model with the initial weights that it also has in Keras."""
     from torchvision.models import get_model
 
     network = NETWORKS[workload.model]()
@@ -397,7 +400,7 @@ def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
 
 
 def read_tensors(path: Path) -> Tensors:
-    """Read the tensors of a state dict by name; no code in the file is run."""
+    """Read the tensors of a state dict by name; no code in the file is executed."""
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -430,7 +433,7 @@ def _not_weights_error(path: Path, error: Exception) -> UserError:
 
 @torch.no_grad()
 def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
-    """Load tensors by name; return warnings about reinitialized weights.
+    """Load tensors by name; return a warning if the head stays randomly initialized.
 
     Names may lack the prefixes of wrappers (`net.`, `module.`, a transformer's base model). Raises
     UserError if anything but the head is missing or has another shape.
@@ -456,7 +459,7 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
         elif own.numel() > 1 or own.is_floating_point():  # else a counter of batch norm
             missing.append((name, own))
     for name, own in missing:
-        if own.data_ptr() not in shared:  # otherwise tied to one that was found
+        if own.data_ptr() not in shared:  # otherwise tied to a tensor that was loaded
             raise other_model(source, name.removeprefix(PREFIX), "none there")
     return new_head(source, *drawn) if drawn else []
 

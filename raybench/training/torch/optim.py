@@ -59,7 +59,7 @@ class Optimizer(torch.optim.Optimizer):
     """
 
     SETTINGS: ClassVar[dict[str, float]]
-    """Settings of the method, keys of a parameter group, with their defaults."""
+    """Default settings of the method, which become keys of each parameter group."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class Optimizer(torch.optim.Optimizer):
                     self._update(updated, group, excluded)
 
     def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
-        """Take one step with parameters of a group that are all `excluded` or all not."""
+        """Take one step with some parameters of a group; `excluded` if they have ndim <= 1."""
         raise NotImplementedError
 
     def _states(self, params: list[Tensor], name: str) -> list[Tensor]:
-        """Return the state of that name of each parameter; it starts at 0."""
+        """Return the state tensor `name` of each parameter; states start at 0."""
         for one in params:
             if name not in self.state[one]:
                 self.state[one][name] = torch.zeros_like(one)
@@ -155,7 +155,7 @@ class Lamb(Optimizer):
 
 
 class Muon(Optimizer):
-    """Orthogonalized momentum for hidden matrices (`orthogonal` groups), AdamW for the others."""
+    """Orthogonalized momentum for hidden matrices (`orthogonal` groups), otherwise AdamW."""
 
     SETTINGS = DEFAULTS["muon"]
 
@@ -177,10 +177,10 @@ class Muon(Optimizer):
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """Return U S V^T with S near 1 in place of the matrix's singular values; 0 for a 0 matrix.
+    """Return U S V^T with singular values S near 1 instead of the matrix's; 0 for a zero matrix.
 
-    The Newton-Schulz iteration with a polynomial of degree 5, in float32 or the matrix's wider
-    type: the authors' bfloat16 would differ between frameworks and is slow on CPUs.
+    Newton-Schulz iteration with a polynomial of degree 5, in float32 or float64, because the
+    authors' bfloat16 would give other results in TensorFlow and is slow on CPUs.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = matrix.T if is_tall else matrix
@@ -203,7 +203,7 @@ def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
     """Return the weights between a model's inputs and its head: dense, attention, convolutions.
 
     The head is the last weight of two dimensions or more. Embeddings, biases, depthwise filters and
-    weights that have one row or column once flattened to (outputs, others) are no matrices.
+    weights with a single row or column when flattened to (outputs, inputs) are left out.
     """
     left_out = set[nn.Parameter]()
     for module in model.modules():
@@ -289,7 +289,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
-    """Raise UserError for complex weights with fp16, or between inputs and head with muon."""
+    """Raise UserError for complex weights in fp16, or for complex hidden matrices with muon."""
     if spec.precision == "fp16" and any(one.is_complex() for one in trainable(model)):
         raise UserError(
             "precision: fp16: the model has complex weights, whose gradients torch does not scale; "
@@ -330,7 +330,7 @@ def _of_library(name: str, params: list[nn.Parameter], **given: Any) -> torch.op
 
 
 def _decayed(params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Return groups with and without weight decay, as torch's optimizers exclude biases."""
+    """Return groups with and without weight decay, since torch's optimizers would decay biases."""
     return _two_groups(params, lambda one: one.ndim > 1, "weight_decay", weight_decay, 0.0)
 
 
@@ -341,7 +341,8 @@ def _two_groups(
     first: float,
     second: float,
 ) -> list[dict[str, Any]]:
-    """Return groups with either value of a key, leaving out an empty one."""
+    """Return a group of parameters with `key` set to `first` and a group of the rest with `key` set
+    to `second`, without an empty group."""
     groups = [
         {"params": [one for one in params if is_first(one)], key: first},
         {"params": [one for one in params if not is_first(one)], key: second},

@@ -25,8 +25,8 @@ from raybench.training.torch.world import World
 def _precision(owner: Any) -> Setting:
     """Return the float32 precision of an operation as a setting (torch 2.9 and later).
 
-    An operation set to `none` follows the more general switch and reads as its value, so `none` is
-    tried first.
+    An operation set to `none` inherits the more general precision and reads as what it inherits, so
+    the setter tries `none` first.
     """
     name = "fp32_precision"
 
@@ -68,8 +68,8 @@ SETTINGS: tuple[Setting, ...] = (
     *(_precision(getattr(_CUDNN, name, None)) for name in ("conv", "rnn")),
     *(_precision(getattr(_MKLDNN, name, None)) for name in ("matmul", "conv", "rnn")),
 )
-"""Switches of PyTorch that one trial may leave for the next. Those of a thread (gradients on or
-off, autocast, the default device) are not among them: each loop has its own thread."""
+"""Global settings of PyTorch that one run could leave changed for the next. Thread-local settings
+(grad mode, autocast, default device) are not included, because each loop has its own thread."""
 
 
 class Adapter(LoopAdapter):
@@ -78,8 +78,8 @@ class Adapter(LoopAdapter):
     _world: World
 
     def begin(self, seed: int) -> None:
-        """Seed torch, set the current GPU of the loop's thread, and keep the process group: what
-        trainers begin and end is the group of all runs."""
+        """Seed torch, set the current GPU of the loop's thread, and keep the loop from initializing
+        or destroying the default process group, which serves all runs."""
         if self._world.torch_device.type == "cuda":
             torch.cuda.set_device(self._world.torch_device)
         torch.manual_seed(seed)
@@ -97,10 +97,10 @@ class Adapter(LoopAdapter):
             torch.cuda.synchronize(self._world.torch_device)
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values, exchanged in a separate group.
+        """Return every rank's values, exchanged in a separate process group.
 
-        In the loop's group, a collective of the loop on one rank would meet this one on another
-        and end the process.
+        In the loop's own group, this collective on one rank could meet a collective of the loop on
+        another rank and crash the process.
         """
         world = self._world
         if world.num_workers == 1:
@@ -119,12 +119,12 @@ class Adapter(LoopAdapter):
         return None if number is None else int(number())
 
     def memory(self) -> Memory:
-        """Return the memory of this worker, whose peak begins now."""
+        """Return a `Memory` that tracks this worker's peak from now on."""
         return GpuMemory([self._world.torch_device]) if self._world.gpus else Memory()
 
     def prepare(self, model: nn.Module, strategy: Strategy) -> nn.Module:
-        """Return the model on the run's device, with several workers in DistributedDataParallel or
-        sharded."""
+        """Move the model to the run's device; with several workers, wrap it in
+        DistributedDataParallel or shard it."""
         device = self._world.torch_device
         model = model.to(device)
         if self._world.num_workers == 1:
@@ -139,13 +139,14 @@ class Adapter(LoopAdapter):
             torch.cuda.empty_cache()
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Return kind and bytes of plain data and tensors; raise UserError for other objects."""
+        """Convert plain data and tensors to a kind of state (see `own.STATE_FILES`) and bytes;
+        raise UserError for other objects."""
         buffer = io.BytesIO()
         torch.save(_plain(state), buffer)
         return "torch", buffer.getvalue()
 
     def unpack(self, content: bytes) -> Any:
-        """Return the state that `pack` was given, with its tensors on the CPU."""
+        """Return the state that was passed to `pack`, with its tensors on the CPU."""
         try:
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except (UnpicklingError, RuntimeError, EOFError) as error:
@@ -155,9 +156,9 @@ class Adapter(LoopAdapter):
 def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Shard a model over the workers of a mesh (FSDP2), one block of layers at a time.
 
-    Blocks are the members of module lists and sequences that have layers of their own, such as
-    those of a transformer; each is gathered when it is needed. All workers start with the values of
-    rank 0, as with DistributedDataParallel.
+    Blocks are the items of ModuleList and Sequential modules that contain layers, such as those of
+    a transformer; a block is gathered when it is needed. All workers start with rank 0's values, as
+    with DistributedDataParallel.
     """
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)

@@ -41,7 +41,7 @@ class Freezing:
         """Whether the backbone is frozen."""
 
     def set(self, is_on: bool) -> None:
-        """Freeze or unfreeze the backbone of the model outside of DDP."""
+        """Freeze or unfreeze the backbone; a DDP module must be renewed (`Exchange.rewrap`)."""
         self.is_on = is_on
         for _, parameter in self._frozen:
             parameter.requires_grad_(not is_on)
@@ -49,8 +49,8 @@ class Freezing:
 
     @contextlib.contextmanager
     def unfrozen(self) -> Iterator[None]:
-        """Context in which all parameters require gradients, for code that asks which are
-        trainable."""
+        """Context manager: let frozen parameters require gradients, for code that collects the
+        trainable ones."""
         for _, parameter in self._frozen:
             parameter.requires_grad_(True)
         yield
@@ -65,10 +65,10 @@ class Freezing:
 
 
 def head_names(model: nn.Module, workload: Workload) -> set[str]:
-    """Return the names of the head's parameters: those that a model by name declares, or that start
-    with the workload's `head`.
+    """Return the names of the head's parameters: those in the `head` of a `NamedModel`, or those
+    that start with the workload's `head`.
 
-    Raises UserError if they are none or all of the parameters.
+    Raises UserError if none or all of the parameters belong to the head.
     """
     names = [name for name, one in model.named_parameters() if one.requires_grad]
     prefix = workload.head
@@ -80,7 +80,7 @@ def head_names(model: nn.Module, workload: Workload) -> set[str]:
 
 
 def _without(module: nn.Module, prefix: str, head: set[str]) -> "list[nn.Module]":
-    """Return the largest modules that have parameters or buffers but none of the head."""
+    """Return the outermost modules with parameters or buffers that contain nothing of the head."""
     own = [f"{prefix}{name}" for name, _ in module.named_parameters()]
     if not any(name in head for name in own):
         return [module] if own or any(True for _ in module.buffers()) else []
@@ -91,12 +91,12 @@ def _without(module: nn.Module, prefix: str, head: set[str]) -> "list[nn.Module]
 
 
 class Averaging:
-    """Moving average of the weights with `ema_decay`; otherwise does nothing.
+    """Exponential moving average of the weights if `ema_decay` is set; otherwise does nothing.
 
         mean <- mean + (1 - decay) / (1 - decay^t) (w - mean),  t the number of steps
 
-    The divisor is the bias correction of Adam: initial weights do not contribute. Averages
-    parameters only: running averages of batch normalization stay those of the model, as in
+    The divisor is the bias correction of Adam, by which initial weights do not contribute. Only
+    parameters are averaged, not the running statistics of batch normalization, as in
     torch.optim.swa_utils.AveragedModel.
     """
 
@@ -107,11 +107,11 @@ class Averaging:
         if self._decay is not None:
             self._means = [torch.zeros_like(one) for one in self._params]
         self._num_steps: int | Tensor = 0
-        """Steps taken; a tensor if only the device knows which were skipped."""
+        """Number of steps taken; a tensor if only the device knows which steps were skipped."""
 
     @torch.no_grad()
     def update(self, is_taken: Tensor | None) -> None:
-        """Add the weights after a step, unless it was skipped (`is_taken` None means taken)."""
+        """Add the weights after a step, unless the step was skipped; None means not skipped."""
         if self._decay is None:
             return
         if is_taken is None:
@@ -125,7 +125,7 @@ class Averaging:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context in which the weights are replaced by their averages, after the first step."""
+        """Context manager: replace the weights by their averages, if any step was taken."""
         pairs = list(zip(self._params, self._means, strict=True)) if self._means else []
         pairs = pairs if self._num_steps else []
         with torch.no_grad():
@@ -147,7 +147,7 @@ class Averaging:
             mean.copy_(saved)
 
     def forget(self) -> None:
-        """Restart the average, with loaded weights as their own average."""
+        """Restart the average; until the next step, loaded weights are used as they are."""
         self._num_steps = 0
 
 
@@ -155,8 +155,8 @@ class LossScale:
     """Loss scale of `precision: fp16` (Micikevicius et al. 2018, arXiv 1710.03740, 3.2); 1 for
     other precisions.
 
-    Doubles after 2,000 steps, and halves if a gradient is not finite, when the step is skipped.
-    Scale and counts stay on the device, to avoid waiting for it.
+    The scale doubles after 2,000 steps without overflow. If a gradient is not finite, the step is
+    skipped and the scale halved. Scale and counts stay on the device, to avoid waiting for it.
     """
 
     def __init__(self, device: torch.device, precision: str) -> None:
@@ -184,13 +184,13 @@ class LossScale:
         return found
 
     def step(self, optimizer: torch.optim.Optimizer, clip: Callable[[], None]) -> Tensor | None:
-        """Take a step with the gradients, after `clip`.
+        """Unscale the gradients, call `clip`, and take a step unless a gradient is not finite.
 
-        Fused Adam of torch skips a step on the device; for other optimizers the scaler reads on the
-        host whether to take it.
+        torch's fused Adam skips a step on the device; for other optimizers the host waits to learn
+        whether to skip.
 
         Returns:
-            Whether the step was taken, on the device; None without a scale, when every step is.
+            Whether the step was taken, a tensor on the device; None without a loss scale.
         """
         if not self._scaler.is_enabled():
             clip()
@@ -223,7 +223,7 @@ Parts = dict[str, Any]
 
 
 def pack_state(parts: Parts, rows: list[list[float]], *, is_frozen: bool) -> bytes:
-    """Return the state of a run as bytes; `rows` holds the numbers of each rank."""
+    """Return the state of a run as bytes; `rows` holds input seconds and random state per rank."""
     content = {name: part.state_dict() for name, part in parts.items()}
     content |= {"is_frozen": is_frozen, "ranks": torch.tensor(rows, dtype=torch.float64)}
     buffer = io.BytesIO()
@@ -232,7 +232,7 @@ def pack_state(parts: Parts, rows: list[list[float]], *, is_frozen: bool) -> byt
 
 
 def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
-    """Load a state of `pack_state` into the parts; return its `rows` and `is_frozen`."""
+    """Load a state from `pack_state` into the parts; return its `rows` and `is_frozen`."""
     try:
         content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:
@@ -244,13 +244,12 @@ def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
 
 
 PYTHON, NUMPY = 625, 624
-"""Words in the states of the generators of Python, which includes the position, and of numpy
-(Mersenne Twisters)."""
+"""Integers in the Mersenne Twister states of Python (including the position) and of numpy."""
 
 
 def seed_replicas(devices: list[torch.device], seed: int) -> None:
-    """Seed Python, numpy, the CPU and the first replica's device with `seed`, the second one's with
-    `seed` + 1, and so on."""
+    """Seed Python, numpy, torch on the CPU and the first replica's GPU with `seed`, the second
+    replica's GPU with `seed` + 1, and so on."""
     set_random_seed(seed)
     for replica, device in enumerate(devices):
         if device.type == "cuda":
@@ -259,8 +258,8 @@ def seed_replicas(devices: list[torch.device], seed: int) -> None:
 
 
 def random_state(devices: list[torch.device]) -> list[float]:
-    """Return the random states of this rank as numbers: Python's, numpy's, the bytes of the CPU's,
-    then of its GPUs'."""
+    """Return the random states of this rank as numbers: those of Python and numpy, then the bytes
+    of torch's states for the CPU and the GPUs."""
     gpus = [device for device in devices if device.type == "cuda"]
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in gpus)]
     _, words, spare = random.getstate()

@@ -21,14 +21,14 @@ from raybench.training.torch.optim import as_real
 
 
 class World(DistributedContext):
-    """This process among the workers; with several, there is a process group."""
+    """The group of workers as seen by this process; several workers have a process group."""
 
     def __init__(
         self, *, rank: int = 0, num_workers: int = 1, device: str = "cpu", num_replicas: int = 1
     ) -> None:
         self.rank, self.num_workers = rank, num_workers
         self.torch_device = torch.device(device)
-        """Device of the model and the data, which is the first replica's."""
+        """Device of the model and the data, which is that of the first replica."""
         self.replica_devices = [self.torch_device]
         """Device of each replica in this process; several replicas use the GPUs from index 0."""
         if num_replicas > 1:
@@ -40,7 +40,7 @@ class World(DistributedContext):
         self._second_group: Any = None
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
+        """Return every rank's values (float64), in rank order. Collective, so also a barrier."""
         if self.num_workers == 1:
             return [values]
         mine = torch.tensor(values, dtype=torch.float64, device=self.torch_device)
@@ -49,9 +49,9 @@ class World(DistributedContext):
         return [row.tolist() for row in rows]
 
     def second_group(self) -> Any:
-        """Return a second process group of all workers for CPU tensors; all ranks call it alike.
+        """Return a second process group of all workers, for CPU tensors. Collective.
 
-        Its timeout is long: `training.ranks` detects and explains a stuck rank sooner.
+        Its timeout is long, because `training.ranks` detects and explains a stuck rank sooner.
         """
         if self._second_group is None:
             self._second_group = dist.new_group(backend="gloo", timeout=timedelta(days=7))
@@ -68,7 +68,7 @@ class World(DistributedContext):
 
     @property
     def through(self) -> str:
-        """Library that sums over workers: `gloo` or `nccl`."""
+        """Library of the all-reduce: `gloo` or `nccl`."""
         return str(dist.get_backend())
 
 
@@ -88,11 +88,11 @@ def join(
         num_workers: Number of processes.
         device: Device of this process.
         num_threads: Size of torch's thread pool.
-        num_replicas: Replicas in this process, on a device each.
-        num_gpus: GPUs assigned to this process; it uses no others.
+        num_replicas: Replicas in this process, each on its own device.
+        num_gpus: GPUs assigned to this process.
 
     Raises:
-        UserError: torch sees fewer GPUs.
+        UserError: torch sees fewer GPUs than assigned or than replicas.
     """
     torch.set_num_threads(num_threads)
     require_gpus("torch", num_gpus, torch.cuda.device_count() if num_gpus else 0)
@@ -105,8 +105,8 @@ def set_arithmetic(precision: str) -> None:
     """Set the float32 arithmetic of this process, overriding earlier runs and user code, and let
     cuDNN benchmark its convolutions in the warm-up.
 
-    Since 2.9 torch has two sets of switches and raises if one that is read contradicts the other:
-    both are set, the older first, as it writes to the newer.
+    Since 2.9 torch has an old and a new set of switches, and reading one fails if the other
+    disagrees. Both are set, the old set first, because it also changes the new one.
     """
     is_tf32 = precision == "tf32"
     backends: Any = torch.backends
@@ -137,8 +137,8 @@ def gpus_seen() -> GpusSeen:
 
 
 def meet_in_file(*, backend: str, member: int, size: int, file: str, timeout_s: int) -> None:
-    """Join the default process group as rank `member` of `size`; all ranks name the same new
-    `file`."""
+    """Join the default process group as rank `member` of `size`; all ranks pass the same `file`,
+    which must not exist yet."""
     dist.init_process_group(
         backend,
         init_method=f"file://{file}",
@@ -149,12 +149,12 @@ def meet_in_file(*, backend: str, member: int, size: int, file: str, timeout_s: 
 
 
 WIRE = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""Type of exchanged gradients; None leaves them unchanged."""
+"""Type of exchanged gradients, by `gradient_compression`; None leaves them unchanged."""
 
 
 class GradientNorms:
-    """Squared norms of the gradients that a worker sends and receives, bucket by bucket of one
-    step."""
+    """Squared norms of the gradients that a worker sends and receives in a step, summed over
+    buckets."""
 
     def __init__(self) -> None:
         self._part: list[Tensor] = []
@@ -176,11 +176,11 @@ class GradientNorms:
 
 
 Precision = Callable[[], AbstractContextManager[object]]
-"""Returns the autocast context of the forward pass."""
+"""Function that returns the autocast context of the forward pass."""
 
 
 class Replica(nn.Module):
-    """A model that computes in the precision of the run in any thread.
+    """Wraps a model so that it computes in the run's precision in any thread.
 
     DataParallel calls each replica in its own thread, which inherits whether autocast is on but not
     its dtype, and would use fp16.
@@ -213,8 +213,8 @@ class Exchange:
         Args:
             spec: The run spec.
             model: Model on its device.
-            precision: Returns the autocast context of the forward pass.
-            may_leave_out: Whether a pass may use only some of the parameters.
+            precision: Function that returns the autocast context of the forward pass.
+            may_leave_out: Whether a forward pass may use only some of the parameters.
         """
         self.model = model
         """Module to use for the forward pass (DDP-wrapped if distributed)."""
@@ -237,11 +237,11 @@ class Exchange:
             self._wrap()
 
     def rewrap(self) -> nn.Module:
-        """Wrap the model again after parameters were frozen or unfrozen, on all ranks at once, and
-        return it.
+        """Return the model in a new DDP module, after parameters were frozen or unfrozen.
+        Collective.
 
-        DDP exchanges the gradients of the parameters that required them when it was created. No
-        reference to the previous module may be left.
+        DDP exchanges the gradients of the parameters that required them when it was created. The
+        caller must not keep a reference to the previous module, whose hooks would stay active.
         """
         if self._parallel is not None:
             self.model, self._parallel = self._bare, None  # removes the hooks from the parameters
@@ -265,26 +265,27 @@ class Exchange:
             self._register(1 / self._spec.num_workers, wire)
 
     def only_if(self, wanted: bool) -> AbstractContextManager[object]:
-        """Return a context in which the backward pass exchanges gradients, or only accumulates
-        them."""
+        """Return a context in which the backward pass exchanges gradients if `wanted`, and
+        otherwise only accumulates them."""
         self._reached.clear()
         if self._parallel is None or (wanted and self._is_on):
             return contextlib.nullcontext()
         return self._parallel.no_sync()
 
     def add_missing_gradients(self) -> None:
-        """Add zero gradients for the parameters that the pass has left out (a layer dropped at
-        random, a branch by input); call after its backward pass.
+        """Add zero gradients for parameters that the forward pass has not used (a layer dropped at
+        random, a branch taken by input); call after the backward pass.
 
         DDP waits on all ranks for the gradient of every parameter. Its own `find_unused_parameters`
-        searches the graph and exchanges a list at every step.
+        would search the graph and exchange a list at every step.
         """
         left_out = [one for one in self._awaited if one.requires_grad and one not in self._reached]
         if left_out and self._is_on:
             torch.autograd.backward(left_out, [torch.zeros_like(one) for one in left_out])
 
     def _register(self, share: float, wire: torch.dtype | None) -> None:
-        """Register a communication hook; the default one computes the same, uncompressed."""
+        """Register a communication hook that compresses gradients to type `wire`, if it is given,
+        and measures their norms; it computes the same sum as DDP's default."""
         assert self._parallel is not None
         squares = self.squares
 
@@ -292,7 +293,7 @@ class Exchange:
             state: None,
             bucket: dist.GradBucket,  # type: ignore[name-defined]
         ) -> Future[Tensor]:
-            # Scaled first, so that both frameworks compress the same numbers.
+            # Scaled before the exchange, so that both frameworks compress the same numbers.
             buffer: Tensor = bucket.buffer().mul_(share)
             part = as_real(buffer).flatten()
             if squares:
