@@ -166,7 +166,7 @@ class ConfigurationSpace:
         )
 
     def _simple(self, key: str, known: dict[str, Any]) -> Simple:
-        """Return the dimension of a key given other values, for `widen` with a wider rate."""
+        """Return the dimension of a key given other values; `widen` widens the learning rate's."""
         simple = resolve(self._space[key], known)
         if key == "learning_rate" and self._widen and isinstance(simple, Range):
             low = simple.low / BEYOND if simple.log else simple.low

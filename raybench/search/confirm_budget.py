@@ -269,7 +269,7 @@ class ConfirmBudget:
         self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
     ) -> tuple[int, int]:
         """Return how many winners can have solo runs within `left_s` seconds, and how many each;
-        `answered`: solo runs of an earlier session, which are not repeated."""
+        `answered`: solo runs of an earlier session."""
         expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
         left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
         found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)

@@ -204,11 +204,11 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
     for key in keys:
         dimension = space.get(key, Choices(()))
         if isinstance(dimension, Cases) and dimension.keys() <= {*keys} and key == "compile":
-            continue  # each framework has its own
+            continue  # each framework has its own compilation modes
         if not isinstance(dimension, Choices | Powers):
             yield f"space.{key} is neither a list nor a range with log2: true"
     for key in space:
-        # A number does not change the cost of a step; a switch may choose another kernel.
+        # A numeric option does not change the step time; a switch may select another kernel.
         is_switch = is_open(key, "optimizer_options") and any(
             isinstance(one, bool | str) for one in possible_values(space[key])
         )

@@ -65,7 +65,7 @@ class LiveTrials:
         self._causes: list[str] = []
         """Messages, without digits, of the trials that failed before any had trained."""
         self.ended_by: StopReason | None = None
-        """Why no more trials start; None while they do, and if the search has no more to offer."""
+        """Why no more trials start; None while they do, or if there are none left."""
 
     def __getstate__(self) -> dict[str, object]:
         """Return nothing for Ray Tune to save, because the records hold the study."""
@@ -149,11 +149,8 @@ class LiveTrials:
         self._progress.finished(record)
 
     def _hopeless(self, outcome: RunOutcome) -> StudyError | UserError | None:
-        """Return the error with which the search must end; None if it goes on.
-
-        Before any trial has trained, it ends after a failure that every other configuration would
-        have too, or after the same failure of the first HOPELESS trials.
-        """
+        """Return the error that ends the search before any trial has trained: one that every
+        configuration would have, or that of the first HOPELESS trials; otherwise None."""
         if outcome.evaluation is not None:
             self._has_trained = True
         if self._has_trained or outcome.failure not in ("error", "timeout", "worker_lost"):

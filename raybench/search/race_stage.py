@@ -60,8 +60,8 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
 RACE_SEEDS = 3000
 """Offset of the seeds of the race from the seed of the search."""
 TRIES = 2
-"""Number of attempts at a run without a usable result (workers lost or laid out differently) after
-which its candidate leaves the race for this session. All earlier sessions count as one attempt."""
+"""Number of attempts without a usable result (workers lost or laid out differently) after which a
+candidate leaves the race for this session. All earlier sessions count as one attempt."""
 
 
 @dataclass

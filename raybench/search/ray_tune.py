@@ -1,9 +1,9 @@
 """Adapters to Ray Tune: searcher, scheduler, callback and trainable of a search.
 
 Ray Tune controls the trials, while configurations and decisions come from `LiveTrials`. A trainable
-drives one run on workers of the worker pool (`cluster/worker_pool.py`). One step of the trainable
-trains up to the next evaluation, and Tune reuses its actor for the next trial (`reset_config`). The
-resources that Tune requests are nominal, because the pool assigns the workers.
+drives one run on workers of the worker pool; one step trains up to the next evaluation. Tune reuses
+its actor for the next trial (`reset_config`). The resources that Tune requests are nominal, because
+the pool assigns the workers.
 """
 
 import os

@@ -6,14 +6,14 @@ its usual learning rate (for a library's optimizer, the middle of the searched r
 differ from those of all trials.
 
 - `target: auto`: three concurrent runs train for as long as a trial may, or with a time budget for
-  a fifth of the budget in total, start-up included (fewer runs if time is short; each has at least
-  FEW_S seconds after its start). The target is the median of the values that they reached early
-  enough to leave time for a search (`reference_settings.early_s`), minus half a percentage point;
-  for a metric that is not a proportion, minus 1 % of its gap to the baseline. The target always
-  exceeds what chance adds to the baseline. If the budget is too short, or the early values are far
-  below the final ones, the objective becomes best_at_budget. The median run (the best, if the
-  median one missed the target) then counts as a trial, as does the single reference run of a study
-  with a time budget and a given target.
+  a fifth of the budget in total, start-up included (fewer runs if time is short, each of at least
+  FEW_S seconds). The target is the median of the values reached early enough to leave time for a
+  search (`reference_settings.early_s`), minus half a percentage point; for a metric that is not a
+  proportion, it is relaxed by 1 % of its gap to the baseline. The target always exceeds what chance
+  adds to the baseline. If the budget is too short, or the early values are far below the final
+  ones, the objective becomes best_at_budget. The median run (or the best, if that one missed) then
+  counts as a trial, as does the single reference run of a study with a time budget and a given
+  target.
 - `max_train_seconds: auto`: four times the reference's time to target.
 - `eval_every_samples` not set: about twenty evaluations until the reference reaches the target, in
   at most about a fifth of its training time.
@@ -91,8 +91,7 @@ def set_by_reference(
 
     Returns:
         The study and a sentence about each setting. None if the user interrupted, or if the time
-        budget ended before a run learned anything. If the budget ended later, but before all keys
-        were set, `is_set` of the study is False.
+        budget ended before a run learned anything; if it ended later, the study is not `is_set`.
 
     Raises:
         UserError: A key cannot be set, because the reference fails or learns nothing.
@@ -219,8 +218,7 @@ def length_s(left_s: float, rounds: int, most_s: float) -> float:
 
     Args:
         left_s: Seconds left for all reference runs, without start-up, setup and compilation.
-        rounds: Runs still to be done one after another, this one included; reduced until each has
-            FEW_S.
+        rounds: Remaining sequential runs, this one included; reduced until each has FEW_S.
         most_s: Seconds planned for a run if start-up took no time.
     """
     while rounds > 1 and left_s / rounds < FEW_S:
@@ -272,8 +270,8 @@ def _cut_short(
 
 
 def uncount(study: StudySpec, store: Store) -> None:
-    """Turn trials with another objective back into reference runs. They were counted as trials by a
-    session that ended before the target was set (`_cut_short`)."""
+    """Turn trials with another objective back into reference runs: a session that ended before the
+    target was set has counted them as trials (`_cut_short`)."""
     kept, asked = read_records(store.folder), study.objective
     for name, record in kept.runs.items():
         before = record.spec.objective
@@ -308,12 +306,8 @@ def reference_spec(
 
 
 def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:
-    """Return the study with the settings that reference runs of an earlier session have made.
-
-    Args:
-        study: The study.
-        folder_study: Content of `study.yaml`. Without such settings the study stays unchanged.
-    """
+    """Return the study with the settings that reference runs of an earlier session made, as stored
+    in its `study.yaml` (`folder_study`); without any, the study itself."""
     earlier = folder_study.get("study")
     if not isinstance(earlier, dict) or not isinstance(earlier.get("objective"), dict):
         return study
@@ -329,11 +323,7 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
 def _without_reference(
     study: StudySpec, record: RunRecord, eval_interval: int
 ) -> tuple[StudySpec, list[str]]:
-    """Set the evaluation interval that a failed reference run used.
-
-    Raises:
-        UserError: Another key is `auto`, which a failed run cannot set.
-    """
+    """Keep a failed reference run's evaluation interval; UserError if another key is `auto`."""
     named = [key for key in study.auto if key != EVAL_INTERVAL]
     reason = f"the reference run failed ({record.failure}: {record.message})"
     if named:

@@ -161,7 +161,7 @@ class Search(Scheduler):
             return None
         self._open[proposal.name] = proposal
         self.curves.begin(proposal.name, proposal.spec)
-        # An interrupted trial keeps its name, which finds its earlier evaluations.
+        # An interrupted trial keeps its name, so its earlier evaluations are found.
         self.curves.resume(proposal.name, self._curves.get(proposal.name, []))
         return Suggestion(proposal.name, proposal.spec)
 

@@ -191,7 +191,7 @@ class StudyPipeline:
             "the same command searches, and confirms what it finds"
         )
         runs = list(read_records(self.store.folder).runs.values())
-        if not any(run.role == "trial" for run in runs):  # trials are an answer
+        if not any(run.role == "trial" for run in runs):  # no answer yet
             begun = time.perf_counter() - self.deadline.began
             trained = max((run.ledger["train"] for run in runs), default=0.0)
             note += f"; {self._first_answer(begun - trained)}"

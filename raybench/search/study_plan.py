@@ -175,7 +175,7 @@ def _objective(study: StudySpec) -> str:
     if study.needs_target:
         target = f"{metric.words}, as reference runs set it"
     else:
-        assert objective.target is not None  # the kind needs one
+        assert objective.target is not None  # required by the kind
         target = target_words(metric, objective.target)
         target += "" if metric.words in target else f" {metric.words}"
     held = f", held for {objective.hold} evaluations" if objective.hold > 1 else ""

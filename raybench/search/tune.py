@@ -54,7 +54,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
         say(console, sentence)
     if options.more is not None and study_file(place) is None:
         check_finished(options.more, place, None)
-    # The time budget of a finished study was for its search.
+    # The time budget in the file of a finished study was meant for the search.
     budget_s = resolved.study.search.time_budget_s if options.more is None else options.time_budget
     deadline = Deadline(budget_s, began=interrupt.began, interrupt=interrupt)
     refuse_spent(deadline)

@@ -1,8 +1,8 @@
 """Placement checks after a search ("speed checks" on screen): run placements predicted to win.
 
-The search has measured a trial on one placement (framework, workers, batch per worker, ...) and
-predicted its time on others. A prediction is a reason to run a configuration, never a result, so
-those predicted to win are trained once before the confirmation starts.
+The search measures a trial on one placement (framework, workers, batch per worker, ...) and
+predicts its time on others. A prediction is never a result, so those predicted to win are run once
+before the confirmation.
 """
 
 from dataclasses import dataclass
@@ -48,10 +48,9 @@ class Way:
 def ways(results: Study, placer: Placer) -> list[Way]:
     """Return all placements of all trials that reached the target, fastest first.
 
-    The time on a trial's own placement is measured. On other placements it is that time multiplied
-    by the ratio of predicted step times, or the prediction that an earlier session recorded, so
-    that a resumed study keeps its placement checks. With several GPU models, only trials on the
-    model of the best trial count.
+    The time on a trial's own placement is measured. On others it is that time multiplied by the
+    ratio of predicted step times, or an earlier session's prediction, so that a resumed study keeps
+    its placement checks. With several GPU models, only trials on the best trial's model count.
     """
     known = {
         (row["trial"], *(row[key] for key in SPEED_KEYS)): row["time_to_target_s"]

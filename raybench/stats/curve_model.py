@@ -206,8 +206,8 @@ class Shapes:
         return found
 
     def _at(self, progress: Array) -> Array:
-        """Return the log fraction of the amount at which each shape has a progress, shape [shapes,
-        *progress.shape]."""
+        """Return the log fraction of the amount to the target at which each shape reaches the given
+        progress, shape [shapes, *progress.shape]."""
         place = progress * (LEVELS - 1)
         low = np.minimum(place.astype(int), LEVELS - 2)
         part = place - low
@@ -601,9 +601,9 @@ class CurveModel:
             others, variance = float(mean[0]), float(covariance[0, 0])
         else:
             # The variance includes the noise of this observation. Without this noise, more trials
-            # are stopped and the results are worse: after 20 times the best time, the configuration
-            # found takes 1.73 instead of 1.61 times the best expected time on the dataset flights,
-            # and 1.79 instead of 1.47 times on slowed texts (10 seeds each).
+            # are stopped and results are worse: after 20 times the best configuration's time, that
+            # found so far takes 1.73 instead of 1.61 times that time on flights, and 1.79 instead
+            # of 1.47 times on slowed texts (10 seeds each).
             others, variance = self.surface.without(row)
         others += float(self._expected(curve.point[None, :])[0])
         own = 1 / deviation**2

@@ -71,7 +71,7 @@ class Noise:
     def t_quantile(self, share: float) -> float:
         """Return the quantile of Student's t at a probability; infinite without degrees of
         freedom."""
-        from scipy.special import stdtrit  # here: the package must import fast
+        from scipy.special import stdtrit  # here, to keep `import raybench` fast
 
         return float(stdtrit(self.freedom, share)) if self.freedom else math.inf
 

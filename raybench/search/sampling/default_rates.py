@@ -133,8 +133,8 @@ def initial_configurations(
 def _conditions(
     space: Space, fixed: dict[str, Any], values: dict[str, Any], number: int
 ) -> dict[str, Any]:
-    """Return values of the further keys on which the range of the learning rate depends; `number`
-    makes different optimizers use different values."""
+    """Return values of the other keys on which the range of the learning rate depends, varied by
+    `number`."""
     dimension = space["learning_rate"]
     if not isinstance(dimension, Cases):
         return {}

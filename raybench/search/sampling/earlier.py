@@ -81,8 +81,8 @@ class EarlierRun:
     curve: Sequence[Evaluation] = ()
     """Evaluations of the run; empty if unknown."""
     is_of_other_clock: bool = False
-    """Whether another tool measured the seconds (`raybench import`); if so, they only decide the
-    order of the first trials."""
+    """Whether another tool measured the seconds (`raybench import`), which then only order the
+    first trials."""
 
     def score(self, objective: Objective) -> float | None:
         """Return the score that a search minimizes; None if neither seconds nor a metric value is
@@ -251,8 +251,7 @@ def _from_training(earlier: Study, study: StudySpec) -> Earlier:
         curve = earlier.evaluations.get(name, ())
         record = rejudged(run, curve, objective)
         if objective.kind == TIME and record.time_to_target_s is None:
-            # The run may have been shorter than a trial here, so it counts as unfinished, not as
-            # a miss.
+            # The run may have been shorter than a trial here: it counts as unfinished, not missed.
             record = replace(record, state="stopped")
         runs.append(
             EarlierRun(
@@ -369,8 +368,7 @@ def _not_default(spec: RunSpec) -> set[str]:
 
 
 def _from_table(table: ForeignTable, study: StudySpec, space: Space) -> Earlier:
-    """Return the rows of a CSV as runs; it has columns for settings, and for `time_to_target_s` or
-    the metric."""
+    """Return the rows of a CSV with columns for settings, and `time_to_target_s` or the metric."""
     columns = table.columns
     keys = {one: key for one in columns if (key := _key_of(one, space)) is not None}
     if not keys:

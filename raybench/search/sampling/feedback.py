@@ -45,7 +45,8 @@ class Infeasible:
     - After a divergence (NaN), learning rates at least as high are infeasible if apart from them
       only the batch size differs; for a larger batch the limit grows by the scaling rule.
     - After an error of a compiled run, its compilation mode is infeasible.
-    - More accumulation steps than `most_passes` are feasible if half as many run out of memory.
+    - More accumulation steps than `most_passes` are feasible only if memory ran out with half as
+      many.
 
     Args:
         equal_frameworks: Whether the learning curve is the same in both frameworks.
@@ -220,8 +221,7 @@ class Feedback:
         self._waiting: list[tuple[optuna.Trial, RunRecord]] = []
 
     def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
-        """Add the result of a trial; only while `is_early` may it be held back until placements
-        have been timed."""
+        """Add the result of a trial; while `is_early`, it may wait for placements to be timed."""
         self._waiting.append((trial, record))
         self.report_known(is_early=is_early)
 
@@ -304,8 +304,8 @@ def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
     """Return the user attributes of a finished trial, for Optuna's own tools.
 
     Parameters are encoded for the sampler (exponents, positions in a range) and values are scores,
-    so the attributes hold in readable form the configuration, the learning rate, seconds and the
-    best metric value. There are few of them, since each is a line of the journal.
+    so the attributes hold the configuration, the learning rate, seconds and the best metric value
+    in readable form. Each attribute is a line of the journal.
     """
     metric = record.spec.objective.judged_by
     found = {

@@ -106,7 +106,7 @@ def params_of(
         widen: Whether the learning rate may lie outside its range (`search.widen`).
     """
     values = {key: value_of(spec, key) for key in space if key != GLOBAL_BATCH}
-    # A sampled global batch has several placements; the run spec holds the one of its run.
+    # A global batch has several placements; `spec` names the one of its run.
     placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
     batch = {GLOBAL_BATCH: spec.global_batch_size} if placement else {}
     known = known_values(study.fixed, values)
@@ -175,11 +175,8 @@ def _distribution(dimension: Simple) -> BaseDistribution:
 
 
 def _parameter(dimension: Simple, value: Any) -> Any:
-    """Return the value of the Optuna parameter for a value of the space.
-
-    For a power of two, this is the exponent. If some choice is a list or mapping, or if Optuna
-    would confuse two choices (1 and true), it is the value as JSON. Otherwise it is the value.
-    """
+    """Return a value as Optuna sees it: a power of two as its exponent; choices as JSON if one is a
+    list or mapping, or if Optuna would confuse two of them (1 and true)."""
     if isinstance(dimension, Powers):
         return int(value).bit_length() - 1
     if isinstance(dimension, Choices) and not _are_apart(dimension.values):
@@ -224,7 +221,7 @@ def build_sampler(
     Args:
         name: Value of `search.sampler`.
         seed: Seed of the study.
-        num_earlier: Number of trials the study already has. It changes the random seed, so that a
+        num_earlier: Number of trials the study already has; it changes the random seed, so that a
             resumed study draws new configurations.
         startup_trials: Number of random trials before the sampler fits its model.
 
