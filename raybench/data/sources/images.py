@@ -1,7 +1,7 @@
 """Image files as uint8 arrays of one shape, decoded and scaled by PIL.
 
-One thread per core decodes into an array of the store: PIL decodes and scales without the
-interpreter's lock.
+One thread per core decodes images into an array of the store. Threads suffice, because PIL releases
+the GIL while it decodes and scales.
 """
 
 import contextlib
@@ -29,45 +29,46 @@ SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
 WHITES = (1, 255, 1023, 4095, 16383, 65535)
-"""Values of white in images of more than 8 bits: the largest values of 8 to 16 bits, and 1 for
-fractions and masks."""
+"""Possible values of white in images of more than 8 bits: the largest values of 8 to 16 bits, and 1
+for fractions and masks."""
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I", "F")
-"""Modes of PIL with one channel of brightness; all others have colors."""
-ORIENTATION = 0x0112  # tag of EXIF
-PROBES = 16  # images that decide on the form of all
-IMAGES_AT_ONCE = 64  # images per thread whose bytes are held in memory
-MAX_PROBLEMS = 100  # decoding ends after that many problems
+"""Grayscale modes of PIL; all other modes are colored."""
+ORIENTATION = 0x0112  # EXIF tag
+PROBES = 16  # number of images by which the shape of all images is chosen
+IMAGES_AT_ONCE = 64  # maximum number of undecoded images in memory, per thread
+MAX_PROBLEMS = 100  # decoding stops after this number of unusable images
 
 
 class ImageError(Exception):
-    """Image that cannot be used. The message is a predicate to put after the name of the file, such
-    as 'cannot be decoded'."""
+    """Raised for an image that cannot be used. The message is a predicate to put after the name of
+    the file, such as 'cannot be decoded'."""
 
     def __init__(self, reason: str, advice: str = "repair or remove it") -> None:
         super().__init__(reason)
         self.advice = advice
 
     def about(self, name: str, more: str = "") -> UserError:
-        """Return the UserError for an image of that name."""
+        """Return a UserError for this problem with the image `name`; `more` follows the problem."""
         return UserError(f"{name} {self}{more}; {self.advice}.", ErrorCode.INVALID_DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageForm:
-    """Shape and scaling that every image is brought into."""
+    """Shape of the arrays to which all images are decoded, and how images are converted to it."""
 
     height: int
     width: int
     channels: Literal[1, 3]
     is_scaled: bool
-    """Whether images of other sizes are scaled, not refused."""
+    """Whether images of other sizes are scaled; otherwise, they are an error."""
     is_greyed: bool
-    """Whether colored images may become grey with one channel, and are not refused."""
+    """Whether colored images are converted to gray if `channels` is 1; otherwise, they are an
+    error."""
     resize: Literal["stretch", "crop"] = "stretch"
     size_of: str = ""
-    """Name of the image whose size it is, where no size was given."""
+    """Name of the image that determined the size, for error messages."""
     white: float | None = None
-    """Value of white in images of more than 8 bits; None without such images."""
+    """Value of white in images of more than 8 bits; None if there are no such images."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -77,14 +78,14 @@ class ImageForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead:
-    """Header of an image file; width and height refer to the upright image."""
+    """Header of an image file; width and height are those of the upright image (see EXIF)."""
 
     name: str
     width: int
     height: int
     is_grey: bool
     brightest: float | None = None
-    """Largest value of an image of more than 8 bits."""
+    """Largest pixel value of an image of more than 8 bits; None for other images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +93,30 @@ class Picture:
     """An image to decode."""
 
     row: int
-    """Row of the array."""
+    """Row of the array into which the image is decoded."""
     name: str
-    """Name in messages: the path, or file, row and column."""
+    """Name in messages: the path of the image, or file, row and column of a table."""
     content: str | bytes
-    """Path of the file, or its bytes."""
+    """Path of the image file, or the bytes of the file."""
 
 
 def is_image(name: str) -> bool:
-    """Return whether a file is an image by its name."""
+    """Return whether the name of a file has the suffix of an image format."""
     return Path(name).suffix.lower() in SUFFIXES
 
 
 def read_head(content: str | bytes, name: str) -> ImageHead:
-    """Read the header of an image; only one of more than 8 bits is decoded.
+    """Read the header of an image. Pixels are decoded only if they have more than 8 bits.
 
     Raises:
-        ImageError: It is no image.
+        ImageError: The content is not an image.
     """
     with _problems(), _open(content) as image:
-        values = _deep_values(content, image)  # before PIL loads it, for its tags
+        # First, because `getexif` may load the image, which discards the tiles.
+        values = _deep_values(content, image)
         brightest = None if values is None else float(values[..., :3].max())
         width, height = image.size
-        if image.getexif().get(ORIENTATION, 1) >= 5:  # turned by a quarter
+        if image.getexif().get(ORIENTATION, 1) >= 5:  # rotated by 90 degrees
             width, height = height, width
         return ImageHead(
             name=name,
@@ -126,13 +128,16 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
 
 
 DEEP_COLORS = re.compile(r"(RGBA?;16)([LBN])")
-"""PIL's names of 16 bits per color. PIL keeps the upper 8 bits, which are the lower 8 bits in the
-other byte order."""
+"""Names in PIL of formats with 16 bits per color. PIL keeps only the upper 8 bits, so the image is
+decoded a second time with the opposite byte order to get the lower 8 bits."""
 OTHER_BYTES = {"L": "B", "B": "L", "N": "B"}
 
 
 def _deep_values(content: str | bytes, image: "Image.Image") -> npt.NDArray[np.float64] | None:
-    """Return the values of an image of more than 8 bits, (H, W, channels); None for others."""
+    """Return the pixel values of an image of more than 8 bits, (H, W, channels) float64.
+
+    None for other images.
+    """
     if image.mode.startswith(("I", "F")):
         return np.asarray(image, np.float64)[..., None]
     tiles = getattr(image, "tile", [])
@@ -145,21 +150,21 @@ def _deep_values(content: str | bytes, image: "Image.Image") -> npt.NDArray[np.f
 
 
 def _other_bytes(given: Any) -> Any:
-    """Return the arguments of PIL's decoder for the other byte order."""
+    """Return the arguments of PIL's decoder with the byte order reversed."""
     if isinstance(given, tuple):
         return (_other_bytes(given[0]), *given[1:])
     return DEEP_COLORS.sub(lambda found: found[1] + OTHER_BYTES[found[2]], given)
 
 
 def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) -> "Image.Image":
-    """Return an image of more than 8 bits scaled to 8; return others unchanged."""
+    """Convert an image of more than 8 bits to 8 bits; return other images unchanged."""
     values = _deep_values(content, image)
     if values is None:
         return image
     white = form.white or WHITES[-1]
     colors = values[..., :3]
     least, most = float(colors.min()), float(colors.max())
-    if not 0 <= least <= most <= white:  # nor NaN
+    if not 0 <= least <= most <= white:  # an error for NaN, too
         enough = next((one for one in WHITES if most <= one), most)
         raise ImageError(
             f"holds numbers from {least:g} to {most:g}, and they go from 0 to {white:g}, which is "
@@ -167,7 +172,7 @@ def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) 
             f"set dataset.white: {enough:g}" if least >= 0 else "scale them",
         )
     colors *= 255 / white
-    values[..., 3:] /= 257  # how much it covers is of all bits
+    values[..., 3:] /= 257  # alpha always uses all 16 bits: 65535 / 257 = 255
     pixels = np.rint(values).astype(np.uint8)
     found = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     found.getexif()[ORIENTATION] = image.getexif().get(ORIENTATION, 1)
@@ -175,7 +180,11 @@ def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) 
 
 
 def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
-    """Return the form by a dataset's keys; by default the first size, and colors if any has."""
+    """Return the form of all images, given the headers of some.
+
+    Keys of the spec that are not set are chosen from the headers: the size of the first image, and
+    one channel if all are gray.
+    """
     return ImageForm(
         height=spec.image_size or heads[0].height,
         width=spec.image_size or heads[0].width,
@@ -189,7 +198,7 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
 
 
 def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
-    """Return `dataset.white`, or the smallest of WHITES that the largest values do not exceed."""
+    """Return `dataset.white`, or the smallest of WHITES that no value in `brightest` exceeds."""
     if not brightest:
         return spec.white
     most = max(brightest)
@@ -200,12 +209,13 @@ def _white_of(spec: DatasetSpec, brightest: Sequence[float]) -> float | None:
 def decode(content: str | bytes, form: ImageForm) -> Pixels:
     """Decode an image to an array of `form.shape`, uint8.
 
-    It is the first frame, upright as its camera noted, over white where it is transparent, and
-    scaled from `form.white` to 255 where it has more than 8 bits.
+    Of an animation, the first frame is decoded. The image is rotated by its EXIF orientation,
+    transparent pixels are blended with white, and values of more than 8 bits are scaled so that
+    `form.white` becomes 255.
 
     Raises:
-        ImageError: It is damaged, has colors or a size that the form does not allow, or so many
-            pixels that it might fill memory.
+        ImageError: The image is damaged, has colors or a size that the form does not allow, or has
+            more pixels than PIL's limit.
     """
     with _problems(), _open(content) as opened:
         image = _of_eight_bits(content, opened, form)
@@ -219,7 +229,7 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
 
 
 def white_line(white: float) -> str:
-    """Return a sentence on images of more than 8 bits."""
+    """Return the message about the conversion of images of more than 8 bits."""
     return (
         f"images of more than 8 bits become 8: {white:g} is white, by the first of them or "
         "dataset.white."
@@ -227,16 +237,17 @@ def white_line(white: float) -> str:
 
 
 def fit(pixels: Pixels, form: ImageForm) -> Pixels:
-    """Return an image array, (H, W, 1) or (H, W, 3), in `form.shape`."""
+    """Convert an image array (H, W, 1) or (H, W, 3) to `form.shape`."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     return _scale(_in_channels(image, form), form)
 
 
 @contextlib.contextmanager
 def huge_images_refused() -> Iterator[None]:
-    """Make PIL raise for images with more pixels than its limit, in all threads.
+    """Context manager: make PIL raise an error for images with more pixels than its limit.
 
-    One thread at a time may enter.
+    This holds for all threads, since it changes the warning filters of the process. Therefore, only
+    one thread at a time may use it.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -282,20 +293,20 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
                 "set dataset.image_size, such as 64, to scale all of them",
             )
         left, top = 0.0, 0.0
-        if form.resize == "crop":  # keep the largest square in the middle
+        if form.resize == "crop":  # keep the largest central square
             side = min(image.size)
             left, top = (image.width - side) / 2, (image.height - side) / 2
         box = (left, top, image.width - left, image.height - top)
-        # Bilinear over all pixels of the area: shrinking leaves none out.
+        # PIL's bilinear filter is antialiased: it averages over all pixels when it shrinks.
         image = image.resize(size, Image.Resampling.BILINEAR, box=box)
     return np.asarray(image, np.uint8).reshape(form.shape)
 
 
 def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> ImageForm:
-    """Return the form of all images by a few of them, evenly chosen.
+    """Choose the form of all images from about PROBES of them, evenly spaced.
 
     Raises:
-        UserError: None of these is an image.
+        UserError: None of these images can be read.
     """
     chosen = pictures[:: max(1, len(pictures) // PROBES)][:PROBES]
     heads, error = [], None
@@ -319,12 +330,12 @@ def decode_images(
     number: int,
     form: ImageForm,
 ) -> None:
-    """Decode pictures into the stored array `name`, (number, H, W, C) uint8.
+    """Decode pictures into a new array `name` of the store, (number, H, W, C) uint8.
 
-    `pictures` is consumed lazily, so their bytes need not fit into memory at once.
+    `pictures` is consumed lazily, so that undecoded images need not fit into memory together.
 
     Raises:
-        UserError: Names the first image that cannot be used, and their number.
+        UserError: Some images cannot be used. The message tells the first one and their number.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
@@ -362,10 +373,16 @@ def files_as_inputs(
     resize: Literal["stretch", "crop"],
     white: float | None,
 ) -> Pixels:
-    """Return (N, H, W, C) uint8 of new images, given as paths or bytes.
+    """Decode new images, given as paths or bytes, for a trained model: (N, H, W, C) uint8.
+
+    Args:
+        samples: Paths of image files, or the bytes of the files.
+        shape: (H, W, C) of the images in training.
+        resize: How images are made square; see `DatasetSpec.resize`.
+        white: Value of white in images of more than 8 bits, as in training.
 
     Raises:
-        UserError: Names an image that cannot be decoded.
+        UserError: An image cannot be decoded.
     """
     height, width, channels = shape
     form = ImageForm(

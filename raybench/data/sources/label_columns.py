@@ -1,4 +1,4 @@
-"""Columns of labels, as classes or numbers, and columns of sample weights."""
+"""Reading of label columns, as classes or numbers, and of columns of sample weights."""
 
 import itertools
 from collections.abc import Sequence
@@ -21,36 +21,38 @@ from raybench.data.sources.table import (
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
-MAX_CLASS_SHARE = 0.5  # most classes per row; beyond it labels are no classes
-MAX_NUMBERED_CLASSES = 20  # most different whole numbers that are classes; more are quantities
-MAX_NUMBERED_PICTURES = 1000  # the same for labels of pictures and texts
+MAX_CLASS_SHARE = 0.5  # maximum number of classes, as a fraction of the rows
+MAX_NUMBERED_CLASSES = 20  # integers with more distinct values are quantities, not classes
+MAX_NUMBERED_PICTURES = 1000  # the same limit for labels of images and texts
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of every table, and their task."""
+    """Labels of all splits, and the task that they define."""
 
     task: Task
     values: dict[str, Array]
-    """Labels by split: (rows,) int64 classes, or (rows,) or (rows, columns) float64 numbers in the
-    original unit."""
+    """Labels by split: int64 class numbers (rows,), or float64 numbers in the original unit, of
+    shape (rows,) or (rows, columns)."""
     class_names: tuple[str, ...] = ()
-    """Names of the classes by number."""
+    """Names of the classes, in the order of their numbers."""
 
 
 def read_labels(
     tables: Tables, columns: Sequence[str], task: Task | None, *, are_pictures: bool = False
 ) -> Labels:
-    """Read the columns of labels.
+    """Read the label columns of all tables.
 
     Args:
         tables: Tables by split.
-        columns: One column, or several columns of numbers.
-        task: By default inferred: texts, booleans and few whole numbers are classes.
-        are_pictures: Whether the inputs are pictures or texts, which have more numbered classes.
+        columns: One label column, or several columns of numbers.
+        task: The task. If None, it is inferred: strings, booleans and a small number of distinct
+            integers are classes.
+        are_pictures: Whether the inputs are images or texts, for which more distinct integers may
+            be classes.
 
     Raises:
-        UserError: Labels are missing, or cannot be learned.
+        UserError: Labels are missing, or are invalid for the task.
     """
     train, pairs = tables["train"], list(itertools.product(tables.values(), columns))
     for table, column in pairs:
@@ -85,7 +87,10 @@ def read_labels(
 
 
 def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
-    """Infer the task from columns of labels: `classification` or `regression`."""
+    """Infer the task from the label columns: `classification` or `regression`.
+
+    Integers are classes if there are at most `max_classes` distinct values.
+    """
     if len(columns) > 1:
         return "regression"
     form, kind = table.forms.get(columns[0]), table.kind(columns[0])
@@ -98,16 +103,16 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
     numbers = np.unique(as_numbers(table.column(columns[0])))
     numbers = numbers[~np.isnan(numbers)]
     are_whole = bool((numbers == np.round(numbers)).all())
-    # Quantities that happen to be whole and few have hardly more rows than values.
+    # Classes must have two rows on average: few rows of quantities have few distinct values, too.
     are_few = len(numbers) <= max_classes and 2 * len(numbers) <= table.num_rows
     return "classification" if are_whole and are_few else "regression"
 
 
 def _require_all(table: Table, column: str, *, is_class: bool) -> None:
-    """Raise UserError with the first row that has no label."""
+    """Raise UserError if a row has no label; the message tells the first such row."""
     values, are_names = table.column(column), is_class or table.is_text(column)
     advice = "fill them in, or leave these rows out"
-    if column in table.forms:  # read from texts
+    if column in table.forms:  # numbers or dates that were read from strings
         advice += "; dataset.task: classification keeps signs such as '-' and 'none'"
     table.require_none(
         as_texts(values).is_null() if are_names else np.isnan(as_numbers(values)),
@@ -117,7 +122,7 @@ def _require_all(table: Table, column: str, *, is_class: bool) -> None:
 
 
 def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
-    """Return a column as numbers; raise UserError with the first row that holds none."""
+    """Return a label column as numbers; raise UserError, with the first row, for other strings."""
     values = table.column(column)
     if not table.is_text(column):
         return as_numbers(values)
@@ -135,10 +140,10 @@ def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
 def _classes(
     tables: Tables, column: str
 ) -> tuple[dict[str, npt.NDArray[np.int64]], tuple[str, ...]]:
-    """Return the classes as numbers, by split, and their names: those of training, sorted.
+    """Return the class numbers by split, and the names of the classes in training, sorted.
 
     Raises:
-        UserError: There are too many classes, or another split has one that training has not.
+        UserError: There are too many classes, or another split has a class that training lacks.
     """
     train = tables["train"]
     if column in train.class_names:
@@ -146,7 +151,7 @@ def _classes(
         values = {split: _numbered(table, column, len(names)) for split, table in tables.items()}
         return values, tuple(names)
     texts = {split: as_texts(table.column(column)) for split, table in tables.items()}
-    # Numbers by their size, before texts.
+    # Names that are numbers are sorted by value and come before other names.
     names = sorted(
         pc.unique(texts["train"]).to_pylist(),
         key=lambda name: (False, float(name), name) if is_number(name) else (True, 0.0, name),
@@ -185,7 +190,11 @@ def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int
 
 
 def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
-    """Return the weights of all rows; raise UserError with the first row below 0 or without one."""
+    """Return the weights of all rows, (rows,) float32.
+
+    Raises:
+        UserError: A weight is missing or negative; the message tells the first such row.
+    """
     kind = table.kind(column)
     if not is_number_type(kind):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Tables: columns by name and type, read in batches of rows, and what each column is used for."""
+"""Tables, read in batches of rows, and the role of each column (label, input, ...)."""
 
 import copy
 import math
@@ -19,20 +19,21 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 Numbers = npt.NDArray[np.float64]
 US_PER_DAY = 86.4e9
 LARGEST_NUMBER = 1e100
-"""Larger numbers count as missing: they stand for it, and their squares exceed floats."""
+"""Numbers that are larger count as missing, because they are usually placeholders for missing
+values, and their squares overflow."""
 
 
 def is_number_type(kind: Any) -> bool:
-    """Return whether a type of pyarrow is read as numbers, as dates and booleans are too."""
+    """Return whether a pyarrow type is read as numbers, which includes dates and booleans."""
     types = pa.types
     tests = (types.is_integer, types.is_floating, types.is_decimal)
     return any(test(kind) for test in (*tests, types.is_boolean, types.is_temporal, types.is_null))
 
 
 def as_numbers(values: Any) -> Numbers:
-    """Return a `pyarrow.Array` of numbers as float64, NaN where a value is missing or too large.
+    """Convert a `pyarrow.Array` to float64, with NaN for values that are missing or too large.
 
-    Dates become days since 1970; times of day and durations become days; booleans 1 and 0.
+    Dates become days since 1970, times of day and durations become days, booleans become 1 and 0.
     """
     kind = values.type
     if pa.types.is_null(kind):
@@ -53,16 +54,16 @@ def as_numbers(values: Any) -> Numbers:
 
 
 def as_texts(values: Any) -> Any:
-    """Return a `pyarrow.Array` as stripped texts, null where they are empty."""
+    """Convert a `pyarrow.Array` to stripped strings; empty strings become null."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_float16(values.type):
-        values = values.cast(pa.float32())  # pyarrow compares none of 16 bits
+        values = values.cast(pa.float32())  # pyarrow cannot compare 16-bit floats
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
         whole = values.cast(pa.int64(), safe=False)
-        # 3, not 3.0, which whole numbers become beside a missing value. Decided for each value:
-        # another part of the column, or another split, may have no fractions.
+        # Integers in a column with missing values are read as floats, and must become 3, not 3.0.
+        # This is decided for each value, so that its string does not depend on the other values.
         is_whole = pc.equal(whole.cast(values.type), values)
         values = pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
@@ -70,48 +71,48 @@ def as_texts(values: Any) -> Any:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a finite number."""
+    """Return whether a string is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:
         return False
 
 
-BATCH_ROWS = 65_536  # rows of a batch: of a table larger than memory no more are held
-MAX_SHOWN = 20  # most names of columns that a sentence lists
+BATCH_ROWS = 65_536  # maximum rows per batch, to limit memory for large tables
+MAX_SHOWN = 20  # maximum number of column names in a message
 
 
 Note = Callable[[str], None]
-"""Shows a sentence to the user: a note on how data are read."""
+"""Function that shows the user a sentence on how the data are read."""
 
 
 @dataclass(frozen=True)
 class Unread:
-    """Reason why a column of texts cannot be read as the numbers or dates that it seems to hold."""
+    """Reason why a column of strings that seems to hold numbers or dates cannot be read as such."""
 
     reason: str
-    """Ends a sentence that names the column."""
+    """The reason, as a predicate that follows the name of the column."""
     wrong: str | None = None
-    """A text to correct; None where all cells are ambiguous."""
+    """An invalid string in the column; None if the whole column is ambiguous."""
     place: str = ""
-    """Place of the first text to correct, or else the table."""
+    """File and row of the first invalid string; the name of the table if there is none."""
 
     def about(self, column: str) -> UserError:
-        """Return the error for a column that is needed; `column` is its name in the sentence."""
+        """Return the error for a column that must be read; `column` is its name in the message."""
         return UserError(f"{self.place}: {column} {self.reason}.", ErrorCode.INVALID_DATA)
 
 
-LONG_TEXT = 40  # least mean characters of a column of texts that are no names
-SEEN_ROWS = 2000  # first rows that decide on the use of a column
+LONG_TEXT = 40  # mean characters from which on a column of strings holds texts, not names
+SEEN_ROWS = 2000  # number of first rows by which the kind of a column is decided
 
 
 class Table:
-    """Rows of files, of a folder or of a Hugging Face set: columns by name, read in batches."""
+    """A table from files, a folder or a Hugging Face dataset, which is read in batches of rows."""
 
     forms: Mapping[str, Any] = {}
-    """Notation of texts that are read as numbers or dates (`written.NumberForm`), by column."""
+    """For each column of strings that is read as numbers or dates, a `written.NumberForm`."""
     unread: Mapping[str, Unread] = {}
-    """Columns of texts that could not be read as numbers or dates."""
+    """Columns of strings that seem to hold numbers or dates but cannot be read, with the reason."""
 
     def __init__(
         self,
@@ -126,10 +127,10 @@ class Table:
 
         Args:
             data: The rows, a `pyarrow.Table` or a `pyarrow.dataset.Dataset`.
-            source: Name of the table in sentences: its path.
-            folder: Folder from which relative paths in cells start.
-            class_names: Names of the classes of columns that hold them as numbers.
-            place: Returns the place of a row (from 0) in its file, for sentences.
+            source: Name of the table in messages, usually its path.
+            folder: Folder to which paths in cells are relative.
+            class_names: Names of the classes for columns that hold class numbers.
+            place: Function from the number of a row (from 0) to its place in a file, for messages.
 
         Raises:
             UserError: There are no rows, or two columns have the same name.
@@ -140,7 +141,7 @@ class Table:
 
     def _hold(self, data: Any) -> None:
         self._data = data
-        # pandas writes its row numbers under an empty name, and reads it as this one.
+        # pandas writes row numbers under an empty name, and reads this name as "Unnamed: 0".
         names = [
             name.strip() or f"Unnamed: {number}" for number, name in enumerate(data.schema.names)
         ]
@@ -153,14 +154,14 @@ class Table:
                 )
         self._given = dict(zip(names, data.schema.names, strict=True))
         self.schema = pa.schema(list(zip(names, data.schema.types, strict=True)))
-        """Stripped names, and types, of the columns: a `pyarrow.Schema`."""
+        """Stripped names and types of the columns, a `pyarrow.Schema`."""
         is_file = isinstance(data, pa.dataset.Dataset)
         self.num_rows: int = data.count_rows() if is_file else data.num_rows
         if not self.num_rows:
             raise UserError(f"{self.source} has no rows; give it some.", ErrorCode.INVALID_DATA)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield all rows of some columns in batches (`pyarrow.RecordBatch`), in order."""
+        """Yield the rows of the given columns in order, in batches (`pyarrow.RecordBatch`)."""
         given = [self._given[name] for name in columns]
         try:
             if isinstance(self._data, pa.Table):
@@ -186,11 +187,11 @@ class Table:
         return self.schema.field(name).type
 
     def is_text(self, name: str) -> bool:
-        """Return whether a column holds texts."""
+        """Return whether a column holds strings."""
         return is_text_type(self.kind(name))
 
     def is_long_text(self, name: str) -> bool:
-        """Return whether a column holds texts that are longer than names."""
+        """Return whether a column holds strings that are too long to be names."""
         if not self.is_text(name):
             return False
         length = pc.mean(pc.utf8_length(self.head(name).cast(pa.string()))).as_py()
@@ -202,11 +203,11 @@ class Table:
         return pa.chunked_array(parts, self.kind(name)).combine_chunks()
 
     def head(self, name: str) -> Any:
-        """Return the first values of a column, a `pyarrow.Array`."""
+        """Return the first values of a column, at most SEEN_ROWS, as a `pyarrow.Array`."""
         return next(iter(self.batches([name]))).column(0).slice(0, SEEN_ROWS)
 
     def read_as(self, forms: Mapping[str, Any], unread: Mapping[str, Unread]) -> Self:
-        """Return the table with texts of some columns read as numbers or dates."""
+        """Return a copy of the table that reads the columns in `forms` as numbers or dates."""
         found = copy.copy(self)
         found.forms, found.unread = forms, unread
         kinds = {
@@ -217,12 +218,12 @@ class Table:
         return found
 
     def require_none(self, wrong: npt.ArrayLike, what: str, advice: str) -> None:
-        """Raise UserError if any row is wrong, with the place of the first and their number.
+        """Raise UserError if any row is wrong, with the place of the first one and their number.
 
         Args:
             wrong: Whether each row is wrong, (num_rows,).
-            what: Says what is wrong: "column 'age' is empty".
-            advice: Says what to do.
+            what: Description of the problem, such as "column 'age' is empty".
+            advice: What the user can do.
         """
         rows = np.flatnonzero(wrong)
         if len(rows):
@@ -238,11 +239,11 @@ class Table:
 
 
 Tables = Mapping[str, Table]
-"""Tables by split, `train` first, from which missing splits are cut."""
+"""Tables by split, always including `train`, from which missing splits are cut."""
 
 
 def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
-    """Raise UserError if a table lacks a column that `key` of the dataset names."""
+    """Raise UserError if a table lacks one of the columns given by the key `key` of `dataset`."""
     names = table.schema.names
     for column in columns:
         if column not in names:
@@ -258,7 +259,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
-    """Raise UserError if a split lacks a column, or has texts where training has none."""
+    """Raise UserError if a split lacks a column, or a column has strings only in some splits."""
     train = tables["train"]
     for table in tables.values():
         for column in columns:
@@ -279,7 +280,7 @@ def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
 
 
 def is_text_type(kind: Any) -> bool:
-    """Return whether a type of pyarrow is text, or a dictionary of texts."""
+    """Return whether a pyarrow type is a string type, or a dictionary type of strings."""
     types = pa.types
     if types.is_dictionary(kind):
         return is_text_type(kind.value_type)
@@ -288,21 +289,21 @@ def is_text_type(kind: Any) -> bool:
 
 
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
-"""Names that pandas gives its index in Parquet, and in a CSV that is read."""
+"""Names of a column that holds the index of a pandas table: in Parquet, and in CSV."""
 
 
 def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str], list[str]]:
-    """Return the columns of labels and the columns of inputs.
+    """Return the names of the label columns and of the input columns.
 
-    There are no columns of inputs where the inputs are texts or images.
+    If the inputs are texts or images, the list of input columns is empty.
 
     Args:
         spec: The dataset, whose keys name columns.
         tables: Tables by split.
-        note: Called with a sentence on each column that is left out.
+        note: Called with sentences on columns that are left out.
 
     Raises:
-        UserError: A column is missing, or used twice.
+        UserError: A column is missing, or is used twice.
     """
     train = tables["train"]
     named: dict[str, list[str]] = {}
@@ -356,7 +357,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str]
 
 
 def split_column(spec: DatasetSpec) -> str:
-    """Return the column of `split_by`."""
+    """Return the name of the column that `split_by` gives, which must be set."""
     given = spec.split_by
     assert given is not None
     return given if isinstance(given, str) else next(iter(given.values()))
@@ -377,7 +378,8 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], note: Note) -> list
     for name, kind in kinds.items():
         if name in used - set(spec.categories or []):
             continue
-        if ROW_NUMBERS.fullmatch(name) and pa.types.is_integer(kind):  # it may tell the label
+        # Row numbers may reveal the label, if rows are sorted by label.
+        if ROW_NUMBERS.fullmatch(name) and pa.types.is_integer(kind):
             note(
                 f"column '{name}' is left out: it holds pandas' numbers of the rows; if it is "
                 "more, name it in dataset.columns."
@@ -395,7 +397,7 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], note: Note) -> list
 
 
 def is_input_type(kind: Any) -> bool:
-    """Return whether a column of that type of pyarrow can be an input."""
+    """Return whether a column of this pyarrow type can be an input."""
     if pa.types.is_dictionary(kind):
         return is_input_type(kind.value_type)
     return is_text_type(kind) or is_number_type(kind)

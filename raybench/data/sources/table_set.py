@@ -1,4 +1,4 @@
-"""Tables as datasets: rows into splits, columns into inputs and labels."""
+"""Conversion of tables to datasets: rows to splits, columns to inputs and labels."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,19 +29,20 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
 MAX_BYTES_READ = 2**28
-"""Most bytes of columns of numbers that are read in one pass; each pass opens all files again."""
+"""Maximum bytes of number columns that are read in one pass over the table. Each pass opens all
+files again."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """The rows of a split, and the table that holds them."""
+    """A split: the numbers of its rows, and the table that holds them."""
 
     split: str
     table: Table
     rows: Rows
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the rows in batches (`pyarrow.RecordBatch`), in the order of the table."""
+        """Yield the split's rows in the order of the table, in batches (`pyarrow.RecordBatch`)."""
         is_own = np.zeros(self.table.num_rows, bool)
         is_own[self.rows] = True
         start = 0
@@ -51,13 +52,13 @@ class Member:
 
 
 class Features:
-    """Turns columns of numbers and names into inputs: a float32 vector for each row."""
+    """Encodes columns of numbers and names as inputs: a float32 vector of features for each row."""
 
     dtype = np.float32
     vocabulary: tuple[str, ...] = ()
 
     def __init__(self, spec: DatasetSpec, inputs: Sequence[str], train: Member, note: Note) -> None:
-        """Learn the encoders of the columns; `note` gets a sentence on each left out."""
+        """Fit an encoder to each column in `inputs`; call `note` for columns that are left out."""
         self.encoders: list[encode.Encoder] = []
         reasons = []
         together = max(1, MAX_BYTES_READ // (np.dtype(np.float64).itemsize * len(train.rows)))
@@ -84,18 +85,18 @@ class Features:
         """Shape of one sample."""
 
     def write(self, batch: Any) -> Array:
-        """Return the inputs of a batch of rows."""
+        """Return the inputs for a batch of rows, (rows, features) float32."""
         return np.hstack([one.encode(batch.column(one.name)) for one in self.encoders])
 
 
 ColumnValues = list[npt.NDArray[np.float64]] | Counter[str | None]
-"""Values of a column in the training rows: batches of numbers, or counts of texts."""
+"""Values of a column in the training rows: numbers in batches, or the count of each name."""
 
 
 def _read_columns(
     spec: DatasetSpec, names: Sequence[str], train: Member
 ) -> dict[str, ColumnValues]:
-    """Read columns of the training rows in one pass."""
+    """Read the values of some columns in the training rows in one pass over the table."""
     seen: dict[str, ColumnValues] = {}
     for name in names:
         is_number = is_number_type(train.table.kind(name))
@@ -110,11 +111,11 @@ def _read_columns(
 
 
 def _learn(spec: DatasetSpec, name: str, train: Member, seen: ColumnValues) -> encode.Encoder:
-    """Return the encoder of a column; raise NotUsed if nothing can be learned from it."""
+    """Fit the encoder of a column; raise NotUsed if nothing can be learned from the column."""
     table, kind = train.table, train.table.kind(name)
     is_asked = spec.columns is not None
     if isinstance(seen, list):
-        # Only whole numbers: dates in order may still be useful.
+        # Only integers can be mere row numbers; dates in increasing order may be useful.
         counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
         is_flag, numbers = pa.types.is_boolean(kind), np.concatenate(seen)
         form = table.forms.get(name)
@@ -130,7 +131,7 @@ def _learn(spec: DatasetSpec, name: str, train: Member, seen: ColumnValues) -> e
 
 
 MakeArray = Callable[[str, tuple[int, ...], npt.DTypeLike], Array]
-"""(name, shape, type) -> a new array, in memory or in a file."""
+"""Function (name, shape, type) -> a new array, in memory or in a file."""
 
 
 def table_dataset(
@@ -141,17 +142,17 @@ def table_dataset(
     make: MakeArray = lambda name, shape, dtype: np.empty(shape, dtype),
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Dataset:
-    """Return the dataset of tables, whose inputs are read one batch of rows at a time.
+    """Convert tables to a dataset, reading the inputs one batch of rows at a time.
 
     Args:
         spec: The dataset.
         tables: Tables by split.
-        note: Called with sentences on what was found and left out.
-        make: Creates the arrays of inputs (`train-inputs`, ...).
-        advance: Takes numbers of rows that are done.
+        note: Called with sentences on how the data are read and what is left out.
+        make: Creates the arrays of inputs (`train-inputs`, ...); by default in memory.
+        advance: Called with the number of rows after each batch, to show progress.
 
     Raises:
-        UserError: Names the row and column of the first mistake.
+        UserError: The tables have a mistake; the message tells row and column of the first one.
     """
     labels, members, inputs = prepare(spec, tables, note)
     arrays = _write_inputs(inputs, members, make, advance)
@@ -183,13 +184,14 @@ def table_dataset(
 def prepare(
     spec: DatasetSpec, tables: Tables, note: Note
 ) -> tuple[Labels, list[Member], Features | texts.Tokens]:
-    """Read the labels, make the splits and fit the encoding of the inputs to the training rows.
+    """Read the labels, choose the rows of the splits, and fit the encoding of the inputs.
 
     Returns:
-        Labels; the rows of `train`, `validation` and `test`; the encoding.
+        The labels of the tables; the splits `train`, `validation` and `test`; and the encoding of
+        the inputs, fitted to the training rows.
 
     Raises:
-        UserError: Names the row and column of the first mistake.
+        UserError: The tables have a mistake; the message tells row and column of the first one.
     """
     columns, inputs = find_roles(spec, tables, note)
     labels = read_labels(tables, columns, spec.task, are_pictures=spec.text is not None)
@@ -203,7 +205,10 @@ def prepare(
 
 
 def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> list[Member]:
-    """Return the rows of `train`, `validation` and `test`, in that order."""
+    """Choose the rows of the splits `train`, `validation` and `test`; return them in this order.
+
+    With `labels` of a classification, random splits are stratified.
+    """
     is_class = labels is not None and labels.task == "classification"
     classes = labels.values["train"] if labels is not None and is_class else None
     train = tables["train"]
@@ -220,11 +225,17 @@ def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> l
 def row_order(
     spec: DatasetSpec, table: Table, classes: Array | None
 ) -> tuple[Rows, npt.NDArray[np.int64] | None]:
-    """Return the order of rows from which splits are cut (see `cut`), and keys for `split_by`.
+    """Return the order of rows from which splits are cut, and keys for `split_by` (see `cut`).
+
+    Args:
+        spec: The dataset.
+        table: The training table.
+        classes: Class numbers of the rows, to stratify random splits; None for other labels.
 
     Returns:
-        The order: mixed, the latest rows first, or group by group; and equal keys for neighbors
-        that belong to one split, None without `split_by`.
+        A permutation of the rows (random, the latest first, or group by group), and a key for each
+        row in this order, equal for neighbors that must be in the same split. The keys are None
+        without `split_by`.
     """
     if spec.split_by is None:
         return mixed_order(classes, table.num_rows, seed=spec.split_seed), None
@@ -261,19 +272,20 @@ def row_order(
 
 
 ORDERED = 0.95
-"""Share of steps in one direction, from row to row, from which on rows are in order of a column."""
+"""Fraction of the steps between successive rows that must go in the same direction for rows to
+count as sorted by a column."""
 MIN_STEPS = 10
 
 
 def note_splits(spec: DatasetSpec, tables: Tables, note: Note) -> None:
-    """Give notes on how splits are cut that a user may not expect."""
+    """Call `note` with sentences on properties of the splits that a user may not expect."""
     lines = held_out_line(tables["train"].num_rows, spec, tables), time_line(spec, tables)
     for line in filter(None, lines):
         note(line)
 
 
 def time_line(spec: DatasetSpec, tables: Tables) -> str | None:
-    """Return a sentence if rows in order of time are split at random."""
+    """Return a warning if rows are in the order of a date column but are split at random."""
     train = tables["train"]
     is_cut = "validation" not in tables or ("test" not in tables and spec.test_size != "none")
     for column in train.schema if is_cut and spec.split_by is None else ():

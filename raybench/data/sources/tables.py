@@ -1,4 +1,4 @@
-"""Loaders of tables, folders, texts and Hugging Face sets; tables may have a column of images."""
+"""Loaders of tables, folders, texts and Hugging Face datasets. Tables may have an image column."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,19 +37,20 @@ from raybench.data.store import (
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
-FOLDER_MEMORY_FACTOR = 3  # bytes of memory for a byte of texts by class, while they are read
-HIDDEN = -1  # label of a split whose labels are secret, as in a contest
+FOLDER_MEMORY_FACTOR = 3  # bytes of memory per byte of a folder of texts while it is read
+HIDDEN = -1  # label in splits whose labels are secret, as in benchmarks
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
-"""Keys of the dataset that do not change stored arrays."""
+"""Keys of `dataset` on which stored arrays do not depend."""
 IMAGE_OPTIONS = (
     *("image", "label", "task", "weight", "image_size", "resize", "channels", "white"),
     *("split_seed", "split_by", "decimal", "dates"),
 )
-"""Keys that change stored images, from which splits are cut."""
+"""Keys of `dataset` on which stored images depend. The sizes of splits do not belong to them, since
+splits are cut from the stored arrays."""
 
 
 def load_csv(spec: DatasetSpec) -> Dataset:
-    """Load a CSV or Parquet file, a folder with a file per split, or parts of a Parquet table."""
+    """Load a CSV or Parquet file, or a folder of such files: one per split, or parts of a table."""
     return _load(spec, _files(spec), lambda: open_tables(spec.name, str(spec.path)))
 
 
@@ -57,7 +58,7 @@ load_parquet = load_csv
 
 
 def load_huggingface(spec: DatasetSpec) -> Dataset:
-    """Load a set of Hugging Face's `datasets` from a folder or the library's cache."""
+    """Load a dataset of Hugging Face's library `datasets` from a folder or the library's cache."""
     tables, read = open_huggingface(spec)
     spec, tables = with_default_columns(spec, tables)
     found = [file_at(path, name=str(path.absolute())) for path in read]
@@ -65,7 +66,7 @@ def load_huggingface(spec: DatasetSpec) -> Dataset:
 
 
 def load_image_folder(spec: DatasetSpec) -> Dataset:
-    """Load a folder of images by class, with or without folders of splits."""
+    """Load a folder with one folder of images per class, or with such folders for each split."""
     path = _path(spec)
     files, num_others = folders.list_images(path)
 
@@ -79,7 +80,7 @@ def load_image_folder(spec: DatasetSpec) -> Dataset:
 
 
 def load_text(spec: DatasetSpec) -> Dataset:
-    """Load texts by class (`path/CLASS/*.txt`), or the running text of a file or folder."""
+    """Load texts to classify (`path/CLASS/*.txt`), or running text from a file or folder."""
     path, found = _path(spec), _files(spec)
     if not is_of_classes(spec):
         return _load_language(spec, found, lambda: texts.running_texts(path))
@@ -90,7 +91,7 @@ def load_text(spec: DatasetSpec) -> Dataset:
 
 
 def is_of_classes(spec: DatasetSpec) -> bool:
-    """Return whether files of text are classified, not learned as running text.
+    """Return whether text files are to be classified, rather than used for a language model.
 
     Raises:
         UserError: The task is a regression.
@@ -116,7 +117,7 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         return stored_and_cut(source, lambda writer: _store_images(spec, tables, writer), spec)
 
     def build(writer: Writer) -> Dataset:
-        tables = read_written(spec, open_them(), _notes(spec))  # only if it is not stored yet
+        tables = read_written(spec, open_them(), _notes(spec))  # `build` runs only if not stored
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
             return table_dataset(spec, tables, _notes(spec), make=writer.array, advance=advance)
@@ -133,7 +134,7 @@ def _load_language(
 
 
 def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
-    """Return the joined texts of a column by split, for a language model."""
+    """Return the concatenated texts of the column `spec.text` by split, for a language model."""
     train = tables["train"]
     if spec.text is None:
         raise UserError(
@@ -176,7 +177,7 @@ def _source(spec: DatasetSpec, found: Sequence[File], keys: Sequence[str] | None
 
 
 def is_picture_type(kind: Any) -> bool:
-    """Return whether a pyarrow type is the image type of Hugging Face: bytes, or a path."""
+    """Return whether a pyarrow type is Hugging Face's image type, a struct of bytes and path."""
     return pa.types.is_struct(kind) and bool({field.name for field in kind} & {"bytes", "path"})
 
 
@@ -192,7 +193,7 @@ def require_image_column(table: Table, column: str) -> None:
 
 
 def first_pictures(table: Table, column: str) -> list[images.Picture]:
-    """Return a few of the first images, which decide on the form of all."""
+    """Return some images from the first batch of rows, by which the form of all is chosen."""
     batch = next(iter(table.batches([column])))
     step = max(1, batch.num_rows // images.PROBES)
     rows = range(0, batch.num_rows, step)
@@ -200,7 +201,7 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
-    """Write images and labels of each table in a mixed order; return their description."""
+    """Write the images and labels of each split in a mixed order; return the other fields."""
     tables = read_written(spec, tables, _notes(spec))
     columns, _ = find_roles(spec, tables, _notes(spec))
     image = spec.image
@@ -232,7 +233,10 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
 
 
 def _image_files(column: str, tables: Tables) -> list[File]:
-    """Return the existing files of a column of paths: if one changes, all are decoded again."""
+    """Return the existing image files of a column of paths, sorted by name.
+
+    They become part of the source, so that a change of one file makes all be decoded again.
+    """
     found = {}
     for table in tables.values():
         if column not in table.schema.names or not table.is_text(column):
@@ -245,7 +249,7 @@ def _image_files(column: str, tables: Tables) -> list[File]:
 
 
 def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture]:
-    """Yield all images in the order of the table, each with its row of the array."""
+    """Yield all images in the order of the table, each with its row in the shuffled array."""
     places = enumerate(np.argsort(order).tolist())
     for batch in table.batches([column]):
         for cell, (row, place) in zip(batch.column(0), places, strict=False):
@@ -253,7 +257,15 @@ def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture
 
 
 def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> images.Picture:
-    """Return the image of a cell: bytes, a path, or Hugging Face's dict of both."""
+    """Return the image of a cell, which holds bytes, a path, or Hugging Face's dict of both.
+
+    Args:
+        table: The table.
+        column: Name of the image column.
+        cell: Value of the cell.
+        row: Row of the cell in the table, for messages.
+        place: Row of the array into which the image will be decoded.
+    """
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") or cell.get("path")
     name = f"{table.place(row)}: column '{column}'"
@@ -269,7 +281,7 @@ def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> imag
 
 
 def _huggingface_table(split: Any, source: str) -> Table:
-    """Return a split of a set of Hugging Face (`datasets.Dataset`), whose file stays mapped."""
+    """Convert a split of a Hugging Face dataset (`datasets.Dataset`) to a table, without a copy."""
     names = {
         name: tuple(feature.names)
         for name, feature in split.features.items()
@@ -280,17 +292,17 @@ def _huggingface_table(split: Any, source: str) -> Table:
 
 
 def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
-    """Open a set of Hugging Face's `datasets`; nothing is downloaded.
+    """Open a dataset of Hugging Face's library `datasets`, without downloading anything.
 
     Args:
-        spec: `path` is a folder that `save_to_disk` wrote, or the name of a set in the library's
-            cache, whose configuration is `set`.
+        spec: The dataset. `path` is a folder that `save_to_disk` has written, or the name of a
+            dataset in the library's cache; in that case `set` is the name of the configuration.
 
     Returns:
-        The tables by split, and the files that they are read from.
+        The tables by split, and the files from which they are read.
 
     Raises:
-        UserError: There is no such set, or it has no training split.
+        UserError: There is no such dataset, or it has no training split.
     """
     assert spec.path is not None
     found = _load_huggingface(spec.path, spec.set)
@@ -322,7 +334,7 @@ def _load_huggingface(path: str, name: str | None) -> Any:
             ErrorCode.NOT_INSTALLED,
         ) from error
     datasets.disable_progress_bars()
-    # Even without HF_HUB_OFFLINE of the user: training must not wait for the network.
+    # Set even if the user has not set HF_HUB_OFFLINE: training must not wait for the network.
     datasets.config.HF_HUB_OFFLINE = True
     folder = Path(path).expanduser()
     try:
@@ -342,10 +354,11 @@ def _load_huggingface(path: str, name: str | None) -> Any:
 
 
 def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
-    """Fill in the columns that a spec leaves open, by the features of a Hugging Face set.
+    """Choose the columns that a spec does not name, by the features of a Hugging Face dataset.
 
     Returns:
-        The spec, and the tables without splits whose labels are all hidden (-1).
+        The spec with columns filled in, and the tables without splits whose labels are all -1
+        (hidden).
     """
     train = tables["train"]
     chosen: dict[str, Any] = {}

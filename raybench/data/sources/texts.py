@@ -1,4 +1,7 @@
-"""Texts as token ids, with a vocabulary from the training texts only: a column, or running text."""
+"""Conversion of texts (a column, or running text) to token ids.
+
+The vocabulary is built from the training texts only.
+"""
 
 import re
 from collections import Counter
@@ -20,20 +23,19 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
 Pieces = npt.NDArray[Any] | list[str]
-"""Tokens of a text: its words, or an array of the code points of its characters, or of its bytes.
-"""
+"""Tokens of a text: a list of words, or an array of the code points of characters, or of bytes."""
 Ids = npt.NDArray[np.int32]
 TokenKind = Literal["words", "characters", "bytes"]
 
 PADDING, UNKNOWN = 0, 1
-"""Ids of the filling of short texts, and of tokens that no training text (or too few) has."""
+"""Id that fills up short texts, and id of all tokens outside the vocabulary."""
 SPECIAL = ("<padding>", "<unknown>")
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")  # a word, or a punctuation mark
 _NUM_CODES = 0x110000
 
 
 def cut_text(text: str, kind: TokenKind) -> Pieces:
-    """Split a text into tokens; words are in lower case."""
+    """Split a text into tokens; words are converted to lower case."""
     if kind == "words":
         return WORD.findall(text.lower())
     if kind == "characters":
@@ -42,7 +44,7 @@ def cut_text(text: str, kind: TokenKind) -> Pieces:
 
 
 def count_tokens(pieces: Pieces, counts: Counter[str]) -> None:
-    """Add the tokens of a training text to the counts."""
+    """Add the tokens of a training text to `counts`."""
     if isinstance(pieces, list):
         counts.update(pieces)
     else:
@@ -52,19 +54,20 @@ def count_tokens(pieces: Pieces, counts: Counter[str]) -> None:
 
 
 def number_tokens(counts: Counter[str], kind: TokenKind, size: int) -> tuple[str, ...]:
-    """Return the vocabulary: PADDING and UNKNOWN, then the most frequent tokens, at most `size`.
+    """Return the vocabulary: padding, unknown and the most frequent tokens, at most `size` in all.
 
-    All bytes are kept, with the ids 2 to 257.
+    The position of a token is its id. If tokens are bytes, all 256 are in the vocabulary, with the
+    ids 2 to 257.
     """
     if kind == "bytes":
         return (*SPECIAL, *(f"<{number:02x}>" for number in range(256)))
-    # Ties are broken by name: the same in every process.
+    # Ties are broken by name, so that every process builds the same vocabulary.
     kept = sorted(counts, key=lambda token: (-counts[token], token))
     return (*SPECIAL, *kept[: size - len(SPECIAL)])
 
 
 class Tokenizer:
-    """Turns tokens into their ids in a vocabulary (`number_tokens`)."""
+    """Converts tokens to their ids in a vocabulary (see `number_tokens`)."""
 
     def __init__(self, kind: TokenKind, vocabulary: Sequence[str]) -> None:
         self.kind, self.vocabulary = kind, tuple(vocabulary)
@@ -83,11 +86,11 @@ class Tokenizer:
         return pieces.astype(np.int32) + len(SPECIAL)
 
 
-MANY_SHORTENED = 0.25  # share of shortened texts beyond which a note says so
+MANY_SHORTENED = 0.25  # fraction of truncated texts above which the user gets a note
 
 
 def require_text(table: Table, column: str) -> None:
-    """Raise UserError if a column holds no texts."""
+    """Raise UserError if a column does not hold strings."""
     if not table.is_text(column):
         kind = table.kind(column)
         raise UserError(
@@ -97,12 +100,20 @@ def require_text(table: Table, column: str) -> None:
 
 
 class Tokens:
-    """Turns a column of texts into inputs: (`sequence_length`,) int32, padded with 0 at the end."""
+    """Encodes a column of texts as inputs: `sequence_length` int32 token ids for each text, padded
+    with 0 at the end."""
 
     dtype = np.int32
 
     def __init__(self, spec: DatasetSpec, source: str, texts: Iterable[str], note: Note) -> None:
-        """Number the tokens of all training texts; `note` gets sentences on empty or cut ones."""
+        """Build the vocabulary from all training texts.
+
+        Args:
+            spec: The dataset.
+            source: Name of the data in messages.
+            texts: The training texts.
+            note: Called with sentences on empty and truncated texts.
+        """
         assert spec.text is not None
         column, most, kind = spec.text, spec.sequence_length, spec.tokens
         self.columns, self.encoding = [column], {"tokens": kind}
@@ -115,7 +126,7 @@ class Tokens:
         self.lengths = np.array(lengths)
         """Number of tokens of each training text."""
         self.num_tokens = 256 if kind == "bytes" else len(counts)
-        """Number of different tokens of the training texts, including those without an id."""
+        """Number of distinct tokens in the training texts, including those without an id."""
         self._tokenizer = Tokenizer(kind, number_tokens(counts, kind, spec.vocabulary_size))
         self.vocabulary = self._tokenizer.vocabulary
         if not any(lengths):
@@ -133,12 +144,15 @@ class Tokens:
             )
 
     def write(self, batch: Any) -> Array:
-        """Return the inputs of a batch of rows."""
+        """Return the inputs for a batch of rows, (rows, sequence_length) int32."""
         return padded_ids(self._tokenizer, list(texts_of(batch)), self.shape[0])
 
 
 def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array:
-    """Return (N, length) int32 token ids, cut or padded at the end; an empty text is UNKNOWN."""
+    """Return token ids (N, length) int32, truncated or padded at the end.
+
+    An empty text becomes a single UNKNOWN.
+    """
     out = np.full((len(texts), length), PADDING, np.int32)
     for row, text in enumerate(texts):
         ids = tokenizer.ids(cut_text(text, tokenizer.kind)[:length])
@@ -149,7 +163,7 @@ def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array
 
 
 def texts_of(batch: Any) -> Iterator[str]:
-    """Yield the strings of a pyarrow batch of a single column; null becomes ""."""
+    """Yield the strings of the first column of a pyarrow batch; null becomes an empty string."""
     for value in batch.column(0):
         yield value.as_py() or ""
 
@@ -157,7 +171,8 @@ def texts_of(batch: Any) -> Iterator[str]:
 def texts_as_inputs(
     samples: Iterable[str], kind: TokenKind, vocabulary: Sequence[str], length: int
 ) -> Array:
-    """Return (N, length) int32 token ids of new texts, cut or padded with 0 at the end."""
+    """Encode new texts for a trained model: token ids (N, length) int32, truncated or padded with 0
+    at the end."""
     if isinstance(samples, str):
         raise UserError(
             "The texts are one text; give a list of them: [text].", ErrorCode.INVALID_VALUE
@@ -174,11 +189,14 @@ def texts_as_inputs(
 
 
 MEMORY_FACTOR = 20
-"""Bytes of memory for a byte of running text, at most: its token, its id and its label."""
+"""Maximum bytes of memory per byte of running text, for its tokens, their ids and the labels."""
 
 
 def running_texts(path: Path) -> dict[str, str]:
-    """Return the text of a file or of all files of a folder, by split, or only as `train`."""
+    """Return the text of a file, or the joined texts of a folder's files, by split.
+
+    Unless the names of all files or folders tell their split, all text is in `train`.
+    """
     files = [path] if path.is_file() else find_files(path, TEXT_ENDINGS)
     if not files:
         raise UserError(
@@ -197,10 +215,10 @@ def running_texts(path: Path) -> dict[str, str]:
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
+    """Read a text file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
 
     Raises:
-        UserError: It is in another encoding; names the line.
+        UserError: The file has another encoding; the message tells the first invalid line.
     """
     try:
         return file.read_text(encoding=encoding_of(file))
@@ -209,15 +227,16 @@ def read_text(file: Path) -> str:
 
 
 def language_dataset(spec: DatasetSpec, texts: dict[str, str], note: Note) -> Dataset:
-    """Return windows of `sequence_length` tokens, labeled with the tokens that follow.
+    """Cut running text into samples of `sequence_length` tokens, whose labels are the next tokens.
 
     Args:
         spec: The dataset.
-        texts: Texts by split; missing splits are cut off the end of `train`, the test last.
+        texts: Texts by split. Missing splits are cut off the end of `train`; the very end becomes
+            the test split.
         note: Called with a sentence on what is held out.
 
     Raises:
-        UserError: A split has less text than one window.
+        UserError: A split has less text than one sample.
     """
     pieces = {split: cut_text(text, spec.tokens) for split, text in texts.items()}
     pieces = _cut_off(spec, pieces, note)
@@ -263,7 +282,7 @@ def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces], note: Note) -> dict[s
         )
     found = {"test": rest[:0]} | pieces
     for split, size in missing.items():
-        # One token more: the label of the last.
+        # One more token is needed, as the label of the last one.
         keep = len(rest) - (size * spec.sequence_length + 1)
         found[split], rest = rest[keep:], rest[:keep]
     found["train"] = rest

@@ -1,8 +1,8 @@
-"""Numbers and dates that are written in columns of texts: `1.200,50`, `$5`, `31/12/2017`.
+"""Reading of columns of strings that hold numbers or dates: `1.200,50`, `$5`, `31/12/2017`.
 
-A column is read so if all its cells are numbers or dates in every split, except signs of a missing
-value. Where the decimal mark, or the order of day and month, is ambiguous in a column, other
-columns decide, or `dataset.decimal` and `dataset.dates`.
+A column is read as numbers or dates if all its cells in every split are such, except strings that
+stand for a missing value. If the decimal mark, or the order of day and month, is ambiguous in a
+column, it is decided by `dataset.decimal` and `dataset.dates`, or by the other columns.
 """
 
 import itertools
@@ -35,17 +35,17 @@ MISSING_TEXTS = (
     *("unknown", "missing", "not available", "inf", "-inf", "infinity", "-infinity"),
     *("#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!"),
 )
-"""Texts of missing values in columns of numbers or dates, in lower case."""
+"""Strings (in lower case) that stand for a missing value in a column of numbers or dates."""
 MAX_MISTAKES = (
-    0.1  # most cells that are no numbers (dates), as a share, in a column of numbers (dates)
+    0.1  # maximum fraction of other cells in a column that is assumed to hold numbers (or dates)
 )
-PROBED_ROWS = 1000  # first rows that decide whether a column may hold numbers or dates
+PROBED_ROWS = 1000  # number of first rows that decide if a column may hold numbers or dates
 SPACE = "[ '\N{RIGHT SINGLE QUOTATION MARK}\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}]"
 UNIT = (
     r"[\p{Sc}%‰]|EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|NZD|HKD|SGD|SEK|NOK|DKK|PLN|CZK|HUF|RON|BRL|"
     r"MXN|KRW|ZAR|TRY|RUB|US\$|kr|zł|Fr\."
 )
-MINUS = r"\x{2212}-"  # at the end of a set of characters
+MINUS = r"\x{2212}-"  # must be at the end of a character class, because of the hyphen
 NUMBER = (
     rf"^(?P<open>\()?{SPACE}*(?P<sign>[+{MINUS}])?{SPACE}*(?P<before>{UNIT})?{SPACE}*"
     rf"(?P<inner>[+{MINUS}])?(?P<digits>[1-9]\d{{0,2}}(?:{SPACE}\d{{3}})+|[\d.,]*\d)"
@@ -57,7 +57,8 @@ READABLE: dict[DecimalMark, str] = {
     ".": r"^(?:\d+|[1-9]\d{0,2}(?:,\d{2,3})*,\d{3})?(?:\.\d*)?$",
     ",": r"^(?:\d+|[1-9]\d{0,2}(?:\.\d{2,3})*\.\d{3})?(?:,\d*)?$",
 }
-"""Numbers by their decimal mark; the other mark separates thousands."""
+"""Patterns of digits and marks that are a number, by decimal mark. The other mark separates
+thousands."""
 DATE = (
     r"^(?P<first>\d{1,4})(?P<mark>[-/.])(?P<second>\d{1,2})[-/.](?P<third>\d{1,4})"
     r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<seconds>\d{2}(?:\.\d+)?))?"
@@ -70,16 +71,17 @@ MONTHS = (
 NAMED = {
     r"^(\d{1,2})[-/. ]*#(\d+)#[-/., ]*(\d{2,4})\b": r"\3-\2-\1",
     r"^#(\d+)#[-/. ]*(\d{1,2})[-/., ]+(\d{2,4})\b": r"\3-\1-\2",
-    r"^([0-6]\d-)": r"20\1",  # years of two digits as in POSIX
+    r"^([0-6]\d-)": r"20\1",  # years of two digits as in POSIX: 1969 to 2068
     r"^([7-9]\d-)": r"19\1",
 }
-"""Dates whose month is `#1#`, and their replacements: year, month and day as numbers."""
+"""Replacements that convert dates with a named month to year-month-day. The name of the month has
+been replaced by its number as `#1#` before."""
 ORDERS: dict[DateOrder, tuple[str, str, str]] = {
     "year_first": ("first", "second", "third"),
     "day_first": ("third", "second", "first"),
     "month_first": ("third", "first", "second"),
 }
-"""Positions of year, month and day in a date."""
+"""For each order, the groups of DATE that are year, month and day."""
 ORDER_NAMES = {
     "year_first": "year/month/day",
     "day_first": "day/month/year",
@@ -89,21 +91,25 @@ ORDER_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class NumberForm:
-    """Notation of the numbers or dates in a column of texts."""
+    """Notation of the numbers or dates in a column of strings."""
 
     kind: Literal["number", "date"]
     decimal: DecimalMark = "."
     order: DateOrder = "year_first"
     is_amount: bool = False
-    """Whether numbers have a unit or separated thousands, so that they are no names of classes."""
+    """Whether numbers have a unit or separated thousands, so that they cannot be class names."""
 
     @property
     def type(self) -> Any:
-        """Type of pyarrow of the values."""
+        """pyarrow type of the values."""
         return pa.float64() if self.kind == "number" else pa.timestamp("us")
 
     def read(self, values: Any) -> Any:
-        """Read a `pyarrow.Array` of texts; raise ValueError with the first text of another form."""
+        """Convert a `pyarrow.Array` of strings to numbers or timestamps, or null if missing.
+
+        Raises:
+            ValueError: A string is not in this notation; the message tells the first one.
+        """
         encoded = as_texts(values).dictionary_encode()
         texts = encoded.dictionary
         is_missing = _is_missing(texts)
@@ -133,10 +139,10 @@ def _matches(texts: Any, pattern: str) -> Mask:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Texts split into the parts of numbers."""
+    """Strings split into the parts of a number; each field has one entry per string."""
 
     body: Any
-    """Digits and marks, without spaces; null where the text is no number."""
+    """Digits and marks, without spaces; null if the string is not a number."""
     units: Any
     is_negative: Mask
     exponent: Any
@@ -144,7 +150,7 @@ class _Cells:
 
 def _cells(texts: Any) -> _Cells:
     is_plain = pc.fill_null(pc.match_substring_regex(texts, PLAIN), True)
-    if pc.all(is_plain).as_py() is not False:  # many times faster than with NUMBER
+    if pc.all(is_plain).as_py() is not False:  # a shortcut, many times faster than matching NUMBER
         none = pc.fill_null(pc.utf8_slice_codeunits(texts, 0, 0), "")
         is_negative = _mask(pc.starts_with(texts, "-"))
         return _Cells(pc.utf8_ltrim(texts, "-"), none, is_negative, none)
@@ -170,7 +176,7 @@ def _numbers(texts: Any, mark: DecimalMark) -> tuple[npt.NDArray[np.float64], Ma
 
 
 def _with_numbers(texts: Any) -> Any:
-    """Return dates that name their month in ISO format, and other texts unchanged."""
+    """Convert dates with a named month to year-month-day; return other strings unchanged."""
     named = texts
     for number, month in enumerate(MONTHS, 1):
         pattern = rf"(?i)\b(?:{month})\b\.?"
@@ -201,15 +207,16 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
         for iso, own in zip(ORDERS["year_first"], ORDERS[order], strict=True)
     ]
     is_read = np.isin(lengths[0], (2, 4)) & (lengths[1] <= 2) & (lengths[2] <= 2)
-    # 1.10.12 may be a version: with points and a year of two digits all parts need two digits.
+    # 1.10.12 may be a version number, so a date with points and a two-digit year is only read if
+    # day and month have two digits, too.
     is_short = (lengths[0] == 2) & ((lengths[1] < 2) | (lengths[2] < 2))
     is_read &= ~(is_short & _mask(pc.equal(part["mark"], ".")))
-    # Years of two digits as in POSIX.
+    # Two-digit years as in POSIX: 1969 to 2068.
     year = np.where(lengths[0] == 4, year, year + np.where(year < 69, 2000, 1900))
     is_read &= (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
     months = (12 * (year - 1970) + np.where(is_read, month, 1) - 1).astype("datetime64[M]")
     days = months.astype("datetime64[D]") + (np.where(is_read, day, 1) - 1)
-    is_read &= days.astype("datetime64[M]") == months  # no 30 February
+    is_read &= days.astype("datetime64[M]") == months  # rejects February 30
     hour, half = number("hour"), np.asarray(pc.utf8_lower(part["half"]).to_pylist(), object)
     is_read &= (hour < 24) & (number("minute") < 60) & (number("seconds") < 61)
     is_read &= (half == "") | ((hour >= 1) & (hour <= 12))
@@ -219,14 +226,19 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
 
 
 class _Texts:
-    """The different texts of one column in all splits, and the ways to read them.
+    """The distinct strings of one column in all splits, and the possible ways to read them.
 
-    A mask is of the different texts: (texts,) booleans.
+    Masks have one boolean per distinct string.
     """
 
     def __init__(self, parts: Iterable[Any], *, is_typed: bool = False) -> None:
-        """`parts`: batches of the column (`pyarrow.Array`); `is_typed`: whether the file has types,
-        so that its texts are probably no numbers."""
+        """Collect the strings of a column.
+
+        Args:
+            parts: Batches of the column (`pyarrow.Array`).
+            is_typed: Whether the file has column types (unlike CSV), so that strings are probably
+                not numbers.
+        """
         self.is_typed = is_typed
         counted = pa.concat_arrays([pc.value_counts(as_texts(part).drop_null()) for part in parts])
         encoded = counted.field("values").dictionary_encode()
@@ -236,30 +248,32 @@ class _Texts:
         is_missing = _is_missing(encoded.dictionary)
         missing = encoded.dictionary.filter(pa.array(is_missing)).to_pylist()
         self.missing = dict(zip(missing, counts[is_missing].tolist(), strict=True))
-        """Number of cells by each text of a missing value."""
+        """Number of cells for each string that stands for a missing value."""
         self.texts = encoded.dictionary.filter(pa.array(~is_missing))
         self.counts = counts[~is_missing]
 
         cells = _cells(self.texts)
         self.body, self.units = cells.body, cells.units
         self.by_mark = {mark: _matches(self.body, READABLE[mark]) for mark in READABLE}
-        """Numbers by each decimal mark."""
+        """Mask of the strings that are numbers with the given decimal mark."""
         self.is_number = self.by_mark["."] | self.by_mark[","]
         is_either = self.by_mark["."] & self.by_mark[","]
         has_mark = {mark: _mask(pc.match_substring(self.body, mark)) for mark in READABLE}
         self.either = {mark: is_either & has_mark[mark] for mark in READABLE}
-        """Numbers whose mark may be the decimal one or separate thousands: 1,200."""
+        """Mask of ambiguous numbers, whose mark may be the decimal mark or separate thousands, such
+        as 1,200."""
         self.only = {mark: self.by_mark[mark] & ~is_either for mark in READABLE}
         self.has_thousands = self.is_number & _matches(self.texts, rf"\d{SPACE}\d")
-        """Numbers whose thousands are certainly separated, by a mark or a space."""
+        """Mask of numbers whose thousands are unambiguously separated, by a mark or a space."""
         self.has_thousands |= self.only["."] & has_mark[","]
         self.has_thousands |= self.only[","] & has_mark["."]
 
         self.dates: dict[DateOrder, tuple[npt.NDArray[np.datetime64], Mask]] = {}
-        """Times, and the mask of the texts that are dates, by each order."""
+        """For each order of year, month and day: the times, and the mask of valid dates."""
         self.is_date: Mask = np.zeros(len(self.texts), bool)
         self.differ: Mask = np.zeros(len(self.texts), bool)
-        """Dates in any order, and those that two orders read as two days."""
+        """`is_date` is the mask of dates in any order, `differ` the mask of ambiguous dates, which
+        are different days in different orders."""
         if not self.is_number.all():
             numbered = _with_numbers(self.texts)
             self.dates = {order: _dates(numbered, order) for order in ORDERS}
@@ -268,32 +282,33 @@ class _Texts:
             self.differ |= (days != others) & is_read & is_other
 
     def cells(self, mask: Mask | None = None) -> int:
-        """Return the number of cells of the texts of a mask, by default of all."""
+        """Return the number of cells that hold one of the strings in a mask (by default, all)."""
         return int(self.counts.sum() if mask is None else self.counts[mask].sum())
 
     def first(self, mask: Mask) -> str | None:
-        """Return the first text of a mask; None if it is empty."""
+        """Return the first string in a mask; None if the mask is empty."""
         places = np.flatnonzero(mask)
         return self.texts[int(places[0])].as_py() if len(places) else None
 
     def has(self, pattern: str) -> bool:
-        """Return whether the digits and marks of some text match a pattern."""
+        """Return whether the digits and marks of any number match a pattern."""
         return bool(_matches(self.body, pattern).any())
 
     def of_order_alone(self, order: DateOrder) -> Mask:
-        """Return the mask of the dates that no other order can read."""
+        """Return the mask of dates that are valid only in this order."""
         first, second = (one[1] for other, one in self.dates.items() if other != order)
         alone: Mask = self.dates[order][1] & ~(first | second)
         return alone
 
     @property
     def known_units(self) -> set[str]:
-        """Units of the numbers; the empty text for numbers without one."""
+        """Units of the numbers; an empty string stands for numbers without a unit."""
         return set(pc.unique(self.units.filter(pa.array(self.is_number))).to_pylist())
 
     @property
     def looks_like_thousands(self) -> bool:
-        """Whether a mark seems to separate thousands: 2,100 beside 900, and no 1200."""
+        """Whether a mark seems to separate thousands: there are numbers such as 2,100 and 900, but
+        none such as 1200."""
         is_either = self.either["."] | self.either[","]
         is_round = (is_either & _matches(self.body, "0$")).any()
         is_short = self.has(r"^\d{1,3}$") and not self.has(r"^\d{4,}$")
@@ -301,34 +316,39 @@ class _Texts:
 
     @property
     def own_mark(self) -> DecimalMark | None:
-        """The decimal mark of all numbers; None where both are possible, or neither."""
+        """The only decimal mark with which all numbers can be read; None if both or neither fit."""
         can = [mark for mark in READABLE if (self.by_mark[mark] == self.is_number).all()]
         return can[0] if len(can) == 1 and self.is_number.any() else None
 
     @property
     def own_orders(self) -> list[DateOrder]:
-        """The possible orders of all dates; only the first where all read the same days."""
+        """The orders in which all dates are valid; only the first if they give the same days."""
         if not self.is_date.any():
             return []
         can = [order for order in ORDERS if (self.dates[order][1] == self.is_date).all()]
         is_dotted = _matches(self.texts, r"^\d+\.\d+\.\d+").all()
         if len(can) > 1 and "day_first" in can and is_dotted:
-            return ["day_first"]  # dates with the month first are written with slashes
+            return ["day_first"]  # because dates with the month first are not written with points
         return can if self.differ.any() else can[:1]
 
 
 def read_written(spec: DatasetSpec, tables: Tables, note: Note) -> Tables:
-    """Return the tables with numbers and dates in place of texts.
+    """Return tables that read strings as numbers and dates where possible.
 
-    `note` gets sentences on how they are read. Ambiguous columns are in `Table.unread`.
+    Columns that seem to hold numbers or dates but cannot be read are listed in `Table.unread`.
+
+    Args:
+        spec: The dataset.
+        tables: Tables by split.
+        note: Called with sentences on how columns are read.
     """
-    if spec.name not in TABLES:  # labels are names of folders
+    if spec.name not in TABLES:  # folders of images or texts hold no numbers
         return tables
     labels = [spec.label] if isinstance(spec.label, str) else spec.label or []
     kept = {spec.text, spec.image, *(spec.categories or []), *tables["train"].class_names}
     kept |= set(labels) if spec.task == "classification" else set()
     columns = tables["train"].schema
-    # Categories of pandas are names.
+    # Categorical columns of pandas hold names.
     kept |= {one.name for one in columns if pa.types.is_dictionary(one.type)}
     names = [name for name in columns.names if name not in kept]
     numbers = _columns_with_possible_thousands(tables, names)
@@ -366,7 +386,7 @@ def read_written(spec: DatasetSpec, tables: Tables, note: Note) -> Tables:
 
 
 def _place_of(unread: Unread, column: str, tables: Tables) -> str:
-    """Return the first place of the text to correct, or else the table."""
+    """Return the place of the first cell with the string to correct, or the name of the table."""
     for table in tables.values() if unread.wrong is not None else ():
         if column not in table.schema.names or not table.is_text(column):
             continue
@@ -380,7 +400,7 @@ def _place_of(unread: Unread, column: str, tables: Tables) -> str:
 
 
 def _with_texts(tables: Tables, names: Sequence[str]) -> Tables:
-    """Return the tables with some columns of CSV files as texts."""
+    """Return the tables with the columns `names` of CSV files as original strings."""
     return {
         split: table.with_texts([name for name in names if name in table.schema.names])
         if isinstance(table, CsvTable) and names
@@ -390,9 +410,10 @@ def _with_texts(tables: Tables, names: Sequence[str]) -> Tables:
 
 
 def _columns_with_possible_thousands(tables: Tables, names: Sequence[str]) -> list[str]:
-    """Return the columns of numbers in CSV files that must be read as texts.
+    """Return the number columns of CSV files that must be read again as strings.
 
-    The point in 2.100 may separate thousands, and another split may hold other texts.
+    Either the point in numbers such as 2.100 may separate thousands, or the column holds strings in
+    another split.
     """
     found = []
     for name in names:
@@ -409,10 +430,13 @@ def _columns_with_possible_thousands(tables: Tables, names: Sequence[str]) -> li
 
 
 def _may_be_thousands(table: Table, name: str) -> bool:
-    """Return whether all numbers are like 900 and 2.100: at most 3 decimals, and none below 1."""
+    """Return whether points may separate thousands in all numbers of a column, as in 900 and 2.100.
+
+    All numbers must be 0 or in [1, 1000), with at most 3 decimals.
+    """
     if not is_number_type(table.kind(name)):
         return False
-    for batch in table.batches([name]):  # mostly the first one decides
+    for batch in table.batches([name]):  # usually, the first batch decides
         numbers = np.abs(as_numbers(batch.column(0)))
         numbers = numbers[~np.isnan(numbers)]
         thousandths = 1000 * numbers
@@ -423,14 +447,14 @@ def _may_be_thousands(table: Table, name: str) -> bool:
 
 
 def _has_points(table: Table, names: set[str]) -> bool:
-    """Return whether some of the columns of a CSV file hold numbers with decimal points."""
+    """Return whether any of the columns in a CSV file holds numbers with decimal points."""
     return isinstance(table, CsvTable) and any(
         one.name in names and pa.types.is_floating(one.type) for one in table.schema
     )
 
 
 def _texts_of(tables: Tables, name: str) -> _Texts | None:
-    """Return the texts of a column; None unless it may hold numbers or dates in every split."""
+    """Return the strings of a column; None unless it may hold numbers or dates in every split."""
     own = [one for one in tables.values() if name in one.schema.names and one.is_text(name)]
     for table in own:
         first = _Texts([table.head(name).slice(0, PROBED_ROWS)])
@@ -446,25 +470,28 @@ def _texts_of(tables: Tables, name: str) -> _Texts | None:
 
 @dataclass(frozen=True)
 class _Known:
-    """Hints on the notation of a column from the spec and from other columns."""
+    """Hints on the notation of ambiguous columns, from the spec and from the other columns."""
 
     spec: DatasetSpec
     marks: set[DecimalMark]
-    """Decimal marks of unambiguous columns."""
+    """Decimal marks of the unambiguous columns."""
     orders: set[DateOrder]
-    """Orders of dates of unambiguous columns."""
+    """Orders of year, month and day in the unambiguous columns."""
     is_english: bool
     """Whether the delimiter of all CSV files is a comma."""
 
 
 def _decide(texts: _Texts, known: _Known, *, is_number: bool) -> NumberForm | Unread | None:
-    """Return the notation of a column; None for names. `is_number`: the user says so."""
+    """Return the notation of a column, the reason why it cannot be read, or None if it holds names.
+
+    `is_number` tells that the column is the label of a regression, so that it must hold numbers.
+    """
     total, numbers, dates = texts.cells(), texts.cells(texts.is_number), texts.cells(texts.is_date)
     if not total:
         return None
     if numbers == total:
         is_plain = _matches(texts.texts, r"^\d+$").all() and (texts.is_typed or not texts.missing)
-        is_name = is_plain or texts.has(r"^0\d")  # codes may begin with 0
+        is_name = is_plain or texts.has(r"^0\d")  # a leading 0 indicates a code
         return None if is_name and not is_number else _number_form(texts, known)
     if dates == total:
         return _date_form(texts, known)
@@ -498,7 +525,8 @@ def _number_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
         return Unread(reason, comma)
     if mark is None and marks:
         mark = known.spec.decimal or (next(iter(known.marks)) if len(known.marks) == 1 else None)
-        # 12.500 in an English CSV file has a decimal point; 1.000 EUR, or a typed text, has none.
+        # In an English CSV file, the point in 12.500 is a decimal point. In 1.000 EUR, or in a file
+        # with column types, the point may separate thousands.
         is_plain_english = known.is_english and not texts.is_typed and not units
         if (
             mark is None
@@ -537,7 +565,7 @@ def _date_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
 
 
 def _as(texts: _Texts, form: NumberForm) -> str:
-    """Return a text of a column and its value, for a sentence."""
+    """Return an example for a message: a string of the column and the value as which it is read."""
     if form.kind == "date":
         masks = [texts.of_order_alone(form.order), texts.dates[form.order][1]]
     else:
@@ -549,7 +577,7 @@ def _as(texts: _Texts, form: NumberForm) -> str:
 
 
 def _note_forms(texts: Mapping[str, _Texts], forms: Mapping[str, NumberForm], note: Note) -> None:
-    """Give one note per notation on how the columns are read."""
+    """Call `note` with the columns of each notation and with the strings taken as missing."""
     lines: dict[str, list[str]] = {}
     for name, form in forms.items():
         own, begin = texts[name], "numbers are read as they are written"
