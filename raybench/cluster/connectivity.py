@@ -4,9 +4,9 @@ If hosts cannot reach each other, Gloo and TensorFlow hang for minutes without a
 only that a mesh was not established. Therefore every worker first connects to every other worker
 over the interface that the group will use, so that each pair of hosts is tested in both directions.
 
-The interface is passed to Gloo by name, to NCCL as a prefix of names or, after `=`, as an exact
-name, and to TensorFlow as the addresses of all workers. By default each of them guesses, and on a
-host with several interfaces may choose a container's bridge or the loopback interface.
+Gloo takes the name of an interface, NCCL prefixes of names (after `=` an exact name), TensorFlow
+the addresses of all workers. By default each guesses, and on a host with several interfaces may
+choose a container's bridge or the loopback interface.
 """
 
 import ipaddress
@@ -81,7 +81,7 @@ def place_of(rank_0: str, named: str | None) -> Place:
     """Return host name, network interface and address for a worker on this host.
 
     Args:
-        rank_0: address of the worker of rank 0; by default the interface that leads to it is used.
+        rank_0: address of rank 0; the default is the interface that leads to it.
         named: interface that the user has set on the driver; RAYBENCH_INTERFACE on this host takes
             precedence.
 
@@ -98,8 +98,8 @@ def place_of(rank_0: str, named: str | None) -> Place:
 def environment(place: Place, *, is_named: bool) -> dict[str, str]:
     """Return the environment variables that set the interface for Gloo and NCCL.
 
-    A variable that is already set on this host is left out, unless `is_named`, i.e. the user has
-    chosen the interface for raybench.
+    Variables that are set on this host are kept, unless the user has chosen the interface
+    (`is_named`).
     """
     name = place.interface
     wanted = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
@@ -119,7 +119,7 @@ REACH_TIMEOUT_S = 10.0
 UNREACHED = "the workers do not reach each other: "
 """Prefix of the error message, used to find the message inside an error raised by Ray."""
 MISNAMED = f"{UNREACHED}as {VARIABLE} is set, "
-"""Prefix of the error message if the user has set a wrong interface, so that a retry is useless."""
+"""Prefix of the error message if the user has set a wrong interface: a retry would not help."""
 
 
 def opened_at(address: str, size: int) -> socket.socket:

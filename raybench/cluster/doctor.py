@@ -39,8 +39,7 @@ from raybench.training.machine import (
 VERSION = 1
 """Version of the JSON document, incremented when a key is removed or changes its meaning."""
 SIZES = (4 * 2**10, 2**20, 32 * 2**20)
-"""Sizes of the measured all-reduces in bytes: the smallest shows the latency, the largest the
-bandwidth."""
+"""Bytes of the all-reduces: the smallest shows the latency, the largest the bandwidth."""
 ROUNDS = 5
 OBJECT_BYTES = 64 * 2**20
 FACTS_S, WORKERS_S, MEASURE_S, CONNECT_S = 300.0, 60.0, 120.0, 5.0
@@ -52,12 +51,8 @@ NAME, INSIDE = "doctor", "doctor-inside"
 
 
 def examine(session: Session, address: str | None) -> Facts:
-    """Examine all hosts and the network of a session.
-
-    Returns:
-        Plain data for JSON: hosts, all-reduce times between and within hosts, problems and notes;
-        `ok` is True if there are no problems.
-    """
+    """Return the JSON document on a session: its hosts, all-reduce times between and within hosts,
+    problems and notes; `ok` is True if there are no problems."""
     entries = [entry for entry in ray.nodes() if entry["Alive"]]
     hosts, problems = [], []
     notes = [session.warning] if session.warning else []
@@ -192,10 +187,7 @@ def _facts_there(has_gpus: bool) -> Facts:
 
 
 def _skew_s(clock: Any) -> float:
-    """Return by how many seconds a node's clock is ahead of this host's.
-
-    Of three requests, the one with the shortest round trip counts.
-    """
+    """Return by how many seconds a node's clock is ahead, from the quickest of three requests."""
     found = []
     for _ in range(3):
         before = unix_seconds()
@@ -218,11 +210,11 @@ def _ports_of(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured_by(hosts: list[Facts]) -> Placement | None:
-    """Return the worker group that measures the network; None if it would have fewer than two
-    workers, or if no framework works on all hosts.
+    """Return the worker group that measures the network; None if there can be only one worker, or
+    if no framework works on all hosts.
 
-    The group has one worker on each host with CPUs in Ray, or several workers on a single host.
-    Each worker has a GPU if all hosts have GPUs (a single host: at least two).
+    One worker on each host with CPUs in Ray, or several on a single host; with a GPU each if all
+    hosts have GPUs (a single host: at least two).
     """
     if not (hosts := [one for one in hosts if one["ray_cpus"] >= 1]):
         return None
@@ -245,10 +237,10 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
 
 
 def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None:
-    """Return a worker group on a single host, for comparison with the group `between` hosts.
+    """Return a worker group on a single host, to compare with the group `between` several hosts.
 
-    `raybench scale --fit --network` needs the ratio of their all-reduce times. None if `between` is
-    on a single host, or if no host can have a similar group.
+    `raybench scale --fit --network` needs the ratio of their times. None if `between` is on a
+    single host, or if no host has room for such a group.
     """
     if between is None or between.strategy != "spread":
         return None
@@ -261,12 +253,8 @@ def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None
 def _network(
     session: Session, name: str, placement: Placement | None, problems: list[str], notes: list[str]
 ) -> Facts | None:
-    """Measure all-reduces between workers.
-
-    Returns:
-        The result of `summary`; None if there was no measurement, with the reason appended to
-        `problems` or `notes`.
-    """
+    """Measure all-reduces between workers; if that fails, return None and append the reason to
+    `problems` or `notes`."""
     if placement is None:
         return None
     pool = session.pool
@@ -288,10 +276,8 @@ def _network(
 
 
 def summary(placement: Placement, replies: list[Any]) -> Facts:
-    """Return the network part of the document, from the workers' `MeasuredSums` replies.
-
-    The time of an all-reduce is the median over rounds of the slowest worker's time.
-    """
+    """Return the network part of the document, from `MeasuredSums` replies: medians over rounds of
+    the slowest worker's time."""
     assert all(isinstance(reply, MeasuredSums) for reply in replies)
     sizes = []
     for size in replies[0].seconds:

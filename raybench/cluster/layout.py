@@ -66,10 +66,8 @@ class Node:
         return not self.cpus and not self.gpus
 
     def usable_gpus(self, each: float) -> float:
-        """Return the number of GPUs that workers with `each` GPUs per worker can use.
-
-        A worker's fraction of a GPU must be free on a single GPU.
-        """
+        """Return the number of GPUs that workers of `each` GPUs can use: a worker's fraction must
+        be free on a single GPU."""
         whole = int(self.gpus - sum(self.parts) + ROUNDING)
         if not each or each >= 1:
             return whole
@@ -102,8 +100,7 @@ def lay_out(
         empty: total resources of every node; None uses `free`.
 
     Returns:
-        The index of each worker's node; None if the workers do not fit now on as many nodes as
-        `num_nodes` says.
+        The index of each worker's node; None if they do not fit now on `num_nodes(...)` nodes.
     """
     count = num_nodes(placement, free if empty is None else empty)
     if not count:
@@ -121,8 +118,8 @@ def lay_out(
 def _pack(
     placement: Placement, free: Sequence[Node], *, spares_gpus: bool
 ) -> tuple[int, ...] | None:
-    """Fill the nodes with room for most workers first; among nodes with room for the whole group,
-    choose the one with the fewest free CPUs and GPUs. With `spares_gpus`, use GPU nodes last."""
+    """Fill the nodes with room for most workers; of those with room for the whole group, the one
+    with the fewest free CPUs. With `spares_gpus`, use GPU nodes last."""
 
     def order(node: int) -> tuple[bool, int, float, float]:
         one = free[node]
@@ -173,14 +170,12 @@ def as_nodes(
     driver: DriverResources | None = None,
     leaving: Collection[str] = (),
 ) -> tuple[Node, ...]:
-    """Return the nodes on which workers can run.
-
-    A node's name is its host name, or its address if several nodes have the same host name.
+    """Return the nodes on which workers can run, named by host, or by address if two share a name.
 
     Args:
         entries: nodes as listed by `ray.nodes`.
         driver: resources occupied by the study's own process, which are subtracted.
-        leaving: ids of nodes that are about to be shut down, where Ray starts no workers.
+        leaving: ids of nodes that are about to be shut down, where Ray starts nothing.
     """
     alive = [entry for entry in entries if entry.get("Alive", True)]
     names = [entry.get("NodeManagerHostname", "") for entry in alive]
@@ -242,14 +237,12 @@ class Capacity:
         return sum(node.room(placement) for node in self.nodes)
 
     def most_workers(self, placement: Placement) -> int:
-        """Return how many workers of this kind fit on the empty cluster, in any number of
-        groups."""
+        """Return how many such workers fit on the empty cluster, in any number of groups."""
         many = max(self.cpus, placement.num_workers)
         return self.num_fitting(replace(placement, num_workers=many))
 
     def most_groups(self, placement: Placement, slots: int) -> int:
-        """Return how many groups of this kind fit on the empty cluster: at least 1, at most
-        `slots`."""
+        """Return how many such groups fit on the empty cluster; at least 1, at most `slots`."""
         return max(1, min(slots, self.most_workers(placement) // placement.num_workers))
 
     def fits_together(self, placements: Iterable[Placement]) -> bool:

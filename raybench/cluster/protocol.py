@@ -95,8 +95,7 @@ class Progress(WorkerAnswer):
     num_classes: int | None
     """Number of classes in the data; None for a regression."""
     state: RunState | None = None
-    """State of the run that belongs to a checkpoint sent to the pool. The pool keeps the state,
-    removes it from the reply and sets `saved`."""
+    """State of the run at a checkpoint that was sent; the pool removes it and sets `saved`."""
     saved: int | None = None
     """Index of the checkpoint: that of the first evaluation after it; None without a checkpoint."""
 
@@ -215,13 +214,8 @@ class Allocation:
 
 
 def fault_of(message: str | None) -> UserError | None:
-    """Return the error that ends the whole study if every run would fail like this one.
-
-    Such failures are a wrong network interface and workers that build different models.
-
-    Args:
-        message: failure message of a run; None if the run did not fail.
-    """
+    """Return the error that ends the whole study if a run's failure `message` shows that every run
+    would fail: a wrong network interface, or workers that build different models."""
     if message is None:
         return None
     if message.startswith(MISNAMED):

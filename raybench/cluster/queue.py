@@ -34,7 +34,7 @@ class Request:
     """Seconds since the request."""
     short_s: float
     """Seconds, over all requests of the trial, in which machines were missing: the group would not
-    have fitted even if all of raybench's other groups had been closed."""
+    have fitted even without our other groups."""
 
 
 class RequestQueue:
@@ -109,10 +109,7 @@ class RequestQueue:
                 await self._tell_autoscaler()
 
     async def unless_gone(self, start: Awaitable[WorkerGroup], nodes: Sequence[int]) -> WorkerGroup:
-        """Await the start of a group on `nodes`, but stop waiting if one of the nodes is lost.
-
-        Returns:
-            The started group.
+        """Await the start of a group on `nodes`, unless one of the nodes is lost; return the group.
 
         Raises:
             HostLeaves: the start failed, and one of the nodes is leaving the cluster.
@@ -172,10 +169,7 @@ class RequestQueue:
         }
 
     async def look(self) -> None:
-        """Update the nodes and the resources that other jobs use.
-
-        Does nothing if raybench started Ray itself, which then has a fixed node and no other jobs.
-        """
+        """Update the nodes and the resources that other jobs use; nothing to do on a local Ray."""
         if self._options.is_local:
             return
         free, entries, leaving = await asyncio.to_thread(

@@ -15,9 +15,8 @@ from raybench.cluster.layout import Node, lay_out, num_nodes
 from raybench.spec.run import Placement
 
 MAX_OVERTAKEN = 8
-"""Number of times that trials that can use an idle group may overtake the head of the queue. This
-saves starting new groups, which takes 10 to 26 s each; with 16 instead of 8, less than a tenth of
-the remaining starts would be saved."""
+"""Number of times that trials that can use an idle group may overtake the head of the queue. Each
+saves the start of a group, 10 to 26 s; 16 would save less than a tenth of the remaining starts."""
 
 
 @dataclass(eq=False)
@@ -42,11 +41,11 @@ class Reservation:
 class ResourceScheduler:
     """Reservations of the worker groups, and the trials that wait for a reservation.
 
-    `nodes` are the total resources of every node; `taken` are the (CPU cores, GPUs) that other
-    users of the cluster use on every node now, empty without other users. `on_cluster` means that
-    nodes may come and go and that an idle group keeps its cores reserved; on a single machine, the
-    processes of an idle group sleep and their cores are free. An idle group always keeps its GPUs,
-    because it occupies their memory. `max_workers` limits the processes alive, including idle ones.
+    `nodes`: total resources of every node. `taken`: (CPU cores, GPUs) that other users of the
+    cluster use on every node now; empty without other users. `on_cluster`: nodes may come and go,
+    and an idle group keeps its cores reserved; on a local Ray, which is one node, its processes
+    merely sleep and their cores are free. An idle group always keeps its GPUs, because it occupies
+    their memory. `max_workers` limits the processes alive, including idle ones.
     """
 
     nodes: Sequence[Node]
@@ -121,9 +120,8 @@ class ResourceScheduler:
         A node that has left keeps its index, without resources, and is restored when it returns.
 
         Returns:
-            Numbers of the idle groups that have lost a node. Their reservations are deleted, and
-            the caller must end their processes. Busy groups keep their reservations until the loss
-            of a worker is noticed.
+            Numbers of the idle groups that have lost a node. Their reservations are deleted; the
+            caller ends their processes. Busy groups stay until the loss of a worker is noticed.
         """
         there = {node.id: node for node in present}
         gone = [replace(node, cpus=0, gpus=0) for node in self.nodes]
@@ -192,10 +190,8 @@ class ResourceScheduler:
         return None
 
     def _reserve(self, trial: str) -> Reservation | None:
-        """Assign an idle group to a trial, or reserve resources for a new group.
-
-        Idle groups are closed for a new group if necessary. None if neither is possible now.
-        """
+        """Assign an idle group to a trial, or reserve resources for a new group, for which idle
+        groups close if necessary; None if neither is possible now."""
         placement = self.waiting[trial]
         if own := self._idle(placement):
             if not self._can_wake(own[-1]):
@@ -247,8 +243,8 @@ class ResourceScheduler:
     def _find_room(
         self, placement: Placement, evicted: Collection[Reservation]
     ) -> tuple[int, ...] | None:
-        """Return the index of each worker's node for a new group after the groups `evicted` are
-        closed; None if the workers do not fit."""
+        """Return the index of each worker's node for a new group once `evicted` have closed; None
+        if there is no room."""
         others = (one for one in self.reservations.values() if one not in evicted)
         alive = sum(one.placement.num_workers for one in others)
         if alive and alive + placement.num_workers > self.max_workers:

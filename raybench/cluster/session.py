@@ -233,8 +233,8 @@ def busy_sentence(seconds: float = BUSY_S) -> str | None:
 def chosen_address(address: str | None) -> str | None:
     """Return the address of the cluster to connect to; None to start Ray on this machine.
 
-    RAY_ADDRESS is read only in a job started by `ray job submit`, for which Ray sets it. Otherwise
-    a variable left over in a shell would send a study to a cluster that the user did not choose.
+    RAY_ADDRESS is read only in a job of `ray job submit`, for which Ray sets it: a variable left in
+    a shell would send a study to a cluster that the user did not choose.
     """
     if address is None and local_ray.is_submitted_job():
         address = os.environ.get("RAY_ADDRESS")

@@ -1,5 +1,5 @@
-"""Handling of signals that end a command: after the first signal, runs stop at their next
-evaluation and all results are written; the second signal ends the command at once."""
+"""Signals that end a command: after the first, runs stop at their next evaluation and all results
+are written; the second ends the command at once."""
 
 import contextlib
 import os
@@ -32,12 +32,8 @@ class Interrupt:
     """
 
     def __init__(self, *, owns_process: bool = True) -> None:
-        """Create an interrupt that is not set.
-
-        Args:
-            owns_process: whether a second signal ends the process at once; otherwise it raises
-                KeyboardInterrupt.
-        """
+        """Start without a signal. A second signal ends the process at once if `owns_process`;
+        otherwise it raises KeyboardInterrupt."""
         self.began = time.perf_counter()
         self.is_set = self.can_continue = False
         self._owns_process = owns_process
@@ -62,12 +58,9 @@ class Interrupt:
     def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
         """Context manager: end the process once `lost` returns a description of what is gone.
 
-        Without Ray, the command would wait for answers that cannot come. A signal to a whole
-        process group (by `timeout` or a service manager) also ends Ray, and calls to a killed Ray
-        hang for a minute.
-
-        Args:
-            lost: called in a thread every WATCH_S seconds; None means that nothing is gone.
+        Otherwise the command would wait for answers that cannot come. A signal to a whole process
+        group (by `timeout` or a service manager) also ends Ray, and calls to a killed Ray hang for
+        a minute.
         """
         is_over = threading.Event()
         threading.Thread(target=self._watch, args=[lost, is_over], daemon=True).start()
@@ -130,11 +123,10 @@ class Interrupt:
             raise Signalled
 
     def _read(self, numbers: int) -> None:
-        """Read signals from the wakeup pipe, and end the process at the second signal.
+        """Count signals in a pipe, and end the process at the second signal.
 
-        Python merges two signals that arrive while the main thread waits in a library, so its
-        handlers cannot count them. SIGHUP is not counted as a second signal, since a closed
-        terminal sends it more than once.
+        Python's handlers cannot count: two signals merge while the main thread is in a library. A
+        closed terminal sends SIGHUP more than once, so it never counts as the second signal.
         """
         is_first = True
         while byte := os.read(numbers, 1):
@@ -176,8 +168,7 @@ def without_hangup() -> Iterator[None]:
     """Context manager: block SIGHUP in processes that are started within it.
 
     A closed terminal sends SIGHUP to all processes, and Ray would be gone before the results are
-    written. Child processes inherit blocked signals. This process receives a blocked SIGHUP when
-    the context ends.
+    written. Child processes inherit the block; this process gets the signal when the context ends.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -59,10 +59,8 @@ process ends, even if it is killed."""
 
 @contextlib.contextmanager
 def own_scratch() -> Iterator[Path]:
-    """Context manager: create the driver's temporary folder and remove it afterwards.
-
-    Also removes the folders of killed sessions on this host.
-    """
+    """Context manager: create the driver's temporary folder, and remove it afterwards; also remove
+    the folders of killed sessions on this host."""
     sweep()
     folder, alive = _hold(lambda: Path(tempfile.mkdtemp(prefix=PREFIX)))
     try:
@@ -305,11 +303,9 @@ class _Run:
 
 
 def join_group(placement: Placement, search_path: str) -> DistributedContext:
-    """Return this worker's rank and device in its group; called inside a Ray Train worker.
+    """Join the group from inside a Ray Train worker; return this worker's rank, device etc.
 
-    Args:
-        placement: the workers of the group.
-        search_path: folder with the user's modules, which is added to `sys.path`.
+    `search_path`, the folder of the user's modules, is added to `sys.path`.
     """
     import ray.train
 

@@ -178,11 +178,7 @@ class WorkerGroup:
         assert all(isinstance(reply, Ready) for reply in replies)
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
-        """Send `commands[r]` to rank r and return the replies of all ranks, by rank.
-
-        Raises:
-            RunFailed: a worker crashed, was lost, or did not answer within `timeout_s`.
-        """
+        """Send `commands[r]` to rank r; return the replies by rank, or raise RunFailed."""
         if self.ended.is_set():
             raise RunFailed("worker_lost", self._end_message)
         self._replies = {}
@@ -236,11 +232,7 @@ class WorkerGroup:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
 
     async def settle(self) -> bool:
-        """End the run if it is still open, and free its cores.
-
-        Returns:
-            Whether the group can take another run.
-        """
+        """End the run if it is still open, and free its cores; return whether another can start."""
         if self._has_run:
             try:
                 replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
@@ -259,8 +251,7 @@ class WorkerGroup:
     async def close(self, *, force: bool) -> None:
         """End the workers: by a `Close` command, or by killing them if `force` or if they hang.
 
-        If workers take longer to end than CLOSE_TIMEOUT_S (a lost host), this method returns, and
-        `ended` is set later.
+        If this takes longer than CLOSE_TIMEOUT_S (a lost host), `ended` is set only later.
         """
         if not force:
             for inbox in self._inbox:
@@ -286,12 +277,9 @@ class WorkerGroup:
         return printed
 
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
-        """Choose the cores that each rank is pinned to, except those in `taken`.
+        """Return the cores to pin each rank to, without those in `taken`; none if too few are free.
 
         Workers with GPUs share all cores near their GPUs, because one core would starve a GPU.
-
-        Returns:
-            The cores of each rank; empty for all ranks if too few cores are free.
         """
         self.cores, chosen = [], []
         if self.placement.gpus_per_worker:
@@ -310,7 +298,7 @@ class WorkerGroup:
         return chosen
 
     def members(self) -> list[Ready]:
-        """Return the `Ready` message (host, process, device, cores) of every rank."""
+        """Return the `Ready` message of every rank."""
         return [self._members[rank] for rank in sorted(self._members)]
 
     def nodes(self) -> list[str]:

@@ -76,7 +76,7 @@ class _PooledRun:
     is_abandoned: bool = False
     """Whether the run was released while its group was starting."""
     is_over: bool = False
-    """Whether the run has ended for good, so that further requests for workers are refused."""
+    """Whether the run has ended for good: further requests are refused."""
     unanswered: _Unanswered | None = None
     """Command that the workers have not answered yet."""
 
@@ -140,8 +140,7 @@ class WorkerPool:
             sent_bytes: size of the weights if they were sent before, with `trial` as the sender.
 
         Returns:
-            False if this host does not have the file of the weights: the caller must send it and
-            call again with `sent_bytes`.
+            False if this host lacks the file of the weights: send it, then call with `sent_bytes`.
         """
         name = f"{trial}-{checkpoint.state.index}"
         if sent_bytes is not None:
@@ -345,12 +344,10 @@ class WorkerPool:
         return [self._without_state(trial, number, replies[0]), *replies[1:]]
 
     def _without_state(self, trial: str, number: int, first: Reply) -> Reply:
-        """Store the state that rank 0 has sent (checkpoint or final weights).
+        """Store the state that rank 0 has sent (checkpoint or final weights); return its reply with
+        the index of the checkpoint or the file of the weights instead.
 
         If a checkpoint cannot be written, the run continues, and `checkpoint` raises the error.
-
-        Returns:
-            Rank 0's reply with the index of the checkpoint or the file of the weights.
 
         Raises:
             RunFailed: the final weights could not be written.
@@ -377,11 +374,10 @@ class WorkerPool:
         """Release the trial's workers, or cancel its request for workers.
 
         Args:
-            trial: name of the run; does nothing for a run without workers and without a request.
-            keep: keep the group alive for other runs; False closes it, so that each run has
-                processes of its own.
-            for_good: also refuse later requests of the run, since the trial's own process may not
-                know that the run was ended.
+            trial: name of the run, which may also have neither workers nor a request.
+            keep: keep the group alive for other runs; False closes it.
+            for_good: refuse later requests of the run, whose own process may not know that it is
+                over.
 
         Returns:
             The largest number of other runs that had workers at the same time.
@@ -481,8 +477,8 @@ class WorkerPool:
     async def _close(self, number: int, *, force: bool = False) -> None:
         """End a group, if it still exists, and free its reservation once its workers are gone.
 
-        Until then, Ray still counts their CPUs and GPUs as in use. If the workers take long to end,
-        the reservation is freed later, in the background.
+        Until then Ray counts their CPUs and GPUs as in use. If this takes long, the reservation is
+        freed later, in the background.
         """
         group = self._groups.get(number)
         if group is not None:

@@ -82,7 +82,7 @@ class Compared:
 
     @property
     def digest(self) -> str:
-        """Hash that identifies the comparison: run specs, smallest difference, what is compared."""
+        """Hash of the comparison: run specs, smallest difference, what is compared."""
         compared = [self.documents, self.smallest, *["samples_per_s"] * self.is_throughput]
         text = json.dumps(compared, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -217,8 +217,7 @@ def read_side(
 def at_revision(side: str) -> str:
     """Resolve a side at a git revision: `HEAD~1:train.py:train` -> `COPY/train.py:train`.
 
-    COPY is a copy of that revision's files in a cache folder of this machine. A side without a
-    revision is returned unchanged.
+    COPY is a copy of that revision's files, in a cache folder. Other sides are returned unchanged.
 
     Raises:
         UserError: git fails, for example because there is no such revision.
@@ -295,11 +294,8 @@ def _run(
     console: Console,
     interrupt: Interrupt,
 ) -> Pairs:
-    """Run pairs until the comparison is decided, has `--runs` pairs, or the time budget is spent.
-
-    Returns:
-        All pairs of the comparison, including those of earlier sessions.
-    """
+    """Run pairs until the comparison is decided, has `--runs` pairs, or the time budget is spent;
+    return all its pairs."""
     objective = compared.specs["A"].objective
 
     def so_far() -> Pairs:
@@ -373,12 +369,11 @@ def order_of(names: Mapping[str, object], number: int, *, seed: int) -> list[str
 def errors_left(file: Path, digest: str) -> float:
     """Return the error rate of one comparison of a session, and record it in the session's file.
 
-    Comparison number j gets the fraction 1 / (j (j + 1)) of the session's error rate ALPHA; the
-    rates of all comparisons never sum to more than ALPHA. A resumed comparison keeps its rate. Safe
-    for comparisons that run in parallel, since the file is locked.
+    Comparison j gets 1 / (j (j + 1)) of the session's error rate ALPHA; these rates never sum to
+    more than ALPHA. A resumed comparison keeps its rate. Safe for comparisons in parallel.
 
     Args:
-        file: file of the session; created if it does not exist.
+        file: file of the session.
         digest: hash of the comparison.
 
     Raises:

@@ -7,8 +7,7 @@ from raybench.cluster.signals import Interrupt
 from raybench.stats.record import StopReason
 
 CLOSING_S = 6.0
-"""Seconds at the end of a time budget that are reserved for shutting down Ray and writing tables
-and figures (measured: 3 to 5 s)."""
+"""Seconds of a time budget reserved for ending Ray and writing results (measured: 3 to 5 s)."""
 CLOSING_SHARE = 0.1
 """Largest fraction of the time budget that is reserved for that."""
 

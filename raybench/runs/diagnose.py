@@ -120,8 +120,8 @@ class ProbeRuns:
         self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
         """Seconds per step of each probe, one value per round."""
         self.ranks: RankRows = {"compute": [], "cores": [], "input": []}
-        """Seconds of each rank, by kind, in probes that do not exchange gradients: `input` from
-        probes with the run's own data, `compute` and `cores` from probes with synthetic data."""
+        """Seconds of each rank in probes without gradient exchange: `input` with the run's own
+        data, the others with synthetic data."""
         self._trainer, self._dataset = trainer, dataset
         self._steps: dict[Probe, int] = {}
         self._orders: Iterator[list[Probe]] = rounds(self.probes, seed=spec.seed)
@@ -264,16 +264,12 @@ class ProbeRuns:
 
 
 MIN_STEPS = 20
-"""Minimum number of optimizer steps in an interval between evaluations of a probe, for
-`--fastest`."""
+"""Minimum optimizer steps between two evaluations of a probe, with `--fastest`."""
 
 
 class SpeedRuns:
-    """Finds the fastest way to run a spec without changing its learning curve.
-
-    Measures one axis (such as framework or compilation) after another. The ways of an axis differ
-    from the fastest way so far only in that axis.
-    """
+    """Finds the fastest way to run a spec without changing its learning curve, one axis (such as
+    framework or compilation) after another, each starting from the fastest way so far."""
 
     def __init__(
         self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset, leeway: Leeway

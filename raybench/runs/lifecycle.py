@@ -1,7 +1,7 @@
 """Life cycle of a run in the driver: resumed, evaluated, moved to other workers, recorded.
 
-`search.live_trials` uses it for the trials of a search, which Ray Tune drives; `SingleRun` uses it
-for all other runs: those before and after a search and those of other commands.
+Used by `search.live_trials` for the trials of a search, which Ray Tune drives, and by `SingleRun`
+for all other runs: before and after a search, and in other commands.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class RunLifecycle:
         name: Name of the run, unique in the study.
         spec: The run.
         role: Role of the run in the study.
-        source: Name of the trial, scaling cell or side of a comparison that the run repeats.
+        source: Name of the trial, scaling cell or side (of `compare`) that the run repeats.
     """
 
     def __init__(
@@ -139,12 +139,12 @@ class RunLifecycle:
 
         Args:
             stopped_by: Why the run was stopped; ignored if the run has ended by itself.
-            cap_s: If the time budget ends the run after more than `cap_s` seconds of training, it
-                counts as a run that missed the target (stop reason `cap`).
+            cap_s: If the time budget ends the run after more seconds of training, it counts as a
+                run that missed the target (stop reason `cap`).
 
         Returns:
-            The record. Its stop reason is `interrupted` if it was not written, so that the run is
-            repeated in the next session.
+            The record, with stop reason `interrupted` if it was not written: the next session
+            repeats the run.
         """
         recorder, outcome = self._recorder, self.outcome
         if (fault := fault_of(outcome.message)) is not None:
@@ -200,7 +200,7 @@ class SingleRun(RunRecorder):
 
     session: Session
     keep_groups: bool = True
-    """Whether runs reuse worker processes of earlier runs; False starts new ones for every run."""
+    """Whether worker processes are reused; False starts new ones for every run."""
     limit_s: float | None = None
     """Wall-clock seconds with workers after which a run fails; None for no limit."""
 
@@ -216,21 +216,19 @@ class SingleRun(RunRecorder):
         cap_s: float = math.inf,
         save: Callable[[Path], None] | None = None,
     ) -> RunRecord:
-        """Train a run to its end, or until `deadline` is over.
-
-        If there is a checkpoint of an earlier session, the run continues from it.
+        """Train a run to its end, or until `deadline`; continue from its checkpoint if it has one.
 
         Args:
             spec: The run.
             name: Name of the run, unique in the study.
             role: Role of the run in the study.
-            source: Name of the trial, scaling cell or side of a comparison that the run repeats.
-            test: Whether to measure the metric on the test split.
+            source: Name of the trial, cell or side that the run repeats.
+            test: Measure the metric on the test split.
             judge: Called with every evaluation; returns the reason to stop the run, or None.
-            cap_s: If the time budget ends the run after more than `cap_s` seconds of training, it
-                counts as a run that missed the target (stop reason `cap`).
+            cap_s: If the time budget ends the run after more seconds of training, it counts as a
+                run that missed the target (stop reason `cap`).
             save: Called with the file of the final weights, on the pool's host, before the record
-                is written; None does not save weights.
+                is written; None to not save them.
 
         Returns:
             The record, as written.

@@ -69,10 +69,10 @@ GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
 """Run-spec keys that determine the worker group."""
 MAX_NAMED_GROUPS = 5
 ASKED_AHEAD = 4
-"""Number of additional trials that are queued, so that one of them may reuse an idle worker group.
-In 60 trials over two frameworks and 1, 2 or 4 workers on 4 GPUs, 24 groups start; without queued
-trials 34, and 53 if in addition no trial may overtake another. With 8 queued trials, 5 fewer groups
-start, but the sampler knows fewer results when it proposes a trial."""
+"""Number of trials that are queued so that one of them may reuse an idle worker group. In 60 trials
+over two frameworks and 1, 2 or 4 workers on 4 GPUs, 24 groups start; without queued trials 34, and
+53 if in addition no trial may overtake another. With 8 queued trials 5 fewer groups start, but the
+sampler has fewer results when it proposes."""
 AUTOSCALED_CONCURRENCY = 4
 """Minimum number of concurrent trials on a cluster that starts nodes by itself."""
 
@@ -290,8 +290,7 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
 
 
 WHOLE_SETTINGS = re.compile(r"\.model\b(?!\s*[\[.])")
-"""Matches code that uses the model's settings as a whole, such as `run.model`, instead of a single
-setting, such as `run.model["width"]`."""
+"""Matches a use of all settings of the model (`run.model`), not of one (`run.model["width"]`)."""
 SUMS = {"batch_size_per_worker": "global_batch_size"}
 """Sum over all workers that a loop may read instead of the key."""
 
@@ -403,17 +402,14 @@ MAX_STARTING = 1 / 3
 def kinds_in_time(
     every: Collection[Kind], started: Collection[Kind], *, start_s: float, left_s: float
 ) -> set[Kind] | None:
-    """Return the kinds of worker group (framework, number of workers) that a search has time for.
+    """Return the kinds of worker group that a search has time for; None for all.
 
     Args:
         every: all kinds.
-        started: kinds of which a group was already started.
+        started: kinds of which a group was started before. Only these are returned if starting all
+            others would take more than MAX_STARTING of the time left.
         start_s: seconds that starting one group takes.
         left_s: seconds left of the time budget.
-
-    Returns:
-        None for all kinds; only `started` if starting one group of each other kind would take more
-        than MAX_STARTING of the time left.
     """
     num_others = len(set(every) - set(started))
     return None if num_others * start_s <= MAX_STARTING * left_s else set(started)
@@ -453,15 +449,9 @@ def with_gpus(
 
 
 def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[RunSpec, list[str]]:
-    """Give each worker of a run a GPU by default, if this machine has enough.
+    """Like `with_gpus`, for a run or the base of a scaling study; unchanged if its GPUs are set.
 
-    Args:
-        spec: the run, or the base of a scaling study; unchanged if it sets the GPUs per worker.
-        capacity: resources of this machine.
-        key: the key for GPUs in `--set`, for messages.
-
-    Returns:
-        The run, and sentences on what was decided.
+    `key` is the key for GPUs in `--set`, for messages.
     """
     if GPUS in spec.model_fields_set:
         return spec, []
@@ -512,9 +502,9 @@ def check_cluster(
     Args:
         session: the session.
         console: console for the warning that GPUs are not used.
-        placements: placements of all runs (framework, number and resources of workers).
+        placements: workers of all runs.
         are_gpus_named: whether the user has set the GPUs per worker.
-        asking: command-line option that gives each worker a GPU, for the warning.
+        asking: command-line option that gives each worker a GPU.
         spec: the run, or the base of all runs.
 
     Raises:
@@ -608,8 +598,7 @@ def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Pla
 
 
 def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:
-    """Return the default number of concurrent trials: as many of the smallest trials as fit on the
-    cluster at once.
+    """Return the default concurrency: how many of the smallest trials fit on the cluster at once.
 
     At least AUTOSCALED_CONCURRENCY with an autoscaler, which starts nodes only for queued trials.
     """
@@ -621,8 +610,8 @@ def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> i
 def following(
     study: StudySpec, space: Space, capacity: Capacity
 ) -> Callable[[tuple[Node, ...]], int] | None:
-    """Return a function that computes the number of concurrent trials from the current nodes; None
-    if the user has set the number."""
+    """Return a function that computes the concurrency (number of trials at once) from the current
+    nodes; None if the user has set it."""
     if study.search.concurrency:
         return None
     return lambda nodes: default_concurrency(study, space, replace(capacity, nodes=nodes))
@@ -632,8 +621,8 @@ def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
     """Return how many trials to queue in addition to the running ones, so that one of them may
     reuse an idle worker group.
 
-    0 if idle groups reserve no resources (see `ResourceScheduler`), if all trials need the same
-    group, or if the user has set the number of concurrent trials.
+    0 if idle groups reserve no resources (see `ResourceScheduler`), if there is a single group, or
+    if the user has set the concurrency.
     """
     every = groups(study, space)
     is_idle_held = not is_local or any(group.gpus_per_worker for group in every)

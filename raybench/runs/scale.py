@@ -100,10 +100,9 @@ def run_order(
 ) -> Iterator[tuple[StudyCell, int]]:
     """Yield (cell, repeat number) for all runs: the first repeat of all cells, then the second, ...
 
-    This way, drift of the machine (heat, other users) affects all cells equally. Within a repeat,
-    worker groups are in random order, and so are the cells of a group, which follow each other, so
-    that each group starts at most once. The order does not depend on `repeats`, which a resumed
-    study may change.
+    Thus drift of the machine (heat, other users) affects all cells equally. Within a repeat, worker
+    groups are in random order, and so are the cells of each group, which stay together, so that a
+    group starts at most once. The order does not depend on `repeats`, which may be changed later.
     """
     groups: dict[Placement, list[StudyCell]] = {}
     for cell in cells:
@@ -224,11 +223,7 @@ class Checked:
 
 
 def check_cells(cells: Sequence[StudyCell]) -> Checked:
-    """Load each combination of workload and dataset once, and check it for all its frameworks.
-
-    Raises:
-        UserError: a workload or dataset is wrong, or the cells have different metrics.
-    """
+    """Load each combination of workload and dataset once, and check it for all its frameworks."""
     tasks: dict[str, list[StudyCell]] = {}
     for cell in cells:
         spec = cell.spec
@@ -323,11 +318,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
 
 
 def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:
-    """Give each worker a GPU by default, if this machine has enough.
-
-    Returns:
-        The study, and sentences on what was decided.
-    """
+    """Give each worker a GPU by default if there are enough; return study and sentences on this."""
     if GPUS in study.axes or study.cells is not None:
         return study, []
     most = study.base.model_copy(update={"num_workers": max(study.num_workers or [1])})
@@ -425,17 +416,7 @@ def _run(
     interrupt: Interrupt,
     until: float | None,
 ) -> bool:
-    """Run the study, and then further cells until the predictions are within `until`.
-
-    Args:
-        options: options of the command.
-        chosen: the study and its source.
-        store: the study's folder.
-        console: console for messages.
-        checked: data and metric of the study.
-        interrupt: whether the user asked to stop.
-        until: largest relative half-width of the predictions' 90 % intervals; None for no further
-            cells.
+    """Run the study, and then further cells until the spread of all predictions is below `until`.
 
     Returns:
         Whether the study was interrupted.
@@ -500,8 +481,7 @@ def _run(
 
 
 NARROWER = 0.99
-"""A further cell must narrow the spread of a prediction at least to this fraction, or else the
-predicted cell itself is measured."""
+"""A cell must narrow the spread of a prediction to this fraction at least to be worth a run."""
 STALLED_CELLS, STALLED_FACTOR = 4, 0.95
 """The widest spread must shrink to STALLED_FACTOR of its value within STALLED_CELLS cells."""
 
@@ -559,8 +539,8 @@ class Until:
     ) -> tuple[Measured, dict[str, Any]] | None:
         """Return the cell that narrows a prediction most, and its values of all changed keys.
 
-        If no other cell narrows the prediction, this is the predicted cell itself. None if there is
-        no such cell that fits on the cluster and was not measured yet.
+        If no cell narrows it, return the predicted cell itself; None if that does not fit on the
+        cluster or was already measured.
         """
         specs = [cell.spec for cell in study_cells(study)]
         alike = [

@@ -123,8 +123,7 @@ def check_run(
     """Check the run of a command before Ray starts.
 
     Returns:
-        Results folder, run spec with objective and GPUs filled in, dataset, and sentences on the
-        GPUs.
+        Results folder, run spec with objective and GPUs filled in, dataset, sentences on the GPUs.
     """
     check_address(options.address)
     name = "default" if options.spec is None else "spec"
@@ -139,10 +138,7 @@ def check_run(
 
 
 def for_this_machine(spec: RunSpec) -> tuple[RunSpec, list[str]]:
-    """Fill in the GPUs per worker from what this machine has.
-
-    Returns:
-        The run spec, and sentences on the GPUs.
+    """Return the spec with its GPUs on this machine filled in, and sentences on the GPUs.
 
     Raises:
         UserError: the workers do not fit on this machine, or a framework does not see the GPUs.
@@ -242,7 +238,7 @@ def _save_model(store: Store, spec: RunSpec, weights: Iterator[bytes]) -> None:
 
 
 def write_study(store: Store, content: dict[str, Any]) -> None:
-    """Write `study.yaml` for a new study: `content`, command, versions and machine."""
+    """Write the `study.yaml` of a new study."""
     session = {"command": command(), "versions": versions(), "machine": machine()}
     store.write_yaml(STUDY_FILE, {"study": content, **session})
 
@@ -273,13 +269,8 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
 
 
 def refuse_other(place: str, folder: Path, mark: str) -> None:
-    """Raise UserError if the folder holds records of a study that was not made by this command.
-
-    Args:
-        place: folder or URL of the study, for messages.
-        folder: folder of the study on this machine.
-        mark: key in the `study.yaml` of studies of this command.
-    """
+    """Raise UserError if the folder holds records of another command, whose `study.yaml` does not
+    have the key `mark`."""
     records, study = folder / RECORDS_FILE, folder / STUDY_FILE
     if not records.is_file():
         return
@@ -294,8 +285,7 @@ def refuse_other(place: str, folder: Path, mark: str) -> None:
 
 
 def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:
-    """Return the record of the run if `folder` has it complete, for the same spec and with the
-    model file; otherwise None."""
+    """Return the record of a run if `folder` has the complete run with this spec and its model."""
     if not (folder / RECORDS_FILE).is_file():
         return None
     if not (is_own_loop(spec.workload) or (folder / MODEL_FILES[spec.framework]).is_file()):

@@ -32,10 +32,8 @@ RAY_LOG = "ray.log"
 
 @contextlib.contextmanager
 def quiet(log: Path) -> Iterator[None]:
-    """Context manager: redirect stdout, stderr and Ray's logging to a file.
-
-    The console of raybench is not affected, since it keeps its own reference to stdout.
-    """
+    """Context manager: redirect stdout, stderr and Ray's log to a file; raybench's console keeps
+    its own reference to stdout."""
     with log.open("a") as file:
         redacting: Any = _Redacting(file)
         # Ray's log handler keeps the stderr from when it was created, so it is changed as well.
@@ -95,12 +93,7 @@ class RunLines:
         self.is_starting = False
 
     def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
-        """Print what the run waits for, if this has changed since the last call.
-
-        Args:
-            what: (missing resources, seconds waited) of each run without workers, by name.
-            head: ignored here.
-        """
+        """Print what each run without workers waits for, if this has changed."""
         del head
         resources = "".join(one for one, _ in what.values())
         if resources not in ("", self._shown):
@@ -207,10 +200,8 @@ class WaitWatch:
 
 @contextlib.contextmanager
 def live_session(address: str | None, interrupt: Interrupt, console: Console) -> Iterator[Session]:
-    """Context manager: open a session for a command and close it afterwards.
-
-    If the user presses Ctrl-C while the session opens, KeyboardInterrupt is raised once it is open.
-    """
+    """Context manager: open a session for a command, and close it afterwards; a Ctrl-C in the
+    meantime is raised once the session is open."""
     is_here = chosen_address(address) is None
     looked = [busy_sentence(), used_gpus(nvml_sees())] if is_here else []
     busy = [f"{sentence[0].upper()}{sentence[1:]}" for sentence in looked if sentence is not None]

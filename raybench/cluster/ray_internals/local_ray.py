@@ -96,8 +96,8 @@ PROGRAMS = ("/gcs_server", "/raylet")
 def meanwhile(environment: Mapping[str, str]) -> Iterator[None]:
     """Context manager: set environment variables for the processes that are started within it.
 
-    They must be unset afterwards: the workers of a Ray cluster that this process starts later would
-    inherit them and try to communicate over the loopback interface.
+    Afterwards they are unset, or the workers of a cluster that is started later from this process
+    would inherit them and communicate over the loopback interface.
     """
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)

@@ -26,9 +26,9 @@ NOMINAL_CPU = 0.001
 def waits_by_driver() -> dict[str, float]:
     """Return resources that start an actor on the driver's node and reserve almost nothing.
 
-    They are for Tune's trial actors, which only wait for the pool. They wait without a timeout, and
-    Ray does not repeat an answer that was lost between hosts, so they must be on the node of the
-    pool. If no resource identifies that node, a tiny part of a CPU on any node is returned.
+    For Tune's trial actors, which only wait for the pool. They wait without a timeout, and Ray does
+    not repeat an answer that was lost between hosts, so they must be on the pool's node. If no
+    resource identifies that node, a tiny part of a CPU anywhere is returned.
     """
     here = ray.get_runtime_context().get_node_id()
     names = [
@@ -73,15 +73,10 @@ def taken_by_others(
     held: Sequence[tuple[float, float]],
     free: Mapping[str, Mapping[str, float]],
 ) -> list[tuple[float, float]]:
-    """Return the (CPU cores, GPUs) of every node that other jobs use.
+    """Return the (CPU cores, GPUs) of every node that are neither free nor `held` by our groups.
 
-    The numbers are not negative, although Ray's bookkeeping and raybench's differ for a moment
-    while a group starts or ends.
-
-    Args:
-        nodes: total resources of every node.
-        held: (CPU cores, GPUs) that raybench's groups have reserved on every node.
-        free: free resources by node id, from `available`; a node that is missing has none.
+    Never negative, although Ray's and our bookkeeping differ for a moment while one of our groups
+    starts or ends. A node that is missing in `free` has no free resources.
     """
     taken = []
     for node, (cpus, gpus) in zip(nodes, held, strict=True):
@@ -122,10 +117,7 @@ def has_autoscaler() -> bool:
 
 
 def request(bundles: Sequence[Mapping[str, float]]) -> None:
-    """Request a cluster in which all resource bundles fit at once.
-
-    The request is valid until the next request; an empty request cancels it.
-    """
+    """Request a cluster that holds all resource bundles at once; replaces the previous request."""
     from ray.autoscaler.sdk import request_resources
 
     request_resources(bundles=[dict(bundle) for bundle in bundles])

@@ -42,8 +42,7 @@ def meeting(
 
     Returns:
         `{"torch_config": ...}` or `{"tensorflow_config": ...}`; empty if Ray lacks the extended
-        classes. In that case torch's store listens on a port, and the frameworks guess the
-        interface.
+        classes: torch's store then listens on a port, and the frameworks guess the interface.
     """
     name = framework.capitalize()
     try:
@@ -130,14 +129,7 @@ def _use_addresses(places: list[Place]) -> None:
 
 
 def connect(worker_group: Any, interface: str | None) -> list[Place]:
-    """Set and test the network interface of every worker.
-
-    Args:
-        worker_group: Ray Train's worker group.
-        interface: interface chosen by the user; None detects it on each host.
-
-    Returns:
-        Host, interface and address of every rank.
+    """Set and test the network interface of every worker; return the address of every rank.
 
     Raises:
         Unreached: a worker has no such interface, or cannot connect to another worker.
@@ -171,8 +163,7 @@ def _raise_problem(sentence: str | None) -> None:
 def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
     """Find the interface, set it for Gloo and NCCL, and listen on it; runs in a worker.
 
-    Returns:
-        The worker's address on the interface; a sentence if there is no such interface.
+    Returns a sentence if there is no such interface.
     """
     is_named = bool(named or os.environ.get(VARIABLE))
     try:
