@@ -221,7 +221,7 @@ class ConfirmBudget:
         return total
 
     def race_runs(self, number: int) -> int:
-        """Return the largest number of runs in the races of `number` runs on both axes."""
+        """Return the largest number of runs of two races (`Axis`) of `number` runs each."""
         found = self.candidates()
         return sum(runs * len(found.first(count)) for count, runs in stages(number))
 

@@ -150,7 +150,7 @@ class LiveTrials:
 
     def _hopeless(self, outcome: RunOutcome) -> StudyError | UserError | None:
         """Return the error that ends the search before any trial has trained: one that every
-        configuration would have, or that of the first HOPELESS trials; otherwise None."""
+        configuration would have, or the same one in the first HOPELESS trials; otherwise None."""
         if outcome.evaluation is not None:
             self._has_trained = True
         if self._has_trained or outcome.failure not in ("error", "timeout", "worker_lost"):

@@ -196,7 +196,7 @@ class LiveRace:
         return cost.worker_seconds / cost.rank  # as in the run of the search
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
-        """Show the largest number of runs, including those of earlier sessions, as progress."""
+        """Show the progress of at most `most` runs, including those of earlier sessions."""
         done, progress = len(self._learned), self.single_run.progress
         left_s = None if race_s is None else race_s * (most - done) / max(most, 1)
         progress.begin("race", most, num_done=done, expect_s=left_s)

@@ -34,7 +34,7 @@ CPU_NAMES = ("train_cpu", "disturbed")
 """Ledger entries measured during `train`: CPU seconds of the worker, and seconds that other
 processes, the hypervisor (steal) or a CPU quota (throttling) took from its cores."""
 AWAY = "away"
-"""Phase of a worker's ledger between two commands; the driver attributes that time."""
+"""Phase of a worker's ledger between two commands; the driver assigns that time to a phase."""
 
 
 class CpuUse(NamedTuple):

@@ -194,8 +194,7 @@ class RunRecord:
     """Name of the run, unique in the study."""
     role: Role
     source: str | None
-    """Trial whose configuration this run repeats, or cell of a scaling study that this run repeats.
-    """
+    """Trial whose configuration this run repeats, or scaling-study cell to which it belongs."""
     state: State
     failure: Failure | None
     message: str | None

@@ -150,7 +150,7 @@ class Candidate:
 
     name: str
     own: Replicate | None
-    """Its run in the search; None if excluded (cold start, or stopped early)."""
+    """Run of the configuration in the search; None if excluded (cold start, or stopped early)."""
     cost: float
     """Cost of a second of training, as returned by `cost_per_s`."""
 

@@ -60,7 +60,7 @@ OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
 SAME = ("workload", "dataset", "objective")
 """Settings that must be equal for scores to be comparable."""
 USEFUL = (None, "oom", "nan")
-"""Values of `failure` of the runs to learn from: none, or one due to the configuration."""
+"""Only runs with one of these failures are used: None, or caused by the configuration."""
 
 
 @dataclass(frozen=True)
