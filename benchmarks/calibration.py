@@ -150,7 +150,10 @@ def race_other(rng: Rng, *world: Any) -> bool:
 
 
 @claim(
-    "In nine of ten such studies the winner is the best of these or tied with it", 90, 400, *RACES
+    "In nine of ten studies like this one, the winner is the best of these configurations or tied with the best",
+    90,
+    400,
+    *RACES,
 )
 def race_ties(rng: Rng, *world: Any) -> bool:
     """The best of those that ran again is the first or tied with it."""

@@ -23,7 +23,8 @@ approaches 2 and 3 of Hoffmann et al. 2022 (arXiv 2203.15556), and the package `
 Bars: grids 0.10, 0.15 and 0.10 % on average, design 0.25 % (0.6 % in 9 of 10), predicted loss
 within 0.5 % (of the isoFLOP sets 1 %), optimal size within a factor of 1.3, intervals that hold
 85 to 95 % (more is shown, not counted as a miss). The priors on the law of the loss were chosen
-with a view to these sets. Five minutes on two cores. Writes results/forecast.md; exit 1 below a bar.
+with a view to these sets. Five minutes on two cores. Writes results/forecast.md; exit 1 below a
+bar.
 """
 
 import itertools

@@ -335,8 +335,9 @@ def _reaches_value(results: Study, one: ConfigurationResult) -> str:
     if budget is not None:
         notes.append(by_the_wall(results, one.trial, budget))
     within = "; ".join(filter(None, notes))
-    how = "each run alone on the machine" if one.is_alone else "run in parallel"
-    return f"{reached} ({within}); confirmed, {how}{_tested(results, one)}"
+    how = "each alone on the machine" if one.is_alone else "in parallel"
+    runs = counted(one.new_runs, "run")
+    return f"{reached} ({within}); confirmed by {runs}, {how}{_tested(results, one)}"
 
 
 def between(metric: Metric, ends: tuple[float, float]) -> str:
@@ -371,7 +372,7 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
     ]
     if once := len({*verdict.once, *verdict.cheapest_once}):
         others = counted(once, "other configuration")
-        lines.append(f"{others} ran only in the search and cannot be excluded.")
+        lines.append(f"{others} ran only in the search and cannot be ruled out.")
     is_turned = fast.printed_s > cheap.printed_s
     if results.study["study"].get("price") is None:
         costs = [one.num_workers * one.printed_s for one in (fast, cheap)]
@@ -595,8 +596,9 @@ def _counted(results: Study) -> str:
         f"{number} {PHASE_WORDS[name]}" for name, number in phases.items() if name in PHASE_WORDS
     ]
     failed = int((trials["state"] == "failed").sum())
-    parts += [f"{failed} failed"] if failed else []
-    inside = f" ({', '.join(parts)})" if len(parts) > 1 or failed else ""
+    which = ", ".join(parts) if len(parts) > 1 or failed else ""
+    which += f"; {failed} failed" if failed else ""
+    inside = f" ({which})" if which else ""
     text = f"{counted(len(trials), 'run')}{inside}, {len(results.curves):,} evaluations"
     return f"{text}; still running: {results.owner}" if results.owner else text
 

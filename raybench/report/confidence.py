@@ -48,7 +48,7 @@ def confidence_of(results: Study, verdict: Verdict | None) -> str:
 
 def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
     once = len(verdict.once)
-    near = f"; {counted(once, 'other configuration')} cannot be excluded" if once else ""
+    near = f"; {counted(once, 'other configuration')} cannot be ruled out" if once else ""
     scatter = _scatter(results, noise, verdict.fastest)
     ran = ", and no configuration ran again after the search"
     if repeated(results):
@@ -68,11 +68,14 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
         return f"{head}; {scatter}."
     runs = sum(len(one.chosen) for one in found.values())
     head = (
-        f"{len(found)} configurations were run again ({runs} runs including those of the search, "
-        f"{share} of trial {verdict.fastest})"
+        f"{len(found)} configurations were run again ({runs} runs count, {share} of them of trial "
+        f"{verdict.fastest})"
     )
     near = " or tied with the best" if verdict.others() else ""
-    return f"{head}; {scatter}. In nine of ten such studies, the winner is the best of these{near}."
+    return (
+        f"{head}; {scatter}. In nine of ten studies like this one, the winner is the best of these "
+        f"configurations{near}."
+    )
 
 
 def _scatter(results: Study, noise: Noise, trial: str) -> str:
@@ -114,10 +117,10 @@ def _more(results: Study, verdict: Verdict) -> MoreRuns:
     once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
         runs = RUNS_EACH * (1 + len(verdict.undecided))
-        told = f"More runs (for example {MORE_OPTION} {runs}) continue until the differences are "
-        told += f"significant or shown to be below {100 * SMALLEST:g} %."
+        told = f"{MORE_OPTION} {runs} adds at most {runs} runs, and ends once every difference is "
+        told += f"significant or known to be below {100 * SMALLEST:g} %."
         several = counted(len(verdict.undecided), "undecided configuration")
-        return MoreRuns(runs, told, f"compare {several}")
+        return MoreRuns(runs, told, f"run {several} again")
     if ties:
         return MoreRuns(None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.")
     if once:

@@ -77,8 +77,8 @@ def sensitivity_lines(results: Study) -> list[str]:
         config = results.label(results.specs[row["trial"]])
         target = target_words(results.metric, row["target"])
         lines.append(
-            f"With target {target} trial {row['trial']} ({config}) would lead the search after "
-            f"{row['seconds']:.2f} s; {counted(row['reached'], 'trial')} reached it."
+            f"With a target of {target}, trial {row['trial']} ({config}) would be the fastest of the "
+            f"search, after {row['seconds']:.2f} s; {counted(row['reached'], 'trial')} reached it."
         )
     return lines
 
@@ -125,7 +125,7 @@ def disturbed_line(results: Study) -> list[str]:
     whose = "its times are" if number == 1 else "their times are"
     return [
         f"Slowed by other processes: {number} of {counted(len(results.trials), 'run')} (marked "
-        f"{DISTURBED}); {whose} too high."
+        f"{DISTURBED}); {whose} overstated."
     ]
 
 

@@ -42,10 +42,11 @@ the screen is brief."""
 CONFIGURATION_NOTE = (
     "configuration: framework, workers x batch per worker, optimizer, learning rate"
 )
-CONFIRMED_TITLE = "Confirmed: new seeds, one run at a time"
+CONFIRMED_TITLE = "Confirmation of the winners: new seeds, each run alone on the machine"
 PREDICTED_NOTE = (
-    "~ predicted from the trial's learning curve and measured step times. What was predicted "
-    "fastest of all was run, under names like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
+    "~ predicted from the trial's learning curve and measured step times. The placements "
+    "predicted to be fastest were run; their names are like 0012.torch2 (trial 0012 on 2 PyTorch "
+    "workers)."
 )
 TRIAL_FORMS: dict[str, CellFormat] = {"trial": "{trial}", "configuration": "{config}"}
 CONFIRMATION_FORMS: dict[str, CellFormat] = TRIAL_FORMS | {
@@ -156,7 +157,7 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
     forms[f"best {metric.words}"] = value_form(metric, metric.best_column)
     if not is_brief:
         forms |= {"samples/s": "{samples_per_s:,.0f}", "train s": "{train_s:.2f}"}
-    forms["whole run s"] = "{wall_s:.2f}"
+    forms["total s"] = "{wall_s:.2f}"
     rows = best.assign(cost=best["num_workers"] * best["crossed_s"], mark=_marks(best))
     which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
     aim = f" to {target_in_words(results)}" if results.is_timed else ""
@@ -208,13 +209,13 @@ def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
         mark=_marks(rows),
     )
     more = len(table) - len(rows)
-    title = f"Confirmation: {_number_of(table, rows)} by upper bound, new seeds"
+    title = f"Confirmation: {_number_of(table, rows)} by upper end of the interval"
     if is_brief:
         title += "; then the winner alone" if rows["is_alone"].any() else ""
         last, below = {"alone s": "{alone_s:.2f}{mark}"}, ""
     else:
         last = {"search s": "{search_s:.2f}"}
-        below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
+        below = f"and {more} more; see raybench.load(...).confirmed" if more > 0 else ""
     return [(texts(_named(rows, results), CONFIRMATION_FORMS | last), title, below)]
 
 

@@ -134,7 +134,7 @@ LEFT = ("trial", "90 % interval", *WRAPPED)
 NUMERIC = re.compile(r"[\d.,%*()~ -]*")
 """A column is aligned right if all its cells match, unless it is one of LEFT."""
 DROPPED = (
-    *("train s", "whole run s", "samples/s", "waited for", "search ", "global batch", "test "),
+    *("train s", "total s", "samples/s", "waited for", "search ", "global batch", "test "),
     "worker-s",
 )
 """Prefixes of the columns that a narrow terminal drops, in this order."""

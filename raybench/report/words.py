@@ -65,7 +65,7 @@ def span_s(trials: pd.DataFrame) -> float | None:
 
 
 def by_the_wall(results: Study, trial: str, train_s: float) -> str:
-    """Return the wall-clock time of a run: `0.74 s including evaluation, after 0.37 s of setup`.
+    """Return the wall-clock time of a run: `0.74 s including evaluation, plus 0.37 s of setup`.
 
     Args:
         results: the study.
@@ -83,7 +83,7 @@ def by_the_wall(results: Study, trial: str, train_s: float) -> str:
 
     longer = seconds("train", "eval", "checkpoint", "report") / seconds("train")
     ready = duration(seconds("start", "setup", "compile"))
-    return f"{duration(longer * train_s)} including evaluation, after {ready} of setup"
+    return f"{duration(longer * train_s)} including evaluation, plus {ready} of setup"
 
 
 def refuted_words(results: Study, trial: str) -> str:
