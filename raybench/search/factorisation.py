@@ -129,7 +129,7 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
 
     Args:
         study: The study.
-        space: Its search space.
+        space: Search space of the study.
         equal_frameworks: Whether the workload is the same network in every framework, so that the
             framework changes only speed. Otherwise the framework is sampled.
 
@@ -177,7 +177,7 @@ def study_factors(
 
     Args:
         study: The study.
-        space: Its search space.
+        space: Search space of the study.
         batch_statistics: Whether the model is known to normalize over the batch of one worker; then
             several worker counts are predicted only if `search.factorise` is set.
     """

@@ -81,7 +81,7 @@ def set_by_reference(
 
     Args:
         study: The study.
-        space: Its search space.
+        space: Search space of the study.
         single_run: Runs and records the reference.
         at_once: Returns how many runs of a spec fit on the cluster at once.
         baseline_value: Metric of a constant prediction; None if unknown.

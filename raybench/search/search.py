@@ -56,7 +56,7 @@ class Search(Scheduler):
 
     Args:
         study: The study; its target must be set.
-        space: Its search space.
+        space: Search space of the study.
         folder: Folder of Optuna's journal file; the caller holds the lock on this folder.
         factors: The factorized space (see `factorisation.py`); None if all keys are sampled.
         runs: Records of earlier sessions by run name.

@@ -225,7 +225,7 @@ class StudyPipeline:
         export(load(self.store.folder), self.store)
 
     def _set_by_reference(self) -> bool:
-        """Train the reference runs that set the `auto` keys; return False if they set none."""
+        """Train the reference runs that set the `auto` keys; return whether these are set."""
         progress = self._progress(self.state.num_trials)
         with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             found = set_by_reference(

@@ -32,7 +32,7 @@ Role = Literal["trial", "placement_check", "race", "confirm", "reference", "scal
 | role | run |
 |---|---|
 | trial | proposed by the search |
-| placement_check | trial run again on other workers, predicted to be faster ("speed check") |
+| placement_check | trial rerun on workers, GPU, compilation or framework predicted to be faster |
 | race | candidate with a new seed, in parallel with others, to find the winner |
 | confirm | winner with a new seed, alone on the machine, for the reported time |
 | reference | run of a default configuration that sets the target |
