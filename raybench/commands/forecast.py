@@ -546,7 +546,8 @@ def num_parameters_of(workload: Workload, framework: str, space: Path) -> int:
         space: Search-space file, for error messages.
 
     Raises:
-        UserError: The model is given neither by layers nor in torch, or cannot be built.
+        UserError: The model has no list of layers and is not a PyTorch model, or it cannot be
+            built.
     """
     if isinstance(workload, LayerWorkload):
         return num_parameters(workload.layers, workload.input_shape)
@@ -623,8 +624,8 @@ def choose_runs(
 ) -> Planned:
     """Choose the small runs to make next; the most informative one per cost is first.
 
-    Candidates combine the numbers of parameters and of samples of the given runs, as long as a
-    candidate costs at most LARGEST_SHARE of the large run's compute.
+    Candidates combine the numbers of parameters and of samples of the given runs; each costs at
+    most LARGEST_SHARE of the large run's compute.
 
     Args:
         small: Small runs so far.

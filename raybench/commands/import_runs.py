@@ -29,7 +29,7 @@ def import_runs(options: ImportOptions) -> Ended:
 
 
 def _read(source: str) -> foreign.ForeignTable:
-    """Read runs from a CSV file, MLflow's folder or an Optuna storage; raise UserError for others."""
+    """Read runs from a CSV file, an MLflow folder or an Optuna storage."""
     path = Path(source.partition("#")[0])
     if not (DATABASE.match(source) or path.exists()):
         message = f"{source}: is not there; name a CSV, a folder of MLflow or an Optuna storage."

@@ -426,11 +426,11 @@ class PlanOptions(Options):
     """YAML file with machines and their prices (default: the price in the study, or
     worker-seconds)."""
     budget: Annotated[float | None, Argument("MONEY")] = None
-    """Maximum cost of a job."""
+    """Maximum cost of the training job."""
     deadline: Annotated[
         float | None, BeforeValidator(deadline_seconds), Argument("TIME", parse=str)
     ] = None
-    """Maximum duration of a job: 90s, 30min, 2h."""
+    """Maximum duration of the training job: 90s, 30min, 2h."""
     predict: Annotated[Text, Argument("8,16,64|FILE.csv")] = None
     """Worker counts to consider besides the measured ones (default: the next two doublings)."""
     out: Annotated[str, Argument("FILE")] = "plan.html"

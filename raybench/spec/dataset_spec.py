@@ -216,13 +216,14 @@ class Mixup(Document):
 
 
 class ColorJitter(Document):
-    """Change brightness, contrast and saturation, each by a factor of 1 - x to 1 + x."""
+    """Change brightness, contrast and saturation by random factors from 1 - x to 1 + x, where x is
+    the value of each key."""
 
     kind: Literal["color_jitter"]
     brightness: Share = 0.4
     """Maximum relative change of the brightness."""
     contrast: Share = 0.4
-    """Maximum relative change of the distance from the mean gray."""
+    """Maximum relative change of the pixels' distance from the image's mean gray."""
     saturation: Share = 0.4
     """Maximum relative change of the distance from the pixel's own gray; for RGB only."""
 

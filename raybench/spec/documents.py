@@ -20,7 +20,7 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean, removed
 from raybench.spec.values import plain_data
 
 MAX_DEPTH = 50
-"""Maximum depth of nesting."""
+"""Maximum depth of nesting in a file."""
 MAX_BYTES = 10_000_000
 MAX_NODES = 100_000
 """Maximum number of values in a file; every use of a YAML alias counts."""

@@ -284,7 +284,7 @@ class Baseline:
     value: float
     rows: int
     error: float | None = None
-    """Standard error over the rows, if the metric is a proportion."""
+    """Binomial standard error of the metric; None if the metric is not a share."""
     square: float | None = None
     """`square` of the bound above; None if unknown, or if this bound does not hold."""
     level: float | None = None

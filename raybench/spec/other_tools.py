@@ -69,7 +69,8 @@ def written_here(content: Any) -> str | None:
 
 
 MAX_EXPONENT = 300
-"""Bounds from here on are not taken for exponents (of e), because they may overflow a float."""
+"""Exponents of e from here on could overflow a float, so bounds this large are not read as
+exponents."""
 
 
 def _inside(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -201,8 +201,8 @@ class RunSpec(Document):
     learning_rate: PositiveFloat = 1e-3
     """Base learning rate, before `learning_rate_scaling` and `schedule`."""
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Factor of the learning rate: 1 (`none`), `num_workers` (`linear`) or the square root of
-    `num_workers` (`sqrt`)."""
+    """Factor by which the learning rate is multiplied: 1 (`none`), `num_workers` (`linear`) or the
+    square root of `num_workers` (`sqrt`)."""
     schedule: ScheduleName = "constant"
     """Learning-rate schedule over the training samples, from the end of the warm-up to `epochs`.
     `one_cycle` rises from 1/25 of the rate during the first 30 % of these samples; `ramp_decay`
@@ -455,7 +455,7 @@ def _problems_of_own_loop(spec: RunSpec) -> Iterator[str]:
 
 
 RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
-"""Keys for the resources of a worker."""
+"""Run-spec keys that set the resources of a worker."""
 OPEN = ("model", "data", "optimizer_options")
 """Keys whose values are mappings with names of the user's choice. Each name makes another key,
 which is written with a dot: `model.hidden_units`."""
@@ -490,7 +490,7 @@ def has_value(spec: RunSpec, key: str) -> bool:
 def flat(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping in which settings under OPEN have dotted keys; inverse of `nested`."""
     found: dict[str, Any] = {}
-    for key, value in content.items():  # in order: later keys may depend on earlier ones
+    for key, value in content.items():  # keep the order: later keys may depend on earlier ones
         own = isinstance(value, dict) and key in OPEN
         found |= {f"{key}.{name}": one for name, one in value.items()} if own else {key: value}
     return found
@@ -553,8 +553,8 @@ def settings_words(spec: RunSpec, keys: Iterable[str]) -> str:
 
 
 def _shown_value(spec: RunSpec, key: str) -> str:
-    """Return the value of a key for a label: `0` for 0.0, except in settings under OPEN, where 0
-    and 0.0 may differ."""
+    """Return the value of a key for a label: without a trailing `.0`, except in settings under
+    OPEN, where 0 and 0.0 differ."""
     text = short(value_of(spec, key))
     return text if is_open(key) else text.removesuffix(".0")
 

@@ -342,7 +342,7 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
                 )
         asked = base.get("objective")
         if isinstance(asked, dict) and not {"kind", "target"} & asked.keys():
-            base = base | {"objective": BASE["objective"] | asked}  # `asked` is a metric, say
+            base = base | {"objective": BASE["objective"] | asked}  # `asked` may only name a metric
         validate(RunSpec, BASE | base, f"{source}: base")
         content = content | {"base": BASE | base}
     for key in OWN_KEYS:

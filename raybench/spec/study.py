@@ -222,7 +222,7 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
         if key in elsewhere:
             raise UserError(f"{source}: 'fixed.{key}': {elsewhere[key]}.", ErrorCode.CONFLICT)
     named = study.fixed | {"workload": study.workload}
-    for key, value in study.fixed.items():  # parse_space checks keys that exclude each other
+    for key, value in study.fixed.items():  # parse_space checks combinations of keys
         validate_key(RunSpec, key, value, f"{source}: fixed")
     space = parse_space(study.space, named, source)
     for number, given in enumerate(study.search.first):

@@ -13,7 +13,7 @@ SCRIPT = "raybench"
 ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colors, cursor
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
-    # (titles, links)
+    # The line above: titles, links.
     r"|\x1b[ -/]*[0-~]"  # the rest: reset, character sets
 )
 LINE_ENDS = re.compile(r"(?<![ \t])[ \t]*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+[ \t]*")
@@ -37,7 +37,7 @@ def clean(text: str) -> str:
     characters are removed. An unpaired surrogate (from a byte that was not valid UTF-8) becomes the
     replacement character U+FFFD.
     """
-    if text.isprintable():  # nearly always
+    if text.isprintable():  # the usual case
         return text
     text = ESCAPES.sub("", text)
     text = LINE_ENDS.sub(" ", text.strip("\n\r\v\f")).replace("\t", " ")

@@ -1,4 +1,4 @@
-"""Values of settings: conversion from Python objects, identity, and text for labels."""
+"""Values of settings: conversion from Python objects, comparison, and text for labels."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
         found = value.tolist()
         if isinstance(found, list):
             return [plain_data(one, source, path) for one in value]
-        with contextlib.suppress(ValueError):  # 0.1 of a float32, not 0.10000000149011612
+        with contextlib.suppress(ValueError):  # float32 0.1 becomes 0.1, not 0.10000000149011612
             found = float(str(value)) if isinstance(found, float) else found
         value = found
     if isinstance(value, set | frozenset):  # sorted: the order of a set differs between processes
@@ -60,7 +60,7 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
 
 
 def identity(value: Any) -> str:
-    """Return a string that is the same only for the same value; 1, 1.0, true and '1' differ."""
+    """Return a string that identifies a value: unlike with `==`, 1, 1.0, true and '1' differ."""
     return json.dumps(to_jsonable_python(value), sort_keys=True)
 
 
@@ -97,7 +97,7 @@ def _shown_number(value: float) -> str:
     text = f"{value:.3g}"
     if float(four := f"{value:.4g}") == value:
         text = four
-    elif float(text).is_integer():  # 0.99995, not 1
+    elif float(text).is_integer():  # show 0.99995, not 1
         text = f"{value:.6g}"
     return f"{text}.0" if text.lstrip("-").isdigit() else text
 
