@@ -56,8 +56,8 @@ class CurvePolicy:
     explore: float = 1.5
     """Factor on the standard deviations of the model when a proposal is chosen."""
     earlier_sd: float = 0.3
-    """Standard deviation of log samples to target, on top of that between seeds, for runs of an
-    earlier study (`--seed-from`), which may have used other machines and versions."""
+    """Additional standard deviation of log samples to target for runs of an earlier study
+    (`--seed-from`), which may have used other machines and versions."""
     most_runs: int = 4
     """Largest number of runs of a configuration in the search. More repeats belong to the
     confirmation, and would make the model overconfident about its neighbors."""
@@ -89,8 +89,7 @@ class CurveSearch:
         space: The sampled space.
         placer: Predicts the speed of configurations; None if the space is not factorized.
         policy: Constants of proposals and early stopping.
-        num_earlier: Number of runs of earlier sessions; it changes the random seed, so that a
-            resumed search draws new configurations.
+        num_earlier: Number of runs of earlier sessions; varies the seed of a resumed search.
     """
 
     def __init__(

@@ -191,8 +191,8 @@ def in_turns(runs: Sequence[RaceRun], specs: Mapping[str, RunSpec]) -> list[Race
     """Return runs in starting order, round by round.
 
     Runs with equal worker groups follow each other, so that few groups are started. Each round
-    starts with another candidate, so that it is not always the same one that runs last, with
-    fewer runs beside it.
+    starts with another candidate, so that the one that runs last, with fewer runs beside it,
+    varies.
     """
     found: list[RaceRun] = []
     for number, of_round in groupby(runs, key=lambda run: run.round):

@@ -1,8 +1,7 @@
 """Interface of a search: which trial runs next, and whether a running trial continues.
 
-`search.Search` implements the interface for a study. In a study, Ray Tune calls it through
-adapters (`live_trials.py`, `ray_tune.py`); in `benchmarks/search/`, replays of recorded runs call
-it with a simulated clock.
+`search.Search` implements the interface. In a study, Ray Tune calls it through adapters
+(`live_trials.py`, `ray_tune.py`); replays in `benchmarks/search/` use a simulated clock.
 """
 
 from abc import ABC, abstractmethod

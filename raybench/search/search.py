@@ -50,9 +50,9 @@ SEED_STEP = 5000
 class Search(Scheduler):
     """Scheduler of a study's trials, for every `search.sampler`.
 
-    Interrupted trials run first, then trials that ran out of memory, on a placement (framework,
-    workers, batch per worker, ...) that needs less memory, then the configurations given by the
-    user (`search.first`), then proposals of the curve model or of Optuna.
+    Interrupted trials run first, then those that ran out of memory, on a placement (framework,
+    workers, batch per worker, ...) that needs less, then the user's own configurations
+    (`search.first`), then proposals of the curve model or of Optuna.
 
     Args:
         study: The study; its target must be set.

@@ -221,8 +221,7 @@ def build_sampler(
     Args:
         name: Value of `search.sampler`.
         seed: Seed of the study.
-        num_earlier: Number of trials the study already has; it changes the random seed, so that a
-            resumed study draws new configurations.
+        num_earlier: Number of trials the study already has; varies the seed of a resumed study.
         startup_trials: Number of random trials before the sampler fits its model.
 
     Raises:

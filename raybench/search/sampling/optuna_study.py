@@ -67,8 +67,8 @@ FIRST = "first"
 def open_study(study: StudySpec, folder: Path) -> optuna.Study:
     """Open or create the Optuna study of a results folder; the caller holds the folder's lock.
 
-    An incomplete last line, as a full disk leaves it, is cut off. A damaged journal is renamed and
-    replaced by a new one, which `restore` fills from the records.
+    An incomplete last line (full disk) is cut off. A damaged journal is renamed and replaced by a
+    new one, which `restore` fills from the records.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = study.search
