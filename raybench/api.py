@@ -292,8 +292,8 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
 
 
 def _with_data_in_a_file(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments with samples in `data` written to a file, and replaced by the key
-    `dataset` that names it."""
+    """Return a call's arguments; samples in `data` are written to a file, and the key `dataset`,
+    which names this file, replaces `data`."""
     rest = dict(given)
     data = rest.pop("data", None)
     if data is None:

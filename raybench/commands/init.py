@@ -40,7 +40,7 @@ def init(options: InitOptions) -> Ended:
 
 
 def _see(options: InitOptions) -> tuple[DataSummary, str | None]:
-    """Return the summary of the data, and the workload's name if the data are a workload's own."""
+    """Return the summary of the data, and the workload's name if a workload loads them."""
     path = Path(options.data).expanduser()
     if any("\ud800" <= character <= "\udfff" for character in str(path)):  # not valid UTF-8
         raise UserError(
