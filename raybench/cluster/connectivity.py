@@ -107,7 +107,7 @@ def environment(place: Place, *, is_named: bool) -> dict[str, str]:
 
 
 def with_hosts(cluster: list[str], places: list[Place]) -> list[str]:
-    """Return TensorFlow's worker list (`host:port` each) with the addresses of `places`."""
+    """Replace the hosts in TensorFlow's worker list (`host:port` each) by those of `places`."""
     found = []
     for member, place in zip(cluster, places, strict=True):
         host = f"[{place.address}]" if ":" in place.address else place.address

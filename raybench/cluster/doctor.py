@@ -276,8 +276,8 @@ def _network(
 
 
 def summary(placement: Placement, replies: list[Any]) -> Facts:
-    """Return the network part of the document, from `MeasuredSums` replies: medians over rounds of
-    the slowest worker's time."""
+    """Return the network part of the document from all workers' `MeasuredSums`. A time is the
+    median over rounds of the slowest worker's time."""
     assert all(isinstance(reply, MeasuredSums) for reply in replies)
     sizes = []
     for size in replies[0].seconds:

@@ -41,7 +41,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class Close:
-    """Driver to workers: leave the train function."""
+    """Pool to workers: return from the train function, which ends the worker group."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Progress(WorkerAnswer):
     state: RunState | None = None
     """State of the run at a checkpoint that was sent; the pool removes it and sets `saved`."""
     saved: int | None = None
-    """Index of the checkpoint: that of the first evaluation after it; None without a checkpoint."""
+    """Index of the checkpoint, which is that of the next evaluation; None without a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ REFUSED: Final = "refused"
 
 
 def sender_of(group: int) -> str:
-    """Return the name under which a worker group sends states to the pool."""
+    """Return the sender name of a worker group that sends checkpoints or weights to the pool."""
     return f"group-{group}"
 
 

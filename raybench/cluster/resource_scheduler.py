@@ -90,7 +90,7 @@ class ResourceScheduler:
         self.waiting.pop(trial, None)
 
     def admit(self) -> list[Reservation]:
-        """Assign worker groups to all waiting trials that can get one now; return these."""
+        """Assign groups to all waiting trials that can get one now; return these reservations."""
         admitted: list[Reservation] = []
         while (head := self.head) is not None:
             reservation = self._overtake(head) or self._reserve(head)
@@ -252,7 +252,7 @@ class ResourceScheduler:
         return self.lay_out(placement, without=evicted)
 
     def _held_by_worker(self, reservation: Reservation) -> tuple[float, float]:
-        """Return the CPU cores and GPUs that each worker of a group holds."""
+        """Return the CPU cores and GPUs that each worker of a group has reserved."""
         holds_cpus = reservation.trial is not None or self.on_cluster
         cpus = reservation.placement.cpus_per_worker if holds_cpus else 0
         return cpus, reservation.placement.gpus_per_worker

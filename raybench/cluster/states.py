@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import ray
 
 FOLDER = ".states"
-"""Name of the folder that holds the states."""
+"""Name of the folder for the run states."""
 PART_BYTES = 2**24
 ANSWER_TIMEOUT_S = 30.0
 """Seconds after which a call to the pool is repeated; the pool normally answers sooner (within
@@ -107,9 +107,8 @@ class StateFiles:
 
     @property
     def folder(self) -> Path:
-        """Folder of the run states: inside the study's folder if that exists, otherwise in the
-        temporary folder."""
-        if self._own is None or not self._own.is_dir():  # a study has ended, or was removed
+        """Folder of the run states: in the current study's folder, or else in the temporary one."""
+        if self._own is None or not self._own.is_dir():  # no study runs, or its folder was removed
             self._own = self._scratch() / FOLDER
             self._own.mkdir(exist_ok=True)
         return self._own

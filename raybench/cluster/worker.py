@@ -51,7 +51,7 @@ from raybench.training.timeout import call_within
 
 PREFIX = "raybench-"
 DATA = "data"
-"""Folder below a host's scratch folder from which all its workers map their data."""
+"""Subfolder of the temporary folder with datasets, which all workers of a host memory-map."""
 ALIVE = "alive"
 """File that is locked while the folder is in use; the operating system releases the lock when the
 process ends, even if it is killed."""
@@ -99,7 +99,7 @@ def sweep() -> None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(alive.parent, ignore_errors=True)
         except OSError:
-            continue  # in use, or another user's
+            continue  # the folder is in use, or belongs to another user
 
 
 def _hold(make: Callable[[], Path]) -> tuple[Path, TextIO]:
@@ -172,9 +172,9 @@ def _serve(config: dict[str, Any]) -> None:
             if isinstance(command, Finish):
                 output.end()
             if isinstance(command, Finish) and not is_settled:
-                # Without the imported modules, the collection after each run takes milliseconds
-                # instead of a tenth of a second. After the first run, because much of a framework
-                # is imported when it is first used.
+                # Garbage collection without the imported modules takes milliseconds after each run
+                # instead of a tenth of a second. Only after the first run, because much of a
+                # framework is imported when it is first used.
                 gc.freeze()
                 is_settled = True
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it is reported)
@@ -395,7 +395,7 @@ def _introduce(world: DistributedContext) -> protocol.Ready:
 
 
 def _mistake(error: UserError, crashed: Crashed) -> ErrorCode | None:
-    """Return the error code if a user mistake kept a run from starting; None for other failures."""
+    """Return the error code if a user mistake kept a run from starting, otherwise None."""
     is_start = crashed.failure == "error" and error.code in protocol.START_MISTAKES
     return error.code if is_start else None
 

@@ -1,1 +1,1 @@
-"""Commands that run one training after another: one run, a scaling study, a diagnosis."""
+"""The commands train, scale, diagnose and compare; options, checks and runs of all commands."""

@@ -1,4 +1,4 @@
-"""End of a whole study: Ctrl-C, its time budget, or an error that ends it."""
+"""When a whole study ends: by Ctrl-C, its time budget, or an error."""
 
 import math
 import time
@@ -13,7 +13,7 @@ CLOSING_SHARE = 0.1
 
 
 class Deadline:
-    """End of a study, checked after every evaluation. Once `over`, no run starts and runs stop.
+    """End of a study, checked after every evaluation. Once `over`, no run starts, and all stop.
 
     `reserve_s` are seconds before the end that are reserved for later phases of the study. `fault`
     is the error that ends the study; `raise_fault` raises it once all runs have stopped.

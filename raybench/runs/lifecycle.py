@@ -46,7 +46,7 @@ class RunRecorder:
     """Lock that is held while a record is written."""
 
     def append(self, line: dict[str, object]) -> bool:
-        """Write a record; return whether it was written."""
+        """Append a line (evaluation or run) to the records; return whether it was written."""
         with self.ending_study(), self.writing:
             self.store.append(line)
             return True

@@ -384,7 +384,7 @@ Kind = tuple[str, int]
 
 
 def groups(study: StudySpec, space: Space) -> list[Placement]:
-    """Return all worker groups that a study can need; of a range of values, only the bounds."""
+    """Return all worker groups that a study can need; a range of values counts by its bounds."""
     found: dict[Placement, None] = {}
     for one in combinations(space, study.fixed, GROUP_KEYS):
         resources = [one[key] for key in RESOURCES]
@@ -621,8 +621,8 @@ def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
     """Return how many trials to queue in addition to the running ones, so that one of them may
     reuse an idle worker group.
 
-    0 if idle groups reserve no resources (see `ResourceScheduler`), if there is a single group, or
-    if the user has set the concurrency.
+    0 if idle groups reserve no resources (see `ResourceScheduler`), if all trials need the same
+    group, or if the user has set the concurrency.
     """
     every = groups(study, space)
     is_idle_held = not is_local or any(group.gpus_per_worker for group in every)

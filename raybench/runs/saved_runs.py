@@ -104,7 +104,7 @@ class SavedRuns:
         """
         self._pool, self._store, self._say, self._on_fault = pool, store, say, on_fault
         self._fault: Exception | None = None
-        shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # of a killed session
+        shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # left by a killed session
         ray.get(pool.hold_states_in.remote(store.folder.absolute()))
         self._earlier: dict[str, bytes] = {}
         """Output of continued runs in earlier sessions, by name."""

@@ -1,7 +1,8 @@
 """The command `raybench scale`: a scaling study, from its options to the last printed line.
 
-Reads the study (a file, a named study or the default one), checks its cells, prints the plan of
-`--dry-run`, and runs the cells one at a time, in random order within each repeat.
+Reads the study (a file, a published study or the default one), checks its cells (configurations on
+a number of workers), prints the plan of `--dry-run`, and runs the cells one at a time, in random
+order within each repeat.
 """
 
 import functools
@@ -205,7 +206,7 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
         )
     else:
         content, source = content_of(asked, DEFAULT_NAME)
-        # Characters that a name may not have become dashes.
+        # Characters that are not allowed in a name become dashes.
         name = re.sub("[^A-Za-z0-9_-]", "-", Path(source).stem)[:60] or DEFAULT_NAME
     content = with_whole_paths(set_in_scaling(content, settings))
     return ChosenStudy(build_scaling_study(content, source, name=name), source)
@@ -481,7 +482,7 @@ def _run(
 
 
 NARROWER = 0.99
-"""A cell must narrow the spread of a prediction to this fraction at least to be worth a run."""
+"""A cell is worth a run if it narrows the spread of a prediction to this fraction or less."""
 STALLED_CELLS, STALLED_FACTOR = 4, 0.95
 """The widest spread must shrink to STALLED_FACTOR of its value within STALLED_CELLS cells."""
 

@@ -34,12 +34,12 @@ def job_environment() -> dict[str, str]:
 INSTALLED = ("pip", "uv", "conda", "container", "image_uri", "py_modules")
 """Keys of a runtime environment that may require an installation on a node."""
 SETUP_S = 600.0
-"""Ray's default timeout of that installation."""
+"""Ray's default timeout in seconds for installing a runtime environment."""
 
 
 def environment_setup_s() -> float:
-    """Return the maximum seconds for installing the job's runtime environment on a node, which
-    precedes the start of workers there; 0 if there is nothing to install."""
+    """Return the most seconds that a node may take to install the job's runtime environment before
+    a worker starts; 0 if there is nothing to install."""
     environment = _config().get("runtime_env") or {}
     if not any(environment.get(part) for part in INSTALLED):
         return 0.0
