@@ -171,8 +171,8 @@ class Loggers:
 
 @contextlib.contextmanager
 def _hidden(names: Sequence[str]) -> Iterator[None]:
-    """Make imports of these modules fail, unless they are imported already. No other thread may
-    need these modules meanwhile."""
+    """Make imports of these modules fail, unless they are imported already; no other thread may
+    need them."""
     new = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(new))  # type: ignore[arg-type]  # None raises ImportError
     try:

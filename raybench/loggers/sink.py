@@ -31,8 +31,7 @@ class LoggedRun:
     role: Role
     spec: RunSpec
     began: float
-    """Unix time at which training would have begun if it had never paused: the time of its latest
-    point minus its training seconds."""
+    """Unix time at which training would have begun if it had never paused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +46,7 @@ class LoggedWinner:
     is_confirmed: bool
     """Whether `figures` come from runs with new seeds; otherwise they come from the search run."""
     figures: dict[str, float]
-    """Numbers by name: seconds to the target and their 90 % interval, worker-seconds, runs, runs
-    that reached the target, the metric."""
+    """Numbers such as seconds to the target, worker-seconds, number of runs, the metric."""
     spec: RunSpec
 
     @property
@@ -135,7 +133,7 @@ def run_figures(record: RunRecord) -> dict[str, float]:
 
 
 def run_words(record: RunRecord) -> dict[str, str]:
-    """Return the text fields of a finished run: role, state, reason of its end, failure, source."""
+    """Return the text fields of a finished run: role, state, failure, ..."""
     names = ("role", "state", "stop", "failure", "message", "source")
     found = {name: getattr(record, name) for name in names}
     return {name: shown(value) for name, value in found.items() if value is not None}

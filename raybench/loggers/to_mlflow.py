@@ -19,7 +19,7 @@ from raybench.loggers.sink import Figures, LoggedRun, LoggedWinner, Sink, Value,
 from raybench.stats.clock import unix_seconds
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
-"""Maximum numbers of metrics and of parameters that a server accepts in one request."""
+"""Maximum numbers that a server accepts in one request."""
 LONGEST = 5000
 """Maximum number of characters of a parameter or tag; the server's limit is a little higher."""
 NOT_IN_NAMES = re.compile(r"[^\w. :/-]")

@@ -229,7 +229,7 @@ def _has(spec: RunSpec, key: str, value: Any) -> bool:
 
 
 def _fastest_model(results: Study, verdicts: Mapping[str, Verdict]) -> tuple[str, str]:
-    """Return two sentences: which GPU model is fastest, and to which model best.yaml belongs."""
+    """Return two sentences: the fastest GPU model, and the GPU model of best.yaml."""
     fastest = {kind: winners_of(results, one)[0] for kind, one in verdicts.items()}
     first = min(fastest, key=lambda kind: fastest[kind].seconds)
     said = f"The fastest of these is {first}, {duration(fastest[first].seconds)} of training"
@@ -262,18 +262,15 @@ def _as_good(others: Sequence[str], like: str) -> str:
 
 
 def _cost(results: Study, one: ConfigurationResult) -> float:
-    """Return the cost of training to the target, by which the cheapest configuration is chosen.
-
-    In worker-seconds of training, or billed worker-seconds if the study names a price.
-    """
+    """Return the cost of training to the target, in worker-seconds (billed ones, if there is a
+    price), which decides the cheapest."""
     again = repeated(results).get(one.trial)
     rate = again.cost if again else cost_of(results, one.num_workers, [one.trial])
     return one.seconds * rate
 
 
 def _saved(results: Study, fastest: ConfigurationResult, cheapest: ConfigurationResult) -> str:
-    """Return cost and time of the cheapest relative to the fastest; "" if it saves next to nothing,
-    or takes hardly longer (LEAST_DIFFERENCE)."""
+    """Return cost and time of the cheapest relative to the fastest; "" if they hardly differ."""
     if fastest.new_runs and not (fastest.new_hits and cheapest.new_hits):
         return ""  # one of the two times is selection-biased: it comes from the search
     share = _cost(results, cheapest) / _cost(results, fastest)
@@ -290,10 +287,7 @@ def _new_runs(one: ConfigurationResult) -> str:
 
 
 def reaches(results: Study, one: ConfigurationResult) -> str:
-    """Return `reaches 95 % accuracy after 0.55 s of training (...), ...; confirmed by 3 of 3 ...`.
-
-    Without a target, see `_reaches_value`.
-    """
+    """Return `reaches 95 % accuracy after 0.55 s of training (...), ...; confirmed by 3 of ...`."""
     if not results.is_timed:
         return _reaches_value(results, one)
     aim, rate, price = target_in_words(results), "", price_of(results, one.cost, one.trial)
@@ -347,7 +341,7 @@ def between(metric: Metric, ends: tuple[float, float]) -> str:
 
 
 def _tested(results: Study, one: ConfigurationResult) -> str:
-    """Return the value on the test split as the end of a sentence, or why it was not measured."""
+    """Return the value on the test split, or why there is none, as the end of a sentence."""
     metric = results.metric
     if math.isnan(one.test):
         return "" if results.has_test else "; not tested: there is no test split"
@@ -389,10 +383,8 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
 
 
 def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str) -> str:
-    """Return the comment above the spec in best.yaml and cheapest.yaml.
-
-    `what` names the role of the trial, such as `fastest`; `verdict` is None if there is no winner.
-    """
+    """Return the comment above the spec in best.yaml and cheapest.yaml; `what` is, say,
+    `fastest`."""
     run, metric = results.runs[trial], results.metric
     name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
     if verdict is not None:
@@ -408,7 +400,7 @@ def spec_comment(results: Study, trial: str, verdict: Verdict | None, what: str)
 
 
 def _unreached(results: Study) -> list[tuple[str, ...]]:
-    """Return a paragraph on why there is no winner, and which run came nearest to the target."""
+    """Return a paragraph on why there is no winner, and which run came nearest."""
     why, trial, metric = _nothing(results), nearest(results), results.metric
     if trial is None:
         return [(why,)]
@@ -447,8 +439,8 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
 
 
 def optimism_lines(results: Study, verdict: Verdict) -> list[str]:
-    """Return a sentence if the fastest configuration is better on the validation split than on the
-    test split, by more than CRITICAL_VALUE times their combined sampling error."""
+    """Return a sentence if the fastest configuration is significantly better on the validation
+    split than on the test split."""
     both, metric = results.baselines, results.metric
     if not verdict.is_confirmed or len(both) < 2:
         return []
@@ -535,7 +527,7 @@ def _start_up(results: Study) -> list[str]:
 
 
 NOTEBOOK_ROWS = 5
-"""Maximum number of configurations in the table that a notebook shows."""
+"""Maximum number of rows of the table in a notebook."""
 PHASE_WORDS = {
     "search": "search",
     "confirm": "confirming",
@@ -621,7 +613,7 @@ def _trained(results: Study) -> str:
 
 
 def _imported(results: Study) -> str:
-    """Return a sentence on the best imported run; its seconds were measured by the other tool."""
+    """Return a sentence on the best imported run, with seconds by the clock of the other tool."""
     source, runs = results.study[IMPORTED]["from"], counted(len(results.trials), "run")
     best = ranked(results.trials).iloc[0]
     seconds = best["time_to_target_s" if results.is_timed else "train_s"]
@@ -634,8 +626,8 @@ def _imported(results: Study) -> str:
 
 
 def _fastest_cell(cells: pd.DataFrame) -> str:
-    """Return a sentence on the cell (configuration and worker count) with the most samples per
-    second, for a scaling study in which no speed-up is known."""
+    """Return a sentence on the cell with the most samples per second, for a scaling study in which
+    no speed-up is known."""
     known = cells.dropna(subset="samples_per_s")
     if known.empty:
         return "No result: no cell has a speed yet."

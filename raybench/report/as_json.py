@@ -40,7 +40,7 @@ class Error(_Part):
 
 
 class Configuration(_Part):
-    """A configuration that a search names: fastest, cheapest, or tied with the fastest."""
+    """A configuration that a search names."""
 
     role: Literal["fastest", "cheapest", "tied"] = Field(
         description="tied: statistically tied with the fastest"
@@ -141,8 +141,8 @@ def of_results(results: StudyResults) -> dict[str, Any]:
 
 
 def _named(results: StudyResults, verdict: Verdict, gpu: str) -> list[dict[str, Any]]:
-    """Return the fields of `Configuration` for the fastest and the cheapest of a verdict, and for
-    the trials tied with the fastest."""
+    """Return the fields of `Configuration` for the winners, and for the trials tied with the
+    fastest."""
     named = [("fastest", verdict.fastest), ("cheapest", verdict.cheapest)]
     named += [("tied", trial) for trial in verdict.others()]
     rows = []

@@ -26,10 +26,9 @@ MOST_PRIOR_FREEDOM = 4.0
 """Degrees of freedom up to which the prior dominates the estimated scatter between runs."""
 MORE_OPTION = "--more"
 RUNS_EACH = 4
-"""Runs proposed for the winner and for each undecided trial: as many as the best candidates have
-among the confirmation runs."""
+"""Runs proposed for the winner and for each undecided trial."""
 LEAST_PROPOSED_RUNS, MOST_PROPOSED_RUNS = 4, 20
-"""Limits of the number of runs proposed to repeat trials that ran only in the search."""
+"""Limits of the number of runs proposed for trials that ran only in the search."""
 
 
 def confidence_of(results: Study, verdict: Verdict | None) -> str:
@@ -79,8 +78,8 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
 
 
 def _scatter(results: Study, noise: Noise, trial: str) -> str:
-    """Return the standard deviation between runs of one configuration, in words, pooled over all
-    configurations; also that of `trial` if its runs scatter significantly more."""
+    """Return the pooled standard deviation between runs of one configuration, in words; also that
+    of `trial` if its runs scatter significantly more."""
     if math.isinf(noise.sigma):
         return "the standard deviation between runs of one configuration is not known"
     one = repeated(results).get(trial)
@@ -185,7 +184,7 @@ def _more_confidence(results: Study, verdict: Verdict) -> list[SuggestedStep]:
 
 
 NOTHING_LEFT = "nothing new is left to try in the space."
-"""End of the note that a search ran out of new configurations before it had run all its trials."""
+"""End of the note that a search ran out of configurations before it had run all its trials."""
 
 
 def _go_on(results: Study) -> list[SuggestedStep]:
@@ -200,10 +199,8 @@ def _go_on(results: Study) -> list[SuggestedStep]:
 
 
 def _own_command(results: Study, *more: str, without: str = "") -> str:
-    """Return the command that continues the study in its current folder.
-
-    The options `more` are added to the study's own command, and the option `without` is dropped.
-    """
+    """Return the command that continues the study in its current folder, with the options `more`
+    added and the option `without` dropped."""
     sessions = [results.study, *(results.study.get("continued") or [])]
     asked = [split_command(clean(str(one.get("command", "")))) for one in sessions]
     given = next((one for one in reversed(asked) if one and MORE_OPTION not in one), asked[0])

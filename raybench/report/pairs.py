@@ -1,5 +1,4 @@
-"""Report of `raybench compare`, which compares configurations by pairs of runs: numbers, sentences
-and exit code."""
+"""Report of `raybench compare`, which compares pairs of runs: numbers, sentences and exit code."""
 
 import math
 import statistics
@@ -42,17 +41,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The runs of a comparison so far: `runs[name][number]` is run `number` of the side `name`.
-
-    Runs of the same number form a pair.
-    """
+    """The runs of a comparison so far: `runs[name][number]` is run `number` of the side `name`."""
 
     sides: Sequence[Side]
     objective: Objective
     runs: Mapping[str, Mapping[int, Replicate]]
     smallest: float = 0.0
-    """Smallest difference that matters: a fraction of the seconds or of the value; for a proportion
-    the difference itself (0.01 is one percentage point)."""
+    """Smallest difference that matters: a fraction of the seconds or value; for a proportion the
+    difference itself."""
     errors: float = ALPHA
     """Error rate of all comparisons together."""
     is_throughput: bool = False
@@ -65,8 +61,8 @@ class Pairs:
 
     @property
     def _bar(self) -> tuple[float, float]:
-        """The smallest difference that matters, in the unit of `differences`, and the error rate of
-        each comparison."""
+        """The smallest difference that matters, as in `differences`, and the error rate of each
+        comparison."""
         smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
         return smallest, self.errors / max(1, len(self.sides) - 1)
 
@@ -129,8 +125,8 @@ def pairs_of(
     errors: float,
     is_throughput: bool = False,
 ) -> Pairs:
-    """Return the runs of a comparison from its records. Runs that were cut short or lost to a fault
-    of the machine are left out, and so are runs whose code failed before training."""
+    """Return the runs of a comparison from its records, without runs that were cut short, were
+    lost, or failed before they trained."""
     runs: dict[str, dict[int, Replicate]] = {side.name: {} for side in sides}
     for trial, record in records.items():
         is_broken = record.failure == "error" and not record.samples

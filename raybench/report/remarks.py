@@ -22,8 +22,7 @@ from raybench.spec.text import clean, counted, shorten
 from raybench.spec.values import short
 
 FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
-"""A target that is reached by a smaller share of the trials than the first number, or by a larger
-share than the second, hardly distinguishes trials."""
+"""A target that a smaller or larger share of the trials reaches hardly distinguishes trials."""
 ENOUGH_TRIALS = 8
 
 
@@ -84,7 +83,7 @@ def sensitivity_lines(results: Study) -> list[str]:
 
 
 LEAST_SHARE = 0.05
-"""Smallest share of the total time for which a phase is named."""
+"""Smallest share of the time of all runs for which a phase is named."""
 LONGEST_MESSAGE = 300
 """Maximum number of characters of a failure's message."""
 IN_WORDS = {
@@ -102,8 +101,7 @@ IN_WORDS = {
 
 
 def ledger_line(results: Study) -> str:
-    """Return a sentence on the share of each phase (training, evaluation, ...) in the time of all
-    runs, the largest share first."""
+    """Return a sentence on the share of each phase in the time of all runs, largest first."""
     trials = results.trials
     table = ledger_totals(trials)
     phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST_SHARE)]
@@ -172,11 +170,10 @@ WORTH_SAYING = 1.02
 
 
 def speed_line(results: Study, trial: str) -> list[str]:
-    """Return a sentence on the keys that change only speed, such as the number of workers: how much
-    faster the value of the winner `trial` is than the slowest value, as predicted.
+    """Return a sentence on how much faster the values of the winner `trial` are than the slowest.
 
-    Predictions come from the step times of the search. All other keys except the batch per worker
-    have the winner's values.
+    This covers the keys that change only speed, such as the framework, and is predicted from the
+    step times of the search, with other keys (except the batch per worker) as in the winner.
     """
     source = results.runs[trial].source
     origin = trial if source is None else source
@@ -201,8 +198,8 @@ def speed_line(results: Study, trial: str) -> list[str]:
 
 
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
-    """Return sentences that name the keys whose value in the fastest trial is at an end of the
-    searched range."""
+    """Return sentences on the keys of the fastest trial that are at an end of their searched
+    range."""
     if verdict is None:
         return []
     study = results.study["study"]

@@ -1,7 +1,6 @@
 """A scaling study in tables and sentences for a terminal.
 
-A cell is a configuration on a number of workers, with its repeats; a series is a set of cells that
-differ only in workers, hosts and batch size.
+A cell is a configuration on a number of workers, with its repeats.
 """
 
 import math

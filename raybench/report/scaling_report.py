@@ -143,13 +143,13 @@ class PlanReport:
 
     @classmethod
     def of(cls, studies: Sequence[Study], terms: Terms, predict: str | None = None) -> "PlanReport":
-        """Fit throughput models to the studies, and make plans with these models.
+        """Fit throughput models to the studies, and plan with these models.
 
         Args:
             studies: scaling studies.
             terms: prices, budget and deadline.
-            predict: numbers of workers, or a file of cells, to consider beyond those measured; None
-                takes two and four times the largest measured number.
+            predict: numbers of workers, or a file of cells, that the plan may use besides those
+                measured; None takes two and four times the largest measured number.
 
         Raises:
             UserError: if no study has a target, or none has measured steps.
@@ -194,7 +194,7 @@ class PlanReport:
         return scaling_plots.plan_figure(self.table)
 
     def write(self, file: Path) -> Path:
-        """Write the page and return the file. Raises UserError if it cannot be written."""
+        """Write the page; return the file. Raises UserError if that fails."""
         kind, parts = scaling_plots.SCALING_FIGURES["plan"], self.parts
         if len(self.table):
             table = in_words(self.table.sort_values("seconds"), scaling_plots.PLAN_WORDS)
@@ -269,14 +269,13 @@ class ScalingReport:
     not_predicted: tuple[str, ...] = ()
     """Sentences on predictions that need more measurements."""
     is_asked: bool = False
-    """Whether the user requested predictions with `--predict`; otherwise they are for two and four
-    times the largest measured number of workers."""
+    """Whether the user requested these predictions with `--predict`."""
 
     @classmethod
     def of(cls, results: Study, predict: str | None = None) -> "ScalingReport":
         """Fit throughput models and predict; fitting takes seconds.
 
-        `predict` is the argument of `--predict`; None takes that of the last time, if any.
+        `predict` is as for `--predict`; None repeats the last one, if any.
         """
         asked = predict or results.study.get(PREDICT)
         fitted = fits.fit_study(results, predict=asked)
@@ -306,7 +305,7 @@ class ScalingReport:
 
         Args:
             console: where to print.
-            written: files of the study; the page, or else the pictures, are named at the end.
+            written: files of the study, of which the page, or else the pictures, are named.
             verbose: whether to print fits and predictions even if they were not requested.
         """
         results, found = self.results, summary_of(self.results)
@@ -361,7 +360,7 @@ class ScalingReport:
         return scaling_plots.predicted_figure(*self.drawn())
 
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the measured and the predicted cells, the arguments of `predicted_figure`."""
+        """Return the arguments of `predicted_figure`, the measured and the predicted cells."""
         dots = [
             {"series": str(key), **vars(cell), "samples_per_s": cell.samples / seconds}
             for key, rows in fits.measurements(self.results).series.items()
@@ -394,10 +393,8 @@ def claims_table(results: Study) -> pd.DataFrame:
 
 
 def published_claims() -> dict[str, pd.DataFrame]:
-    """Return the claims of each published study that raybench can repeat, by name of the study.
-
-    The columns are those of `claims_table`; there are no measurements.
-    """
+    """Return the claims of each published study that raybench can repeat, without measurements; for
+    columns see `claims_table`."""
     return {
         name: _claims(one.compare(one.study(quick=True), pd.DataFrame()))
         for name, one in STUDIES.items()
@@ -420,12 +417,11 @@ def fit_to_files(
         file: the measurements.
         predict: numbers of workers, or a file of cells; None predicts nothing.
         out: file for the predictions.
-        network: argument of `--network`: how many times longer an all-reduce takes between hosts
-            than inside one, or a file of `raybench doctor --json`.
+        network: argument of `--network`; see `fit_command.read_network`.
 
     Returns:
         The sentences, and the rows of `predictions` and `measure_next` (cells to measure, with
-        their cost and the spread of the prediction that remains) for JSON.
+        their cost and the spread of predictions that remains).
     """
     if out is not None:
         if predict is None:
@@ -458,7 +454,7 @@ def fit_to_files(
 
 
 def next_rows(fitted: fit_command.FittedSeries) -> list[dict[Any, Any]]:
-    """Return the cells to measure next, as rows of `measure_next` in the JSON document."""
+    """Return the rows of `measure_next` in the JSON document: cells to measure next."""
     if fitted.measure_next is None:
         return []
     asked, cells = fitted.measure_next

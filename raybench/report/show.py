@@ -37,8 +37,7 @@ from raybench.spec.text import counted
 MOST_CAUSES_PRINTED = 8
 """Maximum number of causes of failures that are printed; `trials.csv` has all of them."""
 MOST_SEARCH_ROWS, MOST_CONFIRMED_ROWS = {True: 4, False: 10}, {True: 5, False: 12}
-"""Maximum number of rows of the tables of search runs and of confirmed configurations, by whether
-the screen is brief."""
+"""Maximum rows in the tables of search and confirmation runs, by whether the screen is brief."""
 CONFIGURATION_NOTE = (
     "configuration: framework, workers x batch per worker, optimizer, learning rate"
 )
@@ -167,10 +166,10 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
 
 
 def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
-    """Return columns for the number of hosts, the GPUs and the awaited resource, if runs differ.
+    """Return columns for hosts, GPUs and the awaited resource, if the runs differ in them.
 
-    Failed runs do not count, since they may have had no workers. The resource that a run waited for
-    explains why it ran on another number of hosts.
+    Failed runs may have had no workers, so they do not count. The resource that a run waited for
+    explains why it ran on other hosts.
     """
     trained = runs[runs["state"] != "failed"]
     found: dict[str, CellFormat] = {}
@@ -195,10 +194,8 @@ def _prediction_table(results: Study) -> list[Printed]:
 
 
 def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return the table of the confirmation runs in parallel (role `race`), if there is a target.
-
-    On a brief screen it also has the times of runs alone on the machine (role `confirm`).
-    """
+    """Return the table of the confirmation runs to a target (role `race`); on a brief screen it
+    also has the times of runs alone on the machine."""
     table = confirmed(results)
     if not _has_race(results) or table.empty:
         return []
@@ -231,10 +228,8 @@ def _number_of(table: pd.DataFrame, printed: pd.DataFrame) -> str:
 
 
 def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return the table of runs alone on the machine (role `confirm`).
-
-    Without a target, and if nothing ran alone, the confirmation runs in parallel take their place.
-    """
+    """Return the table of runs alone on the machine (role `confirm`); without a target, and if
+    there are none, of the confirmation runs in parallel."""
     if _has_race(results) and is_brief:
         return []  # the table of `_race_table` has these runs
     table, metric = confirmed(results), results.metric

@@ -40,8 +40,7 @@ PARTS = ("dataset", "objective")
 
 @dataclass(frozen=True)
 class Chosen:
-    """A winner of a study: its run spec, the command that trains it again, and `train`, which does
-    so from Python."""
+    """A winner of a study, with its run spec and the command that trains it again."""
 
     trial: str
     spec: RunSpec
@@ -54,8 +53,8 @@ class Chosen:
 
     @property
     def command(self) -> str:
-        """Command that trains this trial again: from the study's `best.yaml` or `cheapest.yaml` if
-        one of them holds this spec, otherwise with `--set` options."""
+        """Command that trains this trial again, from the study's `best.yaml` or `cheapest.yaml` if
+        one of them holds this spec."""
         files = [self.folder / name for name in WINNERS if (self.folder / name).is_file()]
         own = [str(one) for one in files if read_mapping(one) == self.spec.complete()]
         return command_line("train", *(own[:1] or arguments_of(self.spec)))
@@ -110,8 +109,8 @@ def arguments_of(spec: RunSpec) -> list[str]:
 class StudyResults(Study):
     """Content of a results folder, and the results computed from it.
 
-    The attributes from `repeated` to `scaling_runs` are cached results of the functions assigned to
-    them, which document the columns of the tables.
+    The attributes `repeated` to `scaling_runs` are cached results of the functions assigned to
+    them; the columns are documented there.
     """
 
     repeated = cached_property(ranking.repeated)
@@ -253,7 +252,7 @@ load = StudyResults.load
 
 
 class NoFigureError(UserError, AttributeError):
-    """Raised by `study.plot.NAME` if there is no figure NAME."""
+    """Raised by `study.plot.NAME` if there is no such figure."""
 
 
 class StudyPlots:

@@ -82,7 +82,7 @@ def predictions(results: Study) -> pd.DataFrame:
 MISSING, MARK = "-", "*"
 """Text of a missing or infinite value, and suffix of an interpolated value."""
 LONGEST_CELL = 400
-"""Maximum number of characters of a cell; the files in the results folder have the whole text."""
+"""Maximum number of characters of a cell; the files have the whole text."""
 
 
 class _Missing:
@@ -99,8 +99,8 @@ def texts(frame: pd.DataFrame, forms: Mapping[str, CellFormat]) -> pd.DataFrame:
     """Return a table of formatted cells (strings), without the columns that have no value.
 
     Args:
-        frame: the values, one row per row of the table; NaN and infinity are missing values.
-        forms: format of each column of the table, by title of the column.
+        frame: one row per row of the table; NaN and infinity are missing values.
+        forms: format of each column, by its title.
     """
     known = frame.notna() & ~frame.isin([math.inf, -math.inf])
     missing: Any = _Missing()
@@ -161,9 +161,9 @@ def print_frame(
         console: where to print.
         frame: table of strings.
         title: line above the table.
-        below: lines below the table.
+        below: lines below it.
         drop: prefixes of the columns that a narrow terminal drops, in this order.
-        is_explained: whether a line below the table explains MARK, if a cell has this mark.
+        is_explained: whether a line below explains MARK, if a cell has it.
     """
     cells = frame.astype(str)
     says = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]

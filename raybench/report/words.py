@@ -69,9 +69,9 @@ def by_the_wall(results: Study, trial: str, train_s: float) -> str:
 
     Args:
         results: the study.
-        trial: the trial whose runs alone on the machine (role `confirm`) are the basis; "" is
-            returned if there are no such runs.
-        train_s: seconds of training, to which the time of evaluations is added in proportion.
+        trial: the trial whose runs alone on the machine give the time; "" is returned if there are
+            none.
+        train_s: seconds of training.
     """
     one = repeated(results).get(trial)
     if one is None or not one.is_alone:
@@ -87,11 +87,8 @@ def by_the_wall(results: Study, trial: str, train_s: float) -> str:
 
 
 def refuted_words(results: Study, trial: str) -> str:
-    """Return a predicate that a trial reached the target in the search, but never with new seeds.
-
-    "" for trials that missed the target or did not run again. The caller knows that there is no
-    confirmed winner.
-    """
+    """Return that a trial reached the target once, in the search, but never with new seeds; "" for
+    other trials. Only for studies without a confirmed winner."""
     again = repeated(results).get(trial)
     if again is None or results.runs[trial].time_to_target_s is None:
         return ""
@@ -136,7 +133,7 @@ def target_in_words(results: Study) -> str:
 
 
 def within_budget(budget: float | None) -> str:
-    """Return `within 3 s of training`; `at the budget` if the budget is unknown."""
+    """Return `within 3 s of training`; `at the budget` for None."""
     return "at the budget" if budget is None else f"within {duration(budget)} of training"
 
 

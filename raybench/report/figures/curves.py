@@ -225,7 +225,7 @@ def race_rows(results: Study) -> pd.DataFrame:
 
 
 def race_table(results: Study) -> pd.DataFrame:
-    """Return `race_rows` with their configurations as a table for display."""
+    """Return `race_rows` with configurations as a table for display."""
     rows = _with_configs(results, race_rows(results))
     rows["role"] = rows["role"].replace({"trial": "search", "placement_check": "search"})
     words = {"value": f"best {results.metric.axis_words}", "is_hit": "finished"}

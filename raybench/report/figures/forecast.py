@@ -17,9 +17,9 @@ def forecast_figure(
 ) -> Figure:
     """Return the figure: best learning rate, best batch and loss over compute.
 
-    A size is a number of parameters and of training samples. Points are the optima of the small
-    sizes. The line is the prediction along the straight path (in log space) from the smallest size
-    to the large run, and the bar the 90 % interval for the large run.
+    Points are the optima of the small sizes (parameters, samples). The line is the prediction along
+    the straight path (in log space) from the smallest size to the large run; the bar is the 90 %
+    interval of the large run.
 
     Args:
         model: Model of the small runs.

@@ -25,8 +25,7 @@ from raybench.spec.values import short
 NEAR = 1.1
 """A configuration counts as equally good up to this multiple of the best seconds."""
 NEAR_SHARE = 0.1
-"""A configuration counts as equally good if its metric falls short of the best by at most this
-fraction of the difference between the best and the median."""
+"""The same for a metric, as a fraction of the difference between the best and the median value."""
 
 
 @dataclass(frozen=True)
@@ -352,10 +351,9 @@ WIDEST_ROW = 5
 """Number of doublings of the cost along the axis up to which the labels above it fit side by
 side."""
 MOST_ON_FRONT = 5
-"""Maximum number of points of the Pareto front that are listed above the figure."""
+"""Maximum number of points of the Pareto front that are listed."""
 MOST_ONCE = 200
-"""Maximum number of configurations with a single run that are drawn, evenly spaced from the best to
-the worst."""
+"""Maximum number of drawn configurations that ran once, from the best to the worst."""
 
 
 def pareto_figure(results: Study) -> Figure:
@@ -417,8 +415,8 @@ def pareto_table(results: Study) -> pd.DataFrame:
 
 
 def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
-    """Draw the points, but at most MOST_ONCE with a single run off the Pareto front; return the
-    number of points drawn."""
+    """Draw the points, at most MOST_ONCE of those that ran once; return the number of points
+    drawn."""
     is_named = points["is_confirmed"] | points["trial"].isin(front)
     shown = pd.concat([points[is_named], parts.some(points[~is_named], MOST_ONCE)])
     for row in parts.tuples(shown):
@@ -433,8 +431,8 @@ def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
 
 
 def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
-    """Draw the diagonal of each worker count. Where it leaves the axes, write how many of its
-    search runs reached the target."""
+    """Draw the diagonal of each worker count, and at its end how many search runs reached the
+    target."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     hits = search["time_to_target_s"].notna().groupby(search["num_workers"]).agg(["sum", "size"])
     # If a doubling of workers is narrower than the label above it, every other label is higher.

@@ -275,7 +275,7 @@ def number(value: float) -> str:
 
 
 def tuples(table: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows of a table as named tuples, which have its columns as attributes."""
+    """Yield the rows of a table as named tuples."""
     return table.itertuples()
 
 
@@ -298,8 +298,8 @@ TRIAL_WORDS = {"trial": "trial", "config": "configuration"}
 
 
 def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
-    """Return a table for display: the first MOST_ROWS rows, with only the columns in `words`, under
-    the names given there."""
+    """Return the first MOST_ROWS rows of a table for display, with only the columns in `words`,
+    renamed."""
     found = table[[key for key in words if key in table]].head(MOST_ROWS)
     for column in found.select_dtypes("bool"):
         found[column] = found[column].map({True: "yes", False: "no"})
@@ -328,7 +328,7 @@ MARGIN = 0.05
 """Free space above and below the values, as a fraction of their range."""
 FAR_BELOW = 0.25
 """How far the axis of an unbounded metric extends beyond the baseline value, as a fraction of the
-range from there to the best value; otherwise diverged runs would fill the figure."""
+range of better values; diverged runs would otherwise fill the figure."""
 
 
 def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":

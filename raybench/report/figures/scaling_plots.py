@@ -47,7 +47,7 @@ IDEAL |= {"label": "ideal", "gid": "ideal"}
 
 
 def cell_label(row: Mapping[Any, Any]) -> str:
-    """Return the name of a cell (a row of `scaling_cells`) in figures."""
+    """Return the name of a cell in figures: `SERIES, 4x64`."""
     return f"{row['series']}, {row['num_workers']}x{row['batch_size_per_worker']}"
 
 
@@ -59,7 +59,7 @@ def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def shares_figure(results: Study) -> Figure:
-    """Draw a bar for each cell with the parts of its optimizer step, as shares."""
+    """Draw the parts of an optimizer step of each cell as stacked bars."""
     cells = share_cells(scaling_cells(results))
     shown = cells.head(MOST_BARS).to_dict("records")
     rows = [step_shares(row) for row in shown]

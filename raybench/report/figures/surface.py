@@ -17,7 +17,7 @@ from raybench.stats.curve_model import Array, CurveModel
 from raybench.stats.record import RunRecord
 
 TRIAL_COUNTS = (5, 20)
-"""Numbers of trials after which the surface is drawn; it is also drawn after all trials."""
+"""Numbers of trials after which the surface is drawn, besides all."""
 NUM_RATES = 24
 LEAST_RATES, LEAST_BATCHES, LEAST_SURFACE_TRIALS = 3, 2, 8
 """Numbers of learning rates, batch sizes and trials of the best optimizer that a surface needs."""
@@ -35,10 +35,9 @@ class SurfaceMap:
         optimizer: The optimizer of the search's best run.
         rates: Learning rates, shape [rates].
         batches: Global batch sizes, shape [batches].
-        seconds: Expected seconds of training to the target, shape [batches, rates], by the number
-            of trials that the model has seen.
-        trials: Number (from 1, over all optimizers) and record of each trial of the optimizer, in
-            the order in which they finished.
+        seconds: Expected training seconds to the target, [batches, rates], by the number of trials
+            that the model has seen.
+        trials: Trials of the optimizer in the order they finished, with their numbers among all.
     """
 
     optimizer: str
@@ -120,8 +119,8 @@ def _samples(
 
 
 def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
-    """Return the training seconds per sample of the fastest of the trials with each global batch,
-    whatever their number of workers. Shape [batches]."""
+    """Return the smallest training seconds per sample of the trials at each global batch,
+    [batches]."""
     found = []
     for batch in batches:
         own = [one for one in trials if one.spec.global_batch_size == batch]
@@ -130,8 +129,8 @@ def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
 
 
 def surface_figure(results: Study) -> Figure:
-    """Draw a panel for each number of trials in `SurfaceMap.seconds`: the expected seconds, and the
-    trials that had run by then."""
+    """Draw a panel for each number of trials in `SurfaceMap.seconds`, with the trials run by
+    then."""
     surface = surface_of(results)
     assert surface is not None
     figure, panels = parts.panels(len(surface.seconds), 1.9, 0.3, sharex=True)

@@ -19,10 +19,10 @@ from raybench.results.study import Study
 from raybench.spec.text import counted
 
 SLACK_S = 1.0
-"""Resolution of recorded end times in seconds; runs that overlap by at most this share a lane."""
+"""Resolution of recorded end times in seconds; runs of a lane may overlap by this."""
 LEAST_PAUSE_S, PAUSE_SHARE = 30.0, 0.1
-"""A gap without runs is an interruption of the study if it is longer than these seconds and longer
-than this fraction of the time with runs."""
+"""A gap without runs is an interruption if it exceeds these seconds and this fraction of the time
+with runs."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,8 @@ class Spans:
     """The runs of a study over wall-clock time, with interruptions cut out."""
 
     runs: pd.DataFrame
-    """Columns: trial, role, state, group (framework and worker count in words), lane (row of the
-    figure, 0, 1, ...), begin, end (seconds since the first run had workers). Sorted by lane, then
-    begin."""
+    """Columns: trial, role, state, group (framework and worker count), lane (row of the figure),
+    begin, end (seconds since the first run had workers). Sorted by lane, then begin."""
     lanes: list[str]
     """Group of each lane, in words."""
     pauses: dict[float, float]
@@ -91,7 +90,7 @@ def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
 
 
 def phases(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the time span of each role in `Spans.runs`, in the order of their begin.
+    """Return the time span of each role in `Spans.runs`, sorted by begin.
 
     Columns: role, runs (their number), begin, end.
     """

@@ -46,7 +46,7 @@ def lines_for(progress: str) -> TextIO | None:
 
 
 class EventLines:
-    """Prints the events of a study as lines, or as JSON to the stream `lines` if given."""
+    """Prints the events of a study as lines, as JSON to `lines` if given."""
 
     def __init__(self, console: Console, state: LiveState, lines: TextIO | None = None) -> None:
         self._console, self._state, self._lines = console, state, lines

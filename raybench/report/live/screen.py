@@ -1,5 +1,5 @@
 """The live screen of a study on a terminal or in a notebook: progress, the best run so far, a table
-of open runs (requested, not ended), and failures by cause."""
+of open (unfinished) runs, and failures by cause."""
 
 import html
 import importlib
@@ -85,7 +85,7 @@ PHASE_NAMES = {
     "confirm": "winners alone",
     "train": "training",
 }
-"""Names of phases on the screen; other phases are shown under their own names."""
+"""Names of phases on the screen, if they differ from the phase."""
 
 
 def result_words(record: RunRecord) -> str:

@@ -1,7 +1,7 @@
 """State of a running study: counts, the best run so far, open and failed runs, and the time left.
 
 The state depends only on events, not on a clock, terminal or files. The time `at` of an event is in
-seconds of any monotonic clock. A run is open from the request for its workers until it ends.
+seconds of any monotonic clock. Open runs were requested and have not ended.
 """
 
 import bisect
@@ -17,16 +17,14 @@ from raybench.spec.run import RunSpec, describe
 from raybench.stats.record import Evaluation, RunRecord
 
 ENOUGH_RUNS = 3
-"""Number of finished runs of a phase needed to estimate the time left, if the duration of the phase
-was not predicted."""
+"""Finished runs needed to estimate the time left of a phase whose duration was not predicted."""
 EXPECTED_RUNS = 3
 """Number of measured runs that the predicted duration of a phase counts for."""
 MOST_OF_RUN = 0.9
 """Largest fraction of an open run that counts as done, regardless of its duration."""
 LEAST_RECENT, MOST_RECENT = 8, 256
-"""Limits of the number of runs used to estimate the time left. Within them, the later half of the
-finished runs is used: runs of a search become shorter, because worker groups are warm and bad
-trials are stopped early."""
+"""Limits of the number of recent runs used, which is half of the finished runs: runs of a search
+become shorter, because worker groups are warm and bad trials are stopped early."""
 
 
 class _Done(NamedTuple):
@@ -44,8 +42,7 @@ class Pace:
     """Runs of the phase, finished or not."""
     num_done: int = 0
     expect_s: float | None = None
-    """Predicted seconds of all runs that remained when the phase began, together; None if not
-    predicted."""
+    """Predicted seconds of all runs that remained when the phase began, together."""
 
     def __post_init__(self) -> None:
         self._num_before = self.num_done
@@ -86,7 +83,7 @@ class TimeLeft(NamedTuple):
 
     seconds: float
     is_budget: bool
-    """Whether the study will end because its time budget is used up."""
+    """Whether the study ends because of its time budget."""
 
 
 @dataclass
@@ -103,7 +100,7 @@ class LiveRun:
     trains_since_s: float = 0.0
     """Time at which training began, derived from the first evaluation."""
     heard_s: float = 0.0
-    """Time of the last evaluation; before the first one, time of the request."""
+    """Time of the last evaluation, or of the request."""
     values: list[float] = field(default_factory=list)
     """Value of the metric at each evaluation."""
     _indices: list[int] = field(default_factory=list)
@@ -151,7 +148,7 @@ class LiveState:
         self.metric: Metric = ACCURACY
         """Metric of the study, known from its first run on."""
         self.target: float | None = None
-        """Target value of the search; None if there is no target."""
+        """Target value of the search, if any."""
         self.num_searched, self.num_reached = 0, 0
         """Finished search runs, and those that reached the target."""
         self.keys = tuple(keys)

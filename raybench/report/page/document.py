@@ -112,7 +112,7 @@ NAMED_TRIALS = re.compile(rf"(\btrials? )({TRIAL_NAME}(?:, {TRIAL_NAME})*)")
 def unfinished(results: Study) -> list[str]:
     """Return a sentence if the study is still running or was interrupted.
 
-    The local copy of a study at a URL has no lock, so it shows only whether runs were interrupted.
+    The local copy of a study at a URL has no lock, so it shows only an interruption.
     """
     owner, number = owner_of(results.folder), counted(len(results.runs), "run")
     if owner and (owner.get("pid"), owner.get("host")) != (os.getpid(), platform.node()):
@@ -164,7 +164,7 @@ class PagePart:
     """Captions and tables; column names are words with units."""
     pictures: Sequence[PageFigure] = ()
     rest: str = ""
-    """Name of the file with all rows of the tables, of which the page shows only the first."""
+    """Name of the file with all rows of the tables."""
     trials: TrialTable | None = None
     pairs: Sequence[tuple[str, str, bool]] = ()
     """Tuples of name, text, and whether the text is code."""
@@ -200,10 +200,7 @@ def study_part(
     extras: Sequence[PagePart] = (),
     on_fault: OnFault | None = None,
 ) -> StudyPart:
-    """Return the parts of the page about a study.
-
-    `study` is its HTML id, `name` its heading; for `extras` and `on_fault`, see `page_text`.
-    """
+    """Return the part of the page about a study; `study` is its HTML id. See also `page_text`."""
     parts = {} if results.trials.empty else dict(_parts(results, study, extras, on_fault))
     parts["provenance"] = PagePart("Provenance", pairs=_provenance(results))
     own_ids = [replace(part, name=f"{study}-{key}") for key, part in parts.items()]
@@ -361,16 +358,13 @@ def write_page(
 
 
 def write_comparison(studies: Sequence[Study], file: Path) -> Path:
-    """Write the page of several studies. Raises UserError if the file cannot be written."""
+    """Write the page of several studies. Raises UserError if that fails."""
     write_out(file, page_text(studies))
     return file
 
 
 def write_extras(title: str, extras: Sequence[PagePart], file: Path) -> Path:
-    """Write a page of parts that belong to no single study, such as a plan.
-
-    Raises UserError if the file cannot be written.
-    """
+    """Write a page of parts that belong to no single study. Raises UserError if that fails."""
     parts = [replace(one, name=f"extra-{number}") for number, one in enumerate(extras)]
     shown = StudyPart("s1", "Plan", PageAnswer(title, own(title), (), (), (), ()), parts)
     write_out(file, _rendered([shown], "Plan"))

@@ -59,10 +59,8 @@ class HtmlTable:
 
 
 def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = "") -> HtmlTable:
-    """Return the first `most` rows of `frame`.
-
-    If there are more, the caption names their number and the file `rest`, which holds all rows.
-    """
+    """Return the first `most` rows; if there are more, the caption says so and names the file
+    `rest`."""
     first = frame.head(most)
     if len(frame) > most:
         where = f"; {rest} holds all" if rest else ""
@@ -207,8 +205,7 @@ POINTS = 60
 def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
     """Return the data of the dialogs that open for a trial: curve, seconds by phase, spec, notes.
 
-    `order` holds positions in `trials`; lists with an entry per run are in this order. `specs`
-    holds indices into `settings`.
+    Lists are in the order of the rows, `order`. `specs` holds indices into `settings`.
     """
     every, metric, trials = list(results.runs.values()), results.metric, results.trials
     runs = [every[place] for place in order]
@@ -287,15 +284,14 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
 
 
 MOST_HTML_ROWS, MOST_CHOICES = 50, 12
-"""Maximum number of rows of the table if the script does not run, and of distinct values of a
-column that can be filtered by a list."""
+"""Maximum number of rows without the script, and of values in the filter list of a column."""
 NUMBER_FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
 """Format of a number by the kind of its column; the function `written` of page.js does the same."""
 
 
 @dataclass(frozen=True)
 class TrialTable:
-    """The table of the best trials as HTML, and the data of all trials for the script (page.js)."""
+    """The table of the best trials, and the data of all trials for the script (page.js)."""
 
     study: str
     table: HtmlTable
@@ -360,7 +356,7 @@ DERIVED_KEYS = ("shape", "num_classes", "num_samples")
 
 @dataclass(frozen=True)
 class PageComparison:
-    """The comparison of several studies, at the top of their page."""
+    """The comparison of several studies, above the studies on the page."""
 
     headline: str
     caveats: Sequence[str]
