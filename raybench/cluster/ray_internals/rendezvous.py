@@ -22,7 +22,7 @@ from raybench.training.base import find_part
 USED = ("execute_single_async", "get_resources_per_worker")
 """Methods of Ray Train's worker group that are called here."""
 _listeners: list[socket.socket] = []
-"""In a worker: the socket to which the other workers connect during the test."""
+"""Socket of this worker to which the other workers connect during the test."""
 
 
 class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one sentence)
