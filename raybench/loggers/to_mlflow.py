@@ -19,7 +19,7 @@ from raybench.loggers.sink import Figures, LoggedRun, LoggedWinner, Sink, Value,
 from raybench.stats.clock import unix_seconds
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
-"""Maximum numbers that a server accepts in one request."""
+"""Maximum number of metrics, and of parameters, in one request to a server."""
 LONGEST = 5000
 """Maximum number of characters of a parameter or tag; the server's limit is a little higher."""
 NOT_IN_NAMES = re.compile(r"[^\w. :/-]")

@@ -262,8 +262,8 @@ def _as_good(others: Sequence[str], like: str) -> str:
 
 
 def _cost(results: Study, one: ConfigurationResult) -> float:
-    """Return the cost of training to the target, in worker-seconds (billed ones, if there is a
-    price), which decides the cheapest."""
+    """Return the cost of training to the target, by which the cheapest is chosen: worker-seconds,
+    or billed worker-seconds if there is a price."""
     again = repeated(results).get(one.trial)
     rate = again.cost if again else cost_of(results, one.num_workers, [one.trial])
     return one.seconds * rate

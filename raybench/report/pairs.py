@@ -41,7 +41,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The runs of a comparison so far: `runs[name][number]` is run `number` of the side `name`."""
+    """The runs of a comparison so far: `runs[name][number]` is run `number` of the side `name`.
+    Runs of the same number form a pair."""
 
     sides: Sequence[Side]
     objective: Objective

@@ -22,7 +22,8 @@ from raybench.spec.text import clean, counted, shorten
 from raybench.spec.values import short
 
 FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
-"""A target that a smaller or larger share of the trials reaches hardly distinguishes trials."""
+"""If the share of trials that reach the target is outside this range, the target hardly
+distinguishes trials."""
 ENOUGH_TRIALS = 8
 
 

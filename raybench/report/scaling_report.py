@@ -421,7 +421,7 @@ def fit_to_files(
 
     Returns:
         The sentences, and the rows of `predictions` and `measure_next` (cells to measure, with
-        their cost and the spread of predictions that remains).
+        their cost and the remaining spread of the prediction).
     """
     if out is not None:
         if predict is None:

@@ -17,7 +17,7 @@ from raybench.stats.curve_model import Array, CurveModel
 from raybench.stats.record import RunRecord
 
 TRIAL_COUNTS = (5, 20)
-"""Numbers of trials after which the surface is drawn, besides all."""
+"""Numbers of trials after which the surface is drawn, in addition to all trials."""
 NUM_RATES = 24
 LEAST_RATES, LEAST_BATCHES, LEAST_SURFACE_TRIALS = 3, 2, 8
 """Numbers of learning rates, batch sizes and trials of the best optimizer that a surface needs."""
@@ -35,9 +35,9 @@ class SurfaceMap:
         optimizer: The optimizer of the search's best run.
         rates: Learning rates, shape [rates].
         batches: Global batch sizes, shape [batches].
-        seconds: Expected training seconds to the target, [batches, rates], by the number of trials
-            that the model has seen.
-        trials: Trials of the optimizer in the order they finished, with their numbers among all.
+        seconds: Expected training seconds to the target, shape [batches, rates], by the number of
+            trials that the model has seen.
+        trials: Number (from 1, among all trials) and record of each trial of the optimizer.
     """
 
     optimizer: str
@@ -119,7 +119,7 @@ def _samples(
 
 
 def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
-    """Return the smallest training seconds per sample of the trials at each global batch,
+    """Return the smallest training seconds per sample of the trials at each global batch, shape
     [batches]."""
     found = []
     for batch in batches:

@@ -85,7 +85,7 @@ PHASE_NAMES = {
     "confirm": "winners alone",
     "train": "training",
 }
-"""Names of phases on the screen, if they differ from the phase."""
+"""Names of phases on the screen, where they differ from the internal names."""
 
 
 def result_words(record: RunRecord) -> str:

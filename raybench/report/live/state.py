@@ -23,8 +23,8 @@ EXPECTED_RUNS = 3
 MOST_OF_RUN = 0.9
 """Largest fraction of an open run that counts as done, regardless of its duration."""
 LEAST_RECENT, MOST_RECENT = 8, 256
-"""Limits of the number of recent runs used, which is half of the finished runs: runs of a search
-become shorter, because worker groups are warm and bad trials are stopped early."""
+"""Limits of the number of recent runs used for the time left, otherwise half of the finished runs.
+Runs of a search become shorter, because worker groups are warm and bad trials are stopped early."""
 
 
 class _Done(NamedTuple):
