@@ -20,9 +20,9 @@ WARM_UP_STEPS = 2
 """Warm-up steps for each batch shape: the first one traces, allocates and picks kernels; the second
 one runs like all later steps."""
 MIN_SCALE = 2.0**-24
-"""Smallest loss scale in fp16. The scale starts at 2**16 and is halved by every overflow, so a run
-below the minimum has overflowed at least 40 times: it has diverged. With a much smaller scale the
-gradients would underflow to 0, and a step of zeros would look valid."""
+"""Smallest loss scale in fp16. The scale starts at 2**16 and halves at every overflow, so a run
+below the minimum has overflowed more than 40 times and has diverged. With much smaller scales,
+gradients underflow and a step of zeros would look valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +33,18 @@ class Step:
     """(passes, samples): positions in the training split; a row is one forward and backward pass.
     If the process holds several replicas, each takes an equal part of the columns, in order."""
     weights: NDArray[np.float32]
-    """(passes, samples): weight of each sample's loss, 1 / (samples of all workers in the step), so
-    that the workers' gradients *sum* to the gradient of the global batch; 0 for padding. Multiplied
-    by `Split.weights` if the data have weights and samples are not mixed (see
-    `reading.Samples.mixed`)."""
+    """(passes, samples): weight of each sample's loss: 1 / (samples of all workers in the step), so
+    that the workers' gradients *sum* to the gradient of the global batch, times `Split.weights` if
+    the data have weights and samples are not mixed (`reading.Samples.mixed`); 0 for padding."""
     shares: NDArray[np.float32]
     """(passes, replicas of this process): samples of a pass without padding, divided by the samples
-    of all workers in the step. Scales losses that the model adds once per pass, such as weight
-    penalties."""
+    of all workers in the step. Scales losses that a model adds once per pass (weight penalties)."""
     rounds: NDArray[np.int64] | None = None
     """(passes, samples): how many times each sample was used before, `epoch * repeat + copy`; seeds
     its augmentation together with the run's seed and the index. None without augmentation."""
     learning_rate: float
     num_samples: int
-    """Samples of this worker without padding. Not the number of nonzero `weights`, because weights
-    of the data may be 0 as well."""
+    """Samples of this worker without padding; weights in the data may be 0 too."""
     is_frozen: bool = False
     """Whether only the head is trained (`frozen_epochs`)."""
 
@@ -97,7 +94,7 @@ class DistributedContext(Protocol):
         """Time all-reduces over all workers.
 
         Args:
-            num_bytes: Size of each all-reduce in bytes (float32 numbers).
+            num_bytes: Size of each all-reduce in bytes (float32).
             rounds: Number of all-reduces.
 
         Returns:
@@ -171,9 +168,9 @@ class BaseTrainer(Protocol):
     def _evaluation_bytes(self, few: int) -> tuple[int | None, int]:
         """Return the bytes in use before an evaluation (None if unknown), and the bytes that a
         forward pass of `few` samples adds."""
-        # A first evaluation, not measured, allocates graphs and workspaces, whose size does not
-        # depend on the number of samples. On a GPU it has `few` samples, because kernels are picked
-        # for each size; on a CPU it has one, because TensorFlow keeps the memory that it has freed.
+        # The first evaluation, not measured, allocates graphs and workspaces. On a GPU it has the
+        # same size as the second, because kernels are picked for each size; on a CPU it has one
+        # sample, because TensorFlow keeps the memory that it frees.
         first = few if self._world.gpus else 1
         self.evaluate("validation", slice(0, first))
         before = self._memory.begin()
@@ -267,8 +264,8 @@ class BaseTrainer(Protocol):
         """Return the state from which training continues: model, optimizer, random states of all
         ranks.
 
-        Collective: all ranks must call it, because each sends its random states to rank 0. Ranks
-        other than 0 return b"". The state holds only tensors, numbers and names.
+        Collective: all ranks send rank 0 their random states; ranks other than 0 return b"". The
+        state holds only tensors, numbers and names.
         """
         ...
 

@@ -1,10 +1,9 @@
 """User commands as training loops: start a command, read its reports, kill it with its children.
 
 A line of JSON on stdout is a report: `{"accuracy": 0.91, "samples": 50000, "train_s": 12.3}`.
-`samples` (training samples) and `train_s` (training seconds) are optional and count since the
-previous line, or since the start of the command. Without `samples` a line counts as one sample.
-Without `train_s` all time between the arrivals of the lines counts as training; a `train_s` is used
-as it is, even if its line arrives late.
+`samples` and `train_s` (training seconds) are optional and count since the previous line, or since
+the start of the command. Without `samples` a line counts as one sample, without `train_s` all time
+since the previous line as training. A given `train_s` is valid however late its line arrives.
 """
 
 import contextlib
@@ -211,8 +210,8 @@ class _Timing:
         report.
 
         Raises:
-            UserError: The report has no `train_s` and cannot be timed, or all `train_s` so far add
-                up to more than the run time of the command.
+            UserError: The report has no `train_s` and cannot be timed, or all `train_s` so far
+                exceed the run time of the command.
         """
         gap_s, self._before_s = report.at_s - self._before_s, report.at_s
         is_together = gap_s < TOGETHER_S
@@ -254,7 +253,7 @@ class _Reports:
         pattern = spec.objective.metric_pattern
         self._pattern = re.compile(pattern) if pattern else None
         self._other_keys: list[str] = []
-        """Keys of the first line of JSON without the metric, kept until a line has the metric."""
+        """Keys of the first line of JSON if no line has had the metric so far."""
         self._num_found = 0
         self._found: queue.Queue[_Report | BaseException | None] = queue.Queue()
         _in_thread(self._read, process.stdout)
@@ -344,8 +343,8 @@ class _Reports:
         """Keep the keys of the first line of JSON without the metric, for the error message.
 
         Raises:
-            UserError: This is at least the second such line, no line has had the metric, and one of
-                the keys is probably the metric under another name, so that waiting would not help.
+            UserError: This is not the first such line, no line has had the metric, and a key looks
+                like the metric under another name, so that waiting would not help.
         """
         if self._num_found:
             return
@@ -374,8 +373,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_called(key: str, metric: str) -> bool:
-    """Return whether a key is a library's name for the metric, such as `val/acc` or `Accuracy` for
-    `accuracy`."""
+    """Return whether a key is a library's name for the metric: `val/acc` for `accuracy`."""
     words = re.findall("[a-z0-9]+", re.sub("([a-z])([A-Z])", r"\1_\2", key).lower())
     stem = "_".join(word for word in words if word not in PARTS)
     return {"acc": "accuracy"}.get(stem, stem) == metric.lower()
@@ -421,7 +419,7 @@ def _chunks(pipe: IO[bytes]) -> Iterator[bytes]:
 
 
 def _pass_on(content: bytes, descriptor: int) -> None:
-    """Write all of `content` to the stdout (descriptor 1) or stderr (2) of this process."""
+    """Write to the stdout (descriptor 1) or stderr (2) of this process."""
     while content:
         content = content[os.write(descriptor, content) :]
 

@@ -63,8 +63,8 @@ class GpusSeen:
     busy_percent: tuple[int, ...] = ()
     """Utilization of each GPU over the last second or less, in percent; from NVML only."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Versions, as far as known, of `driver`, `cuda` (from NVML the latest that the driver
-    supports, else the one the framework is built for), `cudnn`, `nccl` and the framework."""
+    """Known versions of `driver`, `cuda` (supported by the driver, or used by the framework's
+    build), `cudnn`, `nccl` and the framework."""
     problem: str = ""
     """Why nothing is known about the GPUs; empty if the query succeeded."""
 
@@ -151,8 +151,8 @@ def require_replicas(number: int, gpus: int) -> None:
 class GpuLoad:
     """Measures the mean utilization of a GPU between two calls.
 
-    The driver itself samples the utilization several times per second and keeps the latest samples.
-    Reading them takes less than a millisecond and does not disturb the GPU.
+    The driver samples it several times per second and keeps the latest samples; reading them takes
+    less than a millisecond and does not disturb the GPU.
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -169,8 +169,8 @@ class GpuLoad:
     def share(self) -> float | None:
         """Return the mean utilization (0 to 1) since the last call of `begin` or `share`.
 
-        None if NVML or samples are missing. The driver keeps samples for a few seconds only, so of
-        a longer interval just the end is measured.
+        None without NVML or samples. The driver keeps samples of a few seconds only: of a longer
+        interval, just the end is measured.
         """
         samples = self._samples()
         return sum(samples) / len(samples) / 100 if samples else None
@@ -280,8 +280,8 @@ PROBE_BYTES = 64 * 2**20
 """Bytes written to measure the speed of the disk."""
 SHARED = Path("/dev/shm")
 MIN_MEMORY_BYTES, MIN_DISK_BYTES = 2 * GIB, 2 * GIB
-"""Smallest free memory (for one worker and its data) and free disk space (for results, checkpoints
-and Ray's logs) of a host; less is reported as a problem."""
+"""Free memory (for one worker and its data) and disk space (for results, checkpoints and Ray's
+logs) below which a host is reported."""
 MAX_SKEW_S = 1.0
 """Largest clock difference between hosts, in seconds, that is no problem; records contain the time
 of day."""
@@ -369,7 +369,7 @@ def notes_of(facts: Facts) -> list[str]:
 def used_gpus(driver: GpusSeen) -> str | None:
     """Return a sentence about GPUs in use by other processes, or None.
 
-    Call before our own workers use a GPU: their use cannot be told from that of other processes.
+    Call before workers use a GPU, since their use would be counted too.
     """
     taken = [
         (total - free) / total if total else 0.0
@@ -394,8 +394,8 @@ def _visible_gpus(facts: Facts) -> int:
 
 
 def num_visible(number: int, visible: str | None) -> int:
-    """Return how many of a host's `number` GPUs are visible if CUDA_VISIBLE_DEVICES has the value
-    `visible` (None: is not set)."""
+    """Return how many of `number` GPUs are visible if CUDA_VISIBLE_DEVICES is `visible` (None: not
+    set)."""
     if visible is None:
         return number
     return min(number, sum(one.strip() not in ("", "-1") for one in visible.split(",")))

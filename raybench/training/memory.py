@@ -87,8 +87,8 @@ NOISE_BYTES = 2**24
 """Bytes that a measured pass may take apart from its samples: workspace of kernels, pages of the
 process."""
 BYTES_OF_A_PARAMETER = 12
-"""Bytes per parameter that stay allocated after a step: gradient and two optimizer states, each in
-float32."""
+"""Bytes per parameter that stay allocated after a step: gradient and two optimizer states
+(float32)."""
 
 
 def fitting_batch(few: int, most: int, taken: int, room: int) -> int:
@@ -135,8 +135,8 @@ def evaluation_batch(spec: RunSpec, dataset: Dataset, most: int) -> int:
     """Return an upper limit for the evaluation batch size: `most`, or less for large samples, but
     at least the batch size of training, which is known to fit.
 
-    The limit accounts only for inputs and outputs; `base.BaseTrainer.warm_up` measures the memory
-    of what lies between and may lower it.
+    Only inputs and outputs count here; `base.BaseTrainer.warm_up` measures what lies between and
+    may lower the limit.
     """
     shapes = parts(sample_shape(dataset.train.inputs))
     values = sum(math.prod(shape) for shape in shapes)

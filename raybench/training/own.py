@@ -144,12 +144,12 @@ class Run:
         """Calls so far that synchronize the ranks (`ranks.Call`)."""
         self._waits_at: Call | None = None
         self._num_exchanges = self._adapter.num_exchanges() or 0
-        """Collectives that the loop had begun at the last synchronizing call. Only later ones are
-        compared between ranks, as point-to-point messages may make the totals differ."""
+        """Collectives of the loop up to the last synchronizing call; only later ones are compared
+        between ranks, as point-to-point messages may make totals differ."""
 
     @property
     def folder(self) -> Path:
-        """Temporary folder of this run, shared by its workers on one host; removed afterwards."""
+        """Temporary folder of this run, shared by its workers on a host; removed after the run."""
         assert self._folder is not None
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
@@ -169,8 +169,8 @@ class Run:
     def training(self) -> Iterator[None]:
         """Context manager: count the time inside as training time.
 
-        Collective: all workers must enter and leave it together, any number of times between two
-        reports. Time outside (evaluation, setup, compilation of a first step) is not training time.
+        Collective: all workers must enter and leave it together. May be entered several times
+        between two reports. Do evaluation, setup and the compilation of a first step outside.
         """
         self._refuse_stopped()
         self._meet(Call.TRAINING)
@@ -267,8 +267,8 @@ class Run:
         return self._last
 
     def prepare(self, model: Any, *, strategy: Strategy = "ddp") -> Any:
-        """Move a PyTorch model to the run's device and, with several workers, wrap or shard it for
-        training on all of them; models of other frameworks are returned unchanged.
+        """Move a PyTorch model to the run's device and, with several workers, wrap or shard it;
+        models of other frameworks are returned unchanged.
 
         Args:
             model: The model, with equal parameters on all workers.
@@ -324,9 +324,9 @@ class Run:
     def override_training_time(self, train_s: float) -> None:
         """Set the training seconds since the last report if they were measured elsewhere.
 
-        Seconds that `training` counted in excess move to the phase `eval`. Missing seconds (a
-        command trains on while its lines wait to be read) are taken from the other phases: first
-        from `report`, which includes waiting for the driver, then from `eval`, then from `setup`.
+        Surplus seconds become `eval`. Missing seconds (a command trains on while its lines wait to
+        be read) are taken from the phases `report`, which here includes waiting for the driver,
+        then `eval`, then `setup`.
         """
         lack_s = train_s - self.elapsed_training()
         self._ledger.move(max(-lack_s, 0.0), "train", "eval")
@@ -427,8 +427,7 @@ _NUM_VALUES = 4 + len(_NAMES)
 
 
 def state_of(saved: bytes) -> tuple[str, bytes]:
-    """Split the bytes of a saved `Run` state into its kind (`bytes`, `torch` or `arrays`) and its
-    content."""
+    """Return kind (`bytes`, `torch` or `arrays`) and content of a state that `Run.save` kept."""
     head, _, content = saved.partition(b"\n")
     return str(json.loads(head)["kind"]), content
 
@@ -463,8 +462,8 @@ class OwnTrainer:
             world: The workers of the group.
             ledger: Seconds of this worker by phase.
             resume: Evaluations so far of a resumed run.
-            compare: Called about once a second with this rank's position. Compares all positions
-                by `ranks.parting`: returns a sentence if the ranks can never synchronize again.
+            compare: Called about once a second with this rank's position; returns a sentence if the
+                ranks can never synchronize again (`ranks.parting` of all positions).
         """
         self._loop, self._spec, self._ledger = loop, spec, ledger
         self._compare = compare
@@ -526,8 +525,7 @@ class OwnTrainer:
         return self.run._test
 
     def state(self) -> bytes | None:
-        """Return the state saved for the last report, None if there is none; on ranks other than 0
-        return b""."""
+        """Return the state saved for the last report, or None; b"" on ranks other than 0."""
         if self.run.rank:
             return b""
         return self.run._state if self.run._is_fresh else None
@@ -635,10 +633,10 @@ class OwnTrainer:
         self.run._reports.put(outcome)
 
     def _set_surroundings(self) -> None:
-        """Set the run's folder and, for torch, the environment variables of a launcher.
+        """Set the run's folder and, for torch, the variables by which libraries find the other
+        workers.
 
-        Libraries such as accelerate find the other workers by these variables. For a single worker
-        they are removed, as in a script that is started directly.
+        For a single worker these are removed, as in a script that is started directly.
         """
         run = self.run
         if self._spec.framework == "torch":
@@ -728,8 +726,8 @@ class LoopAdapter:
         """Release the memory that the framework holds after a run."""
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Convert plain data and arrays to a kind of state (see `STATE_FILES`) and bytes; raise
-        UserError for other objects."""
+        """Return kind (see `STATE_FILES`) and bytes of plain data and arrays; raise UserError for
+        other objects."""
         return "arrays", pack_arrays(state)
 
     def unpack(self, content: bytes) -> Any:

@@ -73,12 +73,11 @@ class Position:
 
 
 def parting(positions: Collection[Position]) -> str | None:
-    """Return a sentence that names two ranks that can never synchronize again; None if there are
-    none.
+    """Return a sentence about two ranks that can never synchronize again, otherwise None.
 
-    Waiting long is no error, since rank 0 may evaluate for an hour while the others wait. An error
-    is only what cannot resolve, even if the positions are out of date: a rank waits for one that
-    has left the loop, or is stuck in a collective while another rank waits at a `Call`.
+    Waiting long is no error: rank 0 may evaluate for an hour while the others wait. Reported are
+    only states that cannot resolve, even if the positions are out of date: a rank waits for one
+    that has left the loop, or is stuck in a collective while another waits at a `Call`.
     """
     for one in positions:
         for other in positions:

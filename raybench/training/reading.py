@@ -73,16 +73,15 @@ class Samples:
     inputs: Batch
     labels: Array
     mixed: tuple[Array, Array, Array] | None = None
-    """With mixup: labels of the second sample mixed into each sample, and weights of the losses
-    computed with `labels` and with these labels. A weight is the sample's share in the mix, times
-    its weight in `Split.weights` if the split has any."""
+    """With mixup: labels of the sample mixed into each sample, and weights of the losses computed
+    with `labels` and with these labels. A weight is a sample's share in the mix, times its
+    `Split.weights`."""
 
 
 class Reader:
     """Reads and augments samples of a split.
 
-    May be called from several threads; `prefetch` and `training_reader` see to it that `OnDemand`
-    inputs are read by only one thread at a time.
+    Safe to use from several threads; `OnDemand` inputs are read by only one of them at a time.
     """
 
     def __init__(

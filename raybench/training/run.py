@@ -57,11 +57,10 @@ PILOT_SHARE = 8
 """Divisor: the next check comes at 1 / 8 of the samples that fit into the budget, or at twice the
 samples so far if that is more."""
 EARLY_SHARE, LATE_SHARE = 0.98, 1.02
-"""Shares of the budget at which the last evaluation is scheduled: just before its end with
-`best_at_budget`, otherwise just after it. Not at 1, because the speed varies a little."""
+"""Share of the budget at which the last evaluation is scheduled: just before the end with
+`best_at_budget`, otherwise just after it; the speed varies a little."""
 MAX_LATENESS = 1.5
-"""Largest multiple of the samples within the budget at which an evaluation may come; one that would
-come later is moved to the end of the budget."""
+"""An evaluation that would come later than at this multiple of the budget is moved to its end."""
 
 
 def run(
@@ -197,8 +196,8 @@ def run(
 
 
 def _cut(goal: int, samples: int, train_seconds: float, spec: RunSpec) -> int:
-    """Return the number of samples at which to evaluate next: `goal`, or fewer if that would be
-    later than allowed (see MAX_LATENESS)."""
+    """Return the number of samples at which to evaluate next: `goal`, or fewer if that would be too
+    late (see MAX_LATENESS)."""
     fitting = max(_within_budget(samples, train_seconds, spec), samples + 1)
     is_late = spec.objective.kind == BUDGET or goal > MAX_LATENESS * fitting
     return min(goal, fitting) if is_late else goal
@@ -263,7 +262,7 @@ class Recorded(TypedDict, total=False):
 
 
 class Recording:
-    """Combines the measurements of all workers since the last evaluation, the same on all ranks."""
+    """Combines the measurements of all workers into one result that all ranks get."""
 
     def __init__(
         self, spec: RunSpec, trainer: BaseTrainer, world: DistributedContext, dataset: Dataset

@@ -18,8 +18,7 @@ def training_steps(
 ) -> Iterator[tuple[Step, int]]:
     """Yield this worker's steps forever, each with the number of samples of all workers in it.
 
-    A resumed run starts after the `samples` samples that all workers have trained on so far, which
-    must be the end of a step.
+    Starts after the first `samples` samples of all workers, at the end of a step.
     """
     schedule = build_schedule(spec, dataset.num_train_samples)
     num_rows = len(dataset.train)
@@ -117,10 +116,10 @@ def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> l
 def warm_up_steps(
     spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> list[Step]:
-    """Return one step for each shape to warm up: a full-size step and, on GPUs, a step as large as
-    the last batch of an epoch if that differs; each also unfrozen if training starts frozen.
+    """Return a full-size step and, on GPUs, a step as large as an epoch's last batch if that
+    differs; each also unfrozen if training starts frozen.
 
-    A GPU picks kernels anew for every shape (cuDNN benchmarking); on a CPU one shape is enough.
+    A GPU picks kernels for every shape (cuDNN benchmarking); on a CPU one shape is enough.
     """
     found = [warm_up_step(spec, dataset, world, samples)]
     *_, last = batches(
@@ -155,8 +154,8 @@ def warm_up_step(
 
 
 def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:
-    """Take whole steps until they have at least `wanted` samples of all workers; return the steps
-    and the number of these samples."""
+    """Return whole steps with at least `wanted` samples of all workers, and the number of
+    samples."""
     chunk: list[Step] = []
     seen = 0
     while seen < wanted:
@@ -167,8 +166,8 @@ def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Ste
 
 
 def frozen_samples(spec: RunSpec, samples_per_epoch: int) -> float:
-    """Return the number of samples that a run trains on with a frozen backbone; infinite for
-    `frozen_epochs: all`."""
+    """Return the number of samples trained with a frozen backbone; infinite for `frozen_epochs:
+    all`."""
     if spec.frozen_epochs == "all":
         return math.inf
     return spec.frozen_epochs * samples_per_epoch

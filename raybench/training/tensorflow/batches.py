@@ -92,17 +92,15 @@ def free_bytes(share: float = 1) -> int:
 
 
 Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
-"""Inputs; labels; `Mixed` labels and weights (or nothing); row numbers in these three, and sample
-weights, both (steps, passes, samples); `Step.shares` (steps, passes, replicas); learning rates
-(steps,)."""
+"""Inputs; labels; `Mixed`; row numbers in these three, and sample weights, both (steps, passes,
+samples); `Step.shares` (steps, passes, replicas); learning rates (steps,)."""
 
 
 class InMemoryBatches(BaseInMemoryBatches):
     """Whole split on the device; batches are gathered by index."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield the arguments for calls of the traced function; a call takes as many consecutive
-        steps as have the same shape.
+        """Yield arguments of the traced function; a call takes successive steps of the same shape.
 
         Preparing the arguments counts as waiting for data; indexing is part of the step.
         """
@@ -128,7 +126,7 @@ class OnDemandBatches(BaseOnDemandBatches):
     in_memory = InMemoryBatches
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield the arguments for calls of the traced function, one step per call.
+        """Yield arguments of the traced function, one step per call.
 
         The waiting time is measured on the host, since a call returns when the device is done.
         """

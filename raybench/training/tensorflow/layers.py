@@ -139,8 +139,8 @@ class BatchNorm(keras.layers.BatchNormalization):
     """Batch normalization with the unbiased running variance of torch.
 
     Keras's variance is biased: for 16 samples and a feature map of one pixel it is a sixteenth
-    smaller. Unlike Keras, this layer uses TensorFlow's fused kernel; with `synchronized` statistics
-    over all workers it trains like Keras's layer.
+    smaller. Unlike Keras's layer, uses TensorFlow's fused kernel; with `synchronized` statistics
+    over all workers it trains as Keras's layer does.
     """
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:

@@ -189,8 +189,7 @@ class Trainer(BaseTrainer):
             )
             if spec.sync_batch_norm and spec.num_workers > 1:
                 synchronize(self._model)
-            # Dropout differs between ranks and between seeds; for the same rank and seed it is
-            # equal.
+            # Dropout differs between ranks and between seeds, but is reproducible.
             seed = spec.seed * 1_000_003 + world.rank
             self._streams = seed_layers(self._model, world.strategy, seed)
             self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
@@ -285,8 +284,7 @@ class Trainer(BaseTrainer):
     def _take_step(
         self, data: Data, indices: Any, weights: Any, shares: Any, rate: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Traced, in replica context: take one step, a forward and backward pass at a time; return
-        its loss and squared gradient norms."""
+        """Traced, in replica context: take one step; return its loss and squared gradient norms."""
         self._optimizer.learning_rate.assign(rate)
         of_passes = [self._own(one) for one in (indices, weights, shares)]
         loss, gradients = self._one_pass(data, *(one[0] for one in of_passes))
@@ -332,8 +330,8 @@ class Trainer(BaseTrainer):
     def _gradients(
         self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor, share: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced: return the loss of a pass and the gradients of the loss times the loss scale;
-        `share` is the weight of losses that the model adds."""
+        """Traced: return the loss of a pass and the gradients of the scaled loss; `share` is the
+        weight of losses that the model adds."""
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(prepare_inputs(inputs), training=True)

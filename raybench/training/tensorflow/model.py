@@ -66,8 +66,8 @@ SLOW_MOMENTUM = 0.99
 """Keras's default momentum of batch normalization, too slow for short runs; torch's default
 corresponds to 0.9."""
 TIME_CONSTANTS = 5.0
-"""Time constants of the moving statistics until their initial values count for less than 1 %. Even
-small remainders matter, since they scale the outputs of each of dozens of layers."""
+"""Time constants until the initial statistics count for less than 1 %. Such a small remainder
+matters because it scales the outputs of each of dozens of layers."""
 
 
 def statistics_warnings(model: keras.Model, workload: Workload, weights: str) -> list[str]:

@@ -54,6 +54,6 @@ class Adapter(LoopAdapter):
         keras.backend.clear_session()
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Convert plain data and arrays, or a model's weights, to a kind of state (see
-        `own.STATE_FILES`) and bytes."""
+        """Return kind (see `own.STATE_FILES`) and bytes of plain data, arrays or a model's
+        weights."""
         return super().pack(state.get_weights() if isinstance(state, keras.Model) else state)

@@ -41,14 +41,8 @@ def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy)
 def pack_state(
     arrays: list[Array], own: list[int], rows: list[list[float]], *, is_frozen: bool
 ) -> bytes:
-    """Return the state of a run as bytes.
-
-    Args:
-        arrays: Values of the first replica's variables.
-        own: Positions of the arrays that differ between replicas.
-        rows: The `replica_numbers` of each replica.
-        is_frozen: Whether the backbone is frozen.
-    """
+    """Return the state of a run as bytes: `arrays` of the first replica, positions `own` of those
+    that differ between replicas, and in `rows` the `replica_numbers` of each replica."""
     named = {f"{index:06d}": _plain(array) for index, array in enumerate(arrays)}
     buffer = io.BytesIO()
     ranks = {"own": np.array(own, np.int64), "ranks": np.array(rows)}

@@ -56,8 +56,8 @@ from raybench.training.torch.world import join as join
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
-"""Largest evaluation batch size, by type of device. The activations of 128 samples fit into a CPU's
-cache; there, batches of 1024 take up to twice as long per sample."""
+"""Largest evaluation batch size. A CPU keeps the activations of 128 samples in its cache; with 1024
+samples, each takes up to twice as long (measured)."""
 
 
 class GpuMemory(Memory):
@@ -163,7 +163,7 @@ class Trainer(BaseTrainer):
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = torch_model.num_parameters(self._model)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
-        # Dropout differs between ranks and between seeds; for the same rank and seed it is equal.
+        # Dropout differs between ranks and between seeds, but is reproducible.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
         is_own = builds_user_models(spec, workload)
         self._exchange = Exchange(spec, self._model, self._precision, may_leave_out=is_own)

@@ -1,9 +1,9 @@
 """Models by name in torch, from torchvision, timm and transformers, and their initial weights.
 Mirrors tensorflow/named.py.
 
-Networks that both frameworks have (`models.networks`) are torchvision's here, with the same initial
-weights as in Keras. Each library is imported only when needed, since that takes seconds and the
-library may not be installed.
+Networks that both frameworks have (`models.networks`) are torchvision's, with the same initial
+weights as in Keras. Libraries are imported only when used: imports take seconds, and a library may
+not be installed.
 """
 
 from collections.abc import Callable, Mapping
@@ -215,8 +215,7 @@ def _of_images(
 ) -> NamedModel:
     """Build an image model with `make`, which takes the number of outputs.
 
-    Raises UserError, which recommends `made_for` pixels per side, if the dataset's images do not
-    fit the model.
+    Raises UserError for images that do not fit the model, recommending `made_for` pixels per side.
     """
     try:
         head = head_parameters(make, workload.num_classes)

@@ -271,7 +271,7 @@ def build_optimizer(
 def _torch_settings(
     name: str, params: list[nn.Parameter], own: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return our settings as arguments of torch's class."""
+    """Translate our settings into arguments of torch's class."""
     if name == "sgd":
         momentum = own["momentum"]
         nesterov = bool(own["nesterov"] and momentum)  # torch refuses it without momentum
@@ -341,8 +341,8 @@ def _two_groups(
     first: float,
     second: float,
 ) -> list[dict[str, Any]]:
-    """Return a group of parameters with `key` set to `first` and a group of the rest with `key` set
-    to `second`, without an empty group."""
+    """Return the parameters in two groups, with `key` set to `first` or `second`; an empty group is
+    left out."""
     groups = [
         {"params": [one for one in params if is_first(one)], key: first},
         {"params": [one for one in params if not is_first(one)], key: second},

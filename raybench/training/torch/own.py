@@ -68,8 +68,8 @@ SETTINGS: tuple[Setting, ...] = (
     *(_precision(getattr(_CUDNN, name, None)) for name in ("conv", "rnn")),
     *(_precision(getattr(_MKLDNN, name, None)) for name in ("matmul", "conv", "rnn")),
 )
-"""Global settings of PyTorch that one run could leave changed for the next. Thread-local settings
-(grad mode, autocast, default device) are not included, because each loop has its own thread."""
+"""Global settings of PyTorch that one run could leave changed for the next. Not thread-local ones
+(grad mode, autocast, default device), because each loop has its own thread."""
 
 
 class Adapter(LoopAdapter):
@@ -139,8 +139,8 @@ class Adapter(LoopAdapter):
             torch.cuda.empty_cache()
 
     def pack(self, state: Any) -> tuple[str, bytes]:
-        """Convert plain data and tensors to a kind of state (see `own.STATE_FILES`) and bytes;
-        raise UserError for other objects."""
+        """Return kind (see `own.STATE_FILES`) and bytes of plain data and tensors; raise UserError
+        for other objects."""
         buffer = io.BytesIO()
         torch.save(_plain(state), buffer)
         return "torch", buffer.getvalue()

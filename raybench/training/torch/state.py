@@ -111,7 +111,7 @@ class Averaging:
 
     @torch.no_grad()
     def update(self, is_taken: Tensor | None) -> None:
-        """Add the weights after a step, unless the step was skipped; None means not skipped."""
+        """Add the weights after a step, unless it was skipped (`is_taken` None: not skipped)."""
         if self._decay is None:
             return
         if is_taken is None:

@@ -240,8 +240,8 @@ class Exchange:
         """Return the model in a new DDP module, after parameters were frozen or unfrozen.
         Collective.
 
-        DDP exchanges the gradients of the parameters that required them when it was created. The
-        caller must not keep a reference to the previous module, whose hooks would stay active.
+        DDP exchanges the gradients of the parameters that required them when it was created. No
+        reference to the previous module may be left, or its hooks stay active.
         """
         if self._parallel is not None:
             self.model, self._parallel = self._bare, None  # removes the hooks from the parameters
@@ -284,8 +284,8 @@ class Exchange:
             torch.autograd.backward(left_out, [torch.zeros_like(one) for one in left_out])
 
     def _register(self, share: float, wire: torch.dtype | None) -> None:
-        """Register a communication hook that compresses gradients to type `wire`, if it is given,
-        and measures their norms; it computes the same sum as DDP's default."""
+        """Register a communication hook that computes what DDP does by default, but can compress
+        gradients to `wire` and measure their norms."""
         assert self._parallel is not None
         squares = self.squares
 
