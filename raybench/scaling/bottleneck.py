@@ -1,7 +1,8 @@
-"""Bottleneck of a training: what bounds it, and the predicted gains of changes.
+"""Bottleneck of training: the part of a step that bounds its speed, and predicted gains of changes.
 
-The throughput model, fitted to the probes, predicts steps without waiting for samples. The wait is
-added: after the step if nothing is prefetched, otherwise overlapped as in the model.
+Probes are short runs of variants of a run spec (`shares`). The throughput model, fitted to them,
+predicts steps that do not wait for samples. The time to read samples is then added: after the step
+if nothing is prefetched, otherwise overlapping with the step as in the model.
 """
 
 import math
@@ -42,7 +43,7 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """For a sentence: `exchange_every: 4 (2.1 times the samples/s, 1.8 to 2.4)`."""
+        """Phrase such as `exchange_every: 4 (about 2.1 times the samples/s, 1.8 to 2.4)`."""
         most = "at most " if self.is_limit else "about "
         workers = "" if self.workers == 1 else f" on {self.workers:g} times the workers"
         ends = f", {self.low:.2g} to {self.high:.2g}" if self.low < self.high else ""
@@ -51,13 +52,13 @@ class Gain:
 
 @dataclass(frozen=True)
 class Outlook:
-    """Throughput model of a run spec's probes, and its measured step."""
+    """Throughput model fitted to the probes of a run spec, and its measured step time."""
 
     spec: RunSpec
     num_nodes: int
     model: ThroughputModel
     worked_s: float
-    """Seconds of a step in memory."""
+    """Seconds of a step on synthetic data in memory."""
     feed_s: float
     """Seconds of preparing the samples of a step."""
 
@@ -65,7 +66,7 @@ class Outlook:
     def of(
         cls, spec: RunSpec, probes: Probes, times: Mapping[Probe, Sequence[float]], num_nodes: int
     ) -> "Outlook":
-        """Fit the model; workers without gradient exchange count as single workers."""
+        """Fit the model to probes; workers without gradient exchange count as single workers."""
         rows = []
         for probe in (one for one in probes.names if not one.reads):
             workers, nodes = (spec.num_workers, num_nodes) if probe.exchanges else (1, 1)
@@ -80,18 +81,18 @@ class Outlook:
 
     @property
     def cell(self) -> Cell:
-        """Cell in which the run spec trains."""
+        """Workers, nodes and batch size of the run spec."""
         spec = self.spec
         return Cell(spec.num_workers, self.num_nodes, spec.batch_size_per_worker, spec.accumulate)
 
     def larger_batch(self) -> Gain:
-        """Return the gain of a larger batch, memory permitting."""
+        """Return the gain of a larger batch; whether it fits into memory is not known."""
         batch = MORE * self.spec.batch_size_per_worker
         cell = replace(self.cell, batch_size_per_worker=batch)
         return self._moved(f"batch_size_per_worker: {batch}", cell)
 
     def fewer_exchanges(self) -> Gain:
-        """Return the gain of exchanging after more passes, in the same memory."""
+        """Return the gain of exchanging gradients after more passes, which needs no more memory."""
         every = MORE * self.spec.accumulate
         return self._moved(f"exchange_every: {every}", replace(self.cell, accumulate=every))
 
@@ -104,7 +105,7 @@ class Outlook:
         return self._moved(f"num_workers: {num_workers}", cell)
 
     def compression(self) -> Gain:
-        """Return the largest gain of exchanging half the bytes; latencies are not halved."""
+        """Return the maximum gain of exchanging half the bytes, as if latencies were halved too."""
         own = self.model.own
         law, at = Law(own.scale, Layout.of([self.cell])), parameters(own.draws, own.priors)
         now = np.exp(law.worked(at))
@@ -123,20 +124,20 @@ class Outlook:
         return max(PREFETCH, math.ceil(self.feed_s * now / self.worked_s))
 
     def prefetch(self) -> Gain:
-        """Return the largest gain of prefetching, which hides the reading behind the step."""
+        """Return the maximum gain of prefetching, which overlaps reading samples with the step."""
         spec, change = self.spec, f"prefetch: {self.readers}"
         share = max(1, spec.prefetch) / self.readers if spec.augment else 1.0
         if spec.augment and not spec.gpus_per_worker and spec.cpus_per_worker <= self.readers:
-            # A worker without a GPU is pinned to its cores: each thread needs one of its own.
+            # A worker without a GPU is pinned to its cores, so each thread needs its own core.
             change += f", cpus_per_worker: {self.readers + 1}"
         return self._at_most(change, float(_hidden(self.worked_s, self.feed_s * share)))
 
     def quicker_data(self) -> Gain:
-        """Return the gain of data that are never waited for."""
+        """Return the maximum gain of faster data, for which steps never wait."""
         return self._at_most("data in memory", self.worked_s)
 
     def _whole(self, worked_s: ArrayLike, samples: float = 1.0) -> Floats:
-        """Return the seconds of a step that takes `worked_s` in memory, with its reading.
+        """Return the seconds of a step, with reading samples, that takes `worked_s` in memory.
 
         `samples`: factor on the samples of the step.
         """
@@ -148,7 +149,7 @@ class Outlook:
         return Gain(change, times, times, times, is_limit=True)
 
     def _moved(self, change: str, cell: Cell) -> Gain:
-        """Return the gain of training in another cell."""
+        """Return the gain of training with the workers, nodes and batch size of `cell`."""
         now = self.cell
         (there,) = self.model.predict([cell])
         own = now.batch_size_per_worker * now.accumulate
@@ -168,14 +169,14 @@ def is_ahead(spec: RunSpec) -> bool:
 
 
 def _hidden(worked_s: ArrayLike, feed_s: float) -> Floats:
-    """Return the seconds of a step with overlapped reading, as in the throughput model."""
+    """Return the seconds of a step that overlaps with reading, as in the throughput model."""
     worked = np.asarray(worked_s, dtype=float)
     return np.asarray((worked**FEED_OVERLAP + feed_s**FEED_OVERLAP) ** (1 / FEED_OVERLAP))
 
 
 NOT_SURE = "not sure"
 WORTH = 1.05
-"""Least speed-up of a change that is proposed."""
+"""Minimum speed-up of a change that is proposed."""
 NO_LOSS = 0.95
 """Share of the samples/s that fewer workers must keep to be proposed."""
 HEADS: dict[StepPart, str] = {
@@ -188,7 +189,7 @@ HEADS: dict[StepPart, str] = {
 
 @dataclass(frozen=True)
 class BottleneckVerdict:
-    """Findings on a run spec."""
+    """What bounds the speed of a run spec, and changes to try."""
 
     kind: str
     """Largest part of a step, or `not sure`."""
@@ -202,7 +203,7 @@ class BottleneckVerdict:
     sentence: str
 
     def document(self) -> dict[str, object]:
-        """Return it as plain data for a file."""
+        """Return the verdict as plain data for a file."""
         return {
             "verdict": self.kind,
             "sentence": self.sentence,
@@ -220,13 +221,13 @@ def judge(
     num_nodes: int = 1,
     num_parameters: int = 0,
 ) -> BottleneckVerdict:
-    """Return the verdict.
+    """Return what bounds the speed of a run spec, and changes to try.
 
     Args:
         spec: The run spec that was diagnosed.
-        times: Seconds of a step of each probe, one per round.
-        num_nodes: Nodes of its workers.
-        num_parameters: Parameters of its model.
+        times: Seconds of a step of each probe, one value per round.
+        num_nodes: Number of nodes on which its workers ran.
+        num_parameters: Number of parameters of its model.
     """
     probes = Probes.of(spec)
     shares = Shares.of(probes, times)
@@ -286,5 +287,5 @@ def _gains(largest: StepPart, outlook: Outlook) -> list[Gain]:
             half = outlook.other_workers(spec.num_workers // 2)
             fewer = [half] if half.times >= NO_LOSS else []
     worth = sorted((one for one in tried if one.times >= WORTH), key=lambda one: -one.times)
-    # Quicker data are harder to get than prefetching.
+    # For input, prefetching is first: faster data are harder to get.
     return [*fewer, *(reversed(worth) if largest == "input" else worth)]

@@ -10,7 +10,7 @@ of each cell:
 
 The loss at the optimum follows `loss_law`. All parameters have priors, those of the exponents from
 published laws (`EXPONENTS`). The posterior is approximated by a normal distribution at its mode
-(Laplace). `benchmarks/scaling/forecast.py` measures it on 1,900 language models.
+(Laplace). `benchmarks/scaling/forecast.py` tests the predictions on 1,900 language models.
 """
 
 import math
@@ -33,27 +33,27 @@ EXPONENTS = {"rate": ((-0.125, 0.1), (-0.275, 0.14)), "batch": ((0.225, 0.1), (-
 batch (N D)^0.33 (DeepSeek LLM, arXiv 2401.02954); rate (N D)^-0.28 (N / D)^0.05 (arXiv 2409.19913).
 The deviations were chosen by likelihood and coverage of left-out sizes (docs/benchmarks.md)."""
 DEVIATIONS, DEVIATION_CELLS = (0.05, 0.1), 4
-"""Standard deviation of a cell's log rate and log batch from the power laws a priori, and the
-number of cells that this counts for beside those measured."""
+"""Prior standard deviation of a cell's log rate and log batch from the power laws, and the number
+of measured cells as which this prior counts."""
 CURVATURE = (math.log(0.02), 1.0)
 """Prior mean and standard deviation of the log second derivative of the log loss."""
 TILT_DEVIATION = 0.7
 """Prior standard deviation of the inverse hyperbolic tangent of the correlation between rate and
 batch in the quadratic."""
 POSITION_DEVIATION, LEVEL_DEVIATION = 2.0, 0.05
-"""Prior standard deviation of the log rate and log batch of the optimum from the best runs, and of
-the log loss of a cell's optimum from its best run."""
+"""Prior standard deviation of the optimum's log rate and log batch around those of the best runs,
+and of the log loss at a cell's optimum around that of its best run."""
 WIDTH, FEWEST_NEAR = 0.02, 6
-"""Largest log loss above the best of the cell at which the quadratic is fitted; at least this
-number of runs of a cell is used, however high their loss."""
+"""Maximum log loss, above that of the cell's best run, of runs to which the quadratic is fitted. At
+least FEWEST_NEAR runs of a cell are used, however high their loss."""
 NOISE, MISFIT = 0.002, 0.6
-"""Standard deviation of the log loss between seeds, at least, and of the misfit of the quadratic
-relative to the distance from the best."""
+"""Minimum standard deviation of the log loss between seeds; standard deviation of the misfit of the
+quadratic, relative to the log loss above that of the best run."""
 FEWEST_RUNS = 6
 FIT_ROUNDS = 3
-"""Fits, each with the noise that the one before has found."""
+"""Number of fits; each uses the noise that the previous fit has found."""
 NUM_SHARED = 9
-"""Parameters of the model that all cells share."""
+"""Number of model parameters that all cells share."""
 
 
 class SmallRun(NamedTuple):
@@ -80,13 +80,15 @@ class SmallRun(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """Runs to make, and what is expected to be known with them."""
+    """Small runs to make, and how well the optimum of the large run will then be known."""
 
     runs: list[SmallRun]
-    """The one that tells most per cost first; their losses are not known yet."""
+    """In the order in which they were chosen, the most informative per cost first; their losses are
+    not known yet."""
     rate_factor: float
-    """Factor on each side of the 90 % interval of the large run's learning rate."""
+    """Half-width of the 90 % interval of the large run's learning rate, as a factor."""
     batch_factor: float
+    """The same for its batch."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ class Forecast:
     """Prediction for a large run.
 
     Args:
-        learning_rate: Best learning rate; of the given batch, if there is one.
+        learning_rate: Best learning rate; at the given batch, if one was given.
         batch: Best global batch size, samples.
-        loss: Loss at these.
+        loss: Loss at the best learning rate and batch.
         off_by_two: Relative increase of the loss if "rate" or "batch" is off by a factor of two.
         doubts: Reasons not to trust the prediction, in sentences.
     """
@@ -113,7 +115,7 @@ class OptimumModel:
 
     Args:
         runs: Small runs, at least one.
-        sizes: Further cells (parameters, samples) in which runs could be made (`gain`).
+        sizes: Further cells (parameters, samples) in which runs could be made; see `choose`.
 
     Raises:
         UserError: There is no run, or a value is not positive.
@@ -190,17 +192,17 @@ class OptimumModel:
         budget: float,
         within: float | None = None,
     ) -> Planned:
-        """Choose runs to make, greedily by how much they tell about the large run per cost.
+        """Choose runs to make, greedily by their information about the large run per cost.
 
-        What a run tells is the expected decrease of the loss of the large run at the rate and the
-        batch that are predicted for it.
+        The information of a run is the expected decrease of the loss that the large run reaches
+        with the rate and batch predicted for it.
 
         Args:
             candidates: Runs that could be made, in cells of the model; their losses are not used.
             large: Parameters and samples of the large run.
             costs: Cost of each candidate, such as seconds.
-            budget: Cost of all chosen runs together, at most.
-            within: Factor within which rate and batch need to be known; None to use all of the
+            budget: Maximum total cost of the chosen runs.
+            within: Factor within which rate and batch need to be known; None to use the whole
                 budget.
         """
         targets = np.zeros((2, len(self._mode)))
@@ -233,7 +235,7 @@ class OptimumModel:
         return Planned(chosen, float(rate), float(batch))
 
     def doubts(self) -> list[str]:
-        """Return reasons not to trust a prediction."""
+        """Return reasons not to trust a prediction, as sentences."""
         found = []
         measured = [self.cells[one] for one in sorted(set(self._cell_of))]
         if len({parameters for parameters, _ in measured}) == 1:
@@ -256,7 +258,7 @@ class OptimumModel:
         return np.array([1.0, size + length, size - length])
 
     def _fit(self, num_measured: int) -> None:
-        """Find mode and covariance of the laws of the optimum, the curvature and the cells."""
+        """Find the posterior mode and covariance of the power laws, the curvature and the cells."""
         own = [np.flatnonzero(self._cell_of == cell) for cell in range(num_measured)]
         best = np.array([at[self._loss[at].argmin()] for at in own])
         number = len(self.cells)
@@ -286,7 +288,7 @@ class OptimumModel:
             self._deviations = np.sqrt((known + squares) / (DEVIATION_CELLS + num_measured))
 
     def _fit_near(self, near: npt.NDArray[np.bool_], excess: Floats, priors: Floats) -> None:
-        """Fit to the runs `near` the optimum, starting from the mode so far.
+        """Fit to the runs near the optimum, starting from the mode of the previous fit.
 
         Args:
             near: Whether a run is used, shape [runs].
@@ -312,7 +314,7 @@ class OptimumModel:
     def _expected(
         self, mode: Floats, cells: npt.NDArray[np.int64], rate: Floats, batch: Floats
     ) -> Floats:
-        """Return the expected log losses of runs, shape [runs]; `cells`: number of each cell."""
+        """Return the expected log losses of runs, shape [runs]; `cells` indexes `self.cells`."""
         number = len(self.cells)
         levels = mode[NUM_SHARED : NUM_SHARED + number]
         moved = mode[NUM_SHARED + number :].reshape(2, number)
@@ -325,8 +327,8 @@ class OptimumModel:
         return found
 
     def _gradients(self, runs: Sequence[SmallRun]) -> tuple[Floats, Floats]:
-        """Return the gradients of the expected log losses of runs by the parameters, shape [runs,
-        parameters], and the variances of their residuals, shape [runs]."""
+        """Return the gradients of the expected log losses of runs with respect to the parameters,
+        shape [runs, parameters], and the variances of the residuals, shape [runs]."""
         cells = np.array([self.cells.index(one.size) for one in runs])
         logs = np.log([(one.learning_rate, one.batch) for one in runs])
 

@@ -1,11 +1,11 @@
-"""Loss of a training run as a function of parameters N and training samples D.
+"""Law of the loss of a training run as a function of model parameters N and training samples D.
 
     L = E + ((A / N^alpha)^(1/g) + (B / D^beta)^(1/g))^g
 
-With g = 1 it is the law of Hoffmann et al. 2022 (arXiv 2203.15556, equation 2); with E = 0 and
-g = beta that of Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5). In between it follows
-measured grids three times as closely as either (`benchmarks/scaling/forecast.py`). All parameters
-have priors; the posterior is approximated by a normal distribution at its mode (Laplace).
+With g = 1 this is the law of Hoffmann et al. 2022 (arXiv 2203.15556, equation 2); with E = 0 and
+g = beta that of Kaplan et al. 2020 (arXiv 2001.08361, equation 1.5). With values in between, it
+follows measured grids three times as closely as either (`benchmarks/scaling/forecast.py`). All
+parameters have priors; the posterior is approximated by a normal distribution (Laplace).
 """
 
 import math
@@ -24,7 +24,7 @@ EXPONENTS = (0.34, 0.30, 0.4)
 """Prior means of alpha and beta (0.34 and 0.28 in Hoffmann et al. 2022; 0.29 to 0.37 in later
 refits), and their standard deviation in log."""
 SHARPNESS = (0.6, 0.5)
-"""Prior mean of g, and its standard deviation in log: from Kaplan's form to Hoffmann's."""
+"""Prior mean of g, and its standard deviation in log, which covers Kaplan's and Hoffmann's form."""
 IRREDUCIBLE = (0.6, 0.15)
 """Prior mean of E divided by the smallest loss of the small runs, and the standard deviation of its
 log."""
@@ -38,9 +38,9 @@ OPTIMUM_DEVIATION = 0.25
 """Standard deviation of the log of the optimal N from its power law, per square root of the decades
 of compute from the largest small run."""
 NOISE, NOISE_RUNS = 0.004, 2
-"""Standard deviation of the log loss of a run from the law at the largest compute, and the number
-of runs that this counts for beside those measured. It grows by as much with each decade below,
-because the law does not hold exactly over many decades."""
+"""Prior standard deviation of a run's log loss from the law at the largest compute, and the number
+of measured runs as which this prior counts. The standard deviation grows by as much for each decade
+of compute below the largest, because the law does not hold exactly over many decades."""
 FEWEST_SIZES = 2
 
 
@@ -94,13 +94,13 @@ class LossLaw:
         return self._interval(lambda law: float(_log_loss(law, cell)[0]), self._noise * self._scale)
 
     def optimum(self, compute: float) -> tuple[Predicted, Predicted]:
-        """Predict the compute-optimal model of a budget.
+        """Predict the compute-optimal model for a budget.
 
         Args:
-            compute: Floating-point operations of the run.
+            compute: Budget: floating-point operations of the run.
 
         Returns:
-            Its parameters, and its loss.
+            Number of parameters and loss of that model.
         """
         total = math.log(compute / FLOPS_PER_SAMPLE)
         free = total - float(self._center.sum())
@@ -120,7 +120,7 @@ class LossLaw:
         return best, self._interval(loss, self._noise * self._scale)
 
     def _fit(self, sizes: Floats, losses: Floats) -> None:
-        """Find mode and covariance of (log E, log A, log alpha, log B, log beta, log g)."""
+        """Find the posterior mode and covariance of the logs of (E, A, alpha, B, beta, g)."""
         least, part = float(np.exp(losses.min())), (1 - IRREDUCIBLE[0]) / 2
         alpha, beta, spread = EXPONENTS
         # Two equal terms add up to 2^g times one of them.
@@ -150,7 +150,10 @@ class LossLaw:
         self._covariance: Floats = np.linalg.inv(of_runs.T @ of_runs + of_priors.T @ of_priors)
 
     def _interval(self, function: Callable[[Floats], float], deviation: float) -> Predicted:
-        """Return exp of a function of the law with its 90 % interval."""
+        """Return exp of a function of the law's parameters, with its 90 % interval.
+
+        `deviation`: standard deviation of the log in addition to that due to the parameters.
+        """
         mean, slopes = function(self._mode), gradient(function, self._mode)
         variance = float(slopes @ self._covariance @ slopes)
         return interval(mean, math.sqrt(variance + deviation**2))
@@ -158,14 +161,14 @@ class LossLaw:
 
 def gradient(function: Callable[[Floats], Floats | float], mode: Floats) -> Floats:
     """Return the forward-difference derivatives of a function with respect to the parameters, shape
-    [parameters, *values]."""
+    [parameters, *shape of the function's value]."""
     here, step = function(mode), 1e-5
     return np.array([(function(mode + step * unit) - here) / step for unit in np.eye(len(mode))])
 
 
 def heavy_tailed(scaled: Floats) -> Floats:
-    """Return residuals whose squares are the log density of a Cauchy-like distribution: a run far
-    off changes a fit little."""
+    """Return residuals for a Cauchy-like error distribution: their squares grow only as a log, so
+    that an outlying run changes a fit little."""
     found: Floats = np.sign(scaled) * np.sqrt(2 * np.log1p(scaled**2 / 2))
     return found
 

@@ -7,7 +7,7 @@ that a global batch size needs (`samples_to_target`), divided by the batch size,
 of a step. Both predictions and the scatter of single runs are independent uncertainties, so their
 relative intervals add in quadrature.
 
-Tables in, tables out.
+The functions take and return tables.
 """
 
 import math
@@ -41,19 +41,19 @@ DRAWS = 2000
 
 
 StepModel = Callable[[Sequence[tuple[int, int, int]]], Sequence[Predicted]]
-"""Predicts the seconds of steps of one kind of worker for (workers, nodes, samples of a worker's
-step)."""
+"""Predicts the seconds of a step on one kind of worker, for each (workers, nodes, samples per
+worker and step)."""
 
 
 class Overhead(NamedTuple):
-    """Seconds of a job that are not training, from the ledgers of runs."""
+    """Seconds of a job that are not training, from the ledgers (seconds by phase) of runs."""
 
     fixed_s: float = 0.0
     """Seconds for starting the worker group, loading data and model, and compiling."""
     per_sample_s: float = 0.0
     """Seconds for evaluating, saving and reporting, per training sample."""
     stalls: float = 1.0
-    """Seconds of training over the number of steps times the median step."""
+    """Seconds of training divided by (number of steps times median step time)."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def offers_of(
     Args:
         kinds: Kinds of worker that were measured.
         price: Machines by name; or the price of a worker-hour, one for all or one for each kind;
-            None: 1 per worker-second.
+            None: each worker costs 1 per second.
 
     Raises:
         UserError: No machine has a kind that was measured, or a kind has no price.
@@ -112,9 +112,9 @@ def offers_of(
 
 
 def drawn_seconds(row: Mapping[Any, Any]) -> Floats:
-    """Return equally probable seconds of a plan row's job, shape (DRAWS,).
+    """Return equally probable durations [s] of the job in a plan's row, shape (DRAWS,).
 
-    The log of its work is assumed to be normal on either side of the median.
+    The log of `work_s` is assumed to be normal, with different widths below and above the median.
     """
     quantiles = ndtri(middles(DRAWS))
     halves = [abs(math.log(row[key] / row["work_s"])) for key in ("low_work_s", "high_work_s")]
@@ -142,15 +142,15 @@ def plan(
 
     Args:
         samples: Samples to target by global batch size.
-        step_times: Predicted steps by kind of worker (gpu_type).
-        layouts: Numbers of (workers, nodes); whole machines are filled regardless of the number of
-            nodes.
-        batch_sizes: Global batch sizes; those that do not divide among the workers, or from which
-            the target is out of reach (`SamplesToTarget.reaches`), have no row.
+        step_times: Models of the step time by kind of worker (gpu_type).
+        layouts: Pairs (workers, nodes); if whole machines are rented, they are filled with workers,
+            and the number of nodes is ignored.
+        batch_sizes: Global batch sizes; those that do not divide among the workers, or that cannot
+            reach the target (`SamplesToTarget.reaches`), have no row.
         offers: Machines or workers to rent; None: each worker costs 1 per second.
-        beside: Overhead by kind of worker and number of workers.
-        apart: Half of the 90 % interval of the log seconds of single runs around the median of
-            their cell; None: from the spread of `samples`.
+        beside: Returns the overhead for a kind of worker and number of workers.
+        apart: Half-width of the 90 % interval of the log seconds of single runs around the median
+            of their cell; None: computed from the spread of `samples`.
 
     Returns:
         | column | holds |
@@ -160,11 +160,11 @@ def plan(
         | batch_size_per_worker, global_batch_size | samples of a step |
         | samples, step_s | predicted median samples to target; seconds of a step |
         | fixed_s | seconds of the job before it trains |
-        | work_s, low_work_s, high_work_s | seconds of training and evaluation, 90 % |
-        | seconds, low_s, high_s | seconds of the job of one run, 90 % |
+        | work_s, low_work_s, high_work_s | seconds of training and evaluation; 90 % interval |
+        | seconds, low_s, high_s | seconds of the job of one run; 90 % interval |
         | hourly, billing_step_s | price of all machines; billing increment in seconds |
         | cost, low_cost, high_cost | cost of the job |
-        | extrapolated | whether the batch size lies outside of those with runs |
+        | extrapolated | whether the batch size lies outside of the range with runs |
 
     Raises:
         UserError: No row is left.
@@ -222,7 +222,7 @@ def plan(
 
 
 def chance(row: Mapping[Any, Any], *, seconds: float = math.inf, budget: float = math.inf) -> float:
-    """Return the probability that the job of a plan's row keeps a deadline [s] and a budget."""
+    """Return the probability that the job in a plan's row keeps a deadline [s] and a budget."""
     drawn = drawn_seconds(row)
     bills = bill(drawn, row["hourly"], row["billing_step_s"])
     return float(np.mean((drawn <= seconds) & (bills <= budget)))
@@ -238,9 +238,9 @@ def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             several of them.
 
     Returns:
-        The plan with measured_s (median over the runs of a job, infinite if most missed),
-        measured_cost, error (predicted over measured - 1) and within (whether measured_s lies in
-        the interval); missing where nothing was measured.
+        The plan with measured_s (median over the runs of a job, infinite if most missed the
+        target), measured_cost, error (predicted / measured - 1) and within (whether measured_s lies
+        in the interval); missing in rows without runs.
     """
     needed = [key for key in KEYS if key in runs.columns]
     work_s = runs.groupby(needed)["work_s"].agg(median_time).rename("measured_s")
@@ -256,19 +256,21 @@ def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 def answers(
     table: pd.DataFrame, *, budget: float | None = None, deadline_s: float | None = None
 ) -> pd.DataFrame:
-    """Return the best rows of a plan by FASTEST, CHEAPEST, WITHIN and IN_TIME (column `answer`).
+    """Return the best rows of a plan: FASTEST, CHEAPEST, WITHIN the budget and IN_TIME.
 
-    The cheapest of the rows within TIE of the fastest is taken, and the fastest of those within TIE
-    of the cheapest, so that a trivial gain buys no workers. Answers without a row are left out.
+    FASTEST is the cheapest of the rows within TIE of the fastest, and CHEAPEST the fastest of those
+    within TIE of the cheapest, so that no workers are paid for a trivial gain. Answers for which
+    there is no row are left out.
 
     Args:
         table: The plan.
-        budget: In the unit of the costs.
-        deadline_s: Seconds.
+        budget: Maximum cost, in the unit of the costs.
+        deadline_s: Maximum seconds.
 
     Returns:
-        The rows with keeps_budget and keeps_deadline, the probabilities of that, and with the
-        columns of `with_measured` also loss: measured value over the best measured one - 1.
+        The rows, with the column `answer` and, given a budget or a deadline, with the probabilities
+        keeps_budget and keeps_deadline. If the plan has the columns of `with_measured`, also loss:
+        measured value of the row / best measured value - 1.
     """
     measured = {"seconds": "measured_s", "cost": "measured_cost"}
     rows = []
@@ -295,7 +297,8 @@ def answers(
 
 
 def with_more(table: pd.DataFrame, taken: Mapping[Any, Any]) -> dict[Any, Any] | None:
-    """Return the fastest row with the next larger number of workers of the same offer, if any."""
+    """Return the fastest row with the next larger number of workers of the same offer; None if
+    there is none."""
     more = table[table["offer"] == taken["offer"]]
     more = more[more["num_workers"] > taken["num_workers"]]
     rows = more.sort_values(["num_workers", "seconds"], kind="stable").head(1).to_dict("records")

@@ -1,24 +1,27 @@
 """Published scaling studies: `named/NAME.yaml` defines the cells and claims of each; this module
 builds the cells and compares the claims with measurements.
 
-A block of `cells` is all combinations of its lists. `batch` is the batch size per worker in weak
-and the global one in strong scaling; an entry of `together` sets several keys. A claim is about the
-cells that match `where` (or one of several):
+A block of `cells` stands for all combinations of the values in its lists. `batch` is the batch size
+per worker in weak scaling and the global batch in strong scaling; an entry of `together` sets
+several keys. A claim is about the cells that match `where` (or one item of it, if it is a list):
 
 | key | holds |
 |---|---|
-| of | column of the results, or a ratio of two; default samples_per_s |
-| over | key over which cells are compared, then keys that may differ with it |
-| how | comparison of the least and greatest value of the key: ratio (greatest over least), \
-inverse (least over greatest), share (1 - least over greatest), difference; or the range of all |
-| first | compare every other value with this one instead |
-| then | compare the results again over another key |
-| holds | bounds of the value: above, below, from, to |
+| of | column of the table of cells, or a ratio of two columns; default samples_per_s |
+| over | key by which cells are compared, followed by keys that may differ with it |
+| how | how the cells with the least and greatest value of that key are compared: ratio (greatest \
+/ least), inverse (least / greatest), share (1 - least / greatest), difference (greatest - least); \
+or range: the range over all values of the key |
+| first | value of the key with which all others are compared, instead of least with greatest |
+| then | compare the results again by another key |
+| holds | bounds within which the result confirms the claim: above, below, from, to |
 | unit, scale | how values are shown |
-| judged_at | only the greatest value of the key counts, and is judged only if it is this |
-| against | second key, over which the range must be smaller |
-| best | key and its value that is expected to have the greatest mean |
-| most | key and column: the value with the most of the column must have the greater median |
+| judged_at | only cells at the greatest value of the key count, and the claim is judged only if \
+that is this value |
+| against | second key; the claim holds if the range over it is smaller |
+| best | key, and its value that is expected to have the greatest mean |
+| most | key and column; the claim holds if the value of the key with the greatest value in the \
+column has a greater median than that with the least |
 """
 
 import itertools
@@ -39,7 +42,8 @@ from raybench.spec.scaling_study import Scaling, ScalingStudy, study_cells
 
 NOT_MEASURED = "not measured here"
 AGREE = 0.75
-"""Fraction of the pairs that must agree for a claim to hold, or not to hold."""
+"""Fraction of the compared pairs that must confirm a claim for it to hold, or contradict it for it
+not to hold."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Claim:
     ours: str
     """Figures of this study."""
     holds: bool | None
-    """Whether the claim holds; None if it was not measured as published, or if pairs disagree."""
+    """Whether the claim holds; None if it was not measured as published, or if too many pairs of
+    cells disagree."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +69,13 @@ class MeasuredPoint:
     row: dict[str, Any]
 
     def number(self, of: str) -> float:
-        """Return a column of the cell's row, or a ratio `one / other`; NaN if unknown."""
+        """Return a column of the cell's row, or a ratio `column / column`; NaN if unknown."""
         values = [self.row.get(name.strip()) for name in of.split("/")]
         numbers = [math.nan if pd.isna(value) else float(value) for value in values]
         return numbers[0] if len(numbers) == 1 else _over(*numbers)
 
     def key(self, name: str) -> Any:
-        """Return a (dotted) key of its run spec, or else a column; None if there is neither."""
+        """Return a (dotted) key of the run spec, or else a column; None if there is neither."""
         if name == "scaling":
             return self.scaling
         found: Any = self.spec
@@ -82,7 +87,7 @@ class MeasuredPoint:
 
 
 Point = tuple[MeasuredPoint, float]
-"""A cell and its value that is compared."""
+"""A cell, and the value by which it is compared with others."""
 Judged = tuple[str, bool | None] | None
 """A phrase for the measured values, and whether the claim holds; None if nothing was measured."""
 
@@ -101,7 +106,7 @@ BOUNDS = {"above": operator.gt, "below": operator.lt, "from": operator.ge, "to":
 
 
 def measured(study: ScalingStudy, cells: pd.DataFrame) -> list[MeasuredPoint]:
-    """Return the measured cells of a study; `cells`: table of cells."""
+    """Return the measured cells of a study; `cells` is its table of cells (`cell_table`)."""
     specs = {cell.name: cell.spec for cell in study_cells(study)}
     return [
         MeasuredPoint(specs[row["cell"]], row["scaling"], {str(k): v for k, v in row.items()})
@@ -125,15 +130,15 @@ def within(value: Any, bounds: Mapping[str, float]) -> bool:
 def grouped(
     points: Iterable[Point], over: Sequence[str], gone: Sequence[str] = ()
 ) -> list[dict[Any, Point]]:
-    """Return groups of points that differ only in `over`, by their value of its first key.
+    """Return groups of points that differ only in `over`, each keyed by its first key's value.
 
-    Numbers of workers are compared within one kind of scaling, where the batch per worker or the
-    global batch is the same. Groups of one point are left out.
+    Numbers of workers are compared within weak scaling at the same batch per worker, or within
+    strong scaling at the same global batch. Groups of one point are left out.
 
     Args:
         points: Cells with their values.
-        over: Key that is compared, and keys that may differ with it.
-        gone: Keys that were compared before.
+        over: Key by which points are compared, and keys that may differ with it.
+        gone: Keys by which points were compared before, which may differ too.
     """
     groups: dict[str, dict[Any, Point]] = {}
     for one, value in points:
@@ -160,7 +165,10 @@ def compared(
     first: Any = None,
     gone: Sequence[str] = (),
 ) -> list[Point]:
-    """Return the comparison of the points of each group, with the last cell of each."""
+    """Return the results of comparing the points of each group, each with a cell of that group.
+
+    For `over`, `how` and `first` see the module docstring, for `gone` see `grouped`.
+    """
     found = []
     for group in grouped(points, over, gone):
         if how == "range":
@@ -177,7 +185,7 @@ def compared(
 
 
 def points_of(cells: Iterable[MeasuredPoint], said: Mapping[str, Any]) -> list[Point]:
-    """Return the values that a claim is about, with a cell of each."""
+    """Return the values that the claim `said` is about, each with a cell."""
     where = said.get("where", {})
     choices = where if isinstance(where, list) else [where]
     of = said.get("of", "samples_per_s")
@@ -192,7 +200,7 @@ def points_of(cells: Iterable[MeasuredPoint], said: Mapping[str, Any]) -> list[P
 
 
 def judged(said: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
-    """Return a claim of a study's file with its judgment."""
+    """Judge a claim of a study's file (`said`) by the measured cells."""
     points = points_of(cells, said)
     judges = {"against": _against, "best": _best, "most": _most}
     judge = next((judges[name] for name in judges if name in said), _by_pairs)
@@ -203,7 +211,8 @@ def judged(said: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
 def _by_pairs(
     said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
-    """Decide by a fraction AGREE of the known values; None if fewer agree either way."""
+    """Judge whether a fraction AGREE of the known values are within the claim's bounds; undecided
+    if neither as many are within nor as many outside."""
     unit, at = said.get("unit", "times"), said.get("judged_at")
     last = at
     if at is not None:
@@ -221,7 +230,7 @@ def _by_pairs(
 def _against(
     said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
-    """Test whether the range over one key is larger than over another."""
+    """Judge whether the range of values over one key is larger than over another."""
     other = points_of(cells, {**said, "over": said["against"]})
     if not points or not other:
         return None
@@ -232,7 +241,7 @@ def _against(
 
 
 def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]:
-    """Return the known values of cells by key, for keys with at least `least` values."""
+    """Return the known values of cells by the value of `key`, if there are at least `least`."""
     groups: dict[Any, list[float]] = {}
     for one, value in points:
         groups.setdefault(one.key(key), []).append(value)
@@ -251,7 +260,7 @@ def _best(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[
 
 
 def _most(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
-    """Test whether the cells with the largest value of a column have a greater median than the
+    """Judge whether the cells with the largest value of a column have a greater median than the
     cells with the smallest."""
     ((key, column),) = said["most"].items()
     sizes = {one.key(key): one.number(column) for one in cells}
@@ -273,7 +282,7 @@ def finite(values: Iterable[float]) -> list[float]:
 
 
 def shown(values: Sequence[float], *, unit: str, scale: float) -> str:
-    """Return a phrase for the median and the range."""
+    """Return a phrase for the median and the range of values."""
     low, middle, high = (scale * float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
     text = f"{middle:.3g} {unit}"
     if len(values) == 1:
@@ -283,17 +292,17 @@ def shown(values: Sequence[float], *, unit: str, scale: float) -> str:
 
 @dataclass(frozen=True)
 class NamedStudy:
-    """A published study, defined by its file."""
+    """A published study, defined by the file `named/NAME.yaml`."""
 
     name: str
 
     @property
     def file(self) -> Path:
-        """File of the study, with source and command in its head."""
+        """File of the study; comments at its top name the source and the command."""
         return Path(__file__).parent / "named" / f"{self.name}.yaml"
 
     def study(self, quick: bool) -> ScalingStudy:
-        """Return the study; `quick`: for two cores, at most five minutes."""
+        """Return the study; with `quick` a version for two cores and at most five minutes."""
         content = read_mapping(self.file)
         own = content["quick" if quick else "full"]
         study = {**own, "name": self.name, "base": content["base"] | own.get("base", {})}
@@ -302,13 +311,16 @@ class NamedStudy:
         return validate(ScalingStudy, study, str(self.file))
 
     def compare(self, study: ScalingStudy, cells: pd.DataFrame) -> list[Claim]:
-        """Return the judged claims; `cells`: table of the cells of `study`."""
+        """Return the judged claims; `cells` is the table of the cells of `study`."""
         found = measured(study, cells)
         return [judged(said, found) for said in read_mapping(self.file)["claims"]]
 
 
 def _cells(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a block; a single worker exchanges nothing and has no probe without it."""
+    """Yield the cells of a block.
+
+    A single worker exchanges nothing, so its cell without gradient exchange is left out.
+    """
     axes = [
         [each if key == "together" else {key: each} for each in choices]
         for key, value in block.items()

@@ -1,11 +1,11 @@
 """Shares of a step's time (compute, communication, input, overhead) from probes, and slow workers.
 
-The cost of a part is the time that a step saves without it: probes are the same steps without the
-exchange, without reading data, and without both. This module says which run specs to train and in
-which order.
+The cost of a part is the time that a step saves without it. It is measured by probes: short runs
+without gradient exchange, without reading data, or without both. This module determines which run
+specs to train as probes, and in which order.
 
-Slow workers are found from the time that each spends on its own work: in an exchange all wait for
-the slowest one, so that the step takes equally long on every rank.
+Slow workers are found from the time that each worker spends on its own work. The time of a step
+does not show them: in an exchange all workers wait for the slowest, so it is the same on all ranks.
 """
 
 import math
@@ -24,15 +24,16 @@ from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.record import Evaluation
 
 ENDLESS_S = 1e6
-"""Training seconds of a probe, which ends by its number of steps."""
+"""Limit on the training seconds of a probe, which is never reached: the number of steps ends it."""
 INTERVALS = 4
 """Intervals between evaluations of a probe; the median of all but the first counts."""
 PILOT_INTERVALS, PILOT_STEPS = 2, 2
-"""Intervals and steps of the pilot run, which warms the workers and sets the steps of the probe."""
+"""Intervals, and steps of each, of the pilot run. It warms the workers up, and its step time
+determines the number of steps of the probes."""
 FEWEST_STEPS, MOST_STEPS = 4, 5000
-"""Steps of an interval."""
+"""Minimum and maximum number of steps of an interval."""
 SYNTHETIC_BYTES = 256 * 2**20
-"""Most bytes of synthetic training samples."""
+"""Maximum bytes of synthetic training samples."""
 VALIDATION_SAMPLES = 256
 """Synthetic samples to evaluate on; the accuracy of a probe does not matter."""
 OTHER_BATCH = 4
@@ -41,12 +42,12 @@ OTHER_BATCH = 4
 
 @dataclass(frozen=True, order=True)
 class Probe:
-    """A variant of a run spec."""
+    """A probe: a variant of a run spec that is trained for a few steps to time them."""
 
     exchanges: bool
     """Whether gradients are exchanged after every step; otherwise never."""
     reads: bool
-    """True for samples of the dataset, False for synthetic samples in memory."""
+    """True to read samples of the dataset, False for synthetic samples in memory."""
     batch_size_per_worker: int
 
 
@@ -58,11 +59,11 @@ class Probes:
     no_exchange: Probe
     in_memory: Probe
     alone: Probe
-    """Probe in memory and without exchange: the step of a single worker."""
+    """In memory and without exchange, like the step of a single worker."""
     other_batch: Probe
     """`alone` with another batch size, for the time that does not depend on the samples."""
     other_exchange: Probe
-    """`other_batch` with exchange, for predictions of how much of the exchange is hidden."""
+    """`other_batch` with exchange, to predict how much of the exchange overlaps with compute."""
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Probes":
@@ -81,7 +82,7 @@ class Probes:
 
     @property
     def names(self) -> dict[Probe, str]:
-        """The distinct probes with their first names, in the order above."""
+        """The distinct probes, each with the name of the first field that has it."""
         found: dict[Probe, str] = {}
         for name, probe in vars(self).items():
             found.setdefault(probe, name)
@@ -97,8 +98,8 @@ def probe_spec(
         spec: The run spec to diagnose.
         probe: The variant.
         dataset: Dataset of `spec`.
-        steps: Optimizer steps of an interval between evaluations; all have whole batches, as an
-            epoch of the probe is longer than the probe.
+        steps: Optimizer steps of an interval between evaluations; all have whole batches, because
+            the dataset is repeated until an epoch is longer than the probe.
         intervals: Number of intervals.
     """
     batch = probe.batch_size_per_worker
@@ -131,7 +132,10 @@ def probe_spec(
 
 
 def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
-    """Return synthetic data of a dataset's shape: `samples`, or fewer to stay within its size."""
+    """Return the spec of synthetic data with the shape of a dataset.
+
+    It has `samples` training samples, but at most as many as the dataset and as memory allows.
+    """
     assert not isinstance(dataset.input_shape, dict)
     fitting = max(1, SYNTHETIC_BYTES // math.prod(dataset.input_shape))
     return DatasetSpec(
@@ -145,15 +149,16 @@ def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
 
 
 def steps_for(seconds: float, step_s: float) -> int:
-    """Return the number of steps of `step_s` in about `seconds`, within the limits."""
+    """Return how many steps of `step_s` seconds take about `seconds`, from FEWEST_STEPS to
+    MOST_STEPS."""
     return min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(seconds / step_s)))
 
 
 def step_seconds(curve: Sequence[Evaluation], global_batch_size: int) -> float:
-    """Return the seconds of a whole step: the median over the intervals after the first.
+    """Return the seconds of a whole step: the median over the intervals after the first evaluation.
 
-    An interval counts with its mean step: data that are very late every tenth step slow the
-    training as much as data that are always a little late.
+    Each interval contributes its mean step time, not its median, because data that are very late
+    every tenth step slow training as much as data that are always a little late.
     """
     rates = [
         (later.train_s - earlier.train_s) / (later.samples - earlier.samples)
@@ -163,7 +168,7 @@ def step_seconds(curve: Sequence[Evaluation], global_batch_size: int) -> float:
 
 
 def rounds(probes: Probes, *, seed: int) -> Iterator[list[Probe]]:
-    """Yield random orders of the probes endlessly, so that drift affects all probes equally."""
+    """Yield random orders of the distinct probes endlessly, so that drift affects all equally."""
     rng = np.random.default_rng(seed)
     distinct = list(probes.names)
     while True:
@@ -188,12 +193,12 @@ class Estimate:
 
     @property
     def percent(self) -> str:
-        """The value as `62 %`, within 0 to 100 %."""
+        """The value as `62 %`, clipped to 0 to 100 %."""
         return f"{100 * min(max(self.value, 0.0), 1.0):.0f} %"
 
     @property
     def percents(self) -> str:
-        """The interval as `58 to 66 %`."""
+        """The interval as `58 to 66 %`, clipped likewise."""
         low, high = (100 * min(max(end, 0.0), 1.0) for end in (self.low, self.high))
         return f"{low:.0f} to {high:.0f} %"
 
@@ -222,13 +227,12 @@ class Shares:
         |---|---|
         | communication | saved by not exchanging gradients |
         | input | saved by synthetic data in memory |
-        | overhead | left without both, extrapolated to no samples |
+        | overhead | left without exchange and input, extrapolated to a batch of 0 samples |
         | compute | the rest: forward and backward |
 
         Probes are compared within a round, so that a slow phase of the machine cancels out.
-        Exchange and input may hide behind each other: each gets the mean of its cost with and
-        without the other (Shapley 1953). Noise may make a part negative in a round; clipping it
-        would bias the mean.
+        Exchange and input may overlap, so each gets the mean of its cost with and without the other
+        (Shapley 1953). Noise may make a part negative in a round; clipping would bias the mean.
         """
         number = min(map(len, times.values()))
         at = {
@@ -236,7 +240,7 @@ class Shares:
             for name, probe in vars(probes).items()
         }
         whole, alone = at["as_it_is"], at["alone"]
-        # Time without samples: the line through two batch sizes, extrapolated to 0.
+        # The time without samples: a line through two batch sizes, extrapolated to batch size 0.
         batch = probes.alone.batch_size_per_worker
         other = probes.other_batch.batch_size_per_worker
         fixed = alone - (alone - at["other_batch"]) / (batch - other) * batch
@@ -272,9 +276,9 @@ class Shares:
 
 
 SLOW = 1.1
-"""Smallest ratio of its seconds to the median of the ranks at which a worker is slow."""
+"""A worker is slow in a measurement if its seconds are this multiple of the median rank's."""
 OFTEN = 0.75
-"""Smallest fraction of the measurements in which a slow worker must be slow."""
+"""Minimum fraction of the measurements in which a worker must be slow to be reported."""
 FEWEST_MEASURED = 6
 """Fewest measurements for a conclusion."""
 
@@ -295,14 +299,14 @@ class SlowRank:
     where: str
     """Host and device."""
     times: float
-    """Ratio of its seconds to the median of the ranks, median over the measurements."""
+    """Ratio of its seconds to those of the median rank; median over the measurements."""
     kind: SlowKind
     """`compute`: its steps are slow; `cores`: other processes take its cores; `input`: its samples
     are read slowly."""
 
     @property
     def sentence(self) -> str:
-        """Sentence on the worker and what to do."""
+        """Sentence on the worker, and on what to do."""
         return (
             f"Worker {self.rank} ({self.where}) takes {self.times:.2g} times as long as the others "
             f"for the same work, and every step waits for it; {SLOW_WORDS[self.kind]}."
@@ -310,19 +314,20 @@ class SlowRank:
 
 
 RankRows = dict[SlowKind, list[Floats]]
-"""Seconds per measurement (row) and rank (column). Kinds are cumulative: computing, plus time when
-other processes had the cores, plus waiting for data."""
+"""Seconds of each measurement (row) and rank (column), by kind. Kinds are cumulative: `compute`;
+`cores` adds the time when other processes had the cores; `input` adds waiting for data."""
 
 
 def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
-    """Return the seconds of each rank's own work in the intervals after the first.
+    """Return the seconds of each rank's own work in the intervals after the first evaluation.
 
-    Ranks that exchange gradients wait for the slowest one, which does not wait; the others finished
-    earlier by the difference of their CPU time, time lost to other processes and waiting for data.
+    Ranks that exchange gradients wait for the slowest rank, which itself does not wait. How much
+    earlier the others finished follows from the differences of CPU time, time lost to other
+    processes and waiting for data.
     """
     cores = (
         math.inf if spec.gpus_per_worker else spec.cpus_per_worker
-    )  # CPU time is busy waiting for the GPU
+    )  # with a GPU, CPU time is busy waiting for it
     found: RankRows = {"compute": [], "cores": [], "input": []}
     for earlier, later in pairwise(curve):
         if later.rank_parts is None:
@@ -332,7 +337,7 @@ def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
         own += max(later.train_s - earlier.train_s - own.max(), 0.0)
         if later.rank_s is not None:
             own = np.array(later.rank_s)
-        # Time taken by others while it waited for other ranks is not its own.
+        # Cores taken by other processes while a rank waited for other ranks cost it no time.
         least = np.maximum(used / cores, max(own.min() / 10, 1e-9))
         found["compute"].append(np.maximum(own - taken - waited, least))
         found["cores"].append(np.maximum(own - waited, least))
@@ -341,9 +346,9 @@ def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
 
 
 def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
-    """Return the workers that stay slower than the others, each with the first kind that shows it.
+    """Return the workers that are consistently slower than the others.
 
-    `where`: host and device of each rank.
+    Each has the first kind of seconds in which it is slow. `where`: host and device of each rank.
     """
     found: dict[int, SlowRank] = {}
     whole = dict(_slow(np.array(measured["input"])))
@@ -377,7 +382,7 @@ def moves(alone: Floats) -> float | None:
 
 
 def _beside_others(seconds: Floats) -> Floats:
-    """Return each rank's seconds divided by the (lower) median of the ranks."""
+    """Return each rank's seconds divided by the (lower) median over ranks, by measurement."""
     middle = np.sort(seconds, axis=1)[:, (seconds.shape[1] - 1) // 2]
     return np.asarray(seconds / middle[:, None])
 

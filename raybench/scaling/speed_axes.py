@@ -1,8 +1,9 @@
-"""Settings that change the speed of a training but not its learning curve, axis by axis, and which
-of them probes show to be the fastest. `runs.diagnose` trains the probes.
+"""Settings that change the speed of training but not its learning curve, and the choice of the
+fastest values by probes (short runs), which `runs.diagnose` trains.
 
-All ways of an axis take steps of the same global batch, so they are compared by the seconds of a
-step. Each axis starts from the fastest way so far: the number of probes is a sum, not a product.
+Each such setting is an axis; a way is the run with one of the setting's values. All ways of an axis
+take steps of the same global batch, so they are compared by the seconds of a step. Each axis starts
+from the fastest way found so far, so the number of probes is a sum over axes, not a product.
 """
 
 import importlib.util
@@ -22,7 +23,7 @@ PASSES, WORKERS = (1, 2, 4, 8, 16), tuple(2**power for power in range(11))
 """Passes into which a step is split, and numbers of workers, that are tried."""
 BATCH_NORM = "batch normalization uses the samples of a pass, so the curve would change"
 Changes = Iterable[dict[str, Any]]
-"""Changes of a run spec's keys."""
+"""Alternative changes of a run spec; each is a dict of keys and new values."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,14 @@ class Leeway:
     reads: bool
     """Whether samples are read on demand, or augmented."""
     fits: Callable[[Placement], bool]
-    """Whether there is room for a worker group."""
+    """Returns whether the cluster has room for a worker group."""
 
 
 def _frameworks(spec: RunSpec, leeway: Leeway) -> Changes | str:
     if not leeway.equal_frameworks:
         return "the network is not the same in both"
     there = [one for one in FRAMEWORKS if importlib.util.find_spec(one) is not None]
-    # What it was compiled by is the other framework's.
+    # The value of `compile` belongs to the previous framework.
     return [{"framework": one, "compile": "none"} for one in there if one != spec.framework]
 
 
@@ -92,7 +93,7 @@ class SpeedAxis(NamedTuple):
     changes: Callable[[RunSpec, Leeway], Changes | str]
     """Returns the changes of a run spec, or the reason why there are none."""
     label: str
-    """With the keys of the run spec in braces."""
+    """Format string with keys of the run spec in braces."""
 
 
 AXES: dict[str, SpeedAxis] = {
@@ -107,7 +108,10 @@ single shape."""
 
 
 def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | str:
-    """Return a run's variants along an axis by label, its own first, or why there are none."""
+    """Return the variants of a run spec along an axis by label, the given spec first.
+
+    If there are no variants, return the reason as a string.
+    """
     changes, label = AXES[axis]
     found = changes(spec, leeway)
     if isinstance(found, str):
@@ -124,7 +128,7 @@ def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | st
 
 
 def every_way(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
-    """Return all combinations of the variants of all axes, the run's own first."""
+    """Return all combinations of the variants along all axes, the given spec first."""
     found = [spec]
     for axis in AXES:
         each = [(one, ways_of(axis, one, leeway)) for one in found]
@@ -133,12 +137,13 @@ def every_way(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
 
 
 NEAR = (1.25, 1.1)
-"""Largest ratio to the fastest way at which a way stays in, after the first round and later."""
+"""Maximum step time, relative to the fastest way, at which a way stays in for the next round: after
+the first round, and after later rounds."""
 CLEARLY = 1.5
-"""Ratio to the slowest round of the fastest way at which the spec's own way is out without a test,
-if it is slower by that in each of two rounds."""
+"""The spec's own way drops out without a test if, after two or more rounds, each of its step times
+exceeds the slowest round of the fastest way by this factor."""
 ERRORS = 0.05 / len(AXES)
-"""Share of wrong choices per axis; 5 % over all axes."""
+"""Probability of a wrong choice per axis; 5 % over all axes."""
 
 
 @dataclass(frozen=True)
@@ -146,21 +151,21 @@ class AxisProbes:
     """Results of the probes along an axis."""
 
     was: str
-    """The spec's own way."""
+    """Label of the way of the given run spec (the spec's own way)."""
     step_s: dict[str, list[float]]
-    """Seconds of a step by way and round; ways that failed are missing."""
+    """Seconds of a step in each round, by way; ways that failed are missing."""
     compile_s: dict[str, list[float]]
-    """Seconds before the first step by way and probe."""
+    """Seconds before the first step of each probe, by way."""
 
     @property
     def _last(self) -> list[str]:
-        """The ways of the last round."""
+        """The ways that took part in the last round."""
         most = max(map(len, self.step_s.values()))
         return [way for way, seconds in self.step_s.items() if len(seconds) == most]
 
     def still_in(self) -> list[str]:
         """Return the ways for the next round: those that may be the fastest, and the spec's own,
-        unless that is clearly slower."""
+        unless that is CLEARLY slower."""
         last = self._last
         rounds = len(self.step_s[last[0]])
         if not rounds:
@@ -174,7 +179,7 @@ class AxisProbes:
         return [way for way in last if way in kept and not (is_out and way == self.was)]
 
     def gain(self, way: str) -> Estimate:
-        """Return the speed-up of a way over the spec's own, from the rounds of both."""
+        """Return the speed-up of a way over the spec's own, from the rounds that both ran."""
         rounds = min(len(self.step_s[way]), len(self.step_s[self.was]))
         own, other = self.step_s[self.was][:rounds], self.step_s[way][:rounds]
         logs = Estimate.of(np.log(np.divide(own, other)))
@@ -207,7 +212,7 @@ class AxisProbes:
 
     @property
     def compile_words(self) -> str:
-        """Sentence on the cost of compiling and when it pays."""
+        """Sentence on the cost of compiling, and on the length of run from which it pays off."""
         first_s, *later = self.compile_s[self.taken]
         more_s = first_s - float(np.median(self.compile_s[self.was]))
         pays_s = more_s / (1 - 1 / self.gain(self.taken).value)
@@ -224,7 +229,8 @@ class AxisProbes:
 
 
 def gains_sentence(found: Mapping[str, AxisProbes]) -> str:
-    """Return a sentence on the gain of each axis and of all, and when compiling pays."""
+    """Return a sentence on the speed-up from each axis and from all of them, and on when compiling
+    pays off."""
     better = {axis: one for axis, one in found.items() if one.taken != one.was}
     if not better:
         return "Nothing that was measured is surely faster than the run as it is."

@@ -20,8 +20,8 @@ PEAK_TFLOPS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "B200": {"fp32": 75, "tf32": 1125, "fp16": 2250, "bf16": 2250},
     }
 )
-"""Peak of a GPU in TFLOP/s by Ray's name and `precision`, dense, of the SXM form where there are
-several (NVIDIA's data sheets)."""
+"""Peak of a GPU in TFLOP/s, by Ray's name of the GPU and by `precision`: without sparsity, and of
+the SXM version if there are several (NVIDIA's data sheets)."""
 
 
 def peak_flops(spec: RunSpec, accelerators: str) -> float:
@@ -32,7 +32,8 @@ def peak_flops(spec: RunSpec, accelerators: str) -> float:
         accelerators: Ray's name of the GPU model; empty without GPUs.
 
     Returns:
-        NaN if the peak is unknown: on CPUs, of other GPUs and of several models.
+        The peak; NaN if it is unknown: without GPUs, for GPUs that are not in PEAK_TFLOPS, and for
+        several GPU models.
     """
     peaks = PEAK_TFLOPS.get(accelerators.split("-")[0], {})  # A100-80G
     return 1e12 * peaks.get(spec.precision, math.nan) * spec.num_workers * spec.gpus_per_worker
