@@ -85,7 +85,7 @@ def _mixed(values: Key) -> Key:
 
 
 def _mixed_number(value: int) -> int:
-    """Return `_mixed` of one number, as an array because numpy warns of overflow in scalars."""
+    """Return `_mixed` of one number; uses an array, since numpy warns of overflow in scalars."""
     return int(_mixed(np.array([value], np.uint64))[0])
 
 
@@ -185,13 +185,8 @@ def crop_parts(
 
 
 def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
-    """Return the taps that rescale some lines (rows or columns) of each image to `wanted` lines.
-
-    Args:
-        first: (n,) first line of each image.
-        number: (n,) number of lines of each image.
-        wanted: Number of lines after rescaling.
-    """
+    """Return the taps that rescale `number` (n,) lines of each image, beginning with line `first`
+    (n,), to `wanted` lines."""
     last = (number - 1)[:, None]
     centers = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
     centers = np.clip(centers, 0, last)
@@ -289,7 +284,7 @@ CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
     change.__name__: change
     for change in (random_crop, flip, random_resized_crop, cutout, color_jitter)
 }
-"""Functions of the augmentations by kind, without `mixup`, which also needs other samples."""
+"""Augmentation functions by kind, except `mixup`, which also needs other samples."""
 
 
 @lru_cache
@@ -301,10 +296,7 @@ def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
 
 
 def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
-    """Return the weight of each sample in its mixture, drawn from Beta(alpha, alpha).
-
-    Weights are (n,) uint16 in 1 / UNITY, from 0 to UNITY.
-    """
+    """Return the weight of each sample in 1 / UNITY, (n,), drawn from Beta(alpha, alpha)."""
     return np.searchsorted(_shares_below(alpha), draws(0), side="right").astype(np.uint16)
 
 
@@ -314,8 +306,8 @@ def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
 
 
 NUMBERS_AT_ONCE = 2**18
-"""Values per chunk, to which all augmentations are applied before the next chunk, so that the chunk
-stays in the cache of a core."""
+"""Number of values per chunk. A chunk goes through all augmentations before the next one does, and
+fits into the cache of a core."""
 
 Placed = tuple[int, Augmentation]
 
@@ -349,12 +341,7 @@ class Augmenter:
     ) -> None:
         """Create an augmenter of the samples of a split.
 
-        Args:
-            augmentations: Augmentations in order.
-            split: The training split.
-            seed: Seed of the run.
-            read: Thread-safe version of `split.read` that reads the other samples of mixup; by
-                default `split.read` itself.
+        `read` reads the other samples of mixup: a thread-safe `split.read`, or by default itself.
         """
         self._read, self._seed, self._num_rows = read or split.read, seed, len(split)
         placed = list(enumerate(augmentations))

@@ -44,9 +44,8 @@ def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
 def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | None]:
     """Return the baselines on the splits `validation` and `test` for a resolved objective.
 
-    A baseline is None if it is unknown or the split is empty. If the user set the baseline value,
-    the result has no bound on gains by chance except a binomial error, if the metric is a
-    proportion.
+    A baseline is None if it is unknown or the split is empty. For a baseline value that the user
+    set, the only known effect of chance is the binomial error of a proportion.
     """
     metric, baseline_value = objective.judged_by, objective.baseline_value
     splits = {"validation": dataset.validation, "test": dataset.test}
@@ -153,7 +152,7 @@ def _answers(metric: Metric) -> int:
 
 
 def _worth(metric: Metric, counts: npt.NDArray[np.int64]) -> Floats:
-    """Return the value of the metric on a sample of each class for the best constant prediction."""
+    """Return the metric of the best constant prediction on a sample of each class, (classes,)."""
     if metric.per_sample == "loss":
         # One is added to each count, so that no class has an infinite loss.
         return -np.log((counts + 1) / float(np.sum(counts + 1)))

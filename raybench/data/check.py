@@ -210,8 +210,8 @@ Codes = npt.NDArray[np.int64]
 
 
 def leak_lines(dataset: Dataset) -> list[str]:
-    """Return warnings about equal training inputs, about samples that occur in two splits, and
-    about splits of a single class and classes that are not in training or have one sample."""
+    """Return warnings about training inputs that are all equal, samples that occur in two splits,
+    splits of a single class, and classes without training samples or with a single sample."""
     return [*_all_equal(dataset.train), *_duplicates(dataset), *_lone_classes(dataset)]
 
 

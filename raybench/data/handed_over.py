@@ -23,7 +23,7 @@ TAKEN = (
 
 
 def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str, Any]:
-    """Write data to a file and return the `dataset` of a run spec that reads it.
+    """Write data to a file and return the value of `dataset` in a run spec that reads the file.
 
     Args:
         data: A Dataset, arrays by name, a DataFrame, or a dataset of torch or Hugging Face.

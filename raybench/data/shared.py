@@ -1,7 +1,7 @@
 """Sharing of a dataset's arrays: built once, memory-mapped by all processes of a session.
 
-Inputs read on demand and arrays that are memory-mapped already are not shared in this way: each
-process loads them for itself, because such an object may hold open files and is never pickled.
+Inputs that are read on demand, and arrays that are memory-mapped already, are not written: each
+process loads them for itself, since such an object may hold open files and is never pickled.
 """
 
 import hashlib
@@ -86,8 +86,8 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
-    """Write all arrays that can be shared, and the other fields; `is_whole` tells if that is all
-    of the dataset."""
+    """Write all arrays that can be shared, and the other fields; `is_whole` is false if some arrays
+    cannot be shared."""
     about = about_dataset(dataset) | {"is_whole": True}
     for name, one in all_arrays(dataset).items():
         is_labels = name.endswith("-labels")

@@ -341,12 +341,7 @@ class Writer:
     """Writes the arrays of a store entry that is being built."""
 
     def __init__(self, folder: Path, what: str) -> None:
-        """Create a writer.
-
-        Args:
-            folder: Folder of the unfinished entry.
-            what: Start of messages to the user, such as 'dataset csv'.
-        """
+        """Write to the unfinished entry `folder`; `what` begins messages, such as 'dataset csv'."""
         self._folder, self.what = folder, what
 
     def array(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> "np.memmap[Any, Any]":
@@ -368,7 +363,7 @@ class Writer:
         return made
 
     def save(self, name: str, array: Array) -> None:
-        """Write an array to a file, unless `array` created it, which has written it already."""
+        """Write an array to a file; do nothing for an array that the method `array` created."""
         file = self._file(name)
         if isinstance(array, np.memmap) and Path(str(array.filename)) == file.resolve():
             return
@@ -380,11 +375,7 @@ class Writer:
 
     @contextlib.contextmanager
     def progress(self, doing: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Print what is being done, with a progress bar if stderr is a terminal.
-
-        Args:
-            doing: The activity, for the message: "decoding 50,000 images".
-            total: Number of steps of the progress bar.
+        """Print what is being done ("decoding 50,000 images"), with a progress bar on a terminal.
 
         Yields:
             A function that advances the bar by a number of steps; callable from any thread.

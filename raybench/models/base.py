@@ -226,10 +226,7 @@ def no_label_smoothing(smoothing: float, workload: Workload, *, has_loss: bool =
 def head_error(workload: Workload, names: Sequence[str], what: str) -> UserError:
     """Return the error for a `head` that is the prefix of none or all of a model's names.
 
-    Args:
-        workload: The workload whose attribute `head` is wrong.
-        names: Names of the model's parameters or layers; empty before the model is built.
-        what: "parameters" or "layers".
+    `names` are those of the model's "parameters" or "layers" (`what`), if it has been built.
     """
     shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
     return UserError(

@@ -1,8 +1,8 @@
 """Digests of the user's code that a study runs, to detect changes of the code.
 
-The code consists of the file of a training loop, the file of a model's class, or the scripts of a
-command, and of all files that these import from their own folders, also inside of functions.
-Installed packages do not belong to the code.
+These are the file of a training loop or of a model's class, or the scripts of a command, and all
+files that they import from their own folders, even inside functions. Installed packages are not
+included.
 """
 
 import ast

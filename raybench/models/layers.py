@@ -338,14 +338,7 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
 
 
 def _in_keras(layer: Layer, weight: Array, channels: int, flattened: Shape) -> Array:
-    """Convert one weight or bias of a layer to Keras's layout.
-
-    Args:
-        layer: The layer.
-        weight: The weight or bias in torch's layout.
-        channels: Number of channels or features of the layer's input.
-        flattened: (H, W, C) of the image that was flattened before the layer; () if there is none.
-    """
+    """Convert one weight or bias to Keras's layout; `channels` are those of the layer's input."""
     match layer:
         case Conv() if weight.ndim > 1:
             return weight.transpose(2, 3, 1, 0)

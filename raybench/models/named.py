@@ -72,8 +72,7 @@ def first_there(workload: str, folder: Path, files: tuple[str, ...], url: str = 
     """Return the first of `files` that exists in a folder.
 
     Raises:
-        UserError: None of them exists. The message tells the path for the first file, and that it
-            is available at `url`.
+        UserError: None of them exists; the message says where to put the first one, and its `url`.
     """
     for file in files:
         if (folder / file).is_file():
@@ -282,13 +281,8 @@ def unfit_images(workload: NamedWorkload, error: Exception, made_for: int = MADE
 
 
 def other_model(source: str, name: str, found: object) -> UserError:
-    """Return the error for weights that do not fit the model.
-
-    Args:
-        source: Where the weights come from.
-        name: Name of the first tensor that does not fit.
-        found: The difference, such as the shapes in the file and in the model.
-    """
+    """Return the error for weights that do not fit the model: the tensor `name` has another shape
+    or is missing (`found`)."""
     return UserError(
         f"weights {source}: are of another model ({name}: {found}); name the model that they were "
         "trained with.",
@@ -297,7 +291,7 @@ def other_model(source: str, name: str, found: object) -> UserError:
 
 
 def new_head(source: object, *names: str) -> list[str]:
-    """Return the warning that the head is initialized at random, because the weights have none that
-    fits the data; `names` are the tensors of the head."""
+    """Return the warning that the weights have no head for these data, so that its tensors `names`
+    are initialized at random."""
     shown = f" ({', '.join(names)})" if names else ""
     return [f"weights {source}: the head{shown} is drawn anew for these data."]

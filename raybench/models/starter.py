@@ -36,13 +36,8 @@ class StarterModel:
 def start_for(
     seen: DataSummary, framework: str | None, workload: str | None = None
 ) -> StarterModel:
-    """Suggest a workload for the user's data, and frameworks.
-
-    Args:
-        seen: Summary of the data.
-        framework: The framework that the user chose; None for all installed frameworks.
-        workload: The user's own class, if given; then this is the workload.
-    """
+    """Return the workload for data (by default, a suggestion), and `framework` or all installed
+    frameworks."""
     # Only looked up, because importing a framework is slow.
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
     frameworks = [framework] if framework else installed or list(FRAMEWORKS)

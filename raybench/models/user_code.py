@@ -48,7 +48,7 @@ def refuse_hiding_files(folder: Path) -> None:
         folder: The first folder of `sys.path`.
 
     Raises:
-        UserError: A module in the folder hides another module; the message tells which.
+        UserError: A module in the folder hides such a module; the message names it.
     """
     for name, entry in _modules_in(folder):
         hides = _hidden_kind(name, entry, folder)

@@ -61,14 +61,9 @@ class RawSet:
 
 
 def array_table(array: Array, name: str, source: str, class_names: Sequence[str] = ()) -> Table:
-    """Convert labels or weights of shape (N,) or (N, columns) to a table, so that they can be read
-    by the same code as columns of a table.
+    """Convert labels or weights, (N,) or (N, columns), to a table, to be read like a user's table.
 
-    Args:
-        array: The labels or weights.
-        name: Name of the column, or the start of the names of several columns.
-        source: Name of the data in messages.
-        class_names: Names of the classes in the order of their numbers, if known.
+    `source` is the name of the data in messages; `class_names` are in the order of their numbers.
     """
     kind = array.dtype.newbyteorder("=")  # Arrow has only the native byte order, and no longdouble
     kind = np.dtype(str) if kind.kind == "S" else kind
@@ -88,8 +83,8 @@ def as_inputs(array: Array, place: str) -> Array:
     """Convert an array to uint8, float32, int32 or int64, and images to (N, H, W, C).
 
     Raises:
-        UserError: The array does not hold numbers, or holds images with their channels first.
-            `place` tells in the message where the array is.
+        UserError: The array does not hold numbers, or holds images with their channels first;
+            `place` begins the message.
     """
     if array.ndim == 4 and array.shape[-1] not in CHANNELS and array.shape[1] in CHANNELS:
         raise UserError(
@@ -133,13 +128,8 @@ def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
 def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int | None]:
     """Return the labels of all splits, and the number of classes or token ids.
 
-    The number is None for a regression. If no task is given, labels of a float type are a
-    regression, integers and strings are classes.
-
-    Args:
-        raw: The arrays.
-        asked: The task that the user gave, if any.
-        where: Name of the data in messages.
+    The number is None for a regression. If the user has not given the task (`asked`), floats are
+    labels of a regression, integers and strings are classes.
 
     Raises:
         UserError: The type or shape of the labels is invalid for the task.
@@ -194,7 +184,7 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 
 
 def _store(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
-    """Write the samples of each split in a mixed order; return the task and the classes."""
+    """Write the samples of each split in a shuffled order; return the task and the classes."""
     found, num_classes = labels_of(raw, spec.task, where)
     if line := held_out_line(len(raw.splits["train"].labels), spec, raw.splits):
         print_note(f"{where}: {line}")
@@ -216,9 +206,9 @@ def load_npz(spec: DatasetSpec) -> Dataset:
     """Load an `.npz` file.
 
     The file has the arrays `x_train`, `y_train` and optionally `x_val`, `y_val`, `x_test`,
-    `y_test`, or only `x` and `y`, which are split by `spec.split_seed`. Other names of the inputs
-    are given by `columns` (several become named inputs), of the labels by `label`, and sample
-    weights by `weight`. Pickled arrays are rejected.
+    `y_test`, or only `x` and `y`, which are split by `spec.split_seed`. The key `columns` replaces
+    the name `x` (several names become named inputs), `label` replaces `y`, and `weight` is the
+    name of sample weights. Pickled arrays are rejected.
     """
     assert spec.path is not None
     path = Path(spec.path).expanduser()
@@ -390,8 +380,8 @@ class ArraysOnly(pickle.Unpickler):
 
 
 def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
-    """Read CIFAR-100 (`fine`) or CIFAR-10: files of training batches, of the test split, and last
-    of class names."""
+    """Read CIFAR-100 (`fine`) or CIFAR-10 from files of training batches, the test split and class
+    names, in this order."""
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:

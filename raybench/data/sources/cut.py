@@ -26,8 +26,8 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
         labels: Labels of each split, the training split first.
 
     Returns:
-        The standardized labels, the divisor, and the offset that was subtracted before the
-        division. Divisor and offset have the shape () or (outputs,).
+        The standardized labels, and the divisor and the offset of the original labels, which have
+        the shape () or (outputs,).
     """
     train = labels[0].astype(np.float64)
     offset, scale = train.mean(axis=0), train.std(axis=0)
@@ -41,8 +41,7 @@ def stored_and_cut(
 ) -> Dataset:
     """Return a stored dataset, cut into splits; call `build` if it is not in the store yet.
 
-    `build` writes the samples in a mixed order (see `stored`). Labels of a regression are
-    standardized.
+    `build` writes the samples in a shuffled order. Labels of a regression are standardized.
     """
     found, path = stored(source, build), str(source.path)
     splits = {
@@ -131,12 +130,9 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
 
 
 def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> str | None:
-    """Return a sentence if the test split is cut from the training rows although validation is not.
+    """Return a note if the data have a validation split, but the test split is cut from training.
 
-    Args:
-        num_train: Number of training rows.
-        spec: The dataset.
-        parts: Splits that the data already have.
+    `parts` are the splits that the data have.
     """
     if "validation" not in parts or "test" in parts or spec.test_size is not None:
         return None

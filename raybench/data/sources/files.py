@@ -39,8 +39,7 @@ def open_parquet(files: Sequence[Path], source: Path) -> Table:
     """
     try:
         parts = [pa.dataset.dataset(str(file), format="parquet") for file in files]
-        # Types may differ: a column may be empty in one part, or have integers there and floats in
-        # another part.
+        # A column may be empty or hold only integers in one part, and floats in another.
         schema = pa.unify_schemas([part.schema for part in parts], promote_options="permissive")
         counts = [part.count_rows() for part in parts]
     except (pa.ArrowException, OSError) as error:
@@ -60,7 +59,7 @@ def open_parquet(files: Sequence[Path], source: Path) -> Table:
 
 
 DELIMITERS = (",", ";", "\t", "|")
-SEPARATOR = re.compile(r'"?sep=([^\r\n])"?')  # a first line that tells Excel the delimiter
+SEPARATOR = re.compile(r'"?sep=([^\r\n])"?')  # a first line by which Excel finds the delimiter
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # replaces bytes that are not UTF-8
 CHARACTERS_SHOWN = 60  # maximum characters of a line in an error message
 HEAD_BYTES = 2**20  # bytes at the start of a file by which encoding and delimiter are detected
@@ -157,7 +156,7 @@ class CsvTable(Table):
             )
         except pa.ArrowInvalid as error:
             if use_threads:
-                # Without threads, the error tells the row.
+                # The error has the row number only if one thread reads the file.
                 return self._read(as_texts, use_threads=False)
             raise UserError(
                 f"{self._path} cannot be read as CSV: {error}. Give every row a value for each "

@@ -78,7 +78,7 @@ class ImageForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead:
-    """Header of an image file; width and height are those of the upright image (see EXIF)."""
+    """Header of an image file; width and height are those after rotation as given by EXIF."""
 
     name: str
     width: int
@@ -180,10 +180,9 @@ def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) 
 
 
 def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
-    """Return the form of all images, given the headers of some.
+    """Return the `ImageForm` of a dataset, given the headers of some images.
 
-    Keys of the spec that are not set are chosen from the headers: the size of the first image, and
-    one channel if all are gray.
+    By default, the size is that of the first image, and there is one channel if all are gray.
     """
     return ImageForm(
         height=spec.image_size or heads[0].height,
@@ -246,8 +245,8 @@ def fit(pixels: Pixels, form: ImageForm) -> Pixels:
 def huge_images_refused() -> Iterator[None]:
     """Context manager: make PIL raise an error for images with more pixels than its limit.
 
-    This holds for all threads, since it changes the warning filters of the process. Therefore, only
-    one thread at a time may use it.
+    It changes the warning filters of the process, so it affects all threads, and only one thread at
+    a time may use it.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -303,7 +302,7 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
 
 
 def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> ImageForm:
-    """Choose the form of all images from about PROBES of them, evenly spaced.
+    """Return the `ImageForm` of a dataset by looking at up to PROBES evenly spaced images.
 
     Raises:
         UserError: None of these images can be read.
@@ -335,7 +334,7 @@ def decode_images(
     `pictures` is consumed lazily, so that undecoded images need not fit into memory together.
 
     Raises:
-        UserError: Some images cannot be used. The message tells the first one and their number.
+        UserError: Some images cannot be used; the message names the first one and their number.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
@@ -373,13 +372,9 @@ def files_as_inputs(
     resize: Literal["stretch", "crop"],
     white: float | None,
 ) -> Pixels:
-    """Decode new images, given as paths or bytes, for a trained model: (N, H, W, C) uint8.
+    """Decode new images for a trained model: (N, H, W, C) uint8.
 
-    Args:
-        samples: Paths of image files, or the bytes of the files.
-        shape: (H, W, C) of the images in training.
-        resize: How images are made square; see `DatasetSpec.resize`.
-        white: Value of white in images of more than 8 bits, as in training.
+    `shape` (H, W, C), `resize` and `white` are those of the training images (see `ImageForm`).
 
     Raises:
         UserError: An image cannot be decoded.

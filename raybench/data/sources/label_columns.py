@@ -46,8 +46,7 @@ def read_labels(
     Args:
         tables: Tables by split.
         columns: One label column, or several columns of numbers.
-        task: The task. If None, it is inferred: strings, booleans and a small number of distinct
-            integers are classes.
+        task: The task. By default, strings, booleans and few distinct integers are classes.
         are_pictures: Whether the inputs are images or texts, for which more distinct integers may
             be classes.
 
@@ -103,13 +102,13 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
     numbers = np.unique(as_numbers(table.column(columns[0])))
     numbers = numbers[~np.isnan(numbers)]
     are_whole = bool((numbers == np.round(numbers)).all())
-    # Classes must have two rows on average: few rows of quantities have few distinct values, too.
+    # Two rows per class on average: with few rows, quantities have few distinct values, too.
     are_few = len(numbers) <= max_classes and 2 * len(numbers) <= table.num_rows
     return "classification" if are_whole and are_few else "regression"
 
 
 def _require_all(table: Table, column: str, *, is_class: bool) -> None:
-    """Raise UserError if a row has no label; the message tells the first such row."""
+    """Raise UserError if a row has no label; the message names the first such row."""
     values, are_names = table.column(column), is_class or table.is_text(column)
     advice = "fill them in, or leave these rows out"
     if column in table.forms:  # numbers or dates that were read from strings
@@ -122,7 +121,7 @@ def _require_all(table: Table, column: str, *, is_class: bool) -> None:
 
 
 def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
-    """Return a label column as numbers; raise UserError, with the first row, for other strings."""
+    """Return a label column as numbers; raise UserError for strings that are not numbers."""
     values = table.column(column)
     if not table.is_text(column):
         return as_numbers(values)
@@ -193,7 +192,7 @@ def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
     """Return the weights of all rows, (rows,) float32.
 
     Raises:
-        UserError: A weight is missing or negative; the message tells the first such row.
+        UserError: A weight is missing or negative; the message names the first such row.
     """
     kind = table.kind(column)
     if not is_number_type(kind):

@@ -152,7 +152,7 @@ def table_dataset(
         advance: Called with the number of rows after each batch, to show progress.
 
     Raises:
-        UserError: The tables have a mistake; the message tells row and column of the first one.
+        UserError: The data are invalid; the message names the first wrong row and its column.
     """
     labels, members, inputs = prepare(spec, tables, note)
     arrays = _write_inputs(inputs, members, make, advance)
@@ -191,7 +191,7 @@ def prepare(
         the inputs, fitted to the training rows.
 
     Raises:
-        UserError: The tables have a mistake; the message tells row and column of the first one.
+        UserError: The data are invalid; the message names the first wrong row and its column.
     """
     columns, inputs = find_roles(spec, tables, note)
     labels = read_labels(tables, columns, spec.task, are_pictures=spec.text is not None)
@@ -227,15 +227,10 @@ def row_order(
 ) -> tuple[Rows, npt.NDArray[np.int64] | None]:
     """Return the order of rows from which splits are cut, and keys for `split_by` (see `cut`).
 
-    Args:
-        spec: The dataset.
-        table: The training table.
-        classes: Class numbers of the rows, to stratify random splits; None for other labels.
-
     Returns:
-        A permutation of the rows (random, the latest first, or group by group), and a key for each
-        row in this order, equal for neighbors that must be in the same split. The keys are None
-        without `split_by`.
+        A permutation of the rows (random and stratified by `classes`, the latest first, or group by
+        group), and a key for each row in this order, equal for neighbors that must be in the same
+        split. The keys are None without `split_by`.
     """
     if spec.split_by is None:
         return mixed_order(classes, table.num_rows, seed=spec.split_seed), None

@@ -193,7 +193,7 @@ def require_image_column(table: Table, column: str) -> None:
 
 
 def first_pictures(table: Table, column: str) -> list[images.Picture]:
-    """Return some images from the first batch of rows, by which the form of all is chosen."""
+    """Return some images from the first batch of rows, by which `images.probe` decides."""
     batch = next(iter(table.batches([column])))
     step = max(1, batch.num_rows // images.PROBES)
     rows = range(0, batch.num_rows, step)
@@ -201,7 +201,7 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
-    """Write the images and labels of each split in a mixed order; return the other fields."""
+    """Write images and labels in a shuffled order; return the other fields of the dataset."""
     tables = read_written(spec, tables, _notes(spec))
     columns, _ = find_roles(spec, tables, _notes(spec))
     image = spec.image
@@ -235,7 +235,7 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
 def _image_files(column: str, tables: Tables) -> list[File]:
     """Return the existing image files of a column of paths, sorted by name.
 
-    They become part of the source, so that a change of one file makes all be decoded again.
+    They become part of the source, so that all images are decoded again if one file changes.
     """
     found = {}
     for table in tables.values():
@@ -259,12 +259,7 @@ def _pictures(table: Table, column: str, order: Rows) -> Iterator[images.Picture
 def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> images.Picture:
     """Return the image of a cell, which holds bytes, a path, or Hugging Face's dict of both.
 
-    Args:
-        table: The table.
-        column: Name of the image column.
-        cell: Value of the cell.
-        row: Row of the cell in the table, for messages.
-        place: Row of the array into which the image will be decoded.
+    `row` is its row in the table, `place` its row in the array.
     """
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") or cell.get("path")

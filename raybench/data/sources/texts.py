@@ -106,13 +106,9 @@ class Tokens:
     dtype = np.int32
 
     def __init__(self, spec: DatasetSpec, source: str, texts: Iterable[str], note: Note) -> None:
-        """Build the vocabulary from all training texts.
+        """Build the vocabulary from the training texts; call `note` if many are empty or truncated.
 
-        Args:
-            spec: The dataset.
-            source: Name of the data in messages.
-            texts: The training texts.
-            note: Called with sentences on empty and truncated texts.
+        `source` is the name of the data in messages.
         """
         assert spec.text is not None
         column, most, kind = spec.text, spec.sequence_length, spec.tokens
@@ -195,7 +191,7 @@ MEMORY_FACTOR = 20
 def running_texts(path: Path) -> dict[str, str]:
     """Return the text of a file, or the joined texts of a folder's files, by split.
 
-    Unless the names of all files or folders tell their split, all text is in `train`.
+    All text is in `train` unless every file belongs to a split by its name or folder.
     """
     files = [path] if path.is_file() else find_files(path, TEXT_ENDINGS)
     if not files:
@@ -218,7 +214,7 @@ def read_text(file: Path) -> str:
     """Read a text file in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
 
     Raises:
-        UserError: The file has another encoding; the message tells the first invalid line.
+        UserError: The file has another encoding; the message shows the first invalid line.
     """
     try:
         return file.read_text(encoding=encoding_of(file))

@@ -71,11 +71,11 @@ MONTHS = (
 NAMED = {
     r"^(\d{1,2})[-/. ]*#(\d+)#[-/., ]*(\d{2,4})\b": r"\3-\2-\1",
     r"^#(\d+)#[-/. ]*(\d{1,2})[-/., ]+(\d{2,4})\b": r"\3-\1-\2",
-    r"^([0-6]\d-)": r"20\1",  # years of two digits as in POSIX: 1969 to 2068
+    r"^([0-6]\d-)": r"20\1",  # two-digit years: 1970 to 2069
     r"^([7-9]\d-)": r"19\1",
 }
-"""Replacements that convert dates with a named month to year-month-day. The name of the month has
-been replaced by its number as `#1#` before."""
+"""Replacements that convert dates to year-month-day, after the name of the month has been replaced
+by its number between two `#`."""
 ORDERS: dict[DateOrder, tuple[str, str, str]] = {
     "year_first": ("first", "second", "third"),
     "day_first": ("third", "second", "first"),
@@ -108,7 +108,7 @@ class NumberForm:
         """Convert a `pyarrow.Array` of strings to numbers or timestamps, or null if missing.
 
         Raises:
-            ValueError: A string is not in this notation; the message tells the first one.
+            ValueError: A string is not in this notation; the message shows the first one.
         """
         encoded = as_texts(values).dictionary_encode()
         texts = encoded.dictionary
@@ -207,8 +207,7 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
         for iso, own in zip(ORDERS["year_first"], ORDERS[order], strict=True)
     ]
     is_read = np.isin(lengths[0], (2, 4)) & (lengths[1] <= 2) & (lengths[2] <= 2)
-    # 1.10.12 may be a version number, so a date with points and a two-digit year is only read if
-    # day and month have two digits, too.
+    # 1.10.12 may be a version. With points and a two-digit year, all parts need two digits.
     is_short = (lengths[0] == 2) & ((lengths[1] < 2) | (lengths[2] < 2))
     is_read &= ~(is_short & _mask(pc.equal(part["mark"], ".")))
     # Two-digit years as in POSIX: 1969 to 2068.
@@ -232,12 +231,10 @@ class _Texts:
     """
 
     def __init__(self, parts: Iterable[Any], *, is_typed: bool = False) -> None:
-        """Collect the strings of a column.
+        """Collect the strings of a column from its batches (`pyarrow.Array`).
 
-        Args:
-            parts: Batches of the column (`pyarrow.Array`).
-            is_typed: Whether the file has column types (unlike CSV), so that strings are probably
-                not numbers.
+        `is_typed`: whether the file has column types (unlike CSV), so that its strings are probably
+        not numbers.
         """
         self.is_typed = is_typed
         counted = pa.concat_arrays([pc.value_counts(as_texts(part).drop_null()) for part in parts])
@@ -335,12 +332,8 @@ class _Texts:
 def read_written(spec: DatasetSpec, tables: Tables, note: Note) -> Tables:
     """Return tables that read strings as numbers and dates where possible.
 
-    Columns that seem to hold numbers or dates but cannot be read are listed in `Table.unread`.
-
-    Args:
-        spec: The dataset.
-        tables: Tables by split.
-        note: Called with sentences on how columns are read.
+    `note` is called with sentences on how columns are read. Columns that seem to hold numbers or
+    dates but cannot be read are listed in `Table.unread`.
     """
     if spec.name not in TABLES:  # folders of images or texts hold no numbers
         return tables
@@ -484,7 +477,7 @@ class _Known:
 def _decide(texts: _Texts, known: _Known, *, is_number: bool) -> NumberForm | Unread | None:
     """Return the notation of a column, the reason why it cannot be read, or None if it holds names.
 
-    `is_number` tells that the column is the label of a regression, so that it must hold numbers.
+    `is_number`: whether the column is the label of a regression, so that it must hold numbers.
     """
     total, numbers, dates = texts.cells(), texts.cells(texts.is_number), texts.cells(texts.is_date)
     if not total:
