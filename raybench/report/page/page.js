@@ -1,6 +1,6 @@
 (() => {
 "use strict";
-// How a value is written: as `_shown` in trials.py does it.
+// Formatting of values, the same as in `_shown` of tables.py.
 
 const MISSING = "-";
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
@@ -16,7 +16,7 @@ function written(value, kind) {
   return Math.abs(value) >= 1000 ? WHOLE.format(value) : String(Number(value.toPrecision(4)));
 }
 
-// Makes an element: texts are texts, never markup.
+// Makes an HTML element; strings become text, never markup.
 function made(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -28,10 +28,10 @@ function made(tag, attributes = {}, ...children) {
   return element;
 }
 
-// A text whose letters may run from right to left.
+// Isolates text that may run from right to left.
 const isolated = (text) => made("bdi", {}, text);
 const block = (name) => JSON.parse(document.getElementById(name).textContent);
-// Cells of numbers, and heads of columns (`columns`: titles, whether they are of numbers) and rows.
+// Numeric cells, column heads (`columns`: [title, whether the column is numeric]) and row heads.
 const numeric = (text) => made("td", { class: "number" }, text);
 const headed = (columns) => made("thead", {}, made("tr", {}, ...columns.map(([title, isNumber]) =>
   made("th", { scope: "col", class: isNumber ? "number" : null }, title))));
@@ -48,7 +48,7 @@ function drawn(tag, attributes, text) {
   return element;
 }
 
-// Round numbers from `low` to `high`, about `wanted` of them.
+// Returns about `wanted` round numbers from `low` to `high`.
 function ticks(low, high, wanted) {
   const rough = (high - low || Math.abs(high) || 1) / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -60,7 +60,7 @@ function ticks(low, high, wanted) {
   return found;
 }
 
-// `details` has the metric and the target; seconds and values are one trial's.
+// `details` has the metric and the target; `seconds` and `values` are the points of one trial.
 function curve(details, seconds, values) {
   const points = seconds.map((x, i) => [x, values[i]]).filter(([x, y]) => x !== null && y !== null);
   if (!points.length) return made("p", {}, "No evaluation was recorded.");
@@ -109,9 +109,9 @@ function curveTable(details, seconds, values) {
       headed([["seconds of training", true], [details.metric, true]]), made("tbody", {}, ...rows)));
 }
 
-// A trial that is opened: its curve, where its seconds went, its spec, the command to run it again.
+// Dialog of a trial: learning curve, seconds by phase, spec, and the command to run it again.
 
-// As a shell takes it; `shlex.quote` of Python.
+// Quotes text for a shell, like `shlex.quote` of Python.
 function quoted(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
 }
@@ -155,7 +155,8 @@ dialog.addEventListener("close", () => {
   history.replaceState(null, "", `${location.pathname}${location.search}`);
 });
 
-// Opens the trial in row `row` of a study's data (`place`: its number among the records).
+// Opens the dialog of the trial in row `row` of a study's data; `place` is the trial's position
+// among the records, and part of its URL.
 function openTrial(study, name, row, place) {
   const details = study.details();
   const [seconds, values] = details.curves[row];
@@ -178,7 +179,7 @@ function openTrial(study, name, row, place) {
   dialog.scrollTop = 0;
 }
 
-// The table of trials: sorted by its heads, filtered, in pages.
+// The table of trials, which can be sorted and filtered and is divided into pages.
 
 const PAGE = 50;
 
@@ -189,7 +190,7 @@ class Trials {
     this.root = root;
     this.table = root.querySelector("table");
     this.marked = new Set(this.interpolated);
-    this.texts = null; // of rows in lower case, made when somebody looks for one
+    this.texts = null; // text of each row in lower case, made for the first search
     this.sorted = { column: null, descending: false };
     this.page = 0;
     this.chosen = new Map();
@@ -201,13 +202,13 @@ class Trials {
     this.show();
   }
 
-  // What is shown of a trial that is opened: read when the first one is.
+  // Returns the data of the dialogs, parsed when the first dialog is opened.
   details() {
     this.known ??= block(`${this.name}-details`);
     return this.known;
   }
 
-  // Opens the trial of a row, if there is one.
+  // Opens the dialog of the trial in a row; returns false for row -1 (no such trial).
   open(row) {
     if (row >= 0) openTrial(this, this.rows[row][0], row, this.ids[row]);
     return row >= 0;
@@ -290,7 +291,7 @@ class Trials {
     this.show();
   }
 
-  // Numbers of the rows that are asked for, in the order that is asked for; missing values last.
+  // Returns the numbers of the rows that pass the filters, sorted; missing values come last.
   listed() {
     let found = this.rows.map((_, number) => number);
     for (const [column, value] of this.chosen) {
@@ -345,7 +346,7 @@ class Trials {
   }
 }
 
-// Starts the page: its theme, its tables, what opens a trial.
+// Starts the page: theme, tables, and links that open the dialog of a trial.
 
 const theme = document.getElementById("theme");
 if (theme) {
@@ -367,7 +368,7 @@ for (const root of document.querySelectorAll(".trials")) {
   tables.set(root.dataset.study, new Trials(root));
 }
 
-// Links to a trial, and what stands for one in a picture.
+// Clicks on links to a trial, or on its marks in a figure.
 document.addEventListener("click", (event) => {
   const found = event.target.closest("[data-trial]");
   if (!found) return;
