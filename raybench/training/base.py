@@ -66,8 +66,8 @@ class StepLog:
     """Measurements of one `BaseTrainer.train` call on one worker, with one number per step."""
 
     seconds: list[float]
-    """Seconds from the end of the previous step (for the first step: from the start of the call) to
-    the end of this step, including the work on the device; NaN if unknown."""
+    """Seconds from the end of the previous step, or from the start of the call, to the end of the
+    step, including work on the device; NaN if unknown."""
     part_squares: list[float]
     """Squared norm of the gradient that this worker sends: the sum over its samples, divided by the
     samples of all workers. Empty if no gradients are exchanged, like `whole_squares`."""
@@ -81,7 +81,7 @@ class DistributedContext(Protocol):
     rank: int
     num_workers: int
     device: str
-    """Name of this worker's device, for the records."""
+    """Name of this worker's device, as in the records of results."""
     gpus: tuple[int, ...]
     """GPUs that the worker trains on, as indices into those visible to the process."""
 
@@ -125,7 +125,7 @@ class BaseTrainer(Protocol):
     """A model in training on one worker; each backend has a subclass `Trainer`."""
 
     module: Any
-    """The backend's module `model`, such as `raybench.training.torch.model`."""
+    """The backend's module `model`."""
     metric: Metric
     """Metric of the objective."""
     num_parameters: int

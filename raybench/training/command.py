@@ -62,11 +62,11 @@ CHUNK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4000
 MAX_KEYS = 12
-"""Maximum number of a line's keys that an error message lists."""
+"""Keys of a line that an error message lists at most."""
 POLL_S = 0.1
 """Seconds between two exchanges of the ranks' states."""
 MAX_SHOWN = 200
-"""Maximum number of characters of the last stderr line in an error message."""
+"""Characters of the last line of stderr that an error message quotes at most."""
 
 
 def values_of(spec: RunSpec, learning_rate: float) -> dict[str, Any]:
@@ -140,8 +140,8 @@ class _Command:
         The ranks exchange their states every POLL_S seconds, so that all stop if one fails.
 
         Returns:
-            The report (None on ranks other than 0) and its training seconds (on all ranks); None
-            and None if the command of rank 0 has ended.
+            The report (None on ranks other than 0) and its training seconds; None and None if the
+            command of rank 0 has ended.
 
         Raises:
             UserError: The command has failed on a rank.

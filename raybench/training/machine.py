@@ -119,7 +119,7 @@ def require_gpus(
     framework: str, number: int, seen: int, problem: str = "", *, host: str = ""
 ) -> None:
     """Raise UserError if a framework sees fewer GPUs (`seen`) than its process was assigned
-    (`number`), or if `problem` says why that is unknown."""
+    (`number`); `problem` says why `seen` is unknown, if so."""
     if seen >= number:
         return
     where = f" on host {host}" if host else ""
@@ -253,8 +253,8 @@ def _busy_percent(nvml: Any, handle: Any) -> int:
 def _visible_gpu(nvml: Any, index: int) -> Any:
     """Return NVML's handle of a GPU, or None; `index` counts the GPUs visible to this process.
 
-    NVML counts in PCI bus order. So does CUDA in raybench's workers, where CUDA_DEVICE_ORDER is set
-    to PCI_BUS_ID; by default CUDA puts the fastest GPU first.
+    NVML counts in PCI bus order. CUDA puts the fastest GPU first unless CUDA_DEVICE_ORDER is
+    PCI_BUS_ID, which raybench sets for its workers.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [one.strip() for one in visible.split(",")] if visible is not None else []

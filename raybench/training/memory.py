@@ -103,9 +103,9 @@ def fitting_batch(few: int, most: int, taken: int, room: int) -> int:
 SHARE = 0.5
 """Share of the free memory that all samples of a run may take on a CPU."""
 SHARE_OF_GPU = 0.2
-"""Share of a GPU's free memory that all samples of a run may take. The rest is for gradients,
-optimizer state and activations, which are allocated later; a batch size that ran out of memory
-because of the data would be taken for one that does not fit."""
+"""Share of a GPU's free memory that all samples of a run may take. Gradients, optimizer state and
+activations are allocated later; if data left them too little memory, the batch size would count as
+one that does not fit."""
 MAX_VALUES = 2**25
 """Largest number of values that enter or leave a model in one evaluation pass."""
 

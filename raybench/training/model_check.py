@@ -304,10 +304,10 @@ def builds_user_models(spec: RunSpec, workload: Workload) -> bool:
 
 
 def check_workers(workload: Workload, own: Shapes, world: DistributedContext) -> None:
-    """Raise UserError on all ranks if their models have different parameter shapes, so that
-    gradients could not be summed. Collective: all ranks must call it.
+    """Raise UserError on all ranks if their models differ in parameter shapes, as gradients could
+    not be summed. Collective: all ranks must call it.
 
-    Names may differ, because Keras numbers the layers of a process.
+    Names may differ: Keras numbers the layers of a process.
     """
     shapes = json.dumps([shape for _, shape in own]).encode()
     if len({row[0] for row in world.gather([float(zlib.crc32(shapes))])}) > 1:

@@ -156,8 +156,8 @@ def newton_schulz(
 ) -> Matrix:
     """Return the matrix with its singular values moved near 1.
 
-    For a wide matrix, the steps work on the small square matrix of the products of its rows, and
-    the wide matrix is multiplied only once, at the end.
+    For a wide matrix, the steps work on the products of its rows, a smaller square matrix; the wide
+    matrix is multiplied only once, at the end.
 
     Args:
         matrix: Matrix of norm 1 with at most as many rows as columns.

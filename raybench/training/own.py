@@ -3,7 +3,7 @@
 The user's function runs in its own thread. At every `Run.report` the function hands over an
 evaluation and waits until the driver decides whether to continue, so that `OwnTrainer.evaluations`
 behaves like `training.run.run`: same ledger (seconds by phase), stop rule, records and checkpoints.
-A user's command runs inside such a function too (`training.command.run_command`).
+A command, too, is run by such a function (`training.command`).
 """
 
 import atexit
@@ -57,7 +57,7 @@ GRACE_S = 60.0
 LOOK_S = 1.0
 """Seconds between two checks of a loop that has not reported."""
 MAX_REASON = 200
-"""Maximum number of characters of a framework's error in our message."""
+"""Characters of a framework's error that our error message quotes."""
 Strategy = Literal["ddp", "fsdp"]
 LEFT_BYTES = 2 * GIB
 """Bytes by which a process may grow over all its runs; more is a leak, and workers are replaced."""
@@ -375,8 +375,8 @@ class Run:
     def _meet(self, call: Call, *values: float) -> list[list[float]]:
         """Wait for all ranks at a synchronizing call; return the values of each rank.
 
-        Rows are padded to the same length for every call, so that ranks at different calls can
-        exchange them, notice the mismatch and raise UserError.
+        Rows have the same length for every call, so that ranks at different calls can exchange
+        them and raise UserError.
         """
         self._adapter.synchronize()
         rest = [0.0] * (_NUM_VALUES - len(values))
@@ -718,7 +718,7 @@ class LoopAdapter:
         return Memory()
 
     def prepare(self, model: Any, strategy: Strategy) -> Any:
-        """Return the model for training on all workers, see `Run.prepare`; here unchanged."""
+        """Prepare a model, see `Run.prepare`; here, return it unchanged."""
         del strategy
         return model
 

@@ -65,7 +65,7 @@ class Position:
 
     def lacks(self, other: "Position") -> bool:
         """Return whether `other` is stuck in a collective that this rank has not begun."""
-        if self.num_met != other.num_met:  # one position is out of date
+        if self.num_met != other.num_met:  # one of the two positions is out of date
             return False
         if self.num_exchanges is None or other.num_exchanges is None:
             return False

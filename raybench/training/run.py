@@ -37,9 +37,9 @@ def value_error(
 ) -> float | None:
     """Return the standard error of a metric on a finite sample, in the metric's unit.
 
-    By the delta method, from the sums of the samples' values and of their squares: half the
-    difference of `Metric.finish` one standard error above and below the mean value. None if it is
-    not finite, and for metrics such as accuracy (`Metric.is_share`), whose error is binomial.
+    By the delta method: half the difference of `Metric.finish` one standard error above and below
+    the mean of the values. None if it is not finite, and for metrics such as accuracy
+    (`Metric.is_share`), whose error is binomial.
     """
     if metric.is_share:
         return None

@@ -1,6 +1,6 @@
 """Saved parts of a run: checkpoints, from which the run can be resumed, and the trained model.
 
-All ranks save at the same evaluations, since they decide by the same numbers.
+All ranks save at the same evaluations.
 """
 
 from collections.abc import Mapping
@@ -142,8 +142,8 @@ class Checkpoints:
     def after(self, evaluation: Evaluation, trainer: HasState, ledger: Ledger) -> Snapshot | None:
         """Save the run after an evaluation if it continues and `checkpoint_every_s` have passed.
 
-        Collective: call it after each evaluation on all ranks. Only rank 0 returns a snapshot, and
-        None if nothing was due. If the run was saved, the ledger is left in phase `checkpoint`.
+        Collective: call it after each evaluation on all ranks; only rank 0 returns a snapshot. If
+        saving was due, the ledger is left in phase `checkpoint`.
         """
         self._curve.append(evaluation)
         every, now = self._spec.checkpoint_every_s, _work(evaluation.ledger)

@@ -84,9 +84,9 @@ def signal_handlers_ignored() -> Iterator[None]:
     """Context manager: make `signal.signal` do nothing outside the main thread, where it would
     raise.
 
-    Loops for preemptible machines set handlers. Here the loops run in a thread that no signal
-    reaches, and raybench stops runs at their reports. Enter the context before importing the loop's
-    module, as the module may import the function by name.
+    Loops for preemptible machines set handlers. Here they run in a thread that no signal reaches,
+    and raybench stops runs at their reports. Enter the context before importing the loop's module,
+    which may import the function by name.
     """
     original = signal.signal
 

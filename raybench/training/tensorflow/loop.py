@@ -66,8 +66,8 @@ Data = tuple[Inputs, tf.Tensor, Mixed]
 
 
 Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""Function that takes the step with a given index; returns the step's loss and squared gradient
-norms (2,) on this worker."""
+"""Function that takes the step of an index; returns its loss and squared gradient norms (2,) on
+this worker."""
 
 
 class GpuMemory(Memory):
@@ -121,7 +121,7 @@ class StepRecorder:
         self._squares += table[:, 1:].tolist()
 
     def log(self) -> StepLog:
-        """Return the records since `begin`."""
+        """Return what was measured since `begin`."""
         squares = self._squares if self._has_squares else []
         return StepLog(
             seconds=list(self._seconds),

@@ -71,8 +71,8 @@ matters because it scales the outputs of each of dozens of layers."""
 
 
 def statistics_warnings(model: keras.Model, workload: Workload, weights: str) -> list[str]:
-    """Return a warning if a library's model starts without trained weights and its slow batch
-    normalization makes early evaluations much worse than training."""
+    """Return a warning if slow batch normalization makes early evaluations of a library's model
+    much worse than training, as it does without trained `weights`."""
     kinds = keras.layers.BatchNormalization
     slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
     is_known = isinstance(workload, NamedWorkload)

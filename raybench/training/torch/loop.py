@@ -100,7 +100,7 @@ class StepRecorder:
             self._norms.append((part / scale**2, whole / scale**2))
 
     def log(self) -> StepLog:
-        """Return the records since `begin`; call once the device is synchronized."""
+        """Return what was measured since `begin`; call once the device is synchronized."""
         return StepLog(
             seconds=[seconds_between(*pair) for pair in pairwise(self._moments)],
             part_squares=[float(part) for part, _ in self._norms],
