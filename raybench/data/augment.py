@@ -339,10 +339,7 @@ class Augmenter:
         seed: int,
         read: Callable[[Rows], Batch] | None = None,
     ) -> None:
-        """Create an augmenter of the samples of a split.
-
-        `read` reads the other samples of mixup: a thread-safe `split.read`, or by default itself.
-        """
+        """Create an augmenter; `read` is a thread-safe `split.read`, for the samples of mixup."""
         self._read, self._seed, self._num_rows = read or split.read, seed, len(split)
         placed = list(enumerate(augmentations))
         mixups = [(place, one) for place, one in placed if isinstance(one, Mixup)]

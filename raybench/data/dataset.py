@@ -327,8 +327,8 @@ def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Itera
 def worker_share(indices: Indices, *, rank: int, num_workers: int) -> Indices:
     """Return one worker's part of a global batch.
 
-    Concatenated in the order of ranks, the parts are the batch. Their sizes differ by at most one.
-    If the batch has fewer samples than there are workers, some parts are empty.
+    Concatenated in the order of ranks, the parts are the batch. Their sizes differ by at most one,
+    so parts of a small batch may be empty.
     """
     return indices[shard(len(indices), rank=rank, num_workers=num_workers)]
 

@@ -86,8 +86,7 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
-    """Write all arrays that can be shared, and the other fields; `is_whole` is false if some arrays
-    cannot be shared."""
+    """Write the arrays that can be shared; `is_whole` in ABOUT says whether these are all."""
     about = about_dataset(dataset) | {"is_whole": True}
     for name, one in all_arrays(dataset).items():
         is_labels = name.endswith("-labels")

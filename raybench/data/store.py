@@ -101,18 +101,18 @@ def print_note(sentence: str) -> None:
 
 @contextlib.contextmanager
 def built_once(file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[Path | None]:
-    """Context manager: let only one process of this machine at a time build a folder.
+    """Context manager: let one process of this machine at a time build a folder.
 
     The operating system releases the lock when the process ends, even if it is killed. The next
-    builder removes the temporary folder that a killed process has left.
+    builder removes what a killed process has left.
 
     Args:
         file: A file that exists only in a complete folder.
-        on_wait: Called before this process waits for another process that builds the folder.
+        on_wait: Called before waiting for another process that builds the folder.
 
     Yields:
         A temporary folder to fill, which replaces the folder of `file` at the end and is removed
-        on an error; None if the folder of `file` is already complete.
+        on an error; None if the folder is already complete.
     """
     folder = file.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -309,10 +309,8 @@ _folder: ContextVar[Path | None] = ContextVar("_folder", default=None)
 
 @contextlib.contextmanager
 def pinning(folder: Path) -> Iterator[None]:
-    """Context manager: use the keys saved in `folder` to load datasets, and save new keys there.
-
-    All workers of a session share `folder`, so they read the same data even if a file changes.
-    """
+    """Context manager: keep the keys of loaded datasets in `folder`, which all workers of a session
+    share, so that they read the same data even if a file changes."""
     folder.mkdir(parents=True, exist_ok=True)
     token = _folder.set(folder)
     try:

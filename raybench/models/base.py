@@ -20,12 +20,11 @@ Hook = Callable[[Any, Any], Any]
 
 
 class Workload:
-    """A model and its data: the base class for your own models.
+    """Base class for your own model and its data.
 
-    In a subclass, set the attributes `name`, `input_shape` and `num_classes`, and write
-    `build_torch`, `build_keras` or both. The option `--workload my_module:MyWorkload` then trains
-    the model. Parameters of `__init__` are settings that a space file can search under
-    `space.model`.
+    Set `name`, `input_shape` and `num_classes`, and write `build_torch`, `build_keras` or both.
+    `--workload my_module:MyWorkload` then trains the model. Parameters of `__init__` are settings
+    that a space file can search under `space.model`.
 
     Example:
         >>> class MyWorkload(raybench.Workload):
@@ -168,10 +167,7 @@ class DataShape:
 
 
 def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
-    """Return the dataset's number of token ids, if necessary counted as its largest id plus one.
-
-    None if the inputs are not tokens, or if they are read on demand and the number is unknown.
-    """
+    """Return the dataset's number of token ids, or its largest id plus one; None if unknown."""
     splits = dataset.splits.values()
     if (
         dataset.num_tokens is not None

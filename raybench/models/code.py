@@ -32,8 +32,8 @@ def digests_of(workload: str) -> dict[str, str]:
         workload: The key `workload` of a run spec; files are relative to the current folder.
 
     Returns:
-        Digests by path, relative to the current folder where possible. Empty for a model that comes
-        with raybench or a library, and for a command without files of code.
+        Digests by path, relative to the current folder where possible; empty if no file is the
+        user's, as for a model of raybench or of a library.
     """
     files = list[Path]()
     left = list(_first_files(workload))
@@ -95,10 +95,7 @@ def _files_of_command(command: str) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-    """Yield the files that a file imports from its folder or the folder that holds its package.
-
-    Nothing is yielded if the file is not valid Python.
-    """
+    """Yield the files that a Python file imports from its folder or that of its package."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:

@@ -116,9 +116,8 @@ LIBRARIES = {
     "keras": Library("tensorflow", "keras", "MobileNetV2"),
     "both": Library(None, "torchvision", "resnet18"),
 }
-"""Libraries by the prefix of their models. `both` stands for the networks in `NETWORKS`, whose
-names have no prefix: in torch they are torchvision's models, and in Keras raybench builds equal
-ones."""
+"""Libraries by the prefix of their models. `both` means `NETWORKS`, whose names have no prefix;
+in torch they are torchvision's models, and in Keras raybench builds equal models."""
 IMAGES = DataShape(input_shape=(MADE_FOR, MADE_FOR, 3), num_outputs=1000)
 TOKENS = DataShape(input_shape=(128,), num_outputs=2)
 """Default shapes of the data, if a model is built without data."""

@@ -1,7 +1,4 @@
-"""Workloads whose images are decoded one by one for each batch, as in most users' code.
-
-The scaling studies `bottleneck_probe` and `finetune_lr_schedule` use them.
-"""
+"""Workloads for scaling studies, whose images are decoded one by one, as in most users' code."""
 
 import zlib
 from functools import lru_cache

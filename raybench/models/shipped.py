@@ -79,8 +79,8 @@ def cnn7(input_shape: Shape = (299, 299, 3), num_classes: int = 10) -> ShippedWo
     """Return a network of five convolutions and two dense layers (W&B, 2019); 910,922 parameters at
     299x299x3.
 
-    From 94 pixels up, convolutions are unpadded, as in the source. For smaller images, down to 32
-    pixels, they are padded. At 94 and at 32 pixels, the network has 124,490 parameters.
+    From 94 pixels up, convolutions are unpadded, as in the source; below, down to 32 pixels, they
+    are padded. The network has 124,490 parameters at 94 and at 32 pixels.
     """
     padding: Padding = "valid" if min(input_shape[:2]) >= SMALLEST_VALID_CNN7 else "same"
     blocks = (_conv_block(filters, padding) for filters in (16, 32, 32, 64, 128))

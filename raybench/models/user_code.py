@@ -72,10 +72,7 @@ def _modules_in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _hidden_kind(name: str, entry: Path, folder: Path) -> str | None:
-    """Return the kind of module that a file or package in the folder hides, or None.
-
-    The kind is "package" or "standard library's module", for the error message.
-    """
+    """Return what a module in the folder hides: "package", "standard library's module" or None."""
     if name in sys.stdlib_module_names:
         is_needed = name not in sys.builtin_module_names and name not in NEVER_IMPORTED
         # On this system, since some modules exist only on Windows.
@@ -131,9 +128,7 @@ MAX_ERROR = 300
 def user_code_errors(
     what: str, advice: str = "", code: ErrorCode = ErrorCode.USER_CODE
 ) -> Iterator[None]:
-    """Context manager: turn any exception, and `sys.exit`, into a UserError.
-
-    `KeyboardInterrupt` and UserError are not changed.
+    """Context manager: turn any exception except KeyboardInterrupt into a UserError.
 
     Args:
         what: Start of the message; file, line and error follow in parentheses.
@@ -304,10 +299,7 @@ _folders: list[Path] = []
 
 
 def _import_file(path: Path, name: str) -> ModuleType:
-    """Import a file as a top-level module, or, if it is in a package, as a module of the package.
-
-    As for a script, the folder of the file (or of the package) is put first on `sys.path`.
-    """
+    """Import a file as Python imports a script, or as a module if the file is in a package."""
     parts, folder = [path.stem], path.parent
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent

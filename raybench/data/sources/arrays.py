@@ -106,11 +106,8 @@ def as_inputs(array: Array, place: str) -> Array:
 
 
 def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
-    """Convert images to the size and channels of the spec, if it sets any.
-
-    Raises:
-        UserError: The spec sets a size or channels, but the inputs are not uint8 images.
-    """
+    """Convert images to the size and channels of the spec; raise UserError if the spec sets these
+    for other inputs."""
     if spec.image_size is None and spec.channels is None:
         return inputs
     if inputs.dtype != np.uint8 or inputs.ndim != 4 or inputs.shape[-1] not in CHANNELS:

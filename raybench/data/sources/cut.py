@@ -39,9 +39,9 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
 def stored_and_cut(
     source: Source, build: Callable[[Writer], Mapping[str, Any]], spec: DatasetSpec
 ) -> Dataset:
-    """Return a stored dataset, cut into splits; call `build` if it is not in the store yet.
+    """Return a stored dataset, cut into splits, with standardized labels of a regression.
 
-    `build` writes the samples in a shuffled order. Labels of a regression are standardized.
+    If it is not stored yet, `build` writes the samples in a shuffled order.
     """
     found, path = stored(source, build), str(source.path)
     splits = {
@@ -70,10 +70,10 @@ TYPICAL_SHARE = 0.1  # default fraction of all samples for validation, and for t
 def mixed_order(
     labels: npt.NDArray[np.int64] | None, number: int, *, seed: int
 ) -> npt.NDArray[np.int64]:
-    """Return a random permutation of `number` samples, a function of the labels and `seed`.
+    """Return a random permutation of `number` samples that depends only on the arguments.
 
-    If `labels` (class numbers) are given, the order is stratified: each class has its proportional
-    share of any part of the order, to within one sample.
+    Given class labels (N,), it is stratified: every part of the order contains each class in
+    proportion, to within one sample.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(number)

@@ -57,11 +57,8 @@ class NumberEncoder:
 
 @dataclass(frozen=True, kw_only=True)
 class NameEncoder:
-    """Encoder of names (categorical values), partly one-hot.
-
-    Each frequent name has its own feature. If there are other names, they share one feature, and
-    another feature is the frequency of the name.
-    """
+    """Encoder of names (categories): one feature for each frequent name and, if there are others,
+    one feature for all of these and one for the frequency of the name."""
 
     name: str
     own: list[str | None]

@@ -128,8 +128,8 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
 
 
 DEEP_COLORS = re.compile(r"(RGBA?;16)([LBN])")
-"""Names in PIL of formats with 16 bits per color. PIL keeps only the upper 8 bits, so the image is
-decoded a second time with the opposite byte order to get the lower 8 bits."""
+"""PIL's names of formats with 16 bits per color. PIL keeps only the upper 8 bits; decoded with the
+opposite byte order, an image has the lower 8 bits."""
 OTHER_BYTES = {"L": "B", "B": "L", "N": "B"}
 
 
@@ -245,8 +245,7 @@ def fit(pixels: Pixels, form: ImageForm) -> Pixels:
 def huge_images_refused() -> Iterator[None]:
     """Context manager: make PIL raise an error for images with more pixels than its limit.
 
-    It changes the warning filters of the process, so it affects all threads, and only one thread at
-    a time may use it.
+    It changes the warning filters of all threads, so only one thread at a time may use it.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)

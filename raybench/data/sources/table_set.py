@@ -205,10 +205,7 @@ def prepare(
 
 
 def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> list[Member]:
-    """Choose the rows of the splits `train`, `validation` and `test`; return them in this order.
-
-    With `labels` of a classification, random splits are stratified.
-    """
+    """Return the rows of train, validation and test; random splits are stratified by classes."""
     is_class = labels is not None and labels.task == "classification"
     classes = labels.values["train"] if labels is not None and is_class else None
     train = tables["train"]

@@ -45,8 +45,7 @@ IMAGE_OPTIONS = (
     *("image", "label", "task", "weight", "image_size", "resize", "channels", "white"),
     *("split_seed", "split_by", "decimal", "dates"),
 )
-"""Keys of `dataset` on which stored images depend. The sizes of splits do not belong to them, since
-splits are cut from the stored arrays."""
+"""Keys of `dataset` on which stored images depend; split sizes do not matter (see `cut`)."""
 
 
 def load_csv(spec: DatasetSpec) -> Dataset:
@@ -233,10 +232,7 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
 
 
 def _image_files(column: str, tables: Tables) -> list[File]:
-    """Return the existing image files of a column of paths, sorted by name.
-
-    They become part of the source, so that all images are decoded again if one file changes.
-    """
+    """Return the existing files of a column of paths, to decode all again if one changes."""
     found = {}
     for table in tables.values():
         if column not in table.schema.names or not table.is_text(column):

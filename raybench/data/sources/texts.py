@@ -106,10 +106,7 @@ class Tokens:
     dtype = np.int32
 
     def __init__(self, spec: DatasetSpec, source: str, texts: Iterable[str], note: Note) -> None:
-        """Build the vocabulary from the training texts; call `note` if many are empty or truncated.
-
-        `source` is the name of the data in messages.
-        """
+        """Build the vocabulary from training texts; call `note` if texts are empty or truncated."""
         assert spec.text is not None
         column, most, kind = spec.text, spec.sequence_length, spec.tokens
         self.columns, self.encoding = [column], {"tokens": kind}

@@ -269,8 +269,7 @@ class _Texts:
         """For each order of year, month and day: the times, and the mask of valid dates."""
         self.is_date: Mask = np.zeros(len(self.texts), bool)
         self.differ: Mask = np.zeros(len(self.texts), bool)
-        """`is_date` is the mask of dates in any order, `differ` the mask of ambiguous dates, which
-        are different days in different orders."""
+        """Masks of dates in any order, and of dates that two orders read as different days."""
         if not self.is_number.all():
             numbered = _with_numbers(self.texts)
             self.dates = {order: _dates(numbered, order) for order in ORDERS}
@@ -423,10 +422,8 @@ def _columns_with_possible_thousands(tables: Tables, names: Sequence[str]) -> li
 
 
 def _may_be_thousands(table: Table, name: str) -> bool:
-    """Return whether points may separate thousands in all numbers of a column, as in 900 and 2.100.
-
-    All numbers must be 0 or in [1, 1000), with at most 3 decimals.
-    """
+    """Return whether points may separate thousands (2.100) in all numbers of a column: all are 0 or
+    in [1, 1000), with at most 3 decimals."""
     if not is_number_type(table.kind(name)):
         return False
     for batch in table.batches([name]):  # usually, the first batch decides
