@@ -220,7 +220,7 @@ class _Timing:
         train_s: float | None = report.values.get("train_s")
         if train_s is None:
             self.is_untimed = True
-            # Two in a row, because the reader may once have been too late to tell two lines apart.
+            # Two in a row, because a single line may be read late, together with the next one.
             if self._num_together > 1 and self._silence_s > SILENCE_S:
                 raise UserError(
                     f"the command's lines came together after {self._silence_s:.1f} s of silence "

@@ -94,7 +94,7 @@ class BaseModelCheck:
     module: Any
     """The backend's module `model`."""
     builder: ClassVar[str]
-    """Method of the workload that must return a `model_type`, in messages `type_words`."""
+    """Name of the workload's method that must return a `model_type` (in messages `type_words`)."""
     model_type: ClassVar[Any]
     type_words: ClassVar[str]
 

@@ -155,7 +155,7 @@ class Run:
         return self._folder
 
     def epochs(self) -> Iterator[int]:
-        """Yield the epochs 0, 1, ..., as many as the run spec's `epochs`, rounded up.
+        """Yield the epochs 0, 1, ... below the run spec's `epochs`.
 
         A resumed run starts at its next epoch. Ends early once `report` has returned True.
         """

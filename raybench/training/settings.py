@@ -75,8 +75,7 @@ def _read(setting: Setting) -> Any:
 
 
 _ignored_signals: dict[str, None] = {}
-"""Names of the signals for which loops have set handlers since the last `signals_note`, in
-order."""
+"""Names of the signals for which loops have set handlers since the last `signals_note`."""
 
 
 @contextlib.contextmanager

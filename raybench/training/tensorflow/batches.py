@@ -161,7 +161,7 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(share: float) -> Room:
-    """Return the memory available for the data of all splits; on a GPU, this worker's `share`."""
+    """Return the memory for the data of all splits, on a GPU within this worker's `share` of it."""
     return Room(free_bytes(share), is_gpu=has_gpus())
 
 
@@ -173,7 +173,7 @@ def batches_of(split: Split, prefetch: int, room: Room) -> Batches:
 
 
 def training_batches(spec: RunSpec, split: Split, room: Room) -> Batches:
-    """Return the batches of the training split; with augmentation they are read one by one."""
+    """Return the batches of the training split; with augmentation, each is read when needed."""
     reader = training_reader(spec, split)
     if reader is None:
         return batches_of(split, spec.prefetch, room)

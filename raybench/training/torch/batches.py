@@ -185,7 +185,7 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(device: torch.device, share: float) -> Room:
-    """Return the memory available for the data of all splits; on a GPU, this worker's `share`."""
+    """Return the memory for the data of all splits, on a GPU within this worker's `share` of it."""
     if device.type != "cuda":
         return Room(available_bytes())
     free, total = torch.cuda.mem_get_info(device)
@@ -201,7 +201,7 @@ def batches_of(split: Split, device: torch.device, prefetch: int, room: Room) ->
 
 
 def training_batches(spec: RunSpec, split: Split, device: torch.device, room: Room) -> Batches:
-    """Return the batches of the training split; with augmentation they are read one by one."""
+    """Return the batches of the training split; with augmentation, each is read when needed."""
     reader = training_reader(spec, split)
     if reader is None:
         return batches_of(split, device, spec.prefetch, room)
