@@ -334,5 +334,5 @@ def worker_share(indices: Indices, *, rank: int, num_workers: int) -> Indices:
 
 
 def shard(num_samples: int, *, rank: int, num_workers: int) -> slice:
-    """Return one worker's contiguous part of `num_samples` samples, such as a validation split."""
+    """Return one worker's contiguous part of `num_samples` samples, as in evaluations."""
     return slice(rank * num_samples // num_workers, (rank + 1) * num_samples // num_workers)

@@ -153,13 +153,13 @@ def _one_or_all(labels: list[str]) -> str | list[str] | None:
     return labels[0] if len(labels) == 1 else labels or None
 
 
-MAX_SEQUENCE_LENGTH = 512  # largest sequence_length that is written for a column of texts
+MAX_SEQUENCE_LENGTH = 512  # maximum `sequence_length` that is suggested for a column of texts
 
 
 def _summarize_tables(
     path: Path, name: str, *, labels: Sequence[str], task: Task | None
 ) -> DataSummary:
-    """Summarize a file or folder of tables, or a set of Hugging Face."""
+    """Summarize a file or folder of tables, or a Hugging Face dataset."""
     content = _content(name, path, None, task)
     said: list[str] = []
     if name == "huggingface":
@@ -288,7 +288,7 @@ def _candidates(table: Table, names: list[str]) -> str:
 
 
 def _long_texts(table: Table) -> list[str]:
-    """Return the columns of texts that are too long to be names."""
+    """Return the columns whose strings are too long to be names."""
     return [
         name
         for name in table.schema.names

@@ -197,8 +197,8 @@ def load_workload_dataset(
 
 
 _own_data: dict[tuple[str, Path | None], Dataset] = {}
-"""The last few datasets that workloads have loaded, by `shared_key` and shared folder; settings of
-the model do not change the data."""
+"""Cache of the last few datasets that workloads have loaded, by `shared_key` and shared folder, but
+not by settings of the model, which do not change the data."""
 MAX_DATASETS_KEPT = 4
 
 

@@ -142,8 +142,8 @@ def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
 def text_bag(
     input_shape: Shape = (128,), num_classes: int = 2, vocabulary_size: int = 20_000
 ) -> ShippedWorkload:
-    """Return a network for text classification: the mean of a text's word embeddings, which ignores
-    their order, and a hidden layer."""
+    """Return a network for text classification: the mean of the word embeddings, regardless of the
+    order of words, and a hidden layer."""
     layers = (MeanEmbedding(vocabulary_size, 64), Dense(128), ReLU(), Dense(num_classes))
     return ShippedWorkload("text_bag", input_shape, num_classes, layers)
 

@@ -252,7 +252,7 @@ class _Texts:
         cells = _cells(self.texts)
         self.body, self.units = cells.body, cells.units
         self.by_mark = {mark: _matches(self.body, READABLE[mark]) for mark in READABLE}
-        """Mask of the strings that are numbers with the given decimal mark."""
+        """For each decimal mark, the mask of the strings that are numbers with this mark."""
         self.is_number = self.by_mark["."] | self.by_mark[","]
         is_either = self.by_mark["."] & self.by_mark[","]
         has_mark = {mark: _mask(pc.match_substring(self.body, mark)) for mark in READABLE}
