@@ -143,7 +143,7 @@ def time_to_target(
         target: Value to reach.
         hold: Number of consecutive evaluations that must be at the target; the first of them
             counts.
-        baseline_value: Value at 0 s, for interpolation before the first evaluation.
+        baseline_value: Value before training, for interpolation before the first evaluation.
 
     Returns:
         Columns trial, seconds (missing if it never reached the target) and is_interpolated (whether
@@ -212,8 +212,8 @@ def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
     | column | holds |
     |---|---|
-    | num_workers | number of workers |
-    | tried, reached | configurations with that many workers; those that reached the target |
+    | num_workers, tried | number of workers; number of configurations on that many workers |
+    | reached | number of these configurations that reached the target |
     | trial, config, is_confirmed | the best of these configurations |
     | seconds, worker_seconds | to the target; missing if no configuration reached it |
     | times_as_fast, times_the_cost | relative to the fewest workers that reached the target |

@@ -1,4 +1,4 @@
-"""Whole objects in an object store behind a URL (`s3://`, `gs://`, ...); errors are one sentence.
+"""Access to an object store by URL (`s3://`, `gs://`, ...): whole objects, one-sentence errors.
 
 Credentials come from where each store's own tools take them (environment, profile, machine).
 pyarrow is imported late, since most commands do not need it.
@@ -171,7 +171,7 @@ def _filesystems() -> Any:
 
 
 def in_words(url: str, error: OSError) -> str:
-    """Return what went wrong with a store, in one sentence."""
+    """Return an error of a store as a sentence that says what to do."""
     said = redact_text(clean(str(error)), os.environ)
     code = said.upper().replace("_", "").replace(" ", "")
     if any(word in code for word in EXPIRED):

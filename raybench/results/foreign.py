@@ -28,7 +28,7 @@ from raybench.stats.record import Evaluation, RunOutcome
 VALUE, SECONDS_TO_TARGET, SECONDS, SAMPLES = "value", "time_to_target_s", "seconds", "samples"
 """Meanings of columns that are not settings; `value` is the metric, as in Optuna's tables."""
 LEFT_OUT = "none"
-"""Meaning of a column that is left out."""
+"""Meaning that the user gives to a column that is to be left out."""
 OTHER_KEYS = {"lr": "learning_rate", "batch_size": "batch_size_per_worker"}
 """Column names of other tools, and the run spec keys they stand for."""
 OTHER_NAMES = OTHER_KEYS | dict.fromkeys(

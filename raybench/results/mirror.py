@@ -26,9 +26,9 @@ from raybench.stats.checkpoint import STATE_FILE
 
 JOURNAL = "optuna.log"
 LOCAL_NAMES = ("study.lock", "optuna.log.lock", "optuna.log.damaged")
-"""Prefixes of the names of files that are not copied; hidden and partial files are not either."""
+"""Prefixes of the names of files that are not copied, in addition to hidden and partial files."""
 FETCHERS = 16
-"""Objects that are fetched at the same time."""
+"""Number of objects that are fetched at the same time."""
 Stamp = tuple[int, int]
 """Modification time in ns and size in bytes; an unchanged file keeps both."""
 UNKNOWN_STAMP: Stamp = (0, -1)
@@ -52,11 +52,9 @@ class Mirror:
         below the URL are not checked."""
 
     def resume(self, keys: Sequence[str], *, is_fetched: bool) -> None:
-        """Register the copies that an earlier driver made.
+        """Take over the copies below the URL that an earlier driver made.
 
-        Args:
-            keys: Keys of the objects below the URL.
-            is_fetched: Whether the folder was just fetched from them, so that they are up to date.
+        `is_fetched`: whether the folder was just fetched from them, so that they are up to date.
         """
         files = files_of(self.folder) if is_fetched else {}
         self._copied = {name: files.get(name, UNKNOWN_STAMP) for name in keys if is_copied(name)}
@@ -172,10 +170,8 @@ def whole_lines(path: Path) -> bytes:
 
 
 def _order(name: str) -> int:
-    """Return the sort key for the order of copying.
-
-    `study.yaml` is first, since without it there is no study; weights precede their state.
-    """
+    """Return the sort key for the order of copying: `study.yaml` is first, since without it there
+    is no study; the weights of a checkpoint precede its state."""
     if name in (STUDY_FILE, RECORDS_FILE, JOURNAL):
         return (STUDY_FILE, RECORDS_FILE, JOURNAL).index(name)
     return 4 if name.endswith(STATE_FILE) else 3

@@ -143,12 +143,8 @@ def comparable(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the study in a `study.yaml` and a given study, as dicts with all keys, for comparison.
 
-    If the given study names no metric, that of the file is filled in.
-
-    Args:
-        before: Study in the file.
-        file: Path of the file, for messages.
-        study: The given study.
+    If the given study names no metric, that of the file is filled in. `before` is the study in the
+    file, as read.
     """
     found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
     now["objective"] = _named(now["objective"], found["objective"])
@@ -228,7 +224,7 @@ def shown(place: str, folder: Path) -> str:
 
 
 def unlike(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return a unique name for each (name, place), with as many parent folders as that needs."""
+    """Return a unique name for each (name, place), with parent folders as far as needed."""
     parts = [Path(place).parts for _, place in studies]
     names = [name for name, _ in studies]
     for depth in range(2, max(map(len, parts), default=0) + 1):

@@ -1,11 +1,10 @@
 """Rankings of a study: its runs by score, its confirmed configurations, and both in one table.
 
-After the search, the best configurations train again with new seeds, in parallel with other runs
-(the race, role `race`). The winners then train with further seeds, alone on the machine (solo runs,
-role `confirm`). The race decides the order of configurations, since all its runs have the same
+After the search, the best configurations train again with new seeds, in parallel (the race, role
+`race`). The winners then train with further seeds, alone on the machine (solo runs, role
+`confirm`). The race decides the order of configurations, since all its runs have the same
 conditions, unless the solo runs overrule it (`stats.standing.best_first`). Reported times come from
-the solo runs, because times from the race are 9 to 14 % too good. Studies without a race have only
-solo runs.
+the solo runs: times from the race are 9 to 14 % too good. Without a race there are only solo runs.
 """
 
 import math
@@ -53,9 +52,9 @@ class Repeated:
     cost: float
     """Cost of a second of training; see `stats.standing.cost_per_s`."""
     group: ConfigurationRuns
-    """Runs by which the configuration is compared with others: its search run (unless that was the
-    first of the study) and its race runs; without a race its solo runs. Solo runs after a race are
-    in `group.alone` and may overrule it."""
+    """Runs by which the configuration is compared with others: its search run (unless that had the
+    cold start of the study) and its race runs; without a race its solo runs. Solo runs after a race
+    are in `group.alone` and may overrule it."""
     chosen_runs: tuple[str, ...]
     """Names of the runs in `chosen`."""
     printed: tuple[Replicate, ...]
@@ -104,7 +103,7 @@ def repeated(results: Study) -> dict[str, Repeated]:
     for record in results.runs.values():
         origin = results.runs.get(record.source or "")
         if record.role not in CONFIRMATION_ROLES or origin is None or record.trial in unranked:
-            continue  # without its search run it is unknown what was repeated
+            continue  # without the search run, the repeated configuration is unknown
         is_alike = record.failure is not None or record.accelerators == origin.accelerators
         if record.counts_for("comparison") and is_alike:
             again.setdefault(origin.trial, []).append(record)
@@ -142,13 +141,9 @@ def noise_of(found: Mapping[str, Repeated], results: Study) -> Noise:
 def _repeated(
     results: Study, own: RunRecord, records: list[RunRecord], *, counts: bool
 ) -> Repeated:
-    """Return a configuration with its new runs.
+    """Return the configuration of the search run `own`, with its race and solo runs `records`.
 
-    Args:
-        results: The study.
-        own: Search run of the configuration.
-        records: Its race and solo runs.
-        counts: Whether the search run is valid for comparisons.
+    `counts`: whether the search run is valid for comparisons.
     """
     race = [one.trial for one in records if one.role == "race"]
     alone = [one.trial for one in records if one.role == "confirm"]
@@ -174,8 +169,7 @@ def _repeated(
 
 
 def _round_of(name: str) -> int:
-    """Return the round of a race or solo run, the number at the end of its name: 2 for
-    `0031-race2`."""
+    """Return the round of a race or solo run: the last number of a name like `0031-race2`."""
     return int(name[len(name.rstrip("0123456789")) :])
 
 
@@ -205,7 +199,7 @@ class ConfigurationResult:
     """Number of runs with new seeds behind the reported numbers; 0 for a single search run."""
     new_hits: int = 0
     is_alone: bool = False
-    """Whether the new runs are solo runs, made after it was chosen; False with race runs."""
+    """Whether all new runs are solo runs."""
     median_s: float = math.nan
     """Median over the new runs; a miss counts as infinite."""
     low_s: float = math.nan
@@ -279,11 +273,10 @@ def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
 
 
 def nearest(results: Study, phase: str = "search") -> str | None:
-    """Return the run of a phase that came nearest to the target, for a study in which none reached
-    it.
+    """Return the run of a phase that came nearest to a target that no run reached.
 
-    None if no run learned anything, that is, if the best value does not exceed that of a constant
-    prediction by more than chance allows on that number of rows.
+    None if no run learned anything: the best value does not exceed that of a constant prediction
+    by more than chance allows on that number of rows.
     """
     metric, baseline_value = results.metric, results.value_at_start
     if (known := results.baselines.get("validation")) is not None:
@@ -402,11 +395,8 @@ def _result_of(
 
 
 def _seconds(one: Repeated, chosen_ends: Ends, printed_ends: Ends) -> dict[str, float]:
-    """Return the fields of `ConfigurationResult` in seconds.
-
-    `chosen_ends` is the interval from the runs that decide the order, `printed_ends` that from the
-    reported runs.
-    """
+    """Return the fields of `ConfigurationResult` in seconds; `chosen_ends` and `printed_ends` are
+    intervals from the runs that decide the order and from those that are reported."""
     times = [repeat.seconds if repeat.is_hit else math.inf for repeat in one.printed]
     middle = statistics.median(times)
     printed = middle if max(times) < math.inf else expected_running_time(one.printed)
@@ -481,7 +471,7 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
         known = results.baselines.get(part)
         if known is None or not math.isfinite(value):
             return None
-        share = (value * known.rows + 1) / (known.rows + 2)  # 0 and 1 have an error too
+        share = (value * known.rows + 1) / (known.rows + 2)  # so that 0 and 1 have an error too
         return share_error(share, known.rows)
     last = [results.evaluations[name][-1] for name in names if results.evaluations.get(name)]
     errors = [point.value_error for point in last if point.value_error is not None]

@@ -48,10 +48,8 @@ def texts_of(path: Path) -> list[str]:
 
 
 def left_out(bad: list[tuple[int, str]]) -> str | None:
-    """Return a sentence on the lines that are not records.
-
-    `bad` has the number of each line and the reason; without any the result is None.
-    """
+    """Return a sentence on lines that are not records, given their numbers and the reasons; None if
+    there are none."""
     if not bad:
         return None
     named = ", ".join(f"line {number} ({wrong})" for number, wrong in bad[:MOST_LINES_NAMED])
@@ -164,7 +162,7 @@ def read_records(folder: Path) -> Records:
             if isinstance(found, Evaluation):
                 add_point(pending.setdefault(name, []), found)
             elif isinstance(found, RunRecord):
-                records.runs.pop(name, None)  # the order is that of the later records
+                records.runs.pop(name, None)  # a later record moves its run to the end
                 records.runs[name] = found
                 records.curves[name] = pending.pop(name, [])
             else:
@@ -225,7 +223,7 @@ def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
         None for the line of a later evaluation.
 
     Raises:
-        ValueError: The role or the run spec is invalid.
+        ValueError: One of the two is invalid.
     """
     if "role" not in line:
         return None

@@ -51,7 +51,7 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
 
     Args:
         url: URL of the study.
-        files: Files to copy besides the study and its records, if they exist.
+        files: Further files to copy if they exist, in addition to the study and its records.
 
     Raises:
         UserError: The URL holds no study, or cannot be read.

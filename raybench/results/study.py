@@ -177,10 +177,8 @@ class Study:
         return None if is_url(self.place) else owner_in(self.folder)
 
     def command(self, name: str, *arguments: object) -> str:
-        """Return a raybench command line about this study.
-
-        It begins as the command that created the study: `raybench` or `python -m raybench.`.
-        """
+        """Return a raybench command line about this study, in the form of the command that created
+        the study (`raybench` or `python -m`)."""
         return command_line(name, *arguments, given=str(self.study.get("command", "")))
 
     def label(self, spec: RunSpec) -> str:

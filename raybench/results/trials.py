@@ -78,11 +78,10 @@ def accelerators_of(record: RunRecord) -> str | None:
 
 
 class TypicalNodes:
-    """Number of hosts that a run must have to be compared with others of its size.
+    """Numbers of hosts on which runs of one size (`TrialsLayout.size`) are compared.
 
-    The size is the layout without the number of hosts (`TrialsLayout.size`). The typical number is
-    the smallest among the runs of a size; for spread runs the largest. A run whose number of hosts
-    is unknown counts as typical.
+    The typical number is the smallest among the runs of a size; for spread runs the largest. A run
+    whose number of hosts is unknown counts as typical.
     """
 
     def __init__(self, *, may_spread: bool) -> None:
@@ -308,10 +307,7 @@ def trial_table(
 def _values_column(values: list[Any], are_known: list[bool], *, is_typed: bool) -> pd.Series:
     """Return the column of a searched key.
 
-    Args:
-        values: Value of the key in each run.
-        are_known: Whether each run has the key.
-        is_typed: Whether None always means missing; otherwise a value may be null.
+    `are_known`: whether each run has the key; `is_typed`: whether None always means missing.
     """
     found = [one for one in values if one is not None]
     kinds = {type(one) for one in found}

@@ -244,14 +244,14 @@ def winners(results: Study) -> pd.DataFrame:
     |---|---|
     | trial, config, num_workers | the configuration |
     | standing | `best` (fastest, or best value), `statistically tied` with it, `ran once` (ran |
-    |  | only in the search and cannot be excluded either), or `worse` (the cheapest) |
+    |  | only in the search and may be as good), or `worse` (only the cheapest) |
     | is_cheapest | whether it has the lowest cost: `Verdict.cheapest` |
     | is_confirmed, runs, hits | whether it was trained again; number of runs by which it is |
     |  | compared; how many of them reached the target |
-    | seconds, low_s, high_s | printed seconds to the target, and their 90 % interval if confirmed |
+    | seconds, low_s, high_s | reported seconds to the target; their 90 % interval if confirmed |
     | worker_seconds | num_workers x seconds |
-    | best_accuracy, low_accuracy, high_accuracy | or another metric's; with best_at_budget the |
-    |  | value and its 90 % interval |
+    | best_accuracy, low_accuracy, high_accuracy | value of the metric (here accuracy), and with |
+    |  | best_at_budget its 90 % interval |
 
     Empty where no run reached the target.
     """

@@ -115,7 +115,7 @@ CLOSE = 0.05
 LARGEST = 1.0
 """Maximum log error of a law; larger errors are clipped."""
 CELLS_A_POWER, MOST_POWER = 4, 2.0
-"""Number of predicted cells that raise the power of the mean square by 1; maximum power."""
+"""Number of predicted cells per power of the mean square error in the weights; maximum power."""
 FARTHEST = 0.3
 """Maximum log factor by which a published law moves a prediction."""
 CUTS = 2
@@ -333,9 +333,8 @@ def next_cells(
 def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
     """Return cells that might be measured, including those that already are.
 
-    They have up to twice the largest measured number of workers, but at most half of the requested
-    number, on nodes as full as the fullest measured node; or two workers on two nodes. Their batch
-    size is the requested one or one of the nearest measured batch sizes.
+    Workers: at most twice the largest measured number and half of the requested number, on nodes as
+    full as the fullest measured node; or two on two nodes. Batch sizes: requested and measured.
     """
     seen = model.observed.cells
     most = min(2 * max(cell.num_workers for cell in seen), max(asked.num_workers // 2, 1))

@@ -30,7 +30,7 @@ class Gain:
     """A change of the run spec and its predicted speed-up."""
 
     change: str
-    """The change as in a run spec: `exchange_every: 4`."""
+    """The change in the form of a run spec, such as `exchange_every: 4`."""
     times: float
     """Ratio of the samples/s."""
     low: float

@@ -35,7 +35,7 @@ SHARES = (0.25, 0.5, 0.75, 0.95)
 GRID = np.arange(1, 401) / 400
 """Probabilities at which these quantiles are interpolated; they include SHARES."""
 WHOLE_EPOCH = 1 - 1e-9
-"""Number of epochs from which on the first epoch is complete; below 1 because of rounding."""
+"""Number of epochs at which the first epoch counts as complete; below 1 because of rounding."""
 
 
 def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
@@ -106,7 +106,7 @@ def pooled(intervals: Sequence[StepTimes]) -> list[float]:
     seconds = np.concatenate([np.interp(GRID, SHARES, quantiles) for quantiles in told])
     order = np.argsort(seconds, kind="stable")
     steps = np.repeat([one.num / len(GRID) for one in intervals], len(GRID))[order]
-    reached = np.cumsum(steps) / steps.sum() + 1e-9  # rounding
+    reached = np.cumsum(steps) / steps.sum() + 1e-9  # 1e-9: rounding
     return [float(seconds[order[int(np.searchsorted(reached, share))]]) for share in SHARES]
 
 
@@ -368,11 +368,12 @@ def cell_table(
     | column | holds |
     |---|---|
     | series, curve | name of the throughput model's series; name of the speed-up curve |
-    | n, failed, failure | number of repeats that ended well; those that failed, and how |
+    | n, failed, failure | number of repeats without a failure; of those that failed, and how |
     | samples_per_s | median over the repeats of `samples_per_s` in `run_table` |
     | .._low, .._high; .._min, .._max | quartiles of the steps; slowest and fastest repeat |
     | first_epoch_.. | the first epoch with and without compiling; see `run_table` |
-    | step_median_s, step_p95_s, longest_step_s | optimizer step; the longest of all repeats |
+    | step_median_s, step_p95_s | seconds of an optimizer step, medians over the repeats |
+    | longest_step_s | seconds of the longest step of all repeats |
     | is_warm | False if a repeat was so short that its first epoch is included |
     | stop | stop reasons of the repeats |
     | speedup | samples_per_s divided by that of `baseline`, the fastest cell of its kind with |
@@ -395,7 +396,7 @@ def cell_table(
     | time_to_target_s | median, misses counted as infinite |
     | reached, tried | repeats that reached the target; those that ended well, diverged or ran |
     |  | out of memory |
-    | epoch_samples | samples of an epoch; of a step too if the global batch is larger |
+    | epoch_samples | samples of an epoch, which a step cannot exceed |
     | outliers | repeats far from the others (`run_table`), which the medians include |
     """
     cells, metric = study_cells(study), study.base.objective.judged_by

@@ -83,8 +83,8 @@ class Planned(NamedTuple):
     """Small runs to make, and how well the optimum of the large run will then be known."""
 
     runs: list[SmallRun]
-    """In the order in which they were chosen, the most informative per cost first; their losses are
-    not known yet."""
+    """Runs in the order in which they were chosen, the most informative per cost first; their
+    losses are not known yet."""
     rate_factor: float
     """Half-width of the 90 % interval of the large run's learning rate, as a factor."""
     batch_factor: float

@@ -36,7 +36,7 @@ OPTIMUM_EXPONENT = (0.49, 0.03)
 0.47 for Llama 3 (arXiv 2407.21783), 0.52 in DeepSeek LLM (arXiv 2401.02954)."""
 OPTIMUM_DEVIATION = 0.25
 """Standard deviation of the log of the optimal N from its power law, per square root of the decades
-of compute from the largest small run."""
+of compute beyond the largest small run."""
 NOISE, NOISE_RUNS = 0.004, 2
 """Prior standard deviation of a run's log loss from the law at the largest compute, and the number
 of measured runs as which this prior counts. The standard deviation grows by as much for each decade
@@ -55,7 +55,7 @@ class LossLaw:
             law.
 
     Raises:
-        UserError: All runs have one size, or the loss does not fall from the smallest to the
+        UserError: All runs have the same size, or the loss does not fall from the smallest to the
             largest runs.
     """
 

@@ -32,12 +32,12 @@ FASTEST, CHEAPEST = "fastest", "cheapest"
 WITHIN, IN_TIME = "fastest within the budget", "cheapest by the deadline"
 KEYS = ["gpu_type", "num_workers", "num_nodes", "global_batch_size"]
 NO_GPU = "CPU"
-"""Kind of worker without GPUs."""
+"""Name of the kind of worker without GPUs."""
 MONEY, WORKER_SECONDS = "money", "worker-seconds"
 """Units of cost: without prices a worker costs 1 per second."""
 HOUR = 3600.0
 DRAWS = 2000
-"""Simulated jobs behind a probability."""
+"""Number of simulated jobs from which a probability is computed."""
 
 
 StepModel = Callable[[Sequence[tuple[int, int, int]]], Sequence[Predicted]]
@@ -71,7 +71,7 @@ class Offer:
         return NO_GPU if self.terms.accelerator.lower() == CPU else self.terms.accelerator
 
     def machines(self, workers: int) -> int:
-        """Return the number of machines for some workers."""
+        """Return the number of machines that a number of workers needs."""
         return -(-workers // self.terms.workers)
 
 

@@ -59,7 +59,7 @@ class Probes:
     no_exchange: Probe
     in_memory: Probe
     alone: Probe
-    """In memory and without exchange, like the step of a single worker."""
+    """Probe in memory and without exchange, like the step of a single worker."""
     other_batch: Probe
     """`alone` with another batch size, for the time that does not depend on the samples."""
     other_exchange: Probe

@@ -20,7 +20,7 @@ from raybench.scaling.shares import FEWEST_ROUNDS, Estimate
 from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, Placement, RunSpec
 
 PASSES, WORKERS = (1, 2, 4, 8, 16), tuple(2**power for power in range(11))
-"""Passes into which a step is split, and numbers of workers, that are tried."""
+"""Numbers of passes into which a step is split, and numbers of workers, to try."""
 BATCH_NORM = "batch normalization uses the samples of a pass, so the curve would change"
 Changes = Iterable[dict[str, Any]]
 """Alternative changes of a run spec; each is a dict of keys and new values."""
@@ -196,8 +196,8 @@ class AxisProbes:
     def _is_faster(self, best: str) -> bool:
         """Return whether the fastest way is significantly faster than the spec's own.
 
-        Student's t with the two-way residuals of all ways of the last round, at ERRORS divided by
-        the number of ways (Bonferroni).
+        The test is Student's t with the two-way residuals of all ways of the last round, at level
+        ERRORS divided by the number of other ways (Bonferroni).
         """
         logs = np.log([self.step_s[way] for way in self._last])
         number, rounds = logs.shape
