@@ -60,9 +60,9 @@ def timed(folder):
 def test_one_point_is_a_hundredth_of_the_gap_to_chance(tmp_path):
     results = timed(tmp_path)
     easier, harder = sensitivity_lines(results)
-    assert "RMSE 0.515 trial 0007" in easier
+    assert "RMSE 0.515, trial 0007" in easier
     assert numbers_in(easier)[-2:] == [1.96, 8]
-    assert "RMSE 0.485 trial 0007" in harder
+    assert "RMSE 0.485, trial 0007" in harder
     assert "2.72 s" in harder
     assert results.around_target(0.6)["seconds"][1] == pytest.approx(1.0 + 0.3 / 0.402)
     assert len(target_warning(results)) == 1
