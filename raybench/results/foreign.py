@@ -41,7 +41,7 @@ SETTING = re.compile(r"^(params[._]|config[/.])")
 MEASURE = re.compile(r"^(metrics\.|user_attrs_)")
 VALIDATION = re.compile(r"^(val|valid|validation|eval)[_/]")
 NOT_ENDED = ("failed", "fail", "pruned", "killed", "running")
-"""States of rows that are left out."""
+"""States of runs that did not end normally and are left out."""
 MOST_SAMPLES = 2**53
 FINISHED = (3, "FINISHED")
 """Status of a finished run of MLflow."""
@@ -127,7 +127,7 @@ def read_mlflow(folder: Path) -> ForeignTable:
             begun, ended = number_of(meta.get("start_time")), number_of(meta.get("end_time"))
             row = {} if begun is None or ended is None else {"duration": (ended - begun) / 1000}
             row |= {f"params.{name}": cell_value(text) for name, text in _texts(run / "params")}
-            for name, text in _texts(run / "metrics"):  # lines of milliseconds, value, step
+            for name, text in _texts(run / "metrics"):  # each line: milliseconds, value, step
                 row[f"metrics.{name}"] = cell_value(text.strip().rpartition("\n")[2].split()[1])
             rows.append(row)
     return ForeignTable(str(folder), rows, len(runs) - len(rows))

@@ -29,7 +29,7 @@ MAY_CHANGE = (
     "fixed.checkpoint_every_s",
     "fixed.record_steps",
 )
-"""Keys that may differ when a study is resumed: they do not change what it measures."""
+"""Keys that may differ when a study is resumed, since they do not change what is measured."""
 UNSET = ("kind", "target", "hold", "max_train_seconds")
 """Keys of an objective that reference runs may set."""
 LONGEST_VALUE = 100

@@ -186,7 +186,7 @@ class ConfigurationResult:
     """The configuration in one line."""
     num_workers: int
     runs: int = 1
-    """Number of runs by which it is compared with others, the search run included."""
+    """Number of runs by which the configuration is compared with others, search run included."""
     hits: int = 0
     """Number of these runs that reached the target; with best_at_budget, that did not fail."""
     expected_s: float = math.nan
@@ -231,7 +231,7 @@ class ConfigurationResult:
     test_low: float = math.nan
     test_high: float = math.nan
     every_run: int = 1
-    """Number of runs by which it is compared or from which it is reported; not a column."""
+    """Number of runs by which the configuration is compared or reported; not a column."""
     every_hit: int = 0
 
     @property
@@ -264,8 +264,8 @@ SECONDS_COLUMNS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s":
 def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
     """Return the runs of a phase that did not fail, best score first.
 
-    Runs that must not be compared with others, such as runs on more hosts than usual, are left out
-    (column `unranked` of `results.trials`). Runs on all GPU models are included; see `kinds`.
+    Runs with a reason in the column `unranked` are left out (`results.trials`). Runs on all GPU
+    models are included; see `kinds`.
     """
     chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
     chosen = chosen[chosen["unranked"].isna()]

@@ -244,10 +244,8 @@ def _without_gone(spec: Any) -> Any:
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:
-    """Append an evaluation; one with a repeated index replaces the earlier one and all after it.
-
-    A resumed run repeats the evaluations after its checkpoint.
-    """
+    """Append an evaluation; one whose index is repeated, as by a resumed run, replaces the earlier
+    evaluation and all after it."""
     while curve and curve[-1].index >= point.index:
         curve.pop()
     curve.append(point)

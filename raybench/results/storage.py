@@ -73,7 +73,7 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
 
 def cache_folder(kind: str, url: str) -> Path:
     """Return the folder in the user's cache for a URL; `kind` is its use, `read` or `spool`."""
-    import pooch  # slow: not for local folders
+    import pooch  # late import: slow, and not needed for local folders
 
     words = re.sub(r"[^\w.-]+", "-", check_url(url), flags=re.ASCII).strip("-.")[-60:]
     digest = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:10]
@@ -223,10 +223,7 @@ class CopiedStorage(StudyStorage):
             self._warn(f"{reason}; results are kept only in {self.folder}.")
 
     def _report(self, error: BucketError, what: str) -> None:
-        """Warn once per kind of error.
-
-        Errors that differ only in parentheses, such as in the request ID, are of one kind.
-        """
+        """Warn once per kind of error, whatever is in parentheses, such as a request ID."""
         begin = str(error).rstrip(".")
         if (kind := begin.partition("(")[0] + what) != self._problem:
             self._problem = kind

@@ -47,7 +47,7 @@ NUM_TRIALS = "num_trials"
 """Key of `study.yaml`: total number of trials of the search."""
 
 
-@dataclass(frozen=True, repr=False, eq=False)  # DataFrames are not equal or unequal as a whole
+@dataclass(frozen=True, repr=False, eq=False)  # DataFrames cannot be compared as a whole
 class Study:
     """Content of a results folder."""
 

@@ -35,7 +35,7 @@ class Verdict:
     """Trial with the lowest training seconds to the target."""
     cheapest: str
     """Trial with the lowest worker-seconds of training to the target; if the study names a price,
-    with the lowest bill, for all seconds in which it held workers."""
+    with the lowest bill, which covers all seconds in which a run held workers."""
     is_confirmed: bool
     """True if both were chosen by repeated runs, False if by a single search run each."""
     ties: tuple[str, ...]

@@ -2,10 +2,10 @@
 well each law predicted the largest measured cells from the smaller cells, with intervals that also
 hold beyond the measurements.
 
-Laws are judged by extrapolation. The cells with the most workers are left out, then also those with
-the second most; all laws are fitted to the rest and predict the cells that were left out. Their
-errors give the weights (as for normal errors of unknown size, a power of the mean square error that
-grows with the number of cells) and the factor by which the intervals of our law are widened.
+Laws are judged by extrapolation: the cells with the most workers are left out, then also those with
+the second most; all laws are fitted to the rest, and their errors at these cells give the weights
+(as for normal errors of unknown size, a power of the mean square error that grows with the number
+of cells) and the factor by which the intervals of our law are widened.
 
 Within the measured range only our law, with its residuals, counts. The weight of the published laws
 grows over the first doubling of the workers beyond that range, and they never move a prediction by
@@ -125,9 +125,8 @@ DOUBT = 0.06
 """Log half-width that is added to an interval in quadrature for each doubling of the workers beyond
 the measured range, and for each doubling of the batch, for effects that none of the laws covers."""
 USUAL_CELLS, LEAST_WIDTH, ODD = 8, 0.8, 4.0
-"""USUAL_CELLS: number of cells as which the nominal width of intervals counts. LEAST_WIDTH: minimum
-factor on that width, for when all predictions were good. ODD: maximum distance of a cell from its
-prediction, in half-widths of the interval; larger distances are clipped."""
+"""Number of cells as which the nominal width of intervals counts; minimum factor on that width, if
+all predictions were good; half-widths to which distances of cells from predictions are clipped."""
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,7 @@ def topology_words(spec: RunSpec, accelerators: str) -> str:
 def kind_of(scaling: Scaling, spec: RunSpec, accelerators: str) -> tuple[Any, ...]:
     """Return the kind of a cell: the properties that it shares with its baseline."""
     own = spec.framework, spec.strategy, spec.workload, spec.dataset.model_dump_json()
-    # Runs without gradient exchange only measure its cost, so they are compared with each other.
+    # Runs without gradient exchange only measure its cost: they have a kind of their own.
     return scaling, accelerators, topology_words(spec, accelerators), *own, spec.exchange_gradients
 
 

@@ -232,7 +232,7 @@ class Terms:
     """Prices and limits of a plan."""
 
     prices: Mapping[str, MachinePrice] | dict[str, float] | float | None = None
-    """See `scaling.plan.offers_of`."""
+    """Prices in any of the forms that `scaling.plan.offers_of` takes."""
     budget: float | None = None
     deadline_s: float | None = None
 

@@ -342,4 +342,4 @@ STUDIES = {
         *("bottleneck_probe", "synthetic_throughput"),
     )
 }
-"""The named studies by their names."""
+"""The published studies by name."""

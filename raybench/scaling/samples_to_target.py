@@ -47,10 +47,10 @@ class Convergence:
     """Runs grouped by batch size."""
 
     batch_sizes: tuple[BatchSize, ...]
-    """Smallest first."""
+    """Runs at each batch size, smallest batch size first."""
     spread: float
-    """Standard deviation of the log samples to target of single runs around the median of their
-    batch size; 0 if no batch size was repeated."""
+    """Standard deviation of the log samples of runs around their median; 0 if no batch size was
+    repeated."""
 
     @property
     def medians(self) -> dict[BatchSize, float]:
@@ -128,7 +128,7 @@ CRITICAL = (0.01, 30.0, 120)
 """Grid of critical batch sizes: from this fraction of the smallest batch size to this multiple of
 the largest, and the number of points."""
 SMALL = (0.25, 0.25, 14)
-"""The same three numbers for the grid of B_small, which also contains 0."""
+"""Grid of B_small, given like CRITICAL; it also contains 0."""
 SMALL_PROBABILITY = 0.1
 """Prior probability that B_small is not 0."""
 MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
@@ -248,7 +248,7 @@ class SamplesToTarget:
         noise = MEDIAN_NOISE * self.spread / np.sqrt(num_runs) if num_runs else 0.0
         widths = np.sqrt(variance + noise**2) * scattered(len(logs), 1)[:, None]
         low, high = np.quantile(logs + widths, (LOW, HIGH), axis=0)
-        # The median is taken without the random widths, which would only add noise to it.
+        # The random widths would only add noise to the median.
         middle = np.median(logs, axis=0)
         columns = {"samples": np.exp(middle), "low": np.exp(low), "high": np.exp(high)}
         return pd.DataFrame({"batch_size": list(batch_sizes)} | columns)
@@ -266,7 +266,7 @@ class SamplesToTarget:
 
     @property
     def critical_batch(self) -> Predicted:
-        """The critical batch size B_crit, beyond which more samples are wasted than steps saved."""
+        """The critical batch size B_crit, beyond which larger batches hardly save steps."""
         found = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
         low, value, high = (float(x) for x in found)
         if self.residuals is not None:

@@ -4,8 +4,8 @@ The cost of a part is the time that a step saves without it. It is measured by p
 without gradient exchange, without reading data, or without both. This module determines which run
 specs to train as probes, and in which order.
 
-Slow workers are found from the time that each worker spends on its own work. The time of a step
-does not show them: in an exchange all workers wait for the slowest, so it is the same on all ranks.
+Slow workers are found from the time that each worker spends on its own work, since the step time is
+the same on all ranks: in an exchange all workers wait for the slowest.
 """
 
 import math
@@ -276,7 +276,7 @@ class Shares:
 
 
 SLOW = 1.1
-"""A worker is slow in a measurement if its seconds are this multiple of the median rank's."""
+"""A worker is slow in a measurement if it takes at least this many times the median rank's time."""
 OFTEN = 0.75
 """Minimum fraction of the measurements in which a worker must be slow to be reported."""
 FEWEST_MEASURED = 6
@@ -301,8 +301,8 @@ class SlowRank:
     times: float
     """Ratio of its seconds to those of the median rank; median over the measurements."""
     kind: SlowKind
-    """`compute`: its steps are slow; `cores`: other processes take its cores; `input`: its samples
-    are read slowly."""
+    """Why the worker is slow. `compute`: its steps are; `cores`: other processes take its cores;
+    `input`: its samples are read slowly."""
 
     @property
     def sentence(self) -> str:
@@ -321,9 +321,9 @@ RankRows = dict[SlowKind, list[Floats]]
 def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
     """Return the seconds of each rank's own work in the intervals after the first evaluation.
 
-    Ranks that exchange gradients wait for the slowest rank, which itself does not wait. How much
-    earlier the others finished follows from the differences of CPU time, time lost to other
-    processes and waiting for data.
+    Ranks that exchange gradients wait for the slowest rank, which does not wait. The others
+    finished earlier by the difference in CPU time, time lost to other processes and waiting for
+    data.
     """
     cores = (
         math.inf if spec.gpus_per_worker else spec.cpus_per_worker

@@ -21,13 +21,11 @@ time F s b m that samples take to reach the workers of a node, which share that 
 
     T = (((s - 1) C + (C^gamma + S^gamma)^(1/gamma))^4 + (F s b m)^4)^(1/4)
 
-The residuals of the law are a Gaussian process on the logarithm of step times.
-
-The process has four parts, relative to the step time: jumps between batch sizes, which all numbers
-of workers share in their compute time (kernels are chosen by shape); random walks over doublings of
-workers and over doublings of nodes, so that the uncertainty grows with the distance of an
-extrapolation; and an independent deviation of each cell. Their levels (standard deviations)
-maximize the marginal likelihood under log-normal priors.
+The residuals of the law are a Gaussian process on the logarithm of step times, with four parts:
+jumps between batch sizes, shared by the compute of all numbers of workers (kernels are chosen by
+shape); random walks over doublings of workers and over doublings of nodes, so that the uncertainty
+grows with the distance of an extrapolation; and an independent deviation of each cell. Their levels
+(standard deviations) maximize the marginal likelihood under log-normal priors.
 
 The fit is Bayesian: the most probable parameters under normal priors, and draws from their
 posterior by importance sampling.
@@ -380,7 +378,7 @@ ROUNDS = 4
 DRAWS, DRAWS_LEFT_OUT = 1500, 500
 """Number of draws of parameters for a fit, and for each leave-one-out fit."""
 BLOCK = 256
-"""Maximum number of cells predicted together, which limits the size of their covariance matrix."""
+"""Maximum number of cells predicted together, which limits their covariance matrix."""
 
 
 @dataclass(frozen=True)

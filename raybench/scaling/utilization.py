@@ -35,5 +35,5 @@ def peak_flops(spec: RunSpec, accelerators: str) -> float:
         The peak; NaN if it is unknown: without GPUs, for GPUs that are not in PEAK_TFLOPS, and for
         several GPU models.
     """
-    peaks = PEAK_TFLOPS.get(accelerators.split("-")[0], {})  # A100-80G
+    peaks = PEAK_TFLOPS.get(accelerators.split("-")[0], {})  # A100 for A100-80G
     return 1e12 * peaks.get(spec.precision, math.nan) * spec.num_workers * spec.gpus_per_worker
