@@ -193,7 +193,7 @@ EXTRA_TYPES = {
 two evaluations that are far apart (`is_interpolated`; see `stats.standing`) |
 | train_cpu_s, disturbed_s | CPU seconds of training, and training seconds that other processes \
 took, max over ranks; `is_disturbed`: see `RunRecord.is_disturbed` |
-| best_of | what `best_accuracy` is: the best value of the `curve`, or the last in the `budget` |
+| best_of | `curve`: `best_accuracy` is the best evaluation; `budget`: the last in the budget |
 | code | version of the user's code; left out of `trials.csv` if all runs had the same |
 """
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)

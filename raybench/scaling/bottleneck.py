@@ -32,7 +32,7 @@ class Gain:
     change: str
     """The change in the form of a run spec, such as `exchange_every: 4`."""
     times: float
-    """Ratio of the samples/s."""
+    """Ratio of the samples/s with and without the change."""
     low: float
     high: float
     """90 % interval of `times`."""

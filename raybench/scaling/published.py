@@ -211,8 +211,8 @@ def judged(said: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
 def _by_pairs(
     said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
-    """Judge whether a fraction AGREE of the known values are within the claim's bounds; undecided
-    if neither as many are within nor as many outside."""
+    """Judge a claim by the fraction of the known values within its bounds: it holds with AGREE or
+    more, not with 1 - AGREE or less, and is undecided in between."""
     unit, at = said.get("unit", "times"), said.get("judged_at")
     last = at
     if at is not None:
