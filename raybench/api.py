@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raybench.cluster.signals import Interrupt
-from raybench.commands.cli import run_asked
+from raybench.commands.cli import run_with_options
 from raybench.spec.errors import FAILED, INTERRUPTED, ErrorCode, StudyError, UserError
 from raybench.spec.values import plain_data
 
@@ -243,7 +243,7 @@ def _run(name: str, given: dict[str, Any]) -> "StudyResults":
     printed = io.StringIO()
     screen = contextlib.redirect_stdout(printed if options.dry_run else sys.stdout)
     with interrupt.listening(), screen:
-        ended = run_asked(options, interrupt)
+        ended = run_with_options(options, interrupt)
     if options.dry_run:
         plan: Any = DryRun(printed.getvalue().rstrip("\n"), ended.details["plan"], ended.answer)
         found: StudyResults = plan  # for type checkers, which cannot see dry_run
@@ -300,7 +300,7 @@ def _with_data_in_a_file(name: str, given: dict[str, Any]) -> dict[str, Any]:
         return rest
     if type(data) is dict and all(isinstance(one, SETTINGS) for one in data.values()):
         return rest | {"data": data}  # arguments of the workload's load_dataset
-    from raybench.data.handed_over import FOLDER, spec_of
+    from raybench.data.python_data import FOLDER, spec_of
 
     out = str(rest.get("out") or RESULTS)
     folder = Path(RESULTS if "://" in out else out).parent / FOLDER

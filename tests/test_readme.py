@@ -234,11 +234,11 @@ def test_python_asks_for_what_can_be_run(
     planned: list[str] = []
 
     def plan(options: Any, interrupt: Interrupt) -> errors.Ended:
-        ended = cli.run_asked(options.model_copy(update={"dry_run": True}), interrupt)
+        ended = cli.run_with_options(options.model_copy(update={"dry_run": True}), interrupt)
         planned.append(options.OF)
         return errors.Ended(ended.code, "results/digits")
 
-    monkeypatch.setattr(api, "run_asked", plan)
+    monkeypatch.setattr(api, "run_with_options", plan)
     exec(code, {})
     assert planned
 

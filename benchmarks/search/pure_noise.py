@@ -31,7 +31,14 @@ from raybench.results.verdict import judge
 from raybench.search.reference_settings import held, target_from
 from raybench.spec.errors import UserError
 from raybench.spec.metric import METRICS, Metric
-from raybench.spec.objective import BEST_OF_MANY, BUDGET, TIME, Baseline, Objective, time_to_target
+from raybench.spec.objective import (
+    BUDGET,
+    MARGIN_WITH_TEST_SPLIT,
+    TIME,
+    Baseline,
+    Objective,
+    time_to_target,
+)
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Role, RunOutcome
 from raybench.stats.replicates import Replicate, pooled, ranked
@@ -120,7 +127,7 @@ class Study:
         assert base is not None
         if self.kind == TIME:
             found = [held(world.run(0.8)[0], 1, metric) for _ in range(3)]
-            least = base.beyond(metric, BEST_OF_MANY) if self.knows else None
+            least = base.beyond(metric, MARGIN_WITH_TEST_SPLIT) if self.knows else None
             try:
                 target = target_from([one or 0.0 for one in found], base.value, metric, least=least)
             except UserError:

@@ -28,7 +28,7 @@ from raybench.training.base import PACKAGES as FRAMEWORKS
 from raybench.training.machine import (
     Facts,
     GpusSeen,
-    framework_sees,
+    gpus_of_framework,
     machine_facts,
     notes_of,
     problems_between,
@@ -140,7 +140,7 @@ def _last_line(error: Exception) -> str:
 def _seen_there(framework: str) -> GpusSeen:
     """Return the GPUs that a framework sees on a node; runs as a task on that node."""
     _unhide_gpus()
-    return framework_sees(framework)
+    return gpus_of_framework(framework)
 
 
 def _unhide_gpus() -> None:

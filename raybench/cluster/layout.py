@@ -10,7 +10,7 @@ from typing import Any
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import ROUNDING, Placement
-from raybench.training.machine import num_visible, nvml_sees
+from raybench.training.machine import gpus_of_driver, num_visible
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def local_capacity() -> Capacity:
 
     GPUs are counted by NVIDIA's driver (NVML), as Ray and `raybench doctor` do.
     """
-    driver = nvml_sees()
+    driver = gpus_of_driver()
     number = len(driver.names) or len(list(NVIDIA_FOLDER.glob("*")))
     gpus = num_visible(number, os.environ.get("CUDA_VISIBLE_DEVICES"))
     others = AMD_DEVICE.exists() or (driver.problem and shutil.which("nvidia-smi"))

@@ -235,7 +235,7 @@ class RunClient:
         self._in_a_row = 0
         """Restarts since the newest checkpoint."""
         self._outcome, self._account = RunOutcome(), RunAccount()
-        self._is_held = False
+        self._has_waiting_workers = False
         """Whether the run has workers that wait for its next command."""
         self.weights: Path | None = None
         """File on the pool's host with the weights saved by `finish`; read it by `states.parts`."""
@@ -264,7 +264,7 @@ class RunClient:
             The final state of the run. Without `save` and `test`, workers that fail now do not make
             the run fail.
         """
-        if self._is_held:
+        if self._has_waiting_workers:
             has_failed = self._outcome.failure is not None
             try:
                 save = save and not has_failed
@@ -281,7 +281,7 @@ class RunClient:
         """Advance to the next evaluation, on new workers if the current ones are lost."""
         while True:
             try:
-                if self._is_held:
+                if self._has_waiting_workers:
                     self._progress(protocol.Advance())
                 else:
                     self._acquire()
@@ -375,7 +375,7 @@ class RunClient:
                     self._outcome = replace(self._outcome, notes=(failure.message,))
                     return
                 self._restart_or_raise(failure)
-                while not self._is_held or not self._is_back_at(reached):
+                while not self._has_waiting_workers or not self._is_back_at(reached):
                     self._next()
         finished = [one for one in replies if isinstance(one, protocol.Finished)]
         self._account.ended(merge_ranks([one.ledger for one in finished]))
@@ -398,7 +398,7 @@ class RunClient:
             if left_s <= 0:
                 raise self._over_limit()
         self._account.command_sent()
-        self._is_held = False
+        self._has_waiting_workers = False
         try:
             reference = self._pool.command.remote(self._name, command, min(timeout_s, left_s))
             replies: list[protocol.Reply] = _get(reference)
@@ -411,7 +411,7 @@ class RunClient:
             if not self._is_own:  # raybench's own loop hangs only if a host or the network does
                 raise RunFailed("worker_lost", failure.message) from None
             raise
-        self._is_held = not isinstance(command, protocol.Finish)
+        self._has_waiting_workers = not isinstance(command, protocol.Finish)
         busy_s = max(one.busy_s for one in replies if isinstance(one, protocol.WorkerAnswer))
         self._account.answered(busy_s=busy_s)
         self._slowest_s = max(self._slowest_s, busy_s)

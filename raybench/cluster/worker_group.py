@@ -101,7 +101,7 @@ def build_trainer(
     elif placement.framework == "torch":
         arguments |= meeting("torch", file=str(Path(options.scratch) / f"group-{number}.store"))
     trainer = trainer_class(placement.framework)(serve, **arguments)
-    return internals.controlled_here(internals.without_unused_callbacks(trainer))
+    return internals.with_controller_in_process(internals.without_unused_callbacks(trainer))
 
 
 def trainer_class(framework: str) -> Any:

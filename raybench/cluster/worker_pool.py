@@ -208,7 +208,7 @@ class WorkerPool:
         """
         self._refuse_abandoned(trial)
         acquiring = asyncio.ensure_future(self._acquire_or_join(trial, placement))
-        if await _comes_first(acquiring, self._stop):
+        if await _ended_before(acquiring, self._stop):
             return acquiring.result()
         await self.release(trial)
         raise _stopped()
@@ -323,7 +323,7 @@ class WorkerPool:
         run.unanswered = sent
         try:
             asking = asyncio.ensure_future(self._ask(number, command, timeout_s))
-            if not await _comes_first(asking, sent.cut):
+            if not await _ended_before(asking, sent.cut):
                 if run.group is not None:  # otherwise the run was released in the meantime
                     run.group = None
                     self._collect(trial, self._groups.get(number), is_lost=True)
@@ -406,7 +406,7 @@ class WorkerPool:
             return False  # the training loop is busy, and another run would have to wait for it
         sent = run.unanswered = _Unanswered(grace_s=-math.inf)
         settling = asyncio.ensure_future(self._groups[number].settle())
-        is_answered = await _comes_first(settling, sent.cut)
+        is_answered = await _ended_before(settling, sent.cut)
         run.unanswered = None
         return is_answered and settling.result()
 
@@ -525,7 +525,7 @@ def _stopped() -> RunFailed:
     return RunFailed(STOPPED, "the run was stopped")
 
 
-async def _comes_first(work: "asyncio.Future[Any]", stop: asyncio.Event) -> bool:
+async def _ended_before(work: "asyncio.Future[Any]", stop: asyncio.Event) -> bool:
     """Wait until `work` ends or `stop` is set; return whether the work has ended."""
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)

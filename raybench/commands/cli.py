@@ -171,13 +171,13 @@ def run(name: str, arguments: Sequence[str]) -> int:
         except KeyboardInterrupt:
             return _said(INTERRUPTED, CommandError("interrupted", "interrupted.")).code
         return run_command(
-            lambda: run_asked(options_of(name, given), interrupt),
+            lambda: run_with_options(options_of(name, given), interrupt),
             json_of=name if given.json else None,
             is_silent=getattr(given, "progress", "") == "jsonl",
         )
 
 
-def run_asked(options: "Options", interrupt: Interrupt) -> Ended:
+def run_with_options(options: "Options", interrupt: Interrupt) -> Ended:
     """Run the command that the options belong to; return its result."""
     name = options.OF
     if name not in WITHOUT_RAY:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from raybench.data.dataset import Dataset, Split
 from raybench.data.inputs import Array
 from raybench.spec.metric import Metric
-from raybench.spec.objective import BEST_OF_ALL, Baseline, Objective, share_error
+from raybench.spec.objective import MARGIN_WITHOUT_TEST_SPLIT, Baseline, Objective, share_error
 
 Floats = npt.NDArray[np.float64]
 ROWS_AT_ONCE = 2**16  # samples whose labels are read together; a text has a label for each token
@@ -142,7 +142,7 @@ def _of_rarer_class(answers: int, counts: npt.NDArray[np.int64], number: int) ->
     """
     ordered = np.sort(counts)[::-1].astype(float)
     both, apart = ordered[answers - 1] + ordered[answers], ordered[answers - 1] - ordered[answers]
-    apart -= BEST_OF_ALL * math.sqrt(both)
+    apart -= MARGIN_WITHOUT_TEST_SPLIT * math.sqrt(both)
     return float(both / (4.0 * apart * number)) if apart > 0 else None
 
 

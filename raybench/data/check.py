@@ -209,7 +209,7 @@ samples are not reported as duplicates, because they are bound to occur."""
 Codes = npt.NDArray[np.int64]
 
 
-def leak_lines(dataset: Dataset) -> list[str]:
+def dataset_warnings(dataset: Dataset) -> list[str]:
     """Return warnings about training inputs that are all equal, samples that occur in two splits,
     splits of a single class, and classes without training samples or with a single sample."""
     return [*_all_equal(dataset.train), *_duplicates(dataset), *_lone_classes(dataset)]

@@ -145,7 +145,7 @@ def _read_mnist() -> list[Array]:
 
 
 @contextlib.contextmanager
-def whole_file(file: Path, advice: str) -> Iterator[None]:
+def damaged_file_errors(file: Path, advice: str) -> Iterator[None]:
     """Context manager: turn the errors that libraries raise for a damaged file into a UserError,
     whose message ends in `advice`."""
     try:
@@ -163,7 +163,7 @@ def whole_file(file: Path, advice: str) -> Iterator[None]:
 
 def read_mnist_npz(file: Path, advice: str = "copy it again") -> list[Array]:
     """Return four arrays: training images and labels, test images and labels."""
-    with whole_file(file, advice), np.load(file, allow_pickle=False) as arrays:
+    with damaged_file_errors(file, advice), np.load(file, allow_pickle=False) as arrays:
         return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
 
 
@@ -201,7 +201,7 @@ def read_idx_files(files: Sequence[Path]) -> list[Array]:
 
 def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
     """Read a file in IDX, the format of MNIST, of unsigned bytes; decompress it if it is a .gz."""
-    with whole_file(file, "copy it again"):
+    with damaged_file_errors(file, "copy it again"):
         content = file.read_bytes()
         if file.suffix == ".gz":
             content = gzip.decompress(content)

@@ -23,7 +23,7 @@ from raybench.data.sources.table import (
     is_number_type,
     require_columns,
 )
-from raybench.data.sources.table_set import Member, prepare, split_members, time_line
+from raybench.data.sources.table_set import Member, choose_split_rows, prepare, time_line
 from raybench.data.sources.tables import (
     first_pictures,
     is_of_classes,
@@ -31,7 +31,7 @@ from raybench.data.sources.tables import (
     require_image_column,
     with_default_columns,
 )
-from raybench.data.sources.written import read_written
+from raybench.data.sources.written import parse_text_columns
 from raybench.data.store import file_at, list_files, size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import ErrorCode, UserError
@@ -169,7 +169,7 @@ def _summarize_tables(
     # Texts are read as numbers and dates first, because the label column is found by content.
     labels = _label_columns(tables["train"], labels)
     asked = DatasetSpec.model_validate(content | {"label": _one_or_all(labels) or "?"})
-    tables = read_written(asked, tables, said.append)
+    tables = parse_text_columns(asked, tables, said.append)
     spec = DatasetSpec.model_validate(content | _find_columns(tables["train"], labels, task))
     if name == "huggingface":
         spec, tables = with_default_columns(spec, tables)
@@ -406,10 +406,10 @@ def _summarize_images(
     """
     assert spec.image is not None
     columns, _ = find_roles(spec, tables, said.append)
-    labels = read_labels(tables, columns, spec.task, are_pictures=True)
+    labels = read_labels(tables, columns, spec.task, allow_many_classes=True)
     total = sum(table.num_rows for table in tables.values())
     shape, sizes = _image_sizes(content, first_pictures(tables["train"], spec.image), total)
-    members = split_members(spec, tables, labels)
+    members = choose_split_rows(spec, tables, labels)
     if line := time_line(spec, tables):
         said.append(line)
     return DataSummary(

@@ -68,7 +68,7 @@ def keras_folder() -> Path:
     return Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser() / "models"
 
 
-def first_there(workload: str, folder: Path, files: tuple[str, ...], url: str = "") -> Path:
+def find_weights_file(workload: str, folder: Path, files: tuple[str, ...], url: str = "") -> Path:
     """Return the first of `files` that exists in a folder.
 
     Raises:
@@ -218,7 +218,7 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
 def cached_network(workload: NamedWorkload) -> Path:
     """Return torchvision's file of pretrained weights for one of `NETWORKS`."""
     files = NETWORKS[workload.model]().weights
-    return first_there(workload.name, torch_folder(), files, TORCH_URL)
+    return find_weights_file(workload.name, torch_folder(), files, TORCH_URL)
 
 
 def weights_file(
@@ -279,7 +279,7 @@ def unfit_images(workload: NamedWorkload, error: Exception, made_for: int = MADE
     )
 
 
-def other_model(source: str, name: str, found: object) -> UserError:
+def weights_mismatch_error(source: str, name: str, found: object) -> UserError:
     """Return the error for weights that do not fit the model: the tensor `name` has another shape
     or is missing (`found`)."""
     return UserError(

@@ -22,7 +22,6 @@ from raybench.report.remarks import (
 )
 from raybench.report.tables import texts
 from raybench.report.words import (
-    by_the_wall,
     digits,
     duration,
     named_trials,
@@ -31,6 +30,7 @@ from raybench.report.words import (
     span_s,
     target_in_words,
     target_words,
+    wall_clock_words,
     within_budget,
 )
 from raybench.results.place import shown
@@ -304,7 +304,7 @@ def reaches(results: Study, one: ConfigurationResult) -> str:
         rate += ", misses counted," if one.new_hits < one.new_runs else ", and of its runs alone"
     mark = ", interpolated" if one.is_interpolated else ""
     ends = f"90 % interval: {digits(one.interval_low_s)} to {digits(one.interval_high_s)} s{mark}"
-    within = "; ".join(filter(None, [ends, by_the_wall(results, one.trial, one.seconds)]))
+    within = "; ".join(filter(None, [ends, wall_clock_words(results, one.trial, one.seconds)]))
     return (
         f"reaches {aim}{rate} after {duration(one.seconds)} of training ({within}), {cost}; "
         f"confirmed by {one.new_hits} of {_new_runs(one)}{_tested(results, one)}"
@@ -327,7 +327,7 @@ def _reaches_value(results: Study, one: ConfigurationResult) -> str:
         over = "" if is_known else " over seeds"
         notes.append(f"90 % interval{over}: {between(metric, ends)}")
     if budget is not None:
-        notes.append(by_the_wall(results, one.trial, budget))
+        notes.append(wall_clock_words(results, one.trial, budget))
     within = "; ".join(filter(None, notes))
     how = "each alone on the machine" if one.is_alone else "in parallel"
     runs = counted(one.new_runs, "run")

@@ -77,8 +77,9 @@ def sensitivity_lines(results: Study) -> list[str]:
         config = results.label(results.specs[row["trial"]])
         target = target_words(results.metric, row["target"])
         lines.append(
-            f"With a target of {target}, trial {row['trial']} ({config}) would be the fastest of "
-            f"the search, after {row['seconds']:.2f} s; {counted(row['reached'], 'trial')} reached it."
+            f"With a target of {target}, trial {row['trial']} ({config}) would be the fastest "
+            f"of the search, after {row['seconds']:.2f} s; "
+            f"{counted(row['reached'], 'trial')} reached it."
         )
     return lines
 

@@ -64,7 +64,7 @@ def span_s(trials: pd.DataFrame) -> float | None:
     return float((ended.max() - begun).total_seconds())
 
 
-def by_the_wall(results: Study, trial: str, train_s: float) -> str:
+def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
     """Return the wall-clock time of a run: `0.74 s including evaluation, plus 0.37 s of setup`.
 
     Args:

@@ -19,7 +19,7 @@ import pandas as pd
 from raybench.results.study import Study, once
 from raybench.results.trials import interpolated_score, searched_columns
 from raybench.spec.metric import Metric
-from raybench.spec.objective import BEST_OF_MANY, ONE_SIDED, share_error
+from raybench.spec.objective import MARGIN_WITH_TEST_SPLIT, ONE_SIDED, share_error
 from raybench.spec.run import BASE_KEYS
 from raybench.stats.record import RunRecord
 from raybench.stats.replicates import (
@@ -280,7 +280,7 @@ def nearest(results: Study, phase: str = "search") -> str | None:
     """
     metric, baseline_value = results.metric, results.value_at_start
     if (known := results.baselines.get("validation")) is not None:
-        beyond = known.beyond(metric, BEST_OF_MANY)
+        beyond = known.beyond(metric, MARGIN_WITH_TEST_SPLIT)
         baseline_value = baseline_value if beyond is None else beyond
     for trial in ranked(results.trials, phase)["trial"]:
         value = results.runs[trial].best_value

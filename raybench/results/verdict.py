@@ -19,7 +19,7 @@ from raybench.results.ranking import (
 from raybench.results.ranking import ranked as ranked_runs
 from raybench.results.study import Study, once
 from raybench.results.trials import configuration_of
-from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
+from raybench.spec.objective import MARGIN_WITHOUT_TEST_SPLIT, ONE_SIDED
 from raybench.stats.standing import Axis, ConfigurationRuns, Ties, ties_of
 
 BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
@@ -118,7 +118,7 @@ def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
     if judged is None:
         return None
     part, value = judged
-    errors = ONE_SIDED if part == "test" else BEST_OF_ALL
+    errors = ONE_SIDED if part == "test" else MARGIN_WITHOUT_TEST_SPLIT
     beyond = results.baselines[part].beyond(results.metric, errors)
     return None if beyond is None else results.metric.reaches(value, beyond)
 

@@ -19,7 +19,7 @@ from raybench.cluster.layout import Capacity, Node
 from raybench.cluster.session import Session
 from raybench.data.augment import check_augment
 from raybench.data.baseline import label_baseline
-from raybench.data.check import check_dataset, leak_lines
+from raybench.data.check import check_dataset, dataset_warnings
 from raybench.data.dataset import Dataset
 from raybench.models.base import OwnLoop, head_error, refuse_label_smoothing
 from raybench.models.find import load_workload_dataset, require_framework
@@ -56,7 +56,7 @@ from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
 from raybench.spec.text import clean
 from raybench.spec.values import identity, short
 from raybench.training.command import values_of as values_of_command
-from raybench.training.machine import LACKING, GpusSeen, framework_sees, require_gpus
+from raybench.training.machine import LACKING, GpusSeen, gpus_of_framework, require_gpus
 
 HOOKS_OF = {
     "correct": ("torch_correct", "keras_correct"),
@@ -82,7 +82,7 @@ def is_installed(framework: str) -> bool:
     return framework == "python" or importlib.util.find_spec(framework) is not None
 
 
-def without_missing(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def drop_uninstalled_frameworks(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Drop frameworks that are not installed from a shipped search space, if any remains.
 
     Returns:
@@ -202,7 +202,7 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
     if is_own_loop(study.workload):
         return study, dataset, _without_effect(study, space)
     warnings = check_starts(spec, *other_starts(study, space, spec))
-    warnings += leak_lines(dataset)
+    warnings += dataset_warnings(dataset)
     check_data(study, space, spec, dataset)
     return study, dataset, warnings
 
@@ -350,7 +350,7 @@ def check_address(address: str | None) -> None:
         )
 
 
-def without_too_wide(
+def drop_worker_counts_without_room(
     content: dict[str, Any], study: StudySpec, space: Space, capacity: Capacity
 ) -> tuple[dict[str, Any], list[str]]:
     """Drop worker counts that do not fit on this machine from a search space, if others fit.
@@ -542,7 +542,7 @@ def check_gpus(placements: Iterable[Placement]) -> None:
 def _seen_by(frameworks: list[str]) -> list[tuple[str, GpusSeen]]:
     """Return the GPUs that each framework sees, determined in parallel processes."""
     with ThreadPoolExecutor() as pool:
-        return list(zip(frameworks, pool.map(framework_sees, frameworks), strict=True))
+        return list(zip(frameworks, pool.map(gpus_of_framework, frameworks), strict=True))
 
 
 def check_room(
@@ -617,7 +617,7 @@ def following(
     return lambda nodes: default_concurrency(study, space, replace(capacity, nodes=nodes))
 
 
-def num_asked_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
+def num_queued_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
     """Return how many trials to queue in addition to the running ones, so that one of them may
     reuse an idle worker group.
 

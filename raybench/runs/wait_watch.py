@@ -24,7 +24,7 @@ from raybench.spec.errors import StudyError
 from raybench.spec.run import RunSpec
 from raybench.spec.text import redact_text
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.training.machine import nvml_sees, used_gpus
+from raybench.training.machine import gpus_of_driver, used_gpus
 
 RAY_LOG = "ray.log"
 """File in a study's folder that receives what Ray prints."""
@@ -203,7 +203,7 @@ def live_session(address: str | None, interrupt: Interrupt, console: Console) ->
     """Context manager: open a session for a command, and close it afterwards; a Ctrl-C in the
     meantime is raised once the session is open."""
     is_here = chosen_address(address) is None
-    looked = [busy_sentence(), used_gpus(nvml_sees())] if is_here else []
+    looked = [busy_sentence(), used_gpus(gpus_of_driver())] if is_here else []
     busy = [f"{sentence[0].upper()}{sentence[1:]}" for sentence in looked if sentence is not None]
     for sentence in busy:
         say(console, sentence)

@@ -204,7 +204,7 @@ class ConfirmBudget:
         longer = SLACK if self._is_timed else 1.0
         return longer * (cost.train_s + self._beside[cost.spec.framework])
 
-    def _beside_s(self, cost: Cost) -> float:
+    def _race_run_s(self, cost: Cost) -> float:
         """Return the expected seconds of a race run, divided by the number of concurrent runs."""
         longer = RACE_SLACK if self._is_timed else 1.0
         run_s = longer * (cost.train_s + self._beside[cost.spec.framework])
@@ -215,7 +215,7 @@ class ConfirmBudget:
         found, total = self.candidates(), 0.0
         for count, runs in stages(number):
             racing = found.first(count)
-            total += runs * sum(map(self._beside_s, racing))
+            total += runs * sum(map(self._race_run_s, racing))
             if len(racing) == 1:
                 break  # the race is over
         return total
@@ -249,7 +249,7 @@ class ConfirmBudget:
         for record in answered:
             cost = self._costs.get(record.source or "")
             if cost is not None and record.role == "race":
-                raced_s += self._beside_s(cost)
+                raced_s += self._race_run_s(cost)
             elif cost is not None:
                 alone_s += self.alone_s(cost)
         left_s += min(raced_s, self.race_s(wanted.race)) + min(alone_s, self.fresh_s(wanted.fresh))

@@ -121,7 +121,7 @@ class LiveRace:
                 most = len(self._learned) + len(due)
                 self._begin(most, self.budget.race_s(number), after_s)
             self._run(due, races)
-            if self._put_out(due):
+            if self._drop_exhausted(due):
                 races = self._races(stages)
         self.is_cut = bool(due)
 
@@ -136,11 +136,11 @@ class LiveRace:
             self._begin(len(self._learned) + number - num_run)
             self._run(due, self._races(()))
             num_run += len(due)
-            self._put_out(due)
+            self._drop_exhausted(due)
         self.is_cut = num_run < number or not all(map(self._knows, due))
         return num_run
 
-    def _put_out(self, due: list[RaceRun]) -> bool:
+    def _drop_exhausted(self, due: list[RaceRun]) -> bool:
         """Count an attempt at each run, and remove candidates without attempts left; return whether
         any was removed."""
         if self.single_run.deadline.over:

@@ -37,8 +37,8 @@ from raybench.search.sampling.default_rates import rate_factor, usual_values
 from raybench.search.sampling.earlier import rejudged, set_keys
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import (
-    BEST_OF_ALL,
-    BEST_OF_MANY,
+    MARGIN_WITH_TEST_SPLIT,
+    MARGIN_WITHOUT_TEST_SPLIT,
     Baseline,
 )
 from raybench.spec.run import RunSpec, flat
@@ -122,7 +122,7 @@ def set_by_reference(
     slots = at_once(good[0].record.spec)
     room_s = settings.room_for(deadline.left_s, slots)
     if study.needs_target:
-        errors = BEST_OF_ALL if baselines["test"] is None else BEST_OF_MANY
+        errors = MARGIN_WITHOUT_TEST_SPLIT if baselines["test"] is None else MARGIN_WITH_TEST_SPLIT
         base = baselines["validation"]
         most_s = study.objective.max_train_seconds
         is_short = all(
@@ -130,7 +130,7 @@ def set_by_reference(
         )
         learnt = settings.has_learnt(good, study.objective, baseline_value, base, errors)
         if is_short and (not learnt or settings.is_far_from_end(good, room_s, baseline_value)):
-            study, sentence = settings.judge_by_budget(
+            study, sentence = settings.switch_to_best_at_budget(
                 study, good, deadline.left_s, slots, has_learnt=learnt
             )
         else:
@@ -269,7 +269,7 @@ def _cut_short(
     return study, []
 
 
-def uncount(study: StudySpec, store: Store) -> None:
+def restore_reference_role(study: StudySpec, store: Store) -> None:
     """Turn trials with another objective back into reference runs: a session that ended before the
     target was set has counted them as trials (`_cut_short`)."""
     kept, asked = read_records(store.folder), study.objective

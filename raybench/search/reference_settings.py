@@ -9,8 +9,8 @@ from typing import Any
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import (
-    BEST_OF_MANY,
     BUDGET,
+    MARGIN_WITH_TEST_SPLIT,
     Baseline,
     Objective,
     StopRule,
@@ -185,7 +185,7 @@ def set_target(
     *,
     room_s: float = math.inf,
     baseline: Baseline | None = None,
-    errors: float = BEST_OF_MANY,
+    errors: float = MARGIN_WITH_TEST_SPLIT,
 ) -> tuple[StudySpec, str]:
     """Return the study with its target, and a sentence saying how the target was set.
 
@@ -286,7 +286,7 @@ def is_far_from_end(runs: list[ReferenceRun], room_s: float, baseline_value: flo
     return statistics.median(shares) < MOST_OF_WAY
 
 
-def judge_by_budget(
+def switch_to_best_at_budget(
     study: StudySpec, runs: list[ReferenceRun], left_s: float, slots: int, *, has_learnt: bool
 ) -> tuple[StudySpec, str]:
     """Return the study with the objective best_at_budget, and a sentence saying why.

@@ -136,7 +136,7 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
     place = check_place(options.out or f"results/{name}")
     words: list[str] = []
     if isinstance(options.space, str) and shipped_space(options.space):
-        content, words = preflight.without_missing(content)
+        content, words = preflight.drop_uninstalled_frameworks(content)
     study, space = build_study(content, source)
     if capacity is not None:
         # A file may be shared between machines; the command line is meant for this one.
@@ -146,7 +146,7 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
         fitted: list[Callable[..., tuple[Content, list[str]]]] = [
             partial(preflight.with_gpus, all_workers=is_named)
         ]
-        fitted += [] if is_named else [preflight.without_too_wide]
+        fitted += [] if is_named else [preflight.drop_worker_counts_without_room]
         for fit in fitted:
             now, said = fit(content, study, space, capacity)
             words += said

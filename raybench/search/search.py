@@ -13,8 +13,8 @@ from raybench.search.sampling.earlier import Earlier, EarlierRun
 from raybench.search.sampling.feedback import (
     MODEL_ALL,
     Answer,
+    FailurePredictor,
     Feedback,
-    Infeasible,
     answer_by,
 )
 from raybench.search.sampling.first import first_specs, num_outside
@@ -82,7 +82,7 @@ class Search(Scheduler):
         slots: int | None = None,
     ) -> None:
         is_equal = factors is not None and "framework" not in factors.sampled
-        self._infeasible = infeasible = Infeasible(
+        self._infeasible = infeasible = FailurePredictor(
             equal_frameworks=is_equal,
             most_passes=None if factors is None else factors.most_passes,
             has_room=has_room,

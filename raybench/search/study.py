@@ -27,7 +27,7 @@ from raybench.runs.preflight import (
     following,
     groups,
     kinds_in_time,
-    num_asked_ahead,
+    num_queued_ahead,
 )
 from raybench.runs.saved_runs import Disturbed, SavedRuns
 from raybench.runs.wait_watch import RAY_LOG, WaitWatch
@@ -36,7 +36,7 @@ from raybench.search.factorisation import SAMPLED_WHOLE, Factors, study_factors
 from raybench.search.live_trials import LiveTrials
 from raybench.search.race_stage import KEY, OVER, Confirmation, more_until, num_raced
 from raybench.search.ray_tune import run_trials
-from raybench.search.reference import FEW_S, set_by_reference, uncount
+from raybench.search.reference import FEW_S, restore_reference_role, set_by_reference
 from raybench.search.resolve import ResolvedStudy
 from raybench.search.search import Search
 from raybench.search.study_plan import StudyPlan
@@ -159,7 +159,7 @@ class StudyPipeline:
                 self._note_unset()
                 return
             only = self._kinds_in_time()
-        uncount(self.study, self.store)
+        restore_reference_role(self.study, self.store)
         records = read_records(self.store.folder)
         if records.left_out is not None:
             say(self.console, records.left_out)
@@ -306,7 +306,7 @@ class StudyPipeline:
         self.deadline.reserve_s = confirm_budget.reserve_s()
         ahead = 0  # with a placer, most trials share few kinds of worker group
         if search.placer is None:
-            ahead = num_asked_ahead(self.study, self.space, is_local=self.session.is_local)
+            ahead = num_queued_ahead(self.study, self.space, is_local=self.session.is_local)
         if not self.deadline.over:
             run_trials(
                 trials,

@@ -171,7 +171,7 @@ def content_of(
         path = best if (best := path / "best.yaml").is_file() else path
         content, name = read_mapping(path), str(path)
     try:
-        return one_name_each(content), name
+        return replace_key_aliases(content), name
     except ValueError as problem:
         raise UserError(f"{name}: {problem}.", ErrorCode.CONFLICT) from None
 
@@ -254,14 +254,14 @@ def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
     return value
 
 
-def one_name_each(content: Any) -> Any:
+def replace_key_aliases(content: Any) -> Any:
     """Return `content` with alternative key names (OTHER_NAMES) replaced, at any depth.
 
     Raises:
         ValueError: Both names of a key are given, with different values.
     """
     if isinstance(content, list):
-        return [one_name_each(one) for one in content]
+        return [replace_key_aliases(one) for one in content]
     if not isinstance(content, dict):
         return content
     found: dict[Any, Any] = {}
@@ -272,7 +272,7 @@ def one_name_each(content: Any) -> Any:
                 f"{key} and {name} are one key, here with {value!r} and {content[name]!r}; "
                 "keep one of them"
             )
-        found[name] = one_name_each(value)
+        found[name] = replace_key_aliases(value)
     return found
 
 

@@ -246,10 +246,10 @@ MIN_SECONDS = 1e-3
 """Lower bound of times in a score, in seconds, because log(0) is undefined."""
 MOST_UNKNOWN = 20.0
 """Worst `shortfall` if the baseline is unknown, which a value of 240 million reaches."""
-BEST_OF_MANY = 3.0
+MARGIN_WITH_TEST_SPLIT = 3.0
 """Minimum distance of an automatic target from the baseline, in standard errors, if the winner is
 checked on a test split. In a search on pure noise, the best evaluation is 2.5 to 4 above."""
-BEST_OF_ALL = 4.0
+MARGIN_WITHOUT_TEST_SPLIT = 4.0
 """Minimum distance of an automatic target from the baseline, in standard errors, if there is no
 test split."""
 ONE_SIDED = 1.645

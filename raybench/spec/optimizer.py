@@ -21,7 +21,7 @@ DEFAULTS: dict[str, dict[str, float]] = {
     "muon": {"momentum": 0.95} | ADAM,
 }
 """Settings that each optimizer reads, with the defaults of its authors."""
-LEFT_TO_IT = ("momentum", "beta2", "epsilon")
+OPTIMIZER_DEFAULT_KEYS = ("momentum", "beta2", "epsilon")
 """Run-spec keys whose default depends on the optimizer."""
 FRAMEWORK_OF = {"torch": "torch", "keras": "tensorflow"}
 """Framework of a library's optimizer class, by prefix of its name: `torch:SGD`, `keras:Nadam`."""

@@ -32,7 +32,7 @@ MOST_STEPS = 20
 """Longest list of values that a message suggests for a range with a step."""
 
 
-def written_here(content: Any) -> str | None:
+def translation_hint(content: Any) -> str | None:
     """Return how to write another tool's dimension in raybench, as the end of a sentence; None if
     the content is not in the syntax of another tool."""
     if isinstance(content, str) and _CALL.fullmatch(content.strip()):

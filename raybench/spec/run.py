@@ -20,11 +20,16 @@ from raybench.spec.documents import (
     PositiveFloat,
     PositiveInt,
     Seed,
-    one_name_each,
+    replace_key_aliases,
 )
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
-from raybench.spec.optimizer import DEFAULTS, LEFT_TO_IT, Optimizer, problem_of_optimizer
+from raybench.spec.optimizer import (
+    DEFAULTS,
+    OPTIMIZER_DEFAULT_KEYS,
+    Optimizer,
+    problem_of_optimizer,
+)
 from raybench.spec.optimizer import OPTIMIZERS as OPTIMIZERS
 from raybench.spec.own_loop import (
     framework_of_command,
@@ -288,7 +293,7 @@ class RunSpec(Document):
     @classmethod
     def _one_name(cls, content: Any) -> Any:
         """Replace alternative key names; set the keys that the user's own loop implies."""
-        content = with_own_data(one_name_each(content))
+        content = with_own_data(replace_key_aliases(content))
         if isinstance(content, dict) and is_command(content.get("workload", "")):
             content = {"framework": framework_of_command(content["workload"])} | content
         return content
@@ -353,14 +358,20 @@ class RunSpec(Document):
         `without_defaults` is the inverse."""
         own = DEFAULTS.get(self.optimizer, {})
         found = self.document()
-        found |= {key: own.get(key) for key in LEFT_TO_IT if found[key] is None}
-        return {key: one for key, one in found.items() if key not in LEFT_TO_IT or one is not None}
+        found |= {key: own.get(key) for key in OPTIMIZER_DEFAULT_KEYS if found[key] is None}
+        return {
+            key: one
+            for key, one in found.items()
+            if key not in OPTIMIZER_DEFAULT_KEYS or one is not None
+        }
 
     def without_defaults(self) -> "RunSpec":
         """Return a copy in which momentum, beta2 and epsilon are None if they have the optimizer's
         defaults."""
         own = DEFAULTS.get(self.optimizer, {})
-        same = [key for key in LEFT_TO_IT if key in own and getattr(self, key) == own[key]]
+        same = [
+            key for key in OPTIMIZER_DEFAULT_KEYS if key in own and getattr(self, key) == own[key]
+        ]
         return self.model_copy(update=dict.fromkeys(same))
 
 

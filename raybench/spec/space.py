@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from raybench.spec.documents import Document, problem_of, validate, validate_key
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
-from raybench.spec.other_tools import written_here
+from raybench.spec.other_tools import translation_hint
 from raybench.spec.run import OPEN, RunSpec, flat, is_case, is_open, nested, value_of
 from raybench.spec.values import identity, is_among, short
 
@@ -343,7 +343,7 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
 
     Messages about the form begin with `where`, those about values with `source`.
     """
-    if (how := written_here(content)) is not None:
+    if (how := translation_hint(content)) is not None:
         raise UserError(f"{where}: is in the form of another tool; {how}.", ErrorCode.INVALID_VALUE)
     if isinstance(content, dict):
         if not content.keys() & RangeForm.model_fields.keys():

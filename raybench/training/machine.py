@@ -69,7 +69,7 @@ class GpusSeen:
     """Why nothing is known about the GPUs; empty if the query succeeded."""
 
 
-def nvml_sees() -> GpusSeen:
+def gpus_of_driver() -> GpusSeen:
     """Return all GPUs of this machine, regardless of CUDA_VISIBLE_DEVICES."""
     nvml, problem = _nvml()
     if nvml is None:
@@ -89,13 +89,13 @@ def nvml_sees() -> GpusSeen:
     )
 
 
-def framework_sees(framework: str) -> GpusSeen:
+def gpus_of_framework(framework: str) -> GpusSeen:
     """Return the GPUs that a framework sees in the environment of this process; takes seconds.
 
     For framework `python`, return the GPUs that the driver sees.
     """
     if framework == "python":
-        return nvml_sees()
+        return gpus_of_driver()
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -295,10 +295,10 @@ def machine_facts(*, is_quick: bool = False) -> Facts:
     frameworks see.
     """
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
-    driver, seen = nvml_sees(), {name: GpusSeen() for name in installed}
+    driver, seen = gpus_of_driver(), {name: GpusSeen() for name in installed}
     if driver.names or not is_quick:
         with ThreadPoolExecutor() as pool:
-            seen = dict(zip(installed, pool.map(framework_sees, installed), strict=True))
+            seen = dict(zip(installed, pool.map(gpus_of_framework, installed), strict=True))
     has_cores = hasattr(os, "sched_getaffinity")
     return {
         "host": platform.node(),

@@ -173,11 +173,11 @@ class Run:
         between two reports. Do evaluation, setup and the compilation of a first step outside.
         """
         self._refuse_stopped()
-        self._meet(Call.TRAINING)
+        self._synchronize_ranks(Call.TRAINING)
         self._ledger.enter("train")
         try:
             yield
-            self._meet(Call.TRAINED)
+            self._synchronize_ranks(Call.TRAINED)
         finally:
             self._ledger.enter("eval")
 
@@ -220,7 +220,9 @@ class Run:
         own = [math.nan if given is None else given, float(given is None), float(samples)]
         memory = float(self._memory.highest() or 0)
         seconds = self._ledger.snapshot()
-        rows = self._meet(Call.REPORT, *own, memory, *(seconds[name] for name in _NAMES))
+        rows = self._synchronize_ranks(
+            Call.REPORT, *own, memory, *(seconds[name] for name in _NAMES)
+        )
         ledger = merge_ranks([dict(zip(_NAMES, row[4:], strict=True)) for row in rows])
         most, memory = (max(row[at] for row in rows) for at in (2, 3))
         values = [row[0] for row in rows if not row[1]]
@@ -372,7 +374,7 @@ class Run:
         if self._is_stopped:
             raise Stopped
 
-    def _meet(self, call: Call, *values: float) -> list[list[float]]:
+    def _synchronize_ranks(self, call: Call, *values: float) -> list[list[float]]:
         """Wait for all ranks at a synchronizing call; return the values of each rank.
 
         Rows have the same length for every call, so that ranks at different calls can exchange
@@ -570,9 +572,9 @@ class OwnTrainer:
             with contextlib.suppress(queue.Empty):
                 reported = self.run._reports.get(timeout=LOOK_S)
                 if reported is None:
-                    self._parting()  # tells ranks that wait for this one that it has left
+                    self._check_deadlock()  # tells ranks that wait for this one that it has left
                 return reported
-            if (sentence := self._parting()) is not None:
+            if (sentence := self._check_deadlock()) is not None:
                 stack = "".join(self._stack().format())
                 return UserError(f"{self._name}: {sentence}.", ErrorCode.USER_CODE, details=stack)
             trained_s = self.run.elapsed_training()
@@ -583,7 +585,7 @@ class OwnTrainer:
                     ErrorCode.USER_CODE,
                 )
 
-    def _parting(self) -> str | None:
+    def _check_deadlock(self) -> str | None:
         """Send this rank's position for comparison; return a sentence if the ranks can never
         synchronize again."""
         run = self.run

@@ -59,13 +59,15 @@ class Position:
         return f"rank {self.rank} is {inside}{where}"
 
     @property
-    def num_met(self) -> int:
+    def num_completed_calls(self) -> int:
         """Number of synchronizing calls that this rank has completed."""
         return self.num_calls - (self.waits_at is not None)
 
     def lacks(self, other: "Position") -> bool:
         """Return whether `other` is stuck in a collective that this rank has not begun."""
-        if self.num_met != other.num_met:  # one of the two positions is out of date
+        if (
+            self.num_completed_calls != other.num_completed_calls
+        ):  # one of the two positions is out of date
             return False
         if self.num_exchanges is None or other.num_exchanges is None:
             return False

@@ -53,7 +53,7 @@ def value_error(
 PILOT_STEPS = 50
 """Steps of the first interval after which the speed counts as known. Until then it is checked
 repeatedly, first after a single step, so that a slow run does not exceed its budget."""
-PILOT_SHARE = 8
+PILOT_DIVISOR = 8
 """Divisor: the next check comes at 1 / 8 of the samples that fit into the budget, or at twice the
 samples so far if that is more."""
 EARLY_SHARE, LATE_SHARE = 0.98, 1.02
@@ -132,7 +132,7 @@ def run(
             if room <= seen:
                 break
             least, most = 2 * seen, PILOT_STEPS * spec.global_batch_size
-            pilot = 0 if seen >= most else min(max(least, room // PILOT_SHARE), most)
+            pilot = 0 if seen >= most else min(max(least, room // PILOT_DIVISOR), most)
             more, further = take_until(steps, (min(cut, pilot) if pilot else cut) - seen)
             began = ledger.seconds("train")
             loss += trainer.train(more)
@@ -144,7 +144,7 @@ def run(
         recorded = recording.end(chunk) if recording else {}
         totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
         samples += seen
-        if not trainer.has_finite_gradients():
+        if not trainer.is_loss_scale_valid():
             loss = math.nan
         row = [loss, totals.value, totals.squares, float(totals.samples), own_s]
         rows = world.gather(row)

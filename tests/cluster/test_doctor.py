@@ -169,7 +169,7 @@ def test_hosts_that_do_not_fit_together_are_named() -> None:
 
 def test_a_broken_framework_is_a_fact_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = GpusSeen(problem="it did not start: ImportError: libcudart.so")
-    monkeypatch.setattr(machine, "framework_sees", lambda name: broken)
+    monkeypatch.setattr(machine, "gpus_of_framework", lambda name: broken)
     monkeypatch.setattr(machine, "FRAMEWORKS", {"json": ""})  # installed wherever Python is
     found = machine_facts()
     assert found["gpus"]["json"]["problem"] == broken.problem

@@ -118,7 +118,7 @@ class TestController:
         from ray.train.v2._internal.execution.controller import TrainController
         from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
-        from raybench.cluster.ray_internals.controller import StartedOrGone
+        from raybench.cluster.ray_internals.controller import ReleasingWorkerGroup
 
         why = "then a group that does not connect keeps its CPUs until the session ends"
         assert "self.worker_group_cls.create(" in inspect.getsource(TrainController), why
@@ -134,10 +134,10 @@ class TestController:
         monkeypatch.setattr(WorkerGroup, "has_started", lambda self: has_started)
         monkeypatch.setattr(WorkerGroup, "abort", lambda self: story.append("abort"))
         with pytest.raises(RuntimeError) as failure:
-            StartedOrGone.__new__(StartedOrGone)._start()
+            ReleasingWorkerGroup.__new__(ReleasingWorkerGroup)._start()
         assert failure.value is fault
-        assert len(StartedOrGone.started) == 1
-        StartedOrGone.started.clear()
+        assert len(ReleasingWorkerGroup.started) == 1
+        ReleasingWorkerGroup.started.clear()
         assert story == (["abort"] if has_started else [])
 
     def test_what_it_has_reserved_is_given_back_whatever_its_workers_do(
@@ -146,7 +146,7 @@ class TestController:
         from ray.train.v2._internal.execution import worker_group as module
         from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
-        from raybench.cluster.ray_internals.controller import StartedOrGone
+        from raybench.cluster.ray_internals.controller import ReleasingWorkerGroup
 
         why = "then a group that hangs at its start keeps its GPUs until the session ends"
         source = inspect.getsource(WorkerGroup._start_impl)
@@ -155,7 +155,7 @@ class TestController:
         ended: list[str] = []
         handle = SimpleNamespace(shutdown=lambda: ended.append("gone"))
         monkeypatch.setattr(WorkerGroup, "_create_placement_group", lambda self, of: handle)
-        group = StartedOrGone.__new__(StartedOrGone)
+        group = ReleasingWorkerGroup.__new__(ReleasingWorkerGroup)
         trainer_internals.end_workers(SimpleNamespace(raybench_groups=[group]))
         assert ended == [], "nothing is reserved yet"
         assert group._create_placement_group(None) is handle

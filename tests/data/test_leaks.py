@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from raybench.data.check import leak_lines
+from raybench.data.check import dataset_warnings
 from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import load_digits
 from raybench.spec.dataset_spec import DatasetSpec
@@ -12,7 +12,7 @@ RNG = np.random.default_rng(0)
 
 
 def test_nothing_is_said_of_what_is_sound():
-    assert leak_lines(load_digits(DatasetSpec(name="digits"))) == []
+    assert dataset_warnings(load_digits(DatasetSpec(name="digits"))) == []
 
 
 def of_classes(train, validation, test):
@@ -31,14 +31,14 @@ def of_classes(train, validation, test):
     ],
 )
 def test_classes_that_a_split_lacks_are_said(splits, names):
-    (line,) = leak_lines(of_classes(*splits))
+    (line,) = dataset_warnings(of_classes(*splits))
     assert all(name in line for name in names)
 
 
 def test_training_samples_that_are_all_the_same_are_said():
     inputs, labels = np.zeros((40, 4, 4, 1), np.uint8), np.arange(40) % 2
     one = Split(inputs, labels)
-    found = leak_lines(Dataset("made up", 2, one, one, one))
+    found = dataset_warnings(Dataset("made up", 2, one, one, one))
     assert "40 of 40" in found[0]
 
 
@@ -50,7 +50,7 @@ def test_rows_that_stand_in_two_splits_are_counted_for_each_pair(kind):
     labels = RNG.integers(0, 2, 300)
     parts = {"train": (0, 200), "validation": (190, 250), "test": (245, 300)}
     splits = {name: Split(inputs[a:b], labels[a:b]) for name, (a, b) in parts.items()}
-    first, second = leak_lines(Dataset("made up", 2, **splits))
+    first, second = dataset_warnings(Dataset("made up", 2, **splits))
     for part in ("10 of 60 validation", "validation sample 0", "training sample 190"):
         assert part in first
     for part in ("5 of 55 test", "test sample 0", "validation sample 55"):

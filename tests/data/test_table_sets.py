@@ -15,7 +15,12 @@ from raybench.data.baseline import baselines
 from raybench.data.check import check_dataset
 from raybench.data.dataset import SPLITS
 from raybench.data.sources import encode, table_set
-from raybench.data.sources.encode import NotUsed, count_names, learn_names, learn_numbers
+from raybench.data.sources.encode import (
+    ColumnLeftOut,
+    count_names,
+    fit_name_encoder,
+    fit_number_encoder,
+)
 from raybench.data.sources.files import open_tables
 from raybench.data.sources.table import Table, as_numbers
 from raybench.data.sources.table_set import prepare
@@ -150,7 +155,7 @@ def test_without_a_test_split_nothing_is_held_out_for_it(csv):
 
 def numbers(training, *, is_flag=False, counted_rows=0):
     known = as_numbers(pa.array(training))
-    return learn_numbers("x", known, is_flag=is_flag, counted_rows=counted_rows)
+    return fit_number_encoder("x", known, is_flag=is_flag, counted_rows=counted_rows)
 
 
 def names(training, *, is_asked=False):
@@ -158,7 +163,7 @@ def names(training, *, is_asked=False):
     counts = Counter()
     for part in (values[:3], values[3:]):
         count_names(part, counts)
-    return learn_names("x", counts, len(values), is_asked=is_asked)
+    return fit_name_encoder("x", counts, len(values), is_asked=is_asked)
 
 
 def test_numbers_that_do_not_count_rows_and_what_is_missing_or_infinite():
@@ -187,7 +192,7 @@ def test_dates_are_days_and_flags_stay():
     ],
 )
 def test_columns_that_say_nothing_are_not_used(learn, value):
-    with pytest.raises(NotUsed, match=value):
+    with pytest.raises(ColumnLeftOut, match=value):
         learn()
 
 

@@ -13,7 +13,7 @@ from raybench.data.load import build_dataset
 from raybench.data.sources.encode import encoder_of, rows_as_inputs
 from raybench.data.sources.files import CsvTable, open_tables
 from raybench.data.sources.table import Table
-from raybench.data.sources.written import read_written
+from raybench.data.sources.written import parse_text_columns
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode
 from tests.data.making import load, write
@@ -26,7 +26,7 @@ def read(columns, **keys):
     """Return what columns are read as, the reasons why others are not, and what is said."""
     table, said = Table(pa.table(columns), "t"), []
     spec = DatasetSpec(name="huggingface", path="t", **keys)
-    found = read_written(spec, {"train": table}, said.append)["train"]
+    found = parse_text_columns(spec, {"train": table}, said.append)["train"]
     values = {name: found.column(name).to_pylist() for name in columns}
     return values, {name: one.reason for name, one in found.unread.items()}, " ".join(said)
 
@@ -90,7 +90,7 @@ def test_a_mark_that_may_be_either_is_what_other_columns_have():
 def test_points_in_an_english_file_are_decimal_ones(tmp_path):
     path = write(tmp_path / "a.csv", ["kg,note", "12.500,a", "3,b", "7.250,c", "100,-"])
     spec, said = DatasetSpec(name="csv", path=str(path), label="note"), []
-    found = read_written(spec, open_tables("csv", str(path)), said.append)["train"]
+    found = parse_text_columns(spec, open_tables("csv", str(path)), said.append)["train"]
     assert found.column("kg").to_pylist() == [12.5, 3, 7.25, 100]
     assert "dataset.decimal" in " ".join(said)
 

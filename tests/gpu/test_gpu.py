@@ -24,14 +24,16 @@ from raybench.cluster.session import Session
 from raybench.results.verdict import judge
 from raybench.spec.run import RunSpec
 from raybench.stats.record import RunOutcome
-from raybench.training.machine import nvml_sees
+from raybench.training.machine import gpus_of_driver
 from tests.e2e.commands import raybench as run
 
 GPU = pytest.param(
     "cuda",
     marks=[
         pytest.mark.gpu,
-        pytest.mark.skipif(not nvml_sees().names, reason=f"no GPU: {nvml_sees().problem}"),
+        pytest.mark.skipif(
+            not gpus_of_driver().names, reason=f"no GPU: {gpus_of_driver().problem}"
+        ),
     ],
 )
 LONG = pytest.param("cpu", marks=pytest.mark.all)
@@ -155,7 +157,7 @@ TWO_GPUS = pytest.param(
     "cuda",
     marks=[
         pytest.mark.gpu,
-        pytest.mark.skipif(len(nvml_sees().names) < 2, reason="fewer than two GPUs"),
+        pytest.mark.skipif(len(gpus_of_driver().names) < 2, reason="fewer than two GPUs"),
     ],
 )
 

@@ -9,7 +9,7 @@ from raybench.models.base import DataShape
 from raybench.models.find import find_workload, require_framework
 from raybench.models.named import (
     NamedWorkload,
-    first_there,
+    find_weights_file,
     keras_folder,
     named_workload,
     size_warnings,
@@ -150,7 +150,7 @@ def test_cached_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.M
     assert keras_folder() == tmp_path / "keras" / "models"
     folder = torch_folder()
     with refused(ErrorCode.NOT_FOUND, folder / "best.pth", "https://here/best"):
-        first_there("resnet18", folder, ("best.pth", "older.pth"), "https://here/")
+        find_weights_file("resnet18", folder, ("best.pth", "older.pth"), "https://here/")
     folder.mkdir(parents=True)
     (folder / "older.pth").touch()
-    assert first_there("resnet18", folder, ("best.pth", "older.pth")) == folder / "older.pth"
+    assert find_weights_file("resnet18", folder, ("best.pth", "older.pth")) == folder / "older.pth"

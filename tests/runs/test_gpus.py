@@ -102,7 +102,7 @@ def test_where_the_driver_does_not_answer(
 def test_gpus_that_the_framework_does_not_see_are_refused_by_the_plan(
     name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "framework_sees", lambda framework: GpusSeen())
+    monkeypatch.setattr(preflight, "gpus_of_framework", lambda framework: GpusSeen())
     asked = f"{COMMANDS[name][2]}=1"
     assert run(name, "--dry-run", "--set", asked, "--json") == cli.WRONG_INPUT
     assert json.loads(capsys.readouterr().out)["error"]["code"] == ErrorCode.UNSUPPORTED
@@ -113,7 +113,9 @@ def test_gpus_that_are_there_are_used_and_it_is_said(
     name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in (preflight, machine):
-        monkeypatch.setattr(place, "framework_sees", lambda framework: GpusSeen(names=("A", "B")))
+        monkeypatch.setattr(
+            place, "gpus_of_framework", lambda framework: GpusSeen(names=("A", "B"))
+        )
     assert run(name, "--dry-run", "--json") == cli.DONE
     found = json.loads(capsys.readouterr().out)
     assert any("2 GPUs" in sentence for sentence in found["answer"])
@@ -125,7 +127,7 @@ def test_the_plan_says_what_the_doctor_says(
 ) -> None:
     broken = GpusSeen(problem="it did not start: ImportError: libcudart.so")
     for place in (preflight, machine):
-        monkeypatch.setattr(place, "framework_sees", lambda framework: broken)
+        monkeypatch.setattr(place, "gpus_of_framework", lambda framework: broken)
     assert run("tune", "--dry-run") == cli.DONE
     assert "libcudart.so" in capsys.readouterr().out
 

@@ -8,7 +8,7 @@ from raybench.runs.preflight import first_values, other_starts
 from raybench.search.factorisation import factorise
 from raybench.search.reference import reference_spec
 from raybench.search.sampling.default_rates import initial_configurations
-from raybench.search.sampling.feedback import Infeasible
+from raybench.search.sampling.feedback import FailurePredictor
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec, describe, label_keys, value_of
 from raybench.spec.space import Choices, Range, num_configurations
@@ -185,7 +185,7 @@ def test_settings_of_the_data_are_data_of_their_own():
     assert small.data == {"window": 16}
     assert describe(small, label_keys(study.space)).endswith("data.window 16")
     assert describe(study.run_spec({}), label_keys(study.space)).endswith("adam 0.001")
-    infeasible = Infeasible()
+    infeasible = FailurePredictor()
     infeasible.add("oom", small)
     assert not infeasible.is_feasible(small)
     assert infeasible.is_feasible(large)

@@ -60,7 +60,7 @@ class NoTraining:
     def input_seconds(self) -> float:
         return 0.0
 
-    def has_finite_gradients(self) -> bool:
+    def is_loss_scale_valid(self) -> bool:
         return True
 
     def memory_peak_bytes(self) -> int | None:

@@ -66,9 +66,11 @@ def test_tensorflow_registers_gradients_where_they_are_forgotten():
     assert "MatMul" in registered()
     before = registered()
     traced_sum()
-    assert registered() > before, "nothing is left behind any more: no_new_gradients can go"
+    assert registered() > before, (
+        "nothing is left behind any more: unregister_new_gradient_functions can go"
+    )
     before = registered()
-    with keras_internals.no_new_gradients():
+    with keras_internals.unregister_new_gradient_functions():
         np.testing.assert_array_equal(traced_sum(), np.ones(3))
     assert registered() == before
 

@@ -16,9 +16,9 @@ from raybench.training import memory
 from raybench.training.machine import (
     GpuLoad,
     GpusSeen,
-    framework_sees,
+    gpus_of_driver,
+    gpus_of_framework,
     notes_of,
-    nvml_sees,
     used_gpus,
 )
 from raybench.training.run import Recording
@@ -148,15 +148,15 @@ def test_without_the_library_or_its_driver_nothing_is_said(
 ) -> None:
     driver.nvmlInit = fails  # type: ignore[method-assign]
     assert GpuLoad().share() is None
-    assert nvml_sees().names == ()
+    assert gpus_of_driver().names == ()
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert GpuLoad().share() is None
-    assert "pip install nvidia-ml-py" in nvml_sees().problem
+    assert "pip install nvidia-ml-py" in gpus_of_driver().problem
 
 
 def test_what_the_driver_sees(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    seen = nvml_sees()
+    seen = gpus_of_driver()
     assert seen.names == ("NVIDIA gpu 0", "NVIDIA gpu 1")
     assert (seen.memory_bytes[0], seen.free_bytes[0]) == (80 * 2**30, 60 * 2**30)
     assert seen.busy_percent == (0, 87)
@@ -187,7 +187,7 @@ def test_gpus_that_others_use_are_named(
 def test_a_framework_without_gpus_says_so(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(framework)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    seen = framework_sees(framework)
+    seen = gpus_of_framework(framework)
     assert seen.names == ()
     assert seen.problem == ""
     assert seen.versions[framework]

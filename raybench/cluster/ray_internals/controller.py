@@ -25,7 +25,7 @@ class FixedPlace(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
         """Do nothing; there is no request."""
 
 
-class StartedOrGone(WorkerGroup):  # type: ignore[misc, unused-ignore]
+class ReleasingWorkerGroup(WorkerGroup):  # type: ignore[misc, unused-ignore]
     """Ray's worker group, but it releases its resources if the workers start and do not connect.
 
     In Ray, workers and placement group of such a group end with the controller's actor. Here the
@@ -83,6 +83,8 @@ def run_controller(arguments: dict[str, Any], started: list[Any]) -> Any:
     if type(policy) is FixedScalingPolicy:
         arguments = arguments | {"scaling_policy": FixedPlace(policy.scaling_config)}
     controller = TrainController(**arguments)
-    controller.worker_group_cls = type("StartedOrGone", (StartedOrGone,), {"started": started})
+    controller.worker_group_cls = type(
+        "ReleasingWorkerGroup", (ReleasingWorkerGroup,), {"started": started}
+    )
     asyncio.run(controller.run())
     return controller.get_result()

@@ -84,7 +84,7 @@ def without_unused_callbacks(trainer: Any) -> Any:
     return trainer
 
 
-def controlled_here(trainer: Any) -> Any:
+def with_controller_in_process(trainer: Any) -> Any:
     """Make a trainer run Train's controller in the thread that calls `fit`; return the trainer.
 
     By default the controller is a separate actor, which takes 3 s to start and to repeat the

@@ -19,10 +19,10 @@ import pyarrow as pa
 from raybench.data.dataset import Array, Dataset, Split, named_arrays
 from raybench.data.digits import (
     IDX_FILES,
+    damaged_file_errors,
     find_files,
     read_idx_files,
     read_mnist_npz,
-    whole_file,
 )
 from raybench.data.inputs import each
 from raybench.data.memory import require_memory
@@ -149,7 +149,7 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
         split: array_table(one, LABEL, places[split], raw.class_names)
         for split, one in found.items()
     }
-    labels = read_labels(tables, tables["train"].schema.names, task, are_pictures=True)
+    labels = read_labels(tables, tables["train"].schema.names, task, allow_many_classes=True)
     if task == "regression":
         return labels, None
     number = len(labels.class_names)
@@ -218,7 +218,7 @@ def load_npz(spec: DatasetSpec) -> Dataset:
 
 
 def _read(path: Path, spec: DatasetSpec) -> RawSet:
-    with whole_file(path, "save it again as .npz"):
+    with damaged_file_errors(path, "save it again as .npz"):
         with zipfile.ZipFile(path) as archive:
             num_bytes = sum(member.file_size for member in archive.infolist())
         require_memory(num_bytes, f"{path}, which is read whole,")
@@ -382,7 +382,7 @@ def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:
-        with whole_file(file, FETCH), file.open("rb") as opened:
+        with damaged_file_errors(file, FETCH), file.open("rb") as opened:
             content = ArraysOnly(opened, encoding="bytes").load()
             named = {_text_of(key): value for key, value in content.items()}
             wanted = [names] if file is files[-1] else ["data", label]
@@ -413,7 +413,7 @@ def _read_svhn(files: Sequence[Path]) -> RawSet:
 
     arrays = []
     for file in files:
-        with whole_file(file, FETCH):
+        with damaged_file_errors(file, FETCH):
             content = loadmat(file)
             # In the file, images are (32, 32, 3, N), and the digit 0 is class 10.
             arrays.append(content["X"].transpose(3, 0, 1, 2))

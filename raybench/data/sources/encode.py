@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from raybench.data.dataset import Array
 from raybench.data.sources.table import as_numbers, as_texts, is_text_type
-from raybench.data.sources.written import NumberForm
+from raybench.data.sources.written import ValueNotation
 from raybench.spec.errors import ErrorCode, UserError
 
 MAX_LEVELS = 128  # maximum number of names of a column that have their own feature
@@ -37,7 +37,7 @@ class NumberEncoder:
     scale: float
     missing: float
     """Fraction of missing values in the training rows. If above 0, a second feature marks them."""
-    form: NumberForm | None = None
+    form: ValueNotation | None = None
     """Notation of the numbers, if the column holds strings that are read as numbers or dates."""
     kind: str = "number"
 
@@ -115,16 +115,21 @@ def encoder_of(document: Mapping[str, Any]) -> Encoder:
     if document["kind"] == "name":
         return NameEncoder(**document)
     form = document.get("form")
-    return NumberEncoder(**{**document, "form": NumberForm(**form) if form else None})
+    return NumberEncoder(**{**document, "form": ValueNotation(**form) if form else None})
 
 
-class NotUsed(Exception):  # noqa: N818 (not an error: the column is left out)
+class ColumnLeftOut(Exception):  # noqa: N818 (not an error: the column is left out)
     """Raised if nothing can be learned from a column; the message gives the reason as a predicate,
     such as "has no values"."""
 
 
-def learn_numbers(
-    name: str, numbers: Array, *, is_flag: bool, counted_rows: int, form: NumberForm | None = None
+def fit_number_encoder(
+    name: str,
+    numbers: Array,
+    *,
+    is_flag: bool,
+    counted_rows: int,
+    form: ValueNotation | None = None,
 ) -> NumberEncoder:
     """Fit an encoder that standardizes a column of numbers.
 
@@ -137,17 +142,17 @@ def learn_numbers(
         form: Notation of the numbers, if the column holds strings.
 
     Raises:
-        NotUsed: The values are all missing, all equal, or row numbers.
+        ColumnLeftOut: The values are all missing, all equal, or row numbers.
     """
     known = numbers[~np.isnan(numbers)]
     if not len(known):
-        raise NotUsed("has no values")
+        raise ColumnLeftOut("has no values")
     span, mean, deviation = float(np.ptp(known)), float(known.mean()), float(known.std())
     if len(known) == len(numbers):
         if not span:
-            raise NotUsed(f"is {known[0]:g} in every training row")
+            raise ColumnLeftOut(f"is {known[0]:g} in every training row")
         if span < counted_rows and (np.diff(known) > 0).all():
-            raise NotUsed("counts the rows; if it is more, name it in dataset.columns")
+            raise ColumnLeftOut("counts the rows; if it is more, name it in dataset.columns")
     return NumberEncoder(
         name=name,
         mean=mean,
@@ -165,7 +170,7 @@ def count_names(values: Any, counts: Counter[str | None]) -> None:
             counts[count["values"]] += count["counts"]
 
 
-def learn_names(
+def fit_name_encoder(
     name: str, counts: Counter[str | None], num_rows: int, *, is_asked: bool
 ) -> NameEncoder:
     """Fit an encoder to a column of names, or of codes listed in `dataset.categories`.
@@ -181,16 +186,16 @@ def learn_names(
         is_asked: Whether the user listed the column, so that it is used even if it holds ids.
 
     Raises:
-        NotUsed: The values are all missing, all equal, or ids.
+        ColumnLeftOut: The values are all missing, all equal, or ids.
     """
     frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
     known = [name for name in frequent if name is not None]
     if not known:
-        raise NotUsed("has no values")
+        raise ColumnLeftOut("has no values")
     if len(counts) == 1:
-        raise NotUsed(f"is '{known[0]}' in every training row")
+        raise ColumnLeftOut(f"is '{known[0]}' in every training row")
     if len(known) > max(MAX_LEVELS, ID_SHARE * num_rows) and not is_asked:
-        raise NotUsed(
+        raise ColumnLeftOut(
             f"has a text of its own in most rows ({len(known):,} in {num_rows:,}, such as "
             f"'{max(known)[:MAX_TEXT_SHOWN]}'); if these are texts to learn from, name it in "
             "dataset.text"
@@ -248,7 +253,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
         values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])
         try:
             if isinstance(encoder, NumberEncoder) and is_text_type(values.type):
-                values = (encoder.form or NumberForm(kind="number")).read(values)
+                values = (encoder.form or ValueNotation(kind="number")).read(values)
             found.append(encoder.encode(values))
         except (ValueError, pa.ArrowNotImplementedError) as error:
             raise UserError(

@@ -39,7 +39,7 @@ class Labels:
 
 
 def read_labels(
-    tables: Tables, columns: Sequence[str], task: Task | None, *, are_pictures: bool = False
+    tables: Tables, columns: Sequence[str], task: Task | None, *, allow_many_classes: bool = False
 ) -> Labels:
     """Read the label columns of all tables.
 
@@ -47,8 +47,8 @@ def read_labels(
         tables: Tables by split.
         columns: One label column, or several columns of numbers.
         task: The task. By default, strings, booleans and few distinct integers are classes.
-        are_pictures: Whether the inputs are images or texts, for which more distinct integers may
-            be classes.
+        allow_many_classes: Whether the inputs are images or texts, for which more distinct
+            integers may be classes.
 
     Raises:
         UserError: Labels are missing, or are invalid for the task.
@@ -62,7 +62,7 @@ def read_labels(
                 ErrorCode.INVALID_DATA,
             )
     if task is None:
-        limit = MAX_NUMBERED_PICTURES if are_pictures else MAX_NUMBERED_CLASSES
+        limit = MAX_NUMBERED_PICTURES if allow_many_classes else MAX_NUMBERED_CLASSES
         task = task_of(train, columns, limit)
     if task == "regression":
         for column in columns:

@@ -110,7 +110,7 @@ class Table:
     """A table from files, a folder or a Hugging Face dataset, which is read in batches of rows."""
 
     forms: Mapping[str, Any] = {}
-    """For each column of strings that is read as numbers or dates, a `written.NumberForm`."""
+    """For each column of strings that is read as numbers or dates, a `written.ValueNotation`."""
     unread: Mapping[str, Unread] = {}
     """Columns of strings that seem to hold numbers or dates but cannot be read, with the reason."""
 

@@ -67,7 +67,7 @@ class Features:
             for name in list(seen):
                 try:
                     self.encoders.append(_learn(spec, name, train, seen.pop(name)))
-                except encode.NotUsed as reason:
+                except encode.ColumnLeftOut as reason:
                     reasons.append(f"column '{name}' is left out: it {reason}.")
         if not self.encoders:
             more = f" ({len(reasons) - MAX_SHOWN} more)" if len(reasons) > MAX_SHOWN else ""
@@ -111,7 +111,7 @@ def _read_columns(
 
 
 def _learn(spec: DatasetSpec, name: str, train: Member, seen: ColumnValues) -> encode.Encoder:
-    """Fit the encoder of a column; raise NotUsed if nothing can be learned from the column."""
+    """Fit the encoder of a column; raise ColumnLeftOut if nothing can be learned from it."""
     table, kind = train.table, train.table.kind(name)
     is_asked = spec.columns is not None
     if isinstance(seen, list):
@@ -119,15 +119,15 @@ def _learn(spec: DatasetSpec, name: str, train: Member, seen: ColumnValues) -> e
         counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
         is_flag, numbers = pa.types.is_boolean(kind), np.concatenate(seen)
         form = table.forms.get(name)
-        return encode.learn_numbers(
+        return encode.fit_number_encoder(
             name, numbers, is_flag=is_flag, counted_rows=counted_rows, form=form
         )
     if unread := table.unread.get(name):
         if unread.wrong is not None or is_asked:
             raise unread.about(f"column '{name}'")
-        raise encode.NotUsed(unread.reason)
+        raise encode.ColumnLeftOut(unread.reason)
     is_asked = is_asked or name in (spec.categories or [])
-    return encode.learn_names(name, seen, len(train.rows), is_asked=is_asked)
+    return encode.fit_name_encoder(name, seen, len(train.rows), is_asked=is_asked)
 
 
 MakeArray = Callable[[str, tuple[int, ...], npt.DTypeLike], Array]
@@ -194,8 +194,8 @@ def prepare(
         UserError: The data are invalid; the message names the first wrong row and its column.
     """
     columns, inputs = find_roles(spec, tables, note)
-    labels = read_labels(tables, columns, spec.task, are_pictures=spec.text is not None)
-    members = split_members(spec, tables, labels)
+    labels = read_labels(tables, columns, spec.task, allow_many_classes=spec.text is not None)
+    members = choose_split_rows(spec, tables, labels)
     note_splits(spec, tables, note)
     if spec.text is None:
         return labels, members, Features(spec, inputs, members[0], note)
@@ -204,7 +204,7 @@ def prepare(
     return labels, members, texts.Tokens(spec, tables["train"].source, found, note)
 
 
-def split_members(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> list[Member]:
+def choose_split_rows(spec: DatasetSpec, tables: Tables, labels: Labels | None) -> list[Member]:
     """Return the rows of train, validation and test; random splits are stratified by classes."""
     is_class = labels is not None and labels.task == "classification"
     classes = labels.values["train"] if labels is not None and is_class else None

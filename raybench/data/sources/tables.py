@@ -23,8 +23,8 @@ from raybench.data.sources.table import (
     is_text_type,
     require_columns,
 )
-from raybench.data.sources.table_set import note_splits, row_order, split_members, table_dataset
-from raybench.data.sources.written import read_written
+from raybench.data.sources.table_set import choose_split_rows, note_splits, row_order, table_dataset
+from raybench.data.sources.written import parse_text_columns
 from raybench.data.store import (
     File,
     Source,
@@ -116,7 +116,9 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         return stored_and_cut(source, lambda writer: _store_images(spec, tables, writer), spec)
 
     def build(writer: Writer) -> Dataset:
-        tables = read_written(spec, open_them(), _notes(spec))  # `build` runs only if not stored
+        tables = parse_text_columns(
+            spec, open_them(), _notes(spec)
+        )  # `build` runs only if not stored
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
             return table_dataset(spec, tables, _notes(spec), make=writer.array, advance=advance)
@@ -147,7 +149,7 @@ def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
         member.split: "\n".join(
             text for batch in member.batches([spec.text]) for text in texts.texts_of(batch)
         )
-        for member in split_members(spec, tables, None)
+        for member in choose_split_rows(spec, tables, None)
     }
 
 
@@ -201,13 +203,13 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
     """Write images and labels in a shuffled order; return the other fields of the dataset."""
-    tables = read_written(spec, tables, _notes(spec))
+    tables = parse_text_columns(spec, tables, _notes(spec))
     columns, _ = find_roles(spec, tables, _notes(spec))
     image = spec.image
     assert image is not None
     for table in tables.values():
         require_image_column(table, image)
-    labels = read_labels(tables, columns, spec.task, are_pictures=True)
+    labels = read_labels(tables, columns, spec.task, allow_many_classes=True)
     note_splits(spec, tables, _notes(spec))
     is_class = labels.task == "classification"
     form = images.probe(first_pictures(tables["train"], image), spec)

@@ -90,7 +90,7 @@ ORDER_NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumberForm:
+class ValueNotation:
     """Notation of the numbers or dates in a column of strings."""
 
     kind: Literal["number", "date"]
@@ -224,7 +224,7 @@ def _dates(texts: Any, order: DateOrder) -> tuple[npt.NDArray[np.datetime64], Ma
     return days.astype("datetime64[us]") + (1e6 * seconds).astype("timedelta64[us]"), is_read
 
 
-class _Texts:
+class _DistinctStrings:
     """The distinct strings of one column in all splits, and the possible ways to read them.
 
     Masks have one boolean per distinct string.
@@ -328,7 +328,7 @@ class _Texts:
         return can if self.differ.any() else can[:1]
 
 
-def read_written(spec: DatasetSpec, tables: Tables, note: Note) -> Tables:
+def parse_text_columns(spec: DatasetSpec, tables: Tables, note: Note) -> Tables:
     """Return tables that read strings as numbers and dates where possible.
 
     `note` is called with sentences on how columns are read. Columns that seem to hold numbers or
@@ -356,7 +356,7 @@ def read_written(spec: DatasetSpec, tables: Tables, note: Note) -> Tables:
         name: _decide(one, known, is_number=name in labels and spec.task == "regression")
         for name, one in texts.items()
     }
-    forms = {name: one for name, one in found.items() if isinstance(one, NumberForm)}
+    forms = {name: one for name, one in found.items() if isinstance(one, ValueNotation)}
     for name in numbers:
         is_read = not any(one.is_text(name) for one in tables.values() if name in one.schema.names)
         if is_read and name in forms and forms[name].decimal == ".":
@@ -443,11 +443,11 @@ def _has_points(table: Table, names: set[str]) -> bool:
     )
 
 
-def _texts_of(tables: Tables, name: str) -> _Texts | None:
+def _texts_of(tables: Tables, name: str) -> _DistinctStrings | None:
     """Return the strings of a column; None unless it may hold numbers or dates in every split."""
     own = [one for one in tables.values() if name in one.schema.names and one.is_text(name)]
     for table in own:
-        first = _Texts([table.head(name).slice(0, PROBED_ROWS)])
+        first = _DistinctStrings([table.head(name).slice(0, PROBED_ROWS)])
         most = max(first.cells(first.is_number), first.cells(first.is_date))
         if most < (1 - MAX_MISTAKES) * first.cells():
             return None
@@ -455,7 +455,7 @@ def _texts_of(tables: Tables, name: str) -> _Texts | None:
         return None
     is_typed = not all(isinstance(one, CsvTable) for one in own)
     parts = (batch.column(0) for table in own for batch in table.batches([name]))
-    return _Texts(parts, is_typed=is_typed)
+    return _DistinctStrings(parts, is_typed=is_typed)
 
 
 @dataclass(frozen=True)
@@ -471,7 +471,9 @@ class _Known:
     """Whether the delimiter of all CSV files is a comma."""
 
 
-def _decide(texts: _Texts, known: _Known, *, is_number: bool) -> NumberForm | Unread | None:
+def _decide(
+    texts: _DistinctStrings, known: _Known, *, is_number: bool
+) -> ValueNotation | Unread | None:
     """Return the notation of a column, the reason why it cannot be read, or None if it holds names.
 
     `is_number`: whether the column is the label of a regression, so that it must hold numbers.
@@ -497,7 +499,7 @@ def _decide(texts: _Texts, known: _Known, *, is_number: bool) -> NumberForm | Un
     return None
 
 
-def _number_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
+def _number_form(texts: _DistinctStrings, known: _Known) -> ValueNotation | Unread:
     units = texts.known_units - {""}
     if len(units) > 1 or ("%" in units and "" in texts.known_units):
         shown = " and ".join(f"'{unit}'" if unit else "none" for unit in sorted(texts.known_units))
@@ -532,10 +534,10 @@ def _number_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
                 "be a decimal one or stand between thousands; set dataset.decimal: ',' or '.'"
             )
         is_amount |= mark != marks[0]
-    return NumberForm(kind="number", decimal=mark or ".", is_amount=is_amount)
+    return ValueNotation(kind="number", decimal=mark or ".", is_amount=is_amount)
 
 
-def _date_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
+def _date_form(texts: _DistinctStrings, known: _Known) -> ValueNotation | Unread:
     can = texts.own_orders
     if not can:
         shown = [text for one in ORDERS if (text := texts.first(texts.of_order_alone(one)))]
@@ -551,10 +553,10 @@ def _date_form(texts: _Texts, known: _Known) -> NumberForm | Unread:
             f"holds dates whose day and month are ambiguous ('{texts.first(texts.differ)}');"
             f" set dataset.dates: {ways}, or write them as 2017-12-31"
         )
-    return NumberForm(kind="date", order=(known_orders or can)[0])
+    return ValueNotation(kind="date", order=(known_orders or can)[0])
 
 
-def _as(texts: _Texts, form: NumberForm) -> str:
+def _as(texts: _DistinctStrings, form: ValueNotation) -> str:
     """Return an example for a message: a string of the column and the value as which it is read."""
     if form.kind == "date":
         masks = [texts.of_order_alone(form.order), texts.dates[form.order][1]]
@@ -566,7 +568,9 @@ def _as(texts: _Texts, form: NumberForm) -> str:
     return f"'{text}' is {value:.10g}" if form.kind == "number" else f"'{text}' is {value:%Y-%m-%d}"
 
 
-def _note_forms(texts: Mapping[str, _Texts], forms: Mapping[str, NumberForm], note: Note) -> None:
+def _note_forms(
+    texts: Mapping[str, _DistinctStrings], forms: Mapping[str, ValueNotation], note: Note
+) -> None:
     """Call `note` with the columns of each notation and with the strings taken as missing."""
     lines: dict[str, list[str]] = {}
     for name, form in forms.items():

@@ -37,7 +37,7 @@ STATES = dict.fromkeys(("sgd", "lars"), 1) | dict.fromkeys(("adam", "adamw", "ra
 MOST_SAID = 3
 
 
-class Infeasible:
+class FailurePredictor:
     """Predicts from the failures of earlier trials which configurations will fail.
 
     - After a run out of memory, per-worker batches at least as large are infeasible for the same
@@ -84,7 +84,7 @@ class Infeasible:
             before = self._out_of_memory.get(key, spec)
             least = min(before, spec, key=lambda one: one.batch_size_per_worker)
             self._out_of_memory[key] = least
-        elif is_uncompiled(failure, spec):
+        elif may_be_compile_error(failure, spec):
             self._not_compiled.add(_compile_key(spec))
         elif failure == "nan":
             self._diverged.setdefault(self._rate_key(spec), []).append(spec)
@@ -152,7 +152,7 @@ class Infeasible:
         return tuple(str(getattr(spec, key)) for key in self._rate_keys)
 
 
-def is_uncompiled(failure: str | None, spec: RunSpec) -> bool:
+def may_be_compile_error(failure: str | None, spec: RunSpec) -> bool:
     """Return whether compilation may be the cause of a failure."""
     return failure == "error" and spec.compile != "none"
 
@@ -210,7 +210,7 @@ class Feedback:
         self,
         study: StudySpec,
         journal: optuna.Study,
-        infeasible: Infeasible,
+        infeasible: FailurePredictor,
         placer: Placer | None,
         expected: Callable[[str], float | None],
     ) -> None:
@@ -251,7 +251,7 @@ class Feedback:
             return Answer(TrialState.FAIL)  # the run says nothing about its configuration
         if self._placer is not None:
             is_too_large = record.failure == "oom" and self._placer.others(record.spec)
-            if is_too_large or is_uncompiled(record.failure, record.spec):
+            if is_too_large or may_be_compile_error(record.failure, record.spec):
                 return Answer(TrialState.FAIL)  # feasible on another placement
         if record.failure is not None:
             return self._failed()

@@ -15,7 +15,7 @@ from raybench.search.sampling.default_rates import (
     initial_configurations,
     rate_factor,
 )
-from raybench.search.sampling.feedback import Feedback, Infeasible
+from raybench.search.sampling.feedback import FailurePredictor, Feedback
 from raybench.search.sampling.optuna_space import (
     STARTUP_TRIALS,
     build_sampler,
@@ -109,7 +109,7 @@ class Proposer:
         study: StudySpec,
         space: Space,
         journal: optuna.Study,
-        infeasible: Infeasible,
+        infeasible: FailurePredictor,
         feedback: Feedback,
         placer: Placer | None,
         firsts: Mapping[str, RunSpec] | None = None,

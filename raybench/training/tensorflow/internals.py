@@ -41,7 +41,7 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 
 
 @contextlib.contextmanager
-def no_new_gradients() -> Iterator[None]:
+def unregister_new_gradient_functions() -> Iterator[None]:
     """Context manager: unregister gradient functions that were registered inside.
 
     `ReplicaContext.all_reduce` registers one per trace in a process-wide registry, which would
@@ -65,6 +65,6 @@ def _gradient_registry() -> dict[str, Any]:
     return registry if isinstance(registry, dict) else {}
 
 
-def take_exchanged(optimizer: keras.optimizers.Optimizer) -> None:
+def disable_gradient_sum(optimizer: keras.optimizers.Optimizer) -> None:
     """Keep a Keras optimizer from summing gradients over workers, which the loop has done."""
     optimizer._all_reduce_sum_gradients = lambda pairs: list(pairs)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from raybench.models import layers as description
 from raybench.models.layers import Layer, Shape, of_class, output_shapes
-from raybench.training.tensorflow.internals import all_layers, no_new_gradients
+from raybench.training.tensorflow.internals import all_layers, unregister_new_gradient_functions
 
 NORM_EPSILON = 1e-5
 """Epsilon that normalization layers add to the variance."""
@@ -204,7 +204,7 @@ class AveragedStatistics:
         is_first = tf.equal(context.replica_id_in_sync_group, 0)
         own = [tf.identity(one.value) for one in self._variables]
         firsts = [tf.where(is_first, one.value, tf.zeros_like(one.value)) for one in self._others]
-        with no_new_gradients():
+        with unregister_new_gradient_functions():
             means = context.all_reduce(tf.distribute.ReduceOp.MEAN, own) if own else []
             sums = [context.all_reduce(tf.distribute.ReduceOp.SUM, one) for one in firsts]
         for variable, value in zip(self._variables + self._others, [*means, *sums], strict=True):

@@ -22,15 +22,15 @@ from raybench.models.base import Workload
 from raybench.models.named import (
     NamedWorkload,
     cached_network,
-    first_there,
+    find_weights_file,
     keras_folder,
     missing,
     new_head,
-    other_model,
     require_library,
     unfit_images,
     unknown_model,
     weights_file,
+    weights_mismatch_error,
 )
 from raybench.models.networks import (
     EPSILON,
@@ -137,7 +137,7 @@ def cached_keras(workload: NamedWorkload) -> Path:
         if name.startswith(family):
             rest = name.removeprefix(family).lower()
             file = FAMILIES[family].format(name=name.lower(), rest=rest)
-            return first_there(workload.name, keras_folder(), (file,))
+            return find_weights_file(workload.name, keras_folder(), (file,))
     raise missing(workload.name, str(keras_folder()))
 
 
@@ -265,7 +265,7 @@ def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
                 drawn.append(name)
             else:
                 found = arrays[name].shape if name in arrays else "none there"
-                raise other_model(source, name, found)
+                raise weights_mismatch_error(source, name, found)
     return new_head(source, *drawn) if drawn else []
 
 

@@ -25,7 +25,7 @@ from raybench.training.optimizers import (
     newton_schulz,
     settings_of,
 )
-from raybench.training.tensorflow.internals import all_layers, take_exchanged
+from raybench.training.tensorflow.internals import all_layers, disable_gradient_sum
 
 FUSED_DTYPES = (tf.float32, tf.float64)
 """Types of variables that are updated by `tf.raw_ops.ResourceApply*`, in one pass over memory
@@ -447,7 +447,7 @@ def _of_library(name: str, model: keras.Model | None, **given: Any) -> keras.opt
     elif model is not None:
         biases = [one for one in model.trainable_variables if len(one.shape) <= 1]
         built.exclude_from_weight_decay(var_list=biases)
-    take_exchanged(built)
+    disable_gradient_sum(built)
     return built
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from raybench.spec.run import RunSpec
 from raybench.training.base import DistributedContext
 from raybench.training.machine import GpusSeen, require_gpus, require_replicas
-from raybench.training.tensorflow.internals import no_new_gradients
+from raybench.training.tensorflow.internals import unregister_new_gradient_functions
 
 
 class World(DistributedContext):
@@ -188,7 +188,7 @@ class Exchange:
             return [tf.convert_to_tensor(part) * self._num_workers for part in parts]
         sent = [tf.cast(part, self._wire) for part in parts] if self._wire else parts
         context = tf.distribute.get_replica_context()
-        with no_new_gradients():
+        with unregister_new_gradient_functions():
             received = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, self.options)
         if not self._wire:
             return received

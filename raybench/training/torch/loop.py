@@ -205,7 +205,7 @@ class Trainer(BaseTrainer):
                 # A batch of another size would be compiled during training time.
                 is_full = len(batch.labels) == self._spec.batch_size_per_worker
                 take = self._compiled if is_full else self._losses_of
-                with self._exchange.only_if(index == last):
+                with self._exchange.sync_if(index == last):
                     with self._precision():
                         losses = take(batch.inputs, batch.labels, batch.mixed)
                     weights = batch.weights
@@ -225,7 +225,7 @@ class Trainer(BaseTrainer):
         """Return the floating-point operations of a forward and backward pass, per sample; None if
         torch counts none, as for replicas that run in other threads."""
         batch = next(self._splits["train"].batches([step]))
-        with FlopCounterMode(display=False) as counter, self._exchange.only_if(False):
+        with FlopCounterMode(display=False) as counter, self._exchange.sync_if(False):
             with self._precision():
                 losses = self._losses_of(batch.inputs, batch.labels, batch.mixed)
             torch.autograd.backward(losses, self._loss_scale.scaled(batch.weights))

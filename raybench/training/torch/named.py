@@ -20,14 +20,14 @@ from raybench.models.named import (
     TORCH_URL,
     NamedWorkload,
     cached_network,
-    first_there,
+    find_weights_file,
     missing,
     new_head,
-    other_model,
     torch_folder,
     unfit_images,
     unknown_model,
     weights_file,
+    weights_mismatch_error,
 )
 from raybench.models.networks import MEAN, NETWORKS, STD, initial_arrays
 from raybench.models.user_code import check_settings
@@ -142,7 +142,7 @@ def cached_torchvision(workload: NamedWorkload) -> Path:
             f"weights cached: torchvision has none for {workload.model}; set none.",
             ErrorCode.NOT_FOUND,
         )
-    return first_there(workload.name, torch_folder(), tuple(files), TORCH_URL)
+    return find_weights_file(workload.name, torch_folder(), tuple(files), TORCH_URL)
 
 
 def build_timm(workload: NamedWorkload) -> NamedModel:
@@ -185,7 +185,7 @@ def cached_timm(workload: NamedWorkload) -> Path:
                 ErrorCode.NOT_FOUND,
             )
         folder, _, file = url.rpartition("/")
-        return first_there(workload.name, torch_folder(), (file,), f"{folder}/")
+        return find_weights_file(workload.name, torch_folder(), (file,), f"{folder}/")
     hub = hub if hub != "timm/" else f"timm/{workload.model}"
     place = f"{HF_HUB_CACHE}/models--{hub.replace('/', '--')} (hf download {hub} {FILES[0]})"
     if (found := _from_hub(hub)) is None:
@@ -454,12 +454,12 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
             drawn.append(name.removeprefix(PREFIX))
         elif found is not None:
             shapes = f"{tuple(found.shape)} there, {tuple(own.shape)} here"
-            raise other_model(source, name.removeprefix(PREFIX), shapes)
+            raise weights_mismatch_error(source, name.removeprefix(PREFIX), shapes)
         elif own.numel() > 1 or own.is_floating_point():  # else a counter of batch norm
             missing.append((name, own))
     for name, own in missing:
         if own.data_ptr() not in shared:  # otherwise tied to a tensor that was loaded
-            raise other_model(source, name.removeprefix(PREFIX), "none there")
+            raise weights_mismatch_error(source, name.removeprefix(PREFIX), "none there")
     return new_head(source, *drawn) if drawn else []
 
 

@@ -264,7 +264,7 @@ class Exchange:
         if wire or self.squares:
             self._register(1 / self._spec.num_workers, wire)
 
-    def only_if(self, wanted: bool) -> AbstractContextManager[object]:
+    def sync_if(self, wanted: bool) -> AbstractContextManager[object]:
         """Return a context in which the backward pass exchanges gradients if `wanted`, and
         otherwise only accumulates them."""
         self._reached.clear()

@@ -21,13 +21,13 @@ from raybench.runs.preflight import (
     check_study,
     check_task,
     default_concurrency,
+    drop_worker_counts_without_room,
     files_of,
     first_groups,
     groups,
-    num_asked_ahead,
+    num_queued_ahead,
     spec_on_gpus,
     with_gpus,
-    without_too_wide,
 )
 from raybench.search.reference import reference_spec
 from raybench.search.search import Search
@@ -117,19 +117,22 @@ class Taken(Own):
 
 def test_worker_counts_that_this_machine_has_no_room_for_are_left_out_and_said() -> None:
     study, space = build_study(STUDY, "test")
-    content, words = without_too_wide(STUDY, study, space, ONE_CORE)
+    content, words = drop_worker_counts_without_room(STUDY, study, space, ONE_CORE)
     assert content["space"]["num_workers"] == [1]
     (said,) = words
     assert "num_workers 2" in said
     assert "--address" in said
     check_room(*build_study(content, "test"), ONE_CORE)
-    assert without_too_wide(STUDY, study, space, Capacity((Node(2, 0),), 0.0)) == (STUDY, [])
+    assert drop_worker_counts_without_room(STUDY, study, space, Capacity((Node(2, 0),), 0.0)) == (
+        STUDY,
+        [],
+    )
 
 
 def test_where_no_count_fits_the_study_is_refused() -> None:
     content = STUDY | {"space": {"num_workers": [2, 64]}}
     study, space = build_study(content, "test")
-    assert without_too_wide(content, study, space, ONE_CORE) == (content, [])
+    assert drop_worker_counts_without_room(content, study, space, ONE_CORE) == (content, [])
     with refused(ErrorCode.NO_ROOM, "2 workers"):
         check_room(study, space, ONE_CORE)
 
@@ -158,10 +161,10 @@ def test_trials_are_asked_for_ahead_where_idle_groups_keep_their_machines(
     fixed: dict[str, Any], search: dict[str, Any], is_local: bool, number: int
 ) -> None:
     study, space = build_study(STUDY | {"fixed": fixed, "search": search}, "test")
-    assert num_asked_ahead(study, space, is_local=is_local) == number
+    assert num_queued_ahead(study, space, is_local=is_local) == number
     one = STUDY["space"] | {"num_workers": [1], "framework": ["torch"]}
     study, space = build_study(STUDY | {"space": one, "fixed": fixed, "search": search}, "test")
-    assert num_asked_ahead(study, space, is_local=is_local) == 0
+    assert num_queued_ahead(study, space, is_local=is_local) == 0
 
 
 def test_the_files_that_workers_read_too_are_known(
@@ -189,7 +192,7 @@ def test_replicas_of_one_process_ask_for_one_node() -> None:
     assert [group.cpus_per_worker for group in groups(study, space)] == [1, 2, 4]
     assert {group.num_workers for group in groups(study, space)} == {1}
     three = Capacity((Node(3, 0), Node(3, 0)), 0.0)
-    kept, left = without_too_wide(content, study, space, three)
+    kept, left = drop_worker_counts_without_room(content, study, space, three)
     assert kept["space"] == {"num_workers": [1, 2]}
     assert left[0].startswith("num_workers 4:")
     assert check_room(study, space, three)[0].startswith("workers 4 of 4 CPU:")
@@ -344,7 +347,7 @@ def test_workers_that_a_launcher_or_a_trainer_finds_need_no_name(
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two H100s, which TensorFlow does not see."""
     seen = {"torch": GpusSeen(names=("H100", "H100")), "tensorflow": GpusSeen()}
-    monkeypatch.setattr(preflight, "framework_sees", seen.__getitem__)
+    monkeypatch.setattr(preflight, "gpus_of_framework", seen.__getitem__)
 
 
 TWO_GPUS = Capacity((Node(16, 2),), 0.0)
@@ -420,7 +423,7 @@ def test_a_framework_that_does_not_answer_is_not_said_to_see_no_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     late = "it did not answer within 120 s"
-    monkeypatch.setattr(preflight, "framework_sees", lambda framework: GpusSeen(problem=late))
+    monkeypatch.setattr(preflight, "gpus_of_framework", lambda framework: GpusSeen(problem=late))
     content = {**STUDY, "space": {"framework": ["tensorflow"]}}
     _, (said,) = with_gpus(content, *build_study(content, "test"), TWO_GPUS, all_workers=False)
     with refused(ErrorCode.UNSUPPORTED) as error:

@@ -21,10 +21,10 @@ from raybench.search.reference_settings import (
     ReferenceRun,
     eval_interval_from,
     held,
-    judge_by_budget,
     set_eval_interval,
     set_seconds,
     set_target,
+    switch_to_best_at_budget,
     target_from,
 )
 from raybench.search.sampling.default_rates import default_rate
@@ -104,7 +104,7 @@ def test_a_study_that_goes_on_keeps_what_it_set() -> None:
 def test_one_that_came_to_be_judged_by_budget_goes_on_whatever_hold_its_file_names() -> None:
     study, _ = build_study(STUDY | {"objective": {"target": "auto", "hold": 2}}, "test")
     run = ReferenceRun(record(spec=RunSpec(), stop="max_train_seconds"), [evaluation()])
-    before, _ = judge_by_budget(study, [run], 60.0, 2, has_learnt=False)
+    before, _ = switch_to_best_at_budget(study, [run], 60.0, 2, has_learnt=False)
     done = before.model_copy(update={"is_set": True})
     assert earlier_settings(study, {"study": done.document()}).objective == done.objective
 

@@ -18,7 +18,7 @@ from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.deadline import Deadline
 from raybench.search import study as module
 from raybench.search.race_stage import OVER
-from raybench.search.reference import uncount
+from raybench.search.reference import restore_reference_role
 from raybench.search.resolve import ResolvedStudy
 from raybench.search.study import StudyPipeline
 from raybench.search.tune import check_finished, refuse_spent
@@ -49,7 +49,7 @@ def test_a_reference_that_was_the_answer_is_no_trial_of_the_study_s_target(tmp_p
         for name, one in (("reference0", cut), ("reference1", spec)):
             store.append(evaluation().line(name, role="trial", spec=one))
             store.append(record(name, one).line())
-        uncount(pipeline.study, store)
+        restore_reference_role(pipeline.study, store)
         search, _ = pipeline._open_search(read_records(tmp_path), None)
         roles = {one.trial: one.role for one in read_records(tmp_path).runs.values()}
     assert roles == {"reference0": "reference", "reference1": "trial"}

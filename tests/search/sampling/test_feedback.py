@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raybench.search.sampling.feedback import Infeasible
+from raybench.search.sampling.feedback import FailurePredictor
 from raybench.search.sampling.optuna_study import real_trials
 from raybench.spec.objective import worst_score
 from raybench.spec.run import Placement, RunSpec
@@ -103,7 +103,7 @@ def spec(**changes: Any) -> RunSpec:
 
 
 def test_out_of_memory_forbids_larger_batches_of_the_same_optimizer() -> None:
-    failures = Infeasible()
+    failures = FailurePredictor()
     failures.add("oom", spec())
     assert not failures.is_feasible(spec())
     assert not failures.is_feasible(spec(batch_size_per_worker=256, learning_rate=1e-4))
@@ -115,7 +115,7 @@ def test_out_of_memory_forbids_larger_batches_of_the_same_optimizer() -> None:
 
 
 def test_out_of_memory_forbids_them_to_optimizers_that_keep_as_much() -> None:
-    failures = Infeasible()
+    failures = FailurePredictor()
     failures.add("oom", spec(optimizer="sgd"))
     for larger in ("lars", "adam", "lamb"):
         assert not failures.is_feasible(spec(optimizer=larger))
@@ -127,7 +127,7 @@ def test_out_of_memory_forbids_them_to_optimizers_that_keep_as_much() -> None:
 
 
 def test_a_way_to_compile_that_failed_is_not_tried_again() -> None:
-    failures = Infeasible()
+    failures = FailurePredictor()
     failures.add("error", spec(compile="default"))
     assert not failures.is_feasible(spec(compile="default", learning_rate=0.5))
     assert failures.is_feasible(spec())
@@ -137,7 +137,7 @@ def test_a_way_to_compile_that_failed_is_not_tried_again() -> None:
 
 
 def test_nan_forbids_higher_rates_and_what_the_batch_makes_equal() -> None:
-    failures = Infeasible()
+    failures = FailurePredictor()
     failures.add("nan", spec())
     assert not failures.is_feasible(spec(learning_rate=0.2))
     assert not failures.is_feasible(spec(batch_size_per_worker=32))
@@ -150,7 +150,7 @@ def test_nan_forbids_higher_rates_and_what_the_batch_makes_equal() -> None:
 
 
 def test_nan_is_of_the_rate_after_scaling_and_of_any_placement() -> None:
-    failures = Infeasible(equal_frameworks=True)
+    failures = FailurePredictor(equal_frameworks=True)
     failures.add("nan", spec(learning_rate_scaling="linear", num_workers=2))
     same = {"learning_rate_scaling": "linear", "batch_size_per_worker": 256, "cpus_per_worker": 4}
     assert failures.is_feasible(spec(**same))
@@ -158,7 +158,7 @@ def test_nan_is_of_the_rate_after_scaling_and_of_any_placement() -> None:
 
 
 def test_a_lost_worker_says_nothing_about_the_configuration() -> None:
-    failures = Infeasible()
+    failures = FailurePredictor()
     for failure in ("worker_lost", "timeout", "error"):
         failures.add(failure, spec())
     assert failures.is_feasible(spec())

@@ -9,8 +9,8 @@ import pytest
 
 import raybench
 from raybench.api import asked
-from raybench.data.handed_over import FOLDER, spec_of
 from raybench.data.load import build_dataset
+from raybench.data.python_data import FOLDER, spec_of
 from raybench.runs.options import TrainOptions
 from raybench.runs.train import read_spec
 from raybench.spec.errors import ErrorCode, UserError
