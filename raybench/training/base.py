@@ -239,7 +239,7 @@ class BaseTrainer(Protocol):
         return number
 
     def is_loss_scale_valid(self) -> bool:
-        """Return whether the fp16 loss scale is at least `MIN_LOSS_SCALE`; below it, training ends."""
+        """Return whether the fp16 loss scale is at least `MIN_LOSS_SCALE`, else training ends."""
         value: float = self._loss_scale.value
         return value >= MIN_LOSS_SCALE
 

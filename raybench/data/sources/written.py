@@ -71,8 +71,8 @@ MONTHS = (
 NAMED = {
     r"^(\d{1,2})[-/. ]*#(\d+)#[-/., ]*(\d{2,4})\b": r"\3-\2-\1",
     r"^#(\d+)#[-/. ]*(\d{1,2})[-/., ]+(\d{2,4})\b": r"\3-\1-\2",
-    r"^([0-6]\d-)": r"20\1",  # two-digit years: 1970 to 2069
-    r"^([7-9]\d-)": r"19\1",
+    r"^((?:[0-5]\d|6[0-8])-)": r"20\1",  # two-digit years as in POSIX: 1969 to 2068
+    r"^((?:69|[7-9]\d)-)": r"19\1",
 }
 """Replacements that convert dates to year-month-day, after the name of the month has been replaced
 by its number between two `#`."""
