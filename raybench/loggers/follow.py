@@ -1,7 +1,8 @@
-"""The tools of `--log`, and the thread that writes a study to one of them.
+"""The experiment trackers of `--log`, and the thread that writes a study to one of them.
 
-A thread follows the records file, so that training never waits for a tool. A tool that raises an
-exception is dropped. At the end of the study, the driver waits for the tools for a limited time.
+Each thread follows the records file, so that training never waits for a tracker. A tracker that
+raises an exception is dropped. At the end of the study, the driver waits for the trackers for a
+limited time.
 """
 
 import contextlib
@@ -39,17 +40,18 @@ from raybench.stats.record import Evaluation, Role, RunRecord
 POLL_S = 0.5
 """Seconds between two reads of the records."""
 CLOSE_S = 30.0
-"""Longest wait for the tools at the end of a study, in seconds."""
+"""Longest wait for the trackers at the end of a study, in seconds."""
 NOT_NEEDED = ("torch", "tensorflow")
-"""Modules that tensorboardX and W&B would import if installed, which takes seconds and hundreds of
-megabytes."""
+"""Modules that tensorboardX and W&B import if they are installed, which would take seconds and
+hundreds of megabytes."""
 SAY_S = 2.0
-"""Seconds that `Loggers.close` waits for the tools before it notifies the user."""
+"""Seconds that `Loggers.close` waits for the trackers before it notifies the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerKind:
-    """A tool of `--log`. Its module `to_<name>.py` defines `open_sink(folder, study)`."""
+    """An experiment tracker of `--log`. Its module `to_<name>.py` defines `open_sink(folder,
+    study)`."""
 
     title: str
     package: str
@@ -57,7 +59,7 @@ class LoggerKind:
     install: str
     """Name of the package for pip."""
     hint: str = ""
-    """Advice if the tool fails, as the beginning of a sentence."""
+    """Advice if the tracker fails, as the beginning of a sentence."""
 
 
 LOGGERS: dict[str, LoggerKind] = {
@@ -78,17 +80,17 @@ LOGGERS: dict[str, LoggerKind] = {
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Check the names of `--log`, without importing the tools.
+    """Check the names of `--log`, without importing the experiment trackers.
 
     Raises:
-        UserError: A tool is unknown, or its package is not installed.
+        UserError: A tracker is unknown, or its package is not installed.
     """
     for name in names:
         if name not in LOGGERS:
             raise UserError(f"--log {name}: {did_you_mean(name, LOGGERS)}", ErrorCode.UNKNOWN_NAME)
         kind = LOGGERS[name]
         found = importlib.util.find_spec(kind.package)
-        # A mere folder of that name (the tools leave one in the current folder) has no origin.
+        # A mere folder of that name (trackers leave one in the current folder) has no origin.
         if found is None or found.origin is None:
             what = f"the package {kind.package} is not installed"
             raise UserError(
@@ -98,10 +100,10 @@ def check_loggers(names: Sequence[str]) -> None:
 
 
 class Loggers:
-    """Writes the records of a session to tools, each in a thread of its own; a context manager.
+    """Context manager that writes the records to experiment trackers, each in its own thread.
 
     Args:
-        tools: Names that `check_loggers` accepted.
+        tools: Names of trackers that `check_loggers` accepted.
         folder: Results folder.
         place: The folder or URL as the user named it.
         say: Prints a message; called from other threads too.
@@ -123,10 +125,10 @@ class Loggers:
         self._threads: list[_Follower] = []
 
     def start(self, *, is_whole: bool = False) -> None:
-        """Start the threads. The records file must exist, and may only grow from now on.
+        """Start the threads. The records file must exist; from now on, lines may only be appended.
 
         Args:
-            is_whole: Whether the records of earlier sessions are written too.
+            is_whole: Whether to write the records already in the file too.
         """
         position = 0 if is_whole else (self._folder / RECORDS_FILE).stat().st_size
         self._threads = [
@@ -139,17 +141,18 @@ class Loggers:
             follower.start()
 
     def end(self) -> None:
-        """Declare that no more records will come, so that the winners are written to the tools."""
+        """Declare that no more records will come, so that the winners are written to the
+        trackers."""
         for follower in self._threads:
             follower.ended.set()
 
     @property
     def has_failed(self) -> bool:
-        """Whether a tool is missing data; valid after `close`."""
+        """Whether a tracker did not get all data; valid after `close`."""
         return any(follower.has_failed for follower in self._threads)
 
     def close(self) -> None:
-        """Wait until everything is written; drop the tools that are not done in time."""
+        """Wait until everything is written; drop the trackers that are not done in time."""
         for follower in self._threads:
             follower.closed.set()
         _join(self._threads, min(SAY_S, self._close_s))
@@ -171,8 +174,8 @@ class Loggers:
 
 @contextlib.contextmanager
 def _hidden(names: Sequence[str]) -> Iterator[None]:
-    """Make imports of these modules fail, unless they are imported already; no other thread may
-    need them."""
+    """Context manager that makes imports of `names` fail in all threads, except for modules that
+    are already imported."""
     new = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(new))  # type: ignore[arg-type]  # None raises ImportError
     try:
@@ -190,7 +193,7 @@ def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
 
 
 class _Follower(threading.Thread):
-    """Writes the records from a position of their file to one tool, until `closed` is set.
+    """Writes the records from a byte position of their file to one tracker, until `closed` is set.
 
     A daemon thread, so that a library that waits for a server does not keep the driver alive.
     """
@@ -208,14 +211,14 @@ class _Follower(threading.Thread):
         self.has_failed, self._is_dropped = False, False
 
     def load(self) -> None:
-        """Import the tool's module; drop the tool if that fails."""
+        """Import the tracker's module; drop the tracker if that fails."""
         try:
             self._module = importlib.import_module(f"raybench.loggers.to_{self._tool}")
         except Exception as error:  # noqa: BLE001 (a library may raise anything)
             self.drop(self._reason(error))
 
     def run(self) -> None:
-        """Follow the records; print what was written, or why the tool is dropped."""
+        """Follow the records; print what was written, or why the tracker is dropped."""
         if self._is_dropped:
             return
         try:
@@ -227,7 +230,7 @@ class _Follower(threading.Thread):
                 self._say(written)
 
     def drop(self, reason: str) -> None:
-        """Tell the user, once, that the tool gets no more data, and why."""
+        """Tell the user, once, that the tracker gets no more data, and why."""
         if not self._is_dropped:
             self.has_failed = self._is_dropped = True
             self._say(f"--log {self._tool}: {self.title} {reason}; {self._again}")
@@ -264,7 +267,7 @@ class _Follower(threading.Thread):
         return shown(f"{self.title}: {runs} written: {where}")
 
     def _reason(self, error: BaseException) -> str:
-        """Return in words why an error ended the tool; write the traceback to a file unless the
+        """Return in words why an error ended the logging; write the traceback to a file unless the
         error is a UserError."""
         reason = str(error).rstrip(".") or type(error).__name__
         if isinstance(error, UserError):
@@ -288,16 +291,16 @@ class _OpenRun:
     curve: list[Evaluation] = field(default_factory=list)
     what: tuple[Role, RunSpec] | None = None
     logged: LoggedRun | None = None
-    """The run as started in the tool; None if it has to be started there (again)."""
+    """The run as started in the tracker; None if it must be started there (again)."""
     num_written: int = 0
-    """Number of points of the curve that the tool has."""
+    """Number of evaluations that the tracker has."""
 
 
 class Feed:
-    """Writes runs to a tool, each with the learning curve of its last attempt.
+    """Writes runs to an experiment tracker, each with the learning curve of its last attempt.
 
     Args:
-        sink: The tool.
+        sink: The tracker.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -307,26 +310,25 @@ class Feed:
         """Number of runs whose end was written."""
 
     def take(self, name: str, found: object, line: dict[str, Any]) -> None:
-        """Take a line of the records: its run and record, as `record_of` returns them, and the line
-        itself."""
+        """Process a line of the records; `name` and `found` are what `record_of(line)` returns."""
         if isinstance(found, Evaluation):
             run = self._open.setdefault(name, _OpenRun())
             run.what = what_runs(line) or run.what
             add_point(run.curve, found)
-            if len(run.curve) <= run.num_written:  # the tool has points that no longer count
+            if len(run.curve) <= run.num_written:  # the tracker has points that no longer count
                 run.logged, run.num_written = None, 0
         elif isinstance(found, RunRecord):
             self._end(found, self._open.pop(name, _OpenRun()))
 
     def flush(self) -> None:
-        """Write the new points of open runs."""
+        """Write the new evaluations of runs that have not ended."""
         for name, run in self._open.items():
             if run.what is not None and run.num_written < len(run.curve):
                 self._write(name, run, began=unix_seconds() - run.curve[-1].train_s)
         self._sink.flush()
 
     def close(self) -> None:
-        """End the runs that have no record."""
+        """End the runs that have no final record."""
         for run in self._open.values():
             if run.logged is not None:
                 self._sink.cut_off(run.logged)
@@ -341,7 +343,7 @@ class Feed:
         self.num_ended += 1
 
     def _write(self, name: str, run: _OpenRun, *, began: float) -> LoggedRun:
-        """Write the new points; start the run first if the tool does not have it."""
+        """Write the new evaluations; start the run first if the tracker does not have it."""
         assert run.what is not None
         if run.logged is None:
             role, spec = run.what

@@ -1,4 +1,4 @@
-"""`Sink`, the interface to a logging tool, and the names and values that are written to tools."""
+"""`Sink`, the interface to an experiment tracker, and the names and values written to it."""
 
 import json
 import math
@@ -24,14 +24,14 @@ WINNERS = "winners"
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedRun:
-    """A run that is written to a tool."""
+    """A run that is written to an experiment tracker."""
 
     name: str
     """Name in the study, without control characters."""
     role: Role
     spec: RunSpec
     began: float
-    """Unix time at which training would have begun if it had never paused."""
+    """Unix time at which training would have begun had it never paused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,8 @@ class LoggedWinner:
     """A configuration that won."""
 
     title: str
-    """`fastest`, `cheapest` or, without a target, `best`; on GPUs `fastest on H100`."""
+    """`fastest` or `cheapest`, or `best` without a target; on GPUs, for example `fastest on
+    H100`."""
     trial: str
     config: str
     """Configuration in one line, without secrets."""
@@ -56,38 +57,38 @@ class LoggedWinner:
 
 
 class Sink(Protocol):
-    """Writes to one tool. An exception ends the logging to this tool only.
+    """Writes to one experiment tracker. An exception ends the logging to this tracker only.
 
-    The calls for a run are `start`, `points` any number of times, then `end` or `cut_off`; the
+    For each run, `start` is called, then `points` any number of times, then `end` or `cut_off`; the
     calls of several runs interleave. A run that is started again (its workers were lost, or the
-    study was interrupted) replaces its earlier attempt, so that the tool shows it once.
+    study was interrupted) replaces its earlier attempt, so that the tracker shows it once.
     """
 
     def start(self, run: LoggedRun) -> None:
         """Start a run, which replaces any earlier attempt of the same name."""
 
     def points(self, run: LoggedRun, points: Sequence[Figures]) -> None:
-        """Add evaluations to the curve of a run, each as `curve_values` returns it."""
+        """Add evaluations to the learning curve of a run, each as `curve_values` returns it."""
 
     def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
         """End a run and write its numbers (`run_figures`) and text (`run_words`)."""
 
     def cut_off(self, run: LoggedRun) -> None:
-        """End a run that stopped training without a record."""
+        """End a run that stopped before its final record was written."""
 
     def winners(self, winners: Sequence[LoggedWinner]) -> None:
         """Write the winners, which replace earlier winners of the study."""
 
     def flush(self) -> None:
-        """Flush buffered data to the tool."""
+        """Flush buffered data to the tracker."""
         return
 
     def close(self) -> str:
-        """Close the tool; return where to find the output, as the end of a sentence."""
+        """Close the tracker; return where to find the output, as the end of a sentence."""
 
 
 def params_of(spec: RunSpec) -> dict[str, Value]:
-    """Return the keys of a spec that are not None with their values, nested keys as `dataset.name`.
+    """Return the keys and values of a spec, without None, with nested keys as `dataset.name`.
 
     Lists are JSON; values that look like secrets are hidden.
     """
@@ -108,8 +109,8 @@ def shown(text: str) -> str:
 
 
 def curve_values(point: Evaluation, metric_name: str) -> dict[str, float]:
-    """Return the numbers of an evaluation: the metric on the validation split, the mean training
-    loss since the previous evaluation, the learning rate, samples per second, and the progress."""
+    """Return the numbers of an evaluation: validation metric, mean training loss since the previous
+    evaluation, learning rate, samples per second, and progress."""
     names = ("train_loss", "learning_rate", "samples_per_s", "epoch", "samples", "train_s")
     values = {name: getattr(point, name) for name in names}
     return _finite({f"validation_{metric_name}": point.value} | values)
@@ -145,8 +146,8 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def winners_of(results: "Study") -> list[LoggedWinner]:
-    """Return the fastest and the cheapest configuration on each model of GPU; [] unless the study
-    is a search."""
+    """Return the fastest and the cheapest configuration for each GPU model; [] unless the study is
+    a search."""
     from raybench.results.ranking import result_of
     from raybench.results.verdict import judge_each
 

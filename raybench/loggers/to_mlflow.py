@@ -1,8 +1,8 @@
 """MLflow: one experiment per study, with an MLflow run for each run and one for the winners.
 
-The step of a point is its training time in milliseconds, since MLflow needs an integer. Timestamps
-follow training time too, so the axis of relative time shows training seconds. MLFLOW_TRACKING_URI
-(a server, or `sqlite:///FILE`) and MLFLOW_EXPERIMENT_NAME set the destination.
+The step of an evaluation is its training time in milliseconds, since MLflow needs an integer.
+Timestamps follow training time too, so the axis of relative time shows training seconds.
+MLFLOW_TRACKING_URI (a server, or `sqlite:///FILE`) and MLFLOW_EXPERIMENT_NAME set the destination.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ ENVIRONMENT = {
 }
 """Environment variables that are set unless the user has set them."""
 KEY = "raybench_run"
-"""Tag whose value identifies a run of a study."""
+"""Tag whose value identifies a run across attempts."""
 
 
 class _MLflow(Sink):
@@ -101,7 +101,8 @@ class _MLflow(Sink):
         return f"mlflow ui --backend-store-uri {self._uri}, experiment {self._name}"
 
     def _create(self, name: str, role: str, began: float) -> str:
-        """Create a run, and delete earlier runs of its name, since MLflow cannot shorten curves."""
+        """Create a run, and delete earlier runs of the same name, since MLflow cannot shorten
+        curves."""
         key = hashlib.sha256(f"{self._study} {name}".encode()).hexdigest()[:16]
         for earlier in self._client.search_runs([self._experiment], f"tags.{KEY} = '{key}'"):
             self._client.delete_run(earlier.info.run_id)

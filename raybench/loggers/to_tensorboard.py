@@ -1,11 +1,11 @@
-"""TensorBoard: one folder of event files per run, below the results folder.
+"""TensorBoard: one folder of event files per run, inside the results folder.
 
-The step of a point is its training time in milliseconds in the tags `by_train_ms/...`, and its
-number of training samples in `by_samples/...`. The axis RELATIVE shows seconds of training since
-the first evaluation, because the timestamps of points follow the training clock.
+The step of an evaluation is its training time in milliseconds in the tags `by_train_ms/...`, and
+its number of training samples in `by_samples/...`. Timestamps follow the training clock, so the
+axis RELATIVE shows seconds of training since the first evaluation.
 
-This module uses the event file writer of tensorboardX, which comes with Ray, and not its
-`SummaryWriter`, whose thread dies silently when the disk is full.
+Events are written with the event file writer of tensorboardX, which comes with Ray. The thread of
+its `SummaryWriter` would die silently when the disk is full.
 """
 
 import hashlib
@@ -27,9 +27,10 @@ AXES = {
     "by_train_ms": (1000.0, "train_s"),
     "by_samples": (1.0, "samples"),
 }
-"""Prefixes of tags. The step of a point is the factor given here times the named value of it."""
+"""Factor and value by prefix of the tags: the step of an evaluation is the factor times the
+value."""
 NOT_DRAWN = ("train_s", "samples")
-"""Values of a point that serve as axes, not as curves."""
+"""Values of an evaluation that serve as axes, not as curves."""
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
 """Prefixes of keys that the table of hyperparameters leaves out."""
 
@@ -126,7 +127,8 @@ open_sink = _TensorBoard
 
 
 def folder_name(run: str) -> str:
-    """Return a folder name for a run; a run name that has to be changed ends in a digest."""
+    """Return a folder name for a run. If the run's name has to be changed, the result ends in a
+    hash."""
     safe = re.sub(r"[^\w.=+-]", "_", run, flags=re.ASCII).lstrip(".")[:100]
     if safe == run and run != WINNERS:
         return run
