@@ -1,10 +1,10 @@
-"""Augmentation of training batches by the key `augment` of a run spec.
+"""Augmentation of training batches, as set by the key `augment` of a run spec.
 
-Each kind of augmentation is a function of images (n, height, width, channels), which it may
+Each augmentation is a function that takes images (n, height, width, channels), which it may
 overwrite, and their random numbers. It returns images of the same type and shape.
 
 Each random number is a hash of the seed, the round (how often the sample was used before), the row
-of the sample and the number of the draw. So a sample is augmented in the same way in any batch,
+of the sample and the number of the draw. Thus, a sample is augmented the same way in any batch,
 worker and framework, without any state. The hash chains the output function of SplitMix64 (Steele,
 Lea and Flood 2014, doi 10.1145/2660193.2660195) over these four values, for whole arrays.
 """
@@ -64,9 +64,9 @@ class Draws:
 
 
 def sample_keys(seed: int, rounds: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Key:
-    """Return the hash key of each sample, a function of seed, round and row: (n,) uint64.
+    """Return one hash key per sample, computed from seed, round and row: (n,) uint64.
 
-    Rows of the same round always have different keys.
+    Different rows of the same round always have different keys.
     """
     first = np.uint64(_mixed_number(seed + _GOLDEN & _MASK))
     in_round = _mixed(rounds.astype(np.uint64) * np.uint64(_GOLDEN) + first)
@@ -138,8 +138,8 @@ line, and the weight of the second one in 1 / UNITY."""
 def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop) -> Array:
     """Crop at random and rescale to the original size with bilinear interpolation.
 
-    Pixel centers are at half-integers, and the crop is extended by its border pixels. Since a crop
-    is never larger than the image, no downscaling (averaging) is needed.
+    Pixel centers are at half-integers, and border pixels extend the crop. Since a crop is never
+    larger than the image, no downscaling (averaging) is needed.
     """
     height, width = images.shape[1:3]
     top, left, rows, columns = crop_parts(draws, height, width, settings)
@@ -155,9 +155,8 @@ def crop_parts(
 ) -> tuple[Whole, Whole, Whole, Whole]:
     """Return top, left, height and width of each random crop in pixels, (n,) each.
 
-    The fraction of the area and the logarithm of the aspect ratio are drawn until the crop fits.
-    After `MAX_TRIES` attempts, it is the largest central crop of an allowed ratio, as in
-    torchvision.
+    Area and log aspect ratio are drawn until the crop fits into the image. After `MAX_TRIES`
+    attempts, the largest central crop of an allowed ratio is used, as in torchvision.
     """
     number = len(draws.keys)
     rows = min(height, max(1, round(width * settings.max_ratio)))  # of the largest allowed crop
@@ -185,8 +184,8 @@ def crop_parts(
 
 
 def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
-    """Return the taps that rescale `number` (n,) lines of each image, beginning with line `first`
-    (n,), to `wanted` lines."""
+    """Return the `Taps` (source lines and weights) that rescale `number` (n,) lines of each image,
+    starting at line `first` (n,), to `wanted` lines."""
     last = (number - 1)[:, None]
     centers = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
     centers = np.clip(centers, 0, last)
@@ -296,7 +295,7 @@ def _shares_below(alpha: float) -> npt.NDArray[np.float64]:
 
 
 def mixup_shares(draws: Draws, alpha: float) -> npt.NDArray[np.uint16]:
-    """Return the weight of each sample in 1 / UNITY, (n,), drawn from Beta(alpha, alpha)."""
+    """Draw the weight of each sample from Beta(alpha, alpha): (n,), in units of 1 / UNITY."""
     return np.searchsorted(_shares_below(alpha), draws(0), side="right").astype(np.uint16)
 
 
@@ -306,8 +305,8 @@ def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
 
 
 NUMBERS_AT_ONCE = 2**18
-"""Number of values per chunk. A chunk goes through all augmentations before the next one does, and
-fits into the cache of a core."""
+"""Number of values per chunk, which fits into the cache of a core. All augmentations are applied to
+a chunk before the next chunk is processed."""
 
 Placed = tuple[int, Augmentation]
 
@@ -326,7 +325,7 @@ class Augmented:
 
 
 class Augmenter:
-    """Augments training samples as a function of (seed, round, row) only.
+    """Augments training samples, given only seed, round (number of earlier uses) and row.
 
     The result does not depend on the batch, the order, the worker or the framework. An augmenter
     has no state, so several threads may call it.
@@ -339,7 +338,7 @@ class Augmenter:
         seed: int,
         read: Callable[[Rows], Batch] | None = None,
     ) -> None:
-        """Create an augmenter; `read` is a thread-safe `split.read`, for the samples of mixup."""
+        """Create an augmenter; `read` is a thread-safe `split.read` for the other mixup samples."""
         self._read, self._seed, self._num_rows = read or split.read, seed, len(split)
         placed = list(enumerate(augmentations))
         mixups = [(place, one) for place, one in placed if isinstance(one, Mixup)]
@@ -348,11 +347,11 @@ class Augmenter:
         self._before, self._after = placed[:at], placed[at + 1 :]
 
     def __call__(self, inputs: Batch, rows: Rows, rounds: Rows) -> Augmented:
-        """Augment samples.
+        """Augment a batch of samples.
 
-        Images are inputs (n, height, width, channels) of type uint8 or float32. If a sample has
-        several images, all are changed in the same way; mixup mixes all inputs. Before mixup, the
-        other sample is augmented exactly as it would be in its own place in this round.
+        Mixup mixes all inputs. Other augmentations change only images: inputs (n, height, width,
+        channels) of type uint8 or float32. All images of a sample are changed in the same way.
+        The other sample of a mixup is augmented first, as it would be by itself in this round.
 
         Args:
             inputs: Result of `Split.read(rows)`; not overwritten.
@@ -385,8 +384,8 @@ class Augmenter:
 
 
 def is_image(inputs: Any) -> bool:
-    """Return whether inputs (an array, or `OnDemand`) are images that can be augmented, which means
-    four dimensions and type uint8 or float32."""
+    """Return whether inputs (an array or `OnDemand`) are images that can be augmented: of four
+    dimensions and type uint8 or float32."""
     return len(inputs.shape) == 4 and np.dtype(inputs.dtype) in (np.uint8, np.float32)
 
 

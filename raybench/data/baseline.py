@@ -5,12 +5,16 @@ frequent class for accuracy (the five most frequent for top-5; random guessing i
 the frequencies of the classes or tokens for loss and perplexity, the mean for squared errors and
 the median for absolute errors. The baseline of R² is 0 by definition.
 
-`objective.Baseline` also bounds how far predictions can exceed the baseline by chance on n rows. If
-the labels do not depend on the inputs, predictions that differ from the best constant by d gain
-z sd(d) / sqrt(n), where z is the number of standard errors of luck, and lose in proportion to d**2
-on average. The largest net gain is z**2 / n times the mean squared error (or at most times the
-mean absolute error), z**2 / (2 n) nats for a loss, and z**2 (p + q) / (4 (p - q) n) for an
-accuracy, where p and q are the frequencies of the last class that is predicted and of the next one.
+`objective.Baseline` also bounds how far predictions can beat the baseline by chance on n rows.
+Suppose that labels do not depend on inputs. Predictions that differ from the best constant by d
+lose in proportion to d**2 on average. With z standard errors of luck, they gain z sd(d) / sqrt(n).
+The largest net gain is
+
+- for squared errors, z**2 / n times the mean squared error,
+- for absolute errors, at most z**2 / n times the mean absolute error,
+- for a loss, z**2 / (2 n) nats,
+- for accuracy, z**2 (p + q) / (4 (p - q) n), where p and q are the frequencies of the last class
+  that is predicted and of the next one.
 """
 
 import math
@@ -31,21 +35,20 @@ DIGITS = 6  # significant digits of the value; the last digits of sums differ be
 
 
 def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
-    """Return the baseline of a metric on the validation split, in the unit of the metric.
+    """Return the metric of the best constant prediction on the validation split.
 
-    Returns:
-        None if the workload defines the metric itself, or if the labels of a classification are
-        not class numbers.
+    None if the workload defines the metric itself, or if the labels of a classification are not
+    class numbers.
     """
     found = _of_split(metric, dataset, dataset.validation)
     return None if found is None else found.value
 
 
 def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | None]:
-    """Return the baselines on the splits `validation` and `test` for a resolved objective.
+    """Return the baselines of an objective (as `resolved`) on the splits `validation` and `test`.
 
-    A baseline is None if it is unknown or the split is empty. For a baseline value that the user
-    set, the only known effect of chance is the binomial error of a proportion.
+    A baseline is None if it is unknown or its split is empty. If the user set the baseline value,
+    the only known effect of chance is the binomial error of a proportion.
     """
     metric, baseline_value = objective.judged_by, objective.baseline_value
     splits = {"validation": dataset.validation, "test": dataset.test}
@@ -68,7 +71,7 @@ class _ConstantAnswer(NamedTuple):
     """Metric of the best constant prediction on a split."""
 
     mean: float
-    """Mean over the samples; a sample of several tokens counts with the mean over its tokens."""
+    """Mean over the samples; a sample of several tokens contributes the mean over its tokens."""
     number: int
     """Number of labels."""
     luck: float | None

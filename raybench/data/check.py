@@ -17,8 +17,8 @@ from raybench.spec.errors import ErrorCode, UserError
 
 Bools = npt.NDArray[np.bool_]
 SAMPLES_TRIED = 8
-"""Samples that are checked here in a split that is read on demand, evenly spaced and the last one
-first. The others are checked when training reads them."""
+"""Number of evenly spaced samples, the last one first, that are checked here in a split that is
+read on demand. The others are checked when training reads them."""
 VALUES_AT_ONCE = 2**24  # values checked together, to limit the memory of the check to 16 MB
 
 
@@ -30,8 +30,7 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
     Args:
         dataset: The dataset.
         source: Start of error messages, such as "load_dataset of workload my:Net".
-        is_own: Whether a user's workload loads the dataset, in which case its loss may ignore the
-            labels.
+        is_own: Whether a user's workload loads the dataset. Its loss may then ignore the labels.
 
     Raises:
         UserError: A split is empty, splits differ in shape or type, or inputs, labels or weights

@@ -211,7 +211,7 @@ NO_DATA = Dataset("workload", None, _NOTHING, _NOTHING, _NOTHING)
 
 
 def about_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return all fields except the splits, as JSON values."""
+    """Return all fields of a dataset except the splits, as JSON values."""
     about = {one.name: getattr(dataset, one.name) for one in fields(dataset)}
     for key in ("label_scale", "label_offset"):
         if about[key] is not None:
@@ -316,7 +316,7 @@ def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Itera
         num_samples: Number of samples in the epoch.
         size: Batch size.
         least: If fewer than `least` samples remain after a batch, they are added to that batch.
-        first: Position of the first sample, to continue within an epoch.
+        first: Position of the first sample, to resume within an epoch.
     """
     while first < num_samples:
         end = first + size if num_samples - first - size >= least else num_samples
@@ -327,12 +327,12 @@ def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Itera
 def worker_share(indices: Indices, *, rank: int, num_workers: int) -> Indices:
     """Return one worker's part of a global batch.
 
-    Concatenated in the order of ranks, the parts are the batch. Their sizes differ by at most one,
+    The parts of all ranks, concatenated in order, are the batch. Their sizes differ by at most one,
     so parts of a small batch may be empty.
     """
     return indices[shard(len(indices), rank=rank, num_workers=num_workers)]
 
 
 def shard(num_samples: int, *, rank: int, num_workers: int) -> slice:
-    """Return one worker's contiguous part of `num_samples` samples, as in evaluations."""
+    """Return one worker's contiguous part of `num_samples` samples."""
     return slice(rank * num_samples // num_workers, (rank + 1) * num_samples // num_workers)

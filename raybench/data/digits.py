@@ -40,8 +40,8 @@ NUM_VALIDATION = {"mnist": 5000, "digits": 360}
 def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.uint8]:
     """Scale (N, H, W) images to (N, size, size); None keeps their size.
 
-    The interpolation is bilinear with aligned pixel centers, and antialiased when it shrinks
-    images. The result is the same to the byte on any platform.
+    Interpolation is bilinear with aligned pixel centers, with antialiasing when images shrink. The
+    result is byte-identical on all platforms.
     """
     num_images, height, width = images.shape
     if size is None or (height, width) == (size, size):
@@ -72,7 +72,7 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
 
 
 def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
-    """Hold out a validation split from `rest` by the seed, and scale all images (N, H, W)."""
+    """Hold out a random validation split (seeded) from `rest`; scale all images (N, H, W)."""
     if spec.image_size is not None:
         num_bytes = (len(rest) + len(test)) * spec.image_size**2
         require_memory(num_bytes, f"dataset.image_size {spec.image_size}")
@@ -87,8 +87,8 @@ def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
 
 
 def load_digits(spec: DatasetSpec) -> Dataset:
-    """Return scikit-learn's digits: uint8 images (size, size, 1), by default 1,257 to train on,
-    360 for validation and 180 for the test."""
+    """Return scikit-learn's digits: uint8 images (size, size, 1), by default 1,257 for training,
+    360 for validation and 180 for testing."""
     # The file is read directly, because importing scikit-learn takes a second in every worker.
     package = importlib.util.find_spec("sklearn")
     assert package is not None
@@ -104,7 +104,7 @@ def load_digits(spec: DatasetSpec) -> Dataset:
 
 
 def load_mnist(spec: DatasetSpec) -> Dataset:
-    """Return MNIST: uint8 images (size, size, 1), by default 55,000 to train on, 5,000 for
+    """Return MNIST: uint8 images (size, size, 1), by default 55,000 for training, 5,000 for
     validation and the 10,000 official test images.
 
     Raises:
@@ -170,7 +170,7 @@ def read_mnist_npz(file: Path, advice: str = "copy it again") -> list[Array]:
 def find_files(folder: Path, names: Sequence[str]) -> list[Path] | None:
     """Return the paths of all named files in a folder, or None if one is missing.
 
-    For a name that ends in `*`, the file may also have the additional suffix `.gz`.
+    If a name ends in `*`, the file may also have the suffix `.gz`.
     """
     found = []
     for name in names:
@@ -200,7 +200,7 @@ def read_idx_files(files: Sequence[Path]) -> list[Array]:
 
 
 def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
-    """Read a file in IDX, the format of MNIST, of unsigned bytes; decompress it if it is a .gz."""
+    """Read an array of unsigned bytes from an IDX file (MNIST's format), which may be gzipped."""
     with damaged_file_errors(file, "copy it again"):
         content = file.read_bytes()
         if file.suffix == ".gz":

@@ -19,8 +19,8 @@ class OnDemand(Protocol):
     """Inputs that are read batch by batch: any object with these three members.
 
     raybench discards each batch after its step, so a split may be larger than memory. Calls come
-    from several threads, but only one at a time. Batches are read in the order of training, or
-    nearly so with `augment` and a `prefetch` above 1. The same row must always give the same
+    from several threads, but only one at a time. Batches are read in training order, or nearly in
+    that order with `augment` and a `prefetch` above 1. The same row must always give the same
     sample; otherwise, runs cannot be repeated or resumed.
     """
 
@@ -76,7 +76,7 @@ def read_one(inputs: One, rows: Rows) -> Array:
 
     Raises:
         UserError: `OnDemand` inputs return an array that does not match their `shape` and `dtype`,
-            or NaN or infinite values.
+            or that holds NaN or infinite values.
     """
     found = inputs[rows]
     if isinstance(inputs, np.ndarray | Selected):

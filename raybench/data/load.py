@@ -1,4 +1,4 @@
-"""Loading of a dataset by its spec: calls the loader, then applies limit, repeats and weights."""
+"""Loading of a dataset from its spec, then applying limit, repetitions and class weights."""
 
 import dataclasses
 import importlib
@@ -131,8 +131,8 @@ def load_dataset(spec: DatasetSpec, shared: Path | None = None) -> Dataset:
 
     Args:
         spec: Any dataset except `workload` (see `raybench.models.find.load_workload_dataset`).
-        shared: A folder on this machine, kept for one session, through which processes share the
-            arrays.
+        shared: A folder on this machine through which the processes of a session (one raybench
+            command) share the arrays.
 
     Raises:
         UserError: Files are missing or damaged, or the dataset is smaller than the spec asks for.

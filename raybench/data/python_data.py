@@ -1,4 +1,4 @@
-"""Data passed to the Python API as objects: written to a file once, which is then read as usual."""
+"""Data passed to the Python API as objects: written to a file that is then read as usual."""
 
 import hashlib
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
-"""Sharing of a dataset's arrays: built once, memory-mapped by all processes of a session.
+"""Sharing of arrays: built once, memory-mapped by all processes of a session (one command).
 
-Inputs that are read on demand, and arrays that are memory-mapped already, are not written: each
-process loads them for itself, since such an object may hold open files and is never pickled.
+Inputs that are read on demand, and arrays that are memory-mapped already, are not written. Each
+process loads these itself, since they may hold open files and are never pickled.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def shared_key(
     """Return the folder name of a shared dataset, the same for equal arguments.
 
     The name does not reflect the content of files that a workload's `load_dataset` reads, so the
-    parent folder must not outlive a session.
+    parent folder must not be kept for a later command.
 
     Args:
         workload: Name of the workload, used only if its `load_dataset` loads the data.

@@ -1,11 +1,11 @@
 """Store of decoded datasets on this machine: built once, then memory-mapped by every process.
 
 An entry of the store is a folder that holds `.npy` files and `about.json`. The name of the folder,
-the key, is a digest of the source files and of the options that the arrays depend on. A process
-holds a shared lock on the `about.json` of each entry that it has opened until the process ends, so
-no entry in use is removed. On each machine, all workers of a session (one raybench command) use
-the key that the first of them computed (`pinning`). Otherwise, if a file changed during a search,
-later trials would train on different data than earlier ones.
+the key, is a digest of the source files and of the options that the arrays depend on. To keep
+entries in use from being removed, a process holds a shared lock on the `about.json` of each entry
+it has opened, until the process ends. On each machine, all workers of a session (one raybench
+command) use the key that the first of them computed (`pinning`). Otherwise, if a file changed
+during a search, later trials would train on different data than earlier ones.
 """
 
 import contextlib
@@ -111,8 +111,8 @@ def built_once(file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterat
         on_wait: Called before waiting for another process that builds the folder.
 
     Yields:
-        A temporary folder to fill, which replaces the folder of `file` at the end and is removed
-        on an error; None if the folder is already complete.
+        None if the folder is already complete; otherwise, a temporary folder to fill. At the end,
+        it replaces the folder of `file`; on an error, it is removed.
     """
     folder = file.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -192,7 +192,7 @@ READ_BYTES = 2**15  # bytes read at the start, in the middle and at the end of s
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file when it was listed. If its size or modification time changes, it counts as another."""
+    """A file as listed. With another size or modification time, it counts as a different file."""
 
     name: str
     """Path relative to `Source.root`, with / between folders."""
@@ -309,8 +309,8 @@ _folder: ContextVar[Path | None] = ContextVar("_folder", default=None)
 
 @contextlib.contextmanager
 def pinning(folder: Path) -> Iterator[None]:
-    """Context manager: keep the keys of loaded datasets in `folder`, which all workers of a session
-    share, so that they read the same data even if a file changes."""
+    """Context manager: keep the keys of loaded datasets in `folder`, shared by all workers of a
+    session (one command), so that they read the same data even if a file changes."""
     folder.mkdir(parents=True, exist_ok=True)
     token = _folder.set(folder)
     try:
@@ -415,8 +415,8 @@ def stored(source: Source, build: Build) -> Stored:
     unfinished folders of killed processes, and entries of earlier versions of the same files.
 
     Raises:
-        UserError: The disk is full, a file changes while it is read, or a file has changed since
-            the session began and the entry with its old content is gone (`pinning`).
+        UserError: The disk is full, or a file changes while it is read. Within `pinning`: a file
+            has changed since the command began, and the entry with its old content is gone.
     """
     key = _pinned_key(source)
     about = make_store_folder() / key / ABOUT
