@@ -32,8 +32,7 @@ Place = str | Path | None
 OF_COMMANDS = ("settings", "fit", "verbose")
 """Options that only the command line accepts."""
 RESULTS = "results/study"
-"""Results folder assumed for a call without a folder or with a URL: data that the call hands over
-are written beside it."""
+"""Results folder beside which the `data` of a call are written if `out` is a URL or not given."""
 SETTINGS = (str, int, float, list, type(None))
 """Types of values in a dict `data` that holds arguments for `load_dataset` instead of samples."""
 
@@ -73,8 +72,8 @@ def tune(
         train: Your own training loop instead of a workload: a function that is defined in a file,
             or `FILE.py:FUNCTION`.
         data: A `Dataset`, a dict of arrays (`x_train`, `y_train`, ...), a DataFrame with a column
-            `label`, or a Dataset of PyTorch or Hugging Face. It is written to a file beside the
-            results. A dict of plain values holds arguments for the workload's `load_dataset`.
+            `label`, or a PyTorch or Hugging Face dataset; written to a file beside the results.
+            A dict of plain values is passed to the workload's `load_dataset` as arguments.
         out: Results folder or URL.
         **changes: Options of the command by name (`time_budget="10min"`, `target=0.95`,
             `confirm={"race": 12}`, `seed=1`, `fresh=True`, `address="auto"`, ...). All other names
@@ -106,8 +105,8 @@ def train(
     """Train one run spec and save its model, which `raybench.load_model(out)` loads.
 
     Args:
-        spec: Run spec: a file, its content, or a study's folder, whose best.yaml is used; by
-            default the run spec with all keys at their defaults.
+        spec: Run spec: a file, its content, or a study's folder, whose best.yaml is used. By
+            default, all keys have their default values.
         data: See `tune`.
         out: Results folder or URL.
         **changes: Options of the command, and keys of the run spec such as `epochs=20`.
@@ -132,8 +131,8 @@ def scale(
     """Measure how training scales with workers and batch sizes.
 
     Args:
-        study: Scaling study: a file, its content, or the name of a study shipped with raybench; by
-            default weak and strong scaling of the shipped small model.
+        study: Scaling study: a file, its content, or the name of a study shipped with raybench.
+            The default study measures weak and strong scaling of the shipped small model.
         data: See `tune`.
         out: Results folder or URL.
         **changes: Options of the command, and keys of the study such as `num_workers=[1, 2]`.
@@ -292,8 +291,8 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
 
 
 def _with_data_in_a_file(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments; samples in `data` are written to a file, and the key `dataset`,
-    which names this file, replaces `data`."""
+    """Write the samples in `data` to a file; return the call's arguments with the key `dataset`,
+    which names this file, instead of `data`."""
     rest = dict(given)
     data = rest.pop("data", None)
     if data is None:

@@ -9,7 +9,7 @@
 Create the trainer inside your training function, where it finds the other workers as in a script
 started by `torchrun`. `metric` is the trainer's name for the metric; the default is the name of the
 objective's metric with the prefix `eval_` (HuggingFace) or `val_` (Lightning, Keras). Each step
-counts as `run.batch_size_per_worker` samples on every worker; in HuggingFace, times `accumulate`.
+counts as `run.batch_size_per_worker` samples on every worker (HuggingFace: times `accumulate`).
 
 An interrupted run resumes from the trainer's own checkpoint. `Keras` does so by itself. `Lightning`
 needs `fit(..., ckpt_path=callback.checkpoint)`. `HuggingFace` needs a `save_strategy` equal to the
@@ -33,8 +33,8 @@ from raybench.training.saved import foreign_state_error
 
 
 class _Clock:
-    """Training clock of a callback: time from `start` to `pause` counts as training, as often as
-    they are called before a report."""
+    """Training clock of a callback: the time from each `start` to the next `pause` counts as
+    training."""
 
     def __init__(self, run: Run, metric: str | None, prefix: str) -> None:
         self.run, self.metric = run, metric or f"{prefix}_{run.spec.objective.judged_by.name}"
@@ -69,7 +69,7 @@ class _Clock:
             self.interval = None
 
     def save(self, folder: Path) -> None:
-        """Save as the run's checkpoint a folder that all ranks have written; call before `report`.
+        """Save a folder that all ranks have written as the run's checkpoint; call before `report`.
 
         Collective: waits for all ranks, then rank 0 saves.
         """

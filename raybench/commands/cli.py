@@ -65,8 +65,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser of a command that reports errors as one sentence, like other invalid
-    input."""
+    """Argument parser of a command; it reports an error as one sentence."""
 
     def __init__(self, name: str) -> None:
         about = f"`python -m raybench.{name}`: {COMMANDS[name]}"

@@ -1,4 +1,4 @@
-"""`raybench data`: list or remove the decoded datasets that are kept on this machine."""
+"""`raybench data`: list or remove the decoded datasets that are cached on this machine."""
 
 import sys
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ ALL = "all"
 
 
 def data(options: DataOptions) -> Ended:
-    """List the kept datasets, or remove some of them."""
+    """List the cached datasets, or remove some of them."""
     entries = list_entries(store_folder())
     if options.unused_for is not None:
         before = unix_seconds() - options.unused_for

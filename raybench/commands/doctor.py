@@ -16,8 +16,7 @@ WELL = "Nothing is wrong."
 
 
 def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
-    """Examine the machines and print the findings; exit code 1 means that something will not
-    work."""
+    """Examine the machines and print the findings; exit code 1 means that there are problems."""
     from raybench.cluster.doctor import examine
     from raybench.runs.wait_watch import live_session
 

@@ -1,4 +1,5 @@
-"""`raybench forecast`: predict learning rate, batch and loss of a large run from small runs."""
+"""`raybench forecast`: predict learning rate, batch size and loss of a large run from small
+runs."""
 
 import math
 import statistics
@@ -42,8 +43,8 @@ OTHER_NAMES = {
 }
 """Column names used by other tools, and raybench's names for these columns."""
 STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Factors on the expected best learning rate and batch of a size; their combinations are the
-candidates for the next small runs."""
+"""Factors by which the candidates for the next small runs differ from the expected best learning
+rate and batch size; all combinations are candidates."""
 LARGEST_SHARE = 0.1
 """Largest compute of a planned small run, relative to the large run."""
 SAME_LENGTH = 0.05
@@ -84,7 +85,7 @@ class LargeRun:
 
 
 class SmallModel(NamedTuple):
-    """A small model that a study has trained, and of which further runs can be planned."""
+    """A small model that a study has trained; `--plan` can plan further runs of the model."""
 
     study: Study
     best: RunSpec
@@ -274,8 +275,8 @@ def planned_space(runs: Sequence[SmallRun], small: SmallRuns) -> dict[str, Any]:
     """Return the content of a space whose configurations are exactly these planned runs.
 
     All runs must use models of the same study. The runs have the planned lengths, are not stopped
-    early and not repeated. Keys that the study searched besides learning rate and batch have the
-    values of the model's best run.
+    early and not repeated. Other keys that the study searched have the values of the model's best
+    run.
     """
     first = list[dict[str, Any]]()
     for run in runs:
@@ -394,17 +395,16 @@ def runs_of_table(path: Path, needed: Sequence[str]) -> SmallRuns:
 def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
     """Return a study's runs that used this optimizer, made comparable in length.
 
-    Runs of the same model and the same `epochs` are evaluated at the same number of samples: the
-    length of the shortest run that ran to its end (to its target or its last epoch). The loss of a
-    longer run is read from its learning curve at this length. A run with a decaying schedule counts
-    only if it is about as short, because its curve depends on where the schedule ends.
+    Runs of the same model and the same `epochs` are compared at the same number of samples: that
+    of the shortest run that reached its target or its last epoch. The loss of a longer run is read
+    from its learning curve at that point. A longer run with a decaying schedule is left out,
+    because its curve depends on where the schedule ends.
 
-    The metric must be one to minimize or a share, such as an accuracy, for which 1 - value is used
-    as the loss.
+    A metric that is maximized must be a share, such as an accuracy; 1 - value is then the loss.
 
     Raises:
-        UserError: The metric is neither, the number of parameters is unknown, or no run ran to its
-            end.
+        UserError: The metric cannot be used, the number of parameters is unknown, or no run reached
+            its target or its last epoch.
     """
     metric = study.metric
     if metric.direction == "max" and not metric.is_share:
@@ -448,9 +448,9 @@ def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
 def _runs_of_length(
     study: Study, records: Sequence[RunRecord], length: float
 ) -> list[tuple[SmallRun, RunRecord, float]]:
-    """Return those runs of a model that are at least `length` samples long (and hardly longer, if
-    their schedule decays): each with its loss after `length` samples, its record, and its training
-    seconds until then."""
+    """Return the runs of a model that are at least `length` samples long; with a decaying schedule,
+    only those of about that length. Each comes with its loss after `length` samples, its record,
+    and its training seconds until then."""
     found = []
     for record in records:
         curve = study.evaluations[record.trial]
@@ -472,9 +472,9 @@ def _runs_of_length(
 
 
 def common_optimizer(studies: Sequence[Study], allowed: list[str] | None) -> str:
-    """Return the optimizer whose runs are used, one that all studies have tried.
+    """Return the optimizer, tried by all studies, whose runs are used.
 
-    If there are several, the best run of the study with the largest model decides.
+    If there are several such optimizers, the best run of the study with the largest model decides.
 
     Args:
         studies: Studies of small models.
@@ -574,8 +574,8 @@ def write_space(
 ) -> None:
     """Write a copy of the large model's space with the predicted settings.
 
-    The copy has the small runs' optimizer and NUM_RATES learning rates from the predicted interval,
-    of which the best prediction runs first.
+    The copy has the small runs' optimizer and NUM_RATES learning rates from the predicted interval;
+    the predicted rate runs first.
 
     Args:
         source: File of the space.
@@ -622,17 +622,17 @@ def quantiles(rate: Predicted, number: int) -> list[float]:
 def choose_runs(
     small: SmallRuns, large: LargeRun, budget: Budget, within: float | None = None
 ) -> Planned:
-    """Choose the small runs to make next; the most informative one per cost is first.
+    """Choose the small runs to make next, in descending order of information per cost.
 
-    Candidates combine the numbers of parameters and of samples of the given runs; each costs at
+    Candidates combine the model sizes and the numbers of samples of the given runs; each costs at
     most LARGEST_SHARE of the large run's compute.
 
     Args:
         small: Small runs so far.
         large: The large run.
         budget: Maximum total cost of the chosen runs.
-        within: Factor within which learning rate and batch need to be known, so that no more runs
-            are chosen than that takes; None to use the whole budget.
+        within: Stop choosing once learning rate and batch size are expected to be known within this
+            factor; None to use the whole budget.
 
     Raises:
         UserError: The budget is in seconds, and a model's seconds per sample are unknown.
@@ -693,8 +693,8 @@ def sentences(found: Forecast, large: LargeRun, nearest: Sequence[SmallRun]) -> 
 
 
 def _workers(batch: Predicted, large: LargeRun) -> str:
-    """Return a sentence on how many workers the best global batch suffices for; an empty string if
-    the batch per worker is unknown."""
+    """Return a sentence on how many workers the best global batch size suffices for; an empty
+    string if the batch size per worker is unknown."""
     if large.per_worker is None:
         return ""
     least, most = (max(1, round(one / large.per_worker)) for one in (batch.low, batch.high))

@@ -1,4 +1,4 @@
-"""`raybench import`: make a study of runs that another tool recorded."""
+"""`raybench import`: make a study from runs that another tool recorded."""
 
 from pathlib import Path
 

@@ -28,8 +28,7 @@ def plan(options: PlanOptions) -> Ended:
 
 
 def planned(options: PlanOptions) -> PlanReport:
-    """Return the plan for the scaling studies in the given folders; raise UserError for invalid
-    input."""
+    """Return the plan for the given scaling studies; raise UserError for invalid input."""
     machines = None if options.prices is None else read_prices(options.prices)
     budget = options.budget
     if budget is not None and budget <= 0:

@@ -19,7 +19,7 @@ def code_versions(workloads: set[str], place: str, folder: Path, *, is_kept: boo
     """Return all versions of the user's code in a study, including the current version.
 
     Args:
-        workloads: workloads of the study.
+        workloads: names of the study's workloads.
         place: folder or URL of the study as given by the user, for messages.
         folder: folder of the study on this machine.
         is_kept: whether the study may continue with changed code (`--keep-code-change`).

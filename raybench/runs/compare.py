@@ -1,5 +1,5 @@
-"""The command `raybench compare A B`: test whether configuration B is better than A, by pairs of
-runs with the same seed.
+"""The command `raybench compare A B`: test by pairs of runs with the same seed whether
+configuration B is better than A.
 
 The runs of a pair follow each other in random order, so that a slow minute of the machine affects
 both. After every pair, the sequential test in `stats.sequential` decides whether to stop.
@@ -82,7 +82,7 @@ class Compared:
 
     @property
     def digest(self) -> str:
-        """Hash of the comparison: run specs, smallest difference, what is compared."""
+        """Hash of the comparison's settings: run specs, smallest difference, what is compared."""
         compared = [self.documents, self.smallest, *["samples_per_s"] * self.is_throughput]
         text = json.dumps(compared, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -294,8 +294,8 @@ def _run(
     console: Console,
     interrupt: Interrupt,
 ) -> Pairs:
-    """Run pairs until the comparison is decided, has `--runs` pairs, or the time budget is spent;
-    return all its pairs."""
+    """Run pairs until the comparison is decided, `--runs` pairs are done, or the time budget is
+    spent; return all pairs."""
     objective = compared.specs["A"].objective
 
     def so_far() -> Pairs:
@@ -362,22 +362,22 @@ def _run(
 
 
 def order_of(names: Mapping[str, object], number: int, *, seed: int) -> list[str]:
-    """Return the random order of the sides in pair `number`, the same in every session."""
+    """Return the random order of the sides in pair `number`; a resumed comparison has the same."""
     return random.Random(f"{seed}/{number}").sample(list(names), len(names))
 
 
 def errors_left(file: Path, digest: str) -> float:
-    """Return the error rate of one comparison of a session, and record it in the session's file.
+    """Return the error rate of a comparison that shares a `--session` file, and record it there.
 
-    Comparison j gets 1 / (j (j + 1)) of the session's error rate ALPHA; these rates never sum to
-    more than ALPHA. A resumed comparison keeps its rate. Safe for comparisons in parallel.
+    The j-th comparison in the file gets ALPHA / (j (j + 1)); these rates never sum to more than
+    ALPHA. A resumed comparison keeps its rate. Safe for comparisons in parallel.
 
     Args:
-        file: file of the session.
+        file: the session file.
         digest: hash of the comparison.
 
     Raises:
-        UserError: the file is not a session's, or cannot be written.
+        UserError: the file is not a session file, or cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -15,8 +15,8 @@ CLOSING_SHARE = 0.1
 class Deadline:
     """End of a study, checked after every evaluation. Once `over`, no run starts, and all stop.
 
-    `reserve_s` are seconds before the end that are reserved for later phases of the study. `fault`
-    is the error that ends the study; `raise_fault` raises it once all runs have stopped.
+    `reserve_s` is the part of the time budget in seconds that is reserved for later phases of the
+    study. `fault` is the error that ends the study; call `raise_fault` once all runs have stopped.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""The command `raybench diagnose`: what limits the speed of a run, and the fastest way to run it.
+"""The command `raybench diagnose`: find what limits the speed of a run, and the fastest way to run
+it.
 
 It trains probes: short runs of variants of the run, such as one without exchanging gradients.
 """
@@ -113,7 +114,8 @@ class ProbeTrainer:
 
 
 class ProbeRuns:
-    """Measures how much of a step is compute, communication, input and overhead, by probes."""
+    """Measures by probes (short runs) how much of a step is compute, communication, input and
+    overhead."""
 
     def __init__(self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset) -> None:
         self.spec, self.probes = spec, Probes.of(spec)
@@ -138,8 +140,8 @@ class ProbeRuns:
         return self.num_rounds >= FEWEST_ROUNDS
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Train all probes round by round: `--repeats` rounds, up to twice as many until the
-        largest share is significant, or until Ctrl-C."""
+        """Train all probes in `--repeats` rounds, and up to as many more until the largest share is
+        significant; Ctrl-C ends this early."""
         say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes in turns")
         self.pilot(options.seconds)
         for number in range(2 * options.repeats):
@@ -268,8 +270,11 @@ MIN_STEPS = 20
 
 
 class SpeedRuns:
-    """Finds the fastest way to run a spec without changing its learning curve, one axis (such as
-    framework or compilation) after another, each starting from the fastest way so far."""
+    """Finds the fastest way to run a spec without changing its learning curve.
+
+    One axis (such as framework or compilation) is varied after another, each starting from the
+    fastest way so far.
+    """
 
     def __init__(
         self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset, leeway: Leeway
@@ -358,7 +363,7 @@ class SpeedRuns:
         return sum(self._wall_s)
 
     def _measured(self, axis: str, ways: Mapping[str, RunSpec], console: Console) -> AxisProbes:
-        """Measure the ways of an axis in rounds, each in random order; slow ways drop out."""
+        """Measure the ways of an axis in rounds, in random order; slow ways drop out."""
         found = AxisProbes(next(iter(ways)), {way: [] for way in ways}, {way: [] for way in ways})
         for number in range(self._repeats):
             turn, times = found.still_in(), dict[str, float]()

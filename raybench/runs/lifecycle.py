@@ -1,4 +1,4 @@
-"""Life cycle of a run in the driver: resumed, evaluated, moved to other workers, recorded.
+"""Life cycle of a run as seen by the driver, from resuming to recording it.
 
 Used by `search.live_trials` for the trials of a search, which Ray Tune drives, and by `SingleRun`
 for all other runs: before and after a search, and in other commands.
@@ -64,15 +64,16 @@ class RunRecorder:
 class RunLifecycle:
     """One run from its request for workers to its record.
 
-    Call `resume` before the run starts, `take` with every state of the run (in any order, also
-    repeatedly), and finally `end` once.
+    Call `resume` before the run starts, `take` with every state of the run (in any order;
+    duplicates are ignored), and finally `end` once.
 
     Args:
         recorder: Where the run is recorded and shown.
         name: Name of the run, unique in the study.
         spec: The run.
         role: Role of the run in the study.
-        source: Name of the trial, scaling cell or side (of `compare`) that the run repeats.
+        source: Name of what the run repeats: a trial, a cell (run spec) of a scaling study, or a
+            side of `compare`.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class RunLifecycle:
         """Latest known state of the run."""
 
     def resume(self) -> tuple[Evaluation, ...]:
-        """Send the checkpoint of an earlier session to the pool, if there is one.
+        """Send the checkpoint of an interrupted command, if any, to the worker pool.
 
         Returns:
             The evaluations up to the checkpoint, which are recorded again.
@@ -133,18 +134,18 @@ class RunLifecycle:
     def end(self, *, stopped_by: StopReason, cap_s: float = math.inf) -> RunRecord:
         """Write the record of the run, from its latest known state.
 
-        An error that every other run would also have ends the study. So does a user mistake in the
-        model if no run of the study has been evaluated yet; the run then has no record. Later, such
-        a mistake only makes its own run fail.
+        An error that every other run would also have ends the study. A user mistake in the model
+        ends the study, without a record of the run, before the first evaluation of any run; later,
+        the mistake only makes its own run fail.
 
         Args:
             stopped_by: Why the run was stopped; ignored if the run has ended by itself.
-            cap_s: If the time budget ends the run after more seconds of training, it counts as a
-                run that missed the target (stop reason `cap`).
+            cap_s: A run that the time budget ends after more than these training seconds counts as
+                one that did not reach the target (stop reason `cap`).
 
         Returns:
-            The record, with stop reason `interrupted` if it was not written: the next session
-            repeats the run.
+            The record. If it was not written, its stop reason is `interrupted`, and the run is
+            repeated when the study is resumed.
         """
         recorder, outcome = self._recorder, self.outcome
         if (fault := fault_of(outcome.message)) is not None:
@@ -186,8 +187,8 @@ def _moment(outcome: RunOutcome) -> tuple[bool, int, int]:
 
 
 def _is_new(outcome: RunOutcome, before: RunOutcome) -> bool:
-    """Return whether `outcome` has an evaluation that `before` has not; after a restart, every
-    other evaluation is new."""
+    """Return whether `outcome` has an evaluation that `before` does not have; after a restart,
+    repeated evaluations count as new."""
     point, last = outcome.evaluation, before.evaluation
     if point is None or last is None or point == last:
         return point is not None and last is None
@@ -222,13 +223,12 @@ class SingleRun(RunRecorder):
             spec: The run.
             name: Name of the run, unique in the study.
             role: Role of the run in the study.
-            source: Name of the trial, cell or side that the run repeats.
+            source: Name of what the run repeats, as in `RunLifecycle`.
             test: Measure the metric on the test split.
             judge: Called with every evaluation; returns the reason to stop the run, or None.
-            cap_s: If the time budget ends the run after more seconds of training, it counts as a
-                run that missed the target (stop reason `cap`).
-            save: Called with the file of the final weights, on the pool's host, before the record
-                is written; None to not save them.
+            cap_s: As in `RunLifecycle.end`.
+            save: Called with the file of the final weights, on the worker pool's host, before the
+                record is written; None to not save them.
 
         Returns:
             The record, as written.
@@ -279,10 +279,10 @@ def single_runs(
     *,
     wait_s: float | None,
 ) -> Iterator[SingleRun]:
-    """Context manager: yield a `SingleRun`, and watch its runs and save checkpoints and output.
+    """Context manager: yield a `SingleRun`; watch its runs, save their checkpoints and output.
 
     Args:
-        session: The session.
+        session: Ray connection with the worker pool.
         store: The study's folder.
         deadline: End of the study.
         screen: Shows the runs and what they wait for.

@@ -107,8 +107,8 @@ def check_task(
     Args:
         spec: the run.
         frameworks: all frameworks in which the workload is trained.
-        is_target_ours: whether the target is raybench's default, which is an accuracy; a run with
-            another metric is then trained without a target.
+        is_target_ours: whether the target is raybench's default, an accuracy, which is dropped for
+            a run with another metric.
 
     Returns:
         The objective with its metric, direction and baseline value set, and the dataset.
@@ -290,18 +290,19 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
 
 
 WHOLE_SETTINGS = re.compile(r"\.model\b(?!\s*[\[.])")
-"""Matches a use of all settings of the model (`run.model`), not of one (`run.model["width"]`)."""
+"""Matches code that uses all settings of the model (`run.model`), not one of them
+(`run.model["width"]`)."""
 SUMS = {"batch_size_per_worker": "global_batch_size"}
-"""Sum over all workers that a loop may read instead of the key."""
+"""Run-spec keys, and the total over all workers that a training loop may read instead."""
 
 
 LARGE_BATCH = 2**20
-"""Batch size up to which a batch may exceed the samples of a run: it may be the end of a range."""
+"""Batch sizes up to this one may exceed the samples of a run, as the end of a range may."""
 
 
 def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
-    """Raise UserError if runs are too short for one optimizer step, or for `objective.hold`
-    evaluations at the target."""
+    """Raise UserError if a run has fewer samples than one batch, or fewer evaluations than
+    `objective.hold`."""
     if is_own_loop(study.workload):
         return
     hold = study.objective.hold
@@ -402,12 +403,14 @@ MAX_STARTING = 1 / 3
 def kinds_in_time(
     every: Collection[Kind], started: Collection[Kind], *, start_s: float, left_s: float
 ) -> set[Kind] | None:
-    """Return the kinds of worker group that a search has time for; None for all.
+    """Return the kinds (framework, worker count) of group that a search has time for; None for all.
+
+    If starting the other kinds would take more than MAX_STARTING of the time left, only `started`
+    is returned.
 
     Args:
         every: all kinds.
-        started: kinds of which a group was started before. Only these are returned if starting all
-            others would take more than MAX_STARTING of the time left.
+        started: kinds of which a group has already been started.
         start_s: seconds that starting one group takes.
         left_s: seconds left of the time budget.
     """
@@ -585,8 +588,8 @@ def check_room(
 def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Placement]:
     """Return the worker groups to start before the first trials, as many as fit at once.
 
-    Only for frameworks with a single possible group: otherwise the first trials may need another
-    group, which would then start later.
+    Frameworks with several possible groups are left out, because it is unknown which group the
+    first trials need.
     """
     chosen: list[Placement] = []
     every = groups(study, space)
@@ -621,8 +624,8 @@ def num_queued_ahead(study: StudySpec, space: Space, *, is_local: bool) -> int:
     """Return how many trials to queue in addition to the running ones, so that one of them may
     reuse an idle worker group.
 
-    0 if idle groups reserve no resources (see `ResourceScheduler`), if all trials need the same
-    group, or if the user has set the concurrency.
+    Returns 0 in three cases: idle groups reserve no resources (see `ResourceScheduler`), all trials
+    need the same group, or the user has set the concurrency.
     """
     every = groups(study, space)
     is_idle_held = not is_local or any(group.gpus_per_worker for group in every)
@@ -636,8 +639,8 @@ START_KEYS = ("weights", "frozen_epochs")
 def first_values(
     study: StudySpec, space: Space, wanted: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """Return a configuration of the space: for every key the value in `wanted`, if the values of
-    the keys before allow it, otherwise the first possible value."""
+    """Return a configuration of the space: each key has its value in `wanted` if the values of the
+    preceding keys allow it, else its first possible value."""
     values: dict[str, object] = {}
     for key, dimension in space.items():
         possible = possible_values(resolve(dimension, known_values(study.fixed, values)))

@@ -2,8 +2,8 @@
 
 `checkpoints/0007/` holds the checkpoints of the run `0007` (see `stats.checkpoint`). The folder is
 removed when the run's record is written, unless the run was cut off: interrupted, stopped early by
-the search, or lost to machine faults too often. In any later session, a run with the same name and
-spec continues from it. An interrupted trial continues when the same command is run again. To
+the search, or lost to machine faults too often. A later command continues a run with the same name
+and spec from the checkpoint: running the same command again continues an interrupted trial. To
 continue a trial that the search has stopped, write its spec, `raybench.load(DIR).specs["0007"]`, to
 a file SPEC.yaml, copy `checkpoints/0007` to `NEW/checkpoints/0000` and run
 `raybench train SPEC.yaml --out NEW`.
@@ -52,8 +52,8 @@ class Disturbed:
         self._judging = threading.RLock()
 
     def judged(self, record: RunRecord) -> RunRecord:
-        """Return the record of a finished run; if its core was throttled, with the lost seconds in
-        `ledger["disturbed"]`."""
+        """Return the record of a finished run; if its core was throttled, the lost seconds are
+        added as `ledger["disturbed"]`."""
         # A user's own loop compiles while it trains, so the cost per sample depends on the number
         # of samples. A run without samples failed before it trained.
         if not record.samples or is_own_loop(record.spec.workload):
@@ -107,7 +107,7 @@ class SavedRuns:
         shutil.rmtree(store.folder / states.FOLDER, ignore_errors=True)  # left by a killed session
         ray.get(pool.hold_states_in.remote(store.folder.absolute()))
         self._earlier: dict[str, bytes] = {}
-        """Output of continued runs in earlier sessions, by name."""
+        """Output of continued runs before they were interrupted, by name."""
         self._looked: dict[str, float] = {}
         """Time at which the output of a run was last written, by name (`monotonic`)."""
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=FOLDER)

@@ -77,8 +77,7 @@ from raybench.stats.record import RunRecord, StopReason
 def run_study(study: ScalingStudy, single_run: SingleRun, progress: ProgressDisplay) -> None:
     """Run all runs of a study that have no valid record yet, one at a time, until the deadline.
 
-    A run that was interrupted in an earlier session continues from its checkpoint; a run lost to a
-    machine fault is repeated.
+    An interrupted run continues from its checkpoint; a run lost to a machine fault is repeated.
     """
     runs, deadline = read_records(single_run.store.folder).runs, single_run.deadline
     done = {name for name, run in runs.items() if run.counts_for("measurement")}
@@ -101,9 +100,10 @@ def run_order(
 ) -> Iterator[tuple[StudyCell, int]]:
     """Yield (cell, repeat number) for all runs: the first repeat of all cells, then the second, ...
 
-    Thus drift of the machine (heat, other users) affects all cells equally. Within a repeat, worker
-    groups are in random order, and so are the cells of each group, which stay together, so that a
-    group starts at most once. The order does not depend on `repeats`, which may be changed later.
+    A cell is a run spec of the study. The order spreads drift of the machine (heat, other users)
+    over all cells. Within a repeat, worker groups are in random order, and so are the cells of a
+    group, which stay together so that the group starts once. The order does not depend on
+    `repeats`, which may be changed later.
     """
     groups: dict[Placement, list[StudyCell]] = {}
     for cell in cells:
@@ -178,8 +178,10 @@ class ChosenStudy:
     """Whether the study is one of `raybench.scaling.published`."""
 
     def left_out(self, console: Console) -> Callable[[str], None] | None:
-        """Return a function that reports cells that do not fit on the cluster, for a published
-        study; None for a user's study, whose cells must all fit."""
+        """Return a function that reports cells (run specs) that do not fit on the cluster.
+
+        None for a user's study, whose cells must all fit.
+        """
         return partial(say, console) if self.is_named else None
 
 
@@ -224,7 +226,8 @@ class Checked:
 
 
 def check_cells(cells: Sequence[StudyCell]) -> Checked:
-    """Load each combination of workload and dataset once, and check it for all its frameworks."""
+    """Load each combination of workload and dataset of the cells (run specs) once, and check it
+    for all frameworks that use it."""
     tasks: dict[str, list[StudyCell]] = {}
     for cell in cells:
         spec = cell.spec
@@ -340,15 +343,15 @@ def with_room(
 ) -> ScalingStudy:
     """Return the study with worker counts that fit on the cluster.
 
-    A study without worker counts gets 1, 2, 4, ..., as long as all cells fit and the worker count
-    divides the global batch sizes of strong scaling.
+    A study without worker counts gets 1, 2, 4, ..., as long as all cells (run specs) fit and the
+    worker count divides the global batch sizes of strong scaling.
 
     Args:
         study: the study.
         capacity: resources of the cluster.
         source: name of the study in messages.
-        left_out: called with a sentence on worker counts that do not fit, which are dropped if
-            others fit. If it is None, all worker counts must fit.
+        left_out: called with a sentence on dropped worker counts, which do not fit. If None, all
+            worker counts must fit.
 
     Raises:
         UserError: a cell does not fit.
@@ -385,12 +388,12 @@ def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source:
 def _continued(
     study: ScalingStudy, place: str, file: Path | None, *, is_named: bool
 ) -> ScalingStudy:
-    """Return the study with the worker counts and additional cells of an earlier session.
+    """Return the study with the worker counts and additional cells that an earlier command chose.
 
     Args:
         study: the study.
         place: results folder or URL of the study, for messages.
-        file: `study.yaml` of the earlier session; None if there was none.
+        file: `study.yaml` of the earlier command; None if there was none.
         is_named: whether the study is a published one, of which only cells that fit are run.
 
     Raises:
@@ -489,7 +492,7 @@ STALLED_CELLS, STALLED_FACTOR = 4, 0.95
 
 @dataclass
 class Until:
-    """Chooses further cells to measure until the spread of all predictions is small enough."""
+    """Chooses further cells (run specs) to measure until all predictions are narrow enough."""
 
     share: float
     """Largest allowed spread: half the width of the 90 % interval, relative to the prediction."""
@@ -504,12 +507,12 @@ class Until:
 
         Args:
             study: the study so far.
-            fitted: fitted models of the study's series, each with the cells to predict.
+            fitted: fitted models of the study's series (cells that differ only in worker count and
+                batch size), each with the cells to predict.
             over: reason why the study is over; None if it is not.
 
         Returns:
-            The study with one more cell, or None if no further cell is to be measured; and a
-            sentence on why.
+            The study with one more cell, or None to stop; and a sentence on why.
         """
         predicted = [(now, one) for one in fitted for now in one.model.predict(one.asked)]
         unsure = [(now, one) for now, one in predicted if now.spread > self.share]
@@ -540,8 +543,8 @@ class Until:
     ) -> tuple[Measured, dict[str, Any]] | None:
         """Return the cell that narrows a prediction most, and its values of all changed keys.
 
-        If no cell narrows it, return the predicted cell itself; None if that does not fit on the
-        cluster or was already measured.
+        If no cell narrows the prediction, return the predicted cell itself, or None if the
+        predicted cell does not fit on the cluster or was already measured.
         """
         specs = [cell.spec for cell in study_cells(study)]
         alike = [

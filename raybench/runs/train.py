@@ -225,7 +225,7 @@ class _Screen(RunLines):
 
 
 def _save_model(store: Store, spec: RunSpec, weights: Iterator[bytes]) -> None:
-    """Write the trained model; for a user's own training loop, the state it saved, if any."""
+    """Write the trained model; for a user's own training loop, the state that the loop saved."""
     if is_own_loop(spec.workload):
         if first := next(weights, b""):
             kind, rest = state_of(first)
@@ -269,8 +269,8 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
 
 
 def refuse_other(place: str, folder: Path, mark: str) -> None:
-    """Raise UserError if the folder holds records of another command, whose `study.yaml` does not
-    have the key `mark`."""
+    """Raise UserError if the folder holds records of another command: its `study.yaml` lacks the
+    key `mark`."""
     records, study = folder / RECORDS_FILE, folder / STUDY_FILE
     if not records.is_file():
         return

@@ -127,7 +127,7 @@ class WaitWatch:
         their workers are ended.
 
         Args:
-            session: the session.
+            session: Ray connection with the worker pool.
             deadline: end of the study or of its current phase.
             screen: shows what runs wait for.
             wait_s: total seconds that a run may wait for missing machines before the study is
@@ -200,8 +200,10 @@ class WaitWatch:
 
 @contextlib.contextmanager
 def live_session(address: str | None, interrupt: Interrupt, console: Console) -> Iterator[Session]:
-    """Context manager: open a session for a command, and close it afterwards; a Ctrl-C in the
-    meantime is raised once the session is open."""
+    """Context manager: open a Ray session for a command, and close it afterwards.
+
+    A Ctrl-C while the session is opening is raised once the session is open.
+    """
     is_here = chosen_address(address) is None
     looked = [busy_sentence(), used_gpus(gpus_of_driver())] if is_here else []
     busy = [f"{sentence[0].upper()}{sentence[1:]}" for sentence in looked if sentence is not None]

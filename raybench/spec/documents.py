@@ -203,7 +203,7 @@ SHORT_FORMS = {"dataset": "name"}
 OTHER_NAMES = {"exchange_every": "accumulate"}
 """Alternative names of run-spec keys, with the name that replaces each."""
 FLOAT32_MAX, FLOAT32_MIN = 3.4e38, 1.2e-38
-"""Largest and smallest magnitudes of float32 at full precision, in which all training happens."""
+"""Largest and smallest magnitudes of float32 at full precision; training uses float32."""
 
 
 class Document(BaseModel):
@@ -221,8 +221,8 @@ class Document(BaseModel):
 def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
     """Build `model` from parsed YAML; raise a one-sentence UserError for the first problem.
 
-    Unknown keys are reported before missing ones, because an unknown key may be a misspelling of a
-    missing one. Where a number or a mapping is allowed, a problem inside the mapping is reported
+    Unknown keys are reported before missing ones, because an unknown key may be a misspelled
+    missing one. If a key takes a number or a mapping, a problem inside the mapping is reported
     before "not a number". A UserError that a validator raises is passed on unchanged.
     """
     _check_numbers(content, source)
@@ -239,7 +239,7 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
 
 
 def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
-    """Return the value of a single key as `model` holds it, whatever the other keys.
+    """Return the validated value of a single key of `model`, regardless of the other keys.
 
     Raises:
         UserError: The value is invalid.
@@ -366,8 +366,8 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
 def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """Parse `KEY=VALUE` strings, whose values are YAML, into a dict.
 
-    Alternative key names (OTHER_NAMES) are replaced. The order of keys matters: a repeated key has
-    its last value and its last position.
+    Alternative key names (OTHER_NAMES) are replaced. A repeated key has its last value and its last
+    position, because the order of keys matters.
 
     Args:
         texts: The strings, as given to an option.

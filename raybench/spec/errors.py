@@ -178,8 +178,8 @@ REMOVED = {
     "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
     "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
 }
-"""Removed commands, options, keys and values, with the end of a sentence that says what to use
-instead. An option follows the name of its command, a key the word "key"."""
+"""End of a sentence that says what to use instead, by removed command, option, key or value. An
+option is listed as "COMMAND --option", a key as "key NAME"."""
 
 
 def removed(name: str) -> str | None:

@@ -15,10 +15,13 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 Direction = Literal["max", "min"]
 PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolute_error", "own"]
-"""Number per sample that is averaged: 1 or 0 for a correct or wrong prediction (`correct_of_5`:
-whether the label is in the top five), the loss without label smoothing, the squared or absolute
-error in the unit of the labels (averaged over a vector), or the result of the workload's own
-function."""
+"""Number per sample that is averaged:
+
+- `correct`, `correct_of_5`: 1 if the label is the top prediction (one of the top five), else 0,
+- `loss`: the loss without label smoothing,
+- `squared_error`, `absolute_error`: in the unit of the labels, averaged over a vector,
+- `own`: the result of the workload's own function.
+"""
 METRIC_NAME = r"^\w(.{0,78}\S)?$"
 """Pattern of a metric's name, which becomes part of column names: one line of up to 80 characters
 that begins with a letter, a digit or `_`. Names that libraries print are allowed, such as `val/acc`
@@ -27,8 +30,8 @@ ROUNDING = 2.0**-22
 """Relative tolerance for reaching a target: two rounding steps of float32, in which frameworks
 compute metrics. In float32, 190 correct predictions out of 200 are 0.94999999."""
 Finish = Callable[[float, float], float]
-"""Function that computes a metric from the mean over the samples and from the mean that always
-predicting the mean label would give (needed by R²)."""
+"""Function that computes a metric from two means over the samples: that of the model, and that of
+always predicting the mean label (needed by R²)."""
 
 
 def _mean(mean: float, _of_mean: float) -> float:
@@ -95,8 +98,8 @@ class Metric:
         return self.gap(target, value) <= 0
 
     def gap(self, target: float, value: float) -> float:
-        """Distance of a value from the target: positive if the target is missed, negative if it is
-        exceeded, 0 within the rounding of float32."""
+        """Distance of a value from the target: positive if the value is worse, negative if it is
+        better, 0 within the rounding of float32."""
         gap = self.sign * (target - value)
         return 0.0 if abs(gap) <= ROUNDING * abs(target) else gap
 

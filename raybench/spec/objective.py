@@ -230,8 +230,8 @@ class StopRule:
     def best_value(self) -> float | None:
         """Metric by which the run is judged so far; None before the first evaluation.
 
-        This is the best value, or with `best_at_budget` the last value within the budget: the
-        weights of that evaluation are kept, and the best of several would be biased upward.
+        This is the best value. With `best_at_budget`, it is the last value within the budget,
+        because the best of several would be biased upward.
         """
         if self._objective.kind != BUDGET:
             return self._metric.best(self._values)
@@ -241,14 +241,15 @@ class StopRule:
 
 
 MISS_WEIGHT = 2.0
-"""Score of the worst possible run that misses the target, above log(max_train_seconds)."""
+"""Score of the worst run that does not reach the target, above log(max_train_seconds)."""
 MIN_SECONDS = 1e-3
 """Lower bound of times in a score, in seconds, because log(0) is undefined."""
 MOST_UNKNOWN = 20.0
-"""Worst `shortfall` if the baseline is unknown, which a value of 240 million reaches."""
+"""Worst `shortfall` if the baseline is unknown (that of a loss of 240 million)."""
 MARGIN_WITH_TEST_SPLIT = 3.0
 """Minimum distance of an automatic target from the baseline, in standard errors, if the winner is
-checked on a test split. In a search on pure noise, the best evaluation is 2.5 to 4 above."""
+checked on a test split. In a search on pure noise, the best evaluation exceeds the baseline by 2.5
+to 4 standard errors."""
 MARGIN_WITHOUT_TEST_SPLIT = 4.0
 """Minimum distance of an automatic target from the baseline, in standard errors, if there is no
 test split."""
@@ -276,9 +277,9 @@ class Baseline:
 
     All runs are evaluated on the same rows, so repeating runs with new seeds does not average this
     chance out. Predictions that deviate by d from the constant one gain at most z standard errors
-    (proportional to d) by chance and lose a term in d squared, so the gain is at most
-    `z**2 * square`. If deviating costs nothing, as with equally frequent classes, the bound is
-    `z * error` (binomial).
+    (proportional to d) by chance, and lose a term in d squared. So the gain is at most
+    `z**2 * square`, or `z * error` (binomial) if deviating costs nothing, as with equally frequent
+    classes.
     """
 
     value: float
@@ -286,14 +287,15 @@ class Baseline:
     error: float | None = None
     """Binomial standard error of the metric; None if the metric is not a share."""
     square: float | None = None
-    """`square` of the bound above; None if unknown, or if this bound does not hold."""
+    """Factor of `z**2` in the bound; None if unknown, or if that bound does not hold."""
     level: float | None = None
-    """Metric of the constant prediction on the training labels. It replaces `value` in the bound if
-    classes may be equally frequent, because chance then decides which one leads in the split."""
+    """Metric of the constant prediction on the training labels; None to use `value`. Replaces
+    `value` if classes may be equally frequent: chance then decides which class is most frequent in
+    the split."""
 
     def beyond(self, metric: Metric, errors: float = ONE_SIDED) -> float | None:
-        """Return the best metric that chance alone may reach, at this number of standard errors;
-        None if unknown."""
+        """Return the best metric that chance alone may reach (`errors`: standard errors z above the
+        baseline); None if unknown."""
         known = [] if self.error is None else [errors * self.error]
         known += [] if self.square is None else [errors**2 * self.square]
         if not known:
@@ -320,10 +322,10 @@ def search_score(
 ) -> float:
     """Return the score of a run, which the search minimizes.
 
-    With `time_to_target`, the score is log T if the target is reached within `max_train_seconds`,
-    else log T_max + 2 min(1, gap(target, best) / gap(target, baseline)). So every run that reaches
-    the target beats every run that does not, and runs that miss the target are still ordered. With
-    `best_at_budget`, the score is `shortfall`.
+    With `time_to_target`, the score is log T if the target is reached after T seconds, at most
+    T_max = `max_train_seconds`; else log T_max + 2 min(1, gap(target, best) / gap(target,
+    baseline)). So every run that reaches the target beats every run that does not, and the latter
+    are ordered by how close they came. With `best_at_budget`, the score is `shortfall`.
 
     Args:
         objective: Objective of the run.
@@ -365,9 +367,9 @@ def shortfall(metric: Metric, value: float | None, baseline_value: float | None)
     """Convert a metric's value to a score to minimize; None gets the worst score.
 
     For a share, the score is the distance to the best share, 1 or 0. For other metrics, it is the
-    value, negated if higher is better, and cut off at about twice the baseline, because how far a
-    loss diverged carries no information. If the baseline is unknown, it is the asinh of the value
-    (about the logarithm of a large value), cut off at 20.
+    value (negated if higher is better), cut off at about twice the baseline, because how far a loss
+    diverged carries no information. If the baseline is unknown, the score is instead the asinh of
+    the value (about its logarithm if large), cut off at 20.
     """
     worst = 1.0 if metric.is_share else MOST_UNKNOWN
     if baseline_value is not None and not metric.is_share:

@@ -5,13 +5,16 @@
     $torchrun python train.py --lr {learning_rate}    the same, one process per worker
 
 All of them load their own data. With `$ `, the command is a single process that has the resources
-of all workers. With `$torchrun `, it is started once per worker with torchrun's environment, and
-rank 0 prints the metric.
+of all workers. With `$torchrun `, the command is started once per worker with torchrun's
+environment, and rank 0 prints the metric.
 
-In a command, `{key}` is replaced by the value of a run-spec key, and `{model.NAME}` by a setting of
-the model; strings are inserted unchanged, other values as JSON. `{--flag:key}` is replaced by
-`--flag` for true, by nothing for false and null, and by `--flag VALUE` for other values.
-`{--flag=:key}` inserts `--flag=VALUE`, and `{--bn|--no-bn:key}` has a second flag for false.
+Placeholders in a command (strings are inserted unchanged, other values as JSON):
+
+    {key}                   the value of a run-spec key
+    {model.NAME}            a setting of the model
+    {--flag:key}            `--flag` for true, nothing for false and null, else `--flag VALUE`
+    {--flag=:key}           as before, but `--flag=VALUE`
+    {--flag|--no-flag:key}  as before, but `--no-flag` for false
 """
 
 import json
@@ -28,12 +31,12 @@ LAUNCH_MARKS = {"torchrun": "$torchrun "}
 """Prefix of a workload that is a command started once per worker, by launcher."""
 UNREPORTED, OTHER_KEYS = "the command reports no", "its lines of JSON have"
 """Parts of the error message for a command that printed no metric. A search ends at a message with
-both, because every configuration would fail with it."""
+both parts, because every configuration would fail in the same way."""
 OWN_DATA = {"name": "workload"}
 """The `dataset` of the user's own training loops."""
 PLACE = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 OPTION = re.compile(r"\{(-[^\s:{}|]*)(?:\|(-[^\s:{}|]*))?:([A-Za-z_][\w.]*)\}")
-"""Option whose form depends on a key. The groups are the flag, the flag for false, and the key."""
+"""Placeholder of an option. The groups are the flag, the flag for false, and the key."""
 
 
 def is_command(workload: object) -> bool:

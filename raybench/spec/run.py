@@ -52,8 +52,7 @@ class Placement:
     framework: str
     num_workers: int
     batch_size_per_worker: int = 0
-    """Samples per worker in one forward and backward pass; 0 where they do not matter, as in
-    `group`."""
+    """Samples per worker in one forward and backward pass; 0 if irrelevant, as in `group`."""
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0
     """GPUs per worker; a fraction only if there is a single worker."""
@@ -62,8 +61,8 @@ class Placement:
     accelerator_type: str | None = None
     """Ray's name for the GPU model; None for any model."""
     replicas_per_process: int = 1
-    """Replicas of the model in each process. If there are several, the process is the only worker
-    of its group and has the resources of all replicas."""
+    """Replicas of the model in each process. A process with several replicas is the only worker of
+    its group and has the resources of all replicas."""
     compile: str = "none"
     """Compilation mode of the forward and backward pass (`RunSpec.compile`)."""
     accumulate: int = 1
@@ -353,8 +352,8 @@ class RunSpec(Document):
         return workers.in_one_process if self.replicas_per_process > 1 else workers
 
     def complete(self) -> dict[str, Any]:
-        """Return the spec as plain data for other programs: momentum, beta2 and epsilon have the
-        optimizer's defaults, or are left out if the optimizer does not read them.
+        """Return the spec as plain data for other programs, with the optimizer's defaults filled
+        in: momentum, beta2 and epsilon, without those that the optimizer does not read.
         `without_defaults` is the inverse."""
         own = DEFAULTS.get(self.optimizer, {})
         found = self.document()
@@ -468,8 +467,8 @@ def _problems_of_own_loop(spec: RunSpec) -> Iterator[str]:
 RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
 """Run-spec keys that set the resources of a worker."""
 OPEN = ("model", "data", "optimizer_options")
-"""Keys whose values are mappings with names of the user's choice. Each name makes another key,
-which is written with a dot: `model.hidden_units`."""
+"""Keys whose values are mappings with names of the user's choice. Each name makes another, dotted
+key: `model.hidden_units`."""
 
 
 def is_open(key: str, *parents: str) -> bool:
@@ -545,8 +544,8 @@ def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
 def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
     """Return the label of a configuration: `torch 1x64 adam 0.003 weight_decay 0.01`.
 
-    The label has the framework, workers x batch per worker (x passes per step, if several), the
-    optimizer, the learning rate, and names and values of `keys` (see `label_keys`).
+    The label has the framework, workers x batch size per worker (x passes per step if more than
+    one), the optimizer, the learning rate, and names and values of `keys` (see `label_keys`).
     """
     passes = f"x{spec.accumulate}" if spec.accumulate > 1 else ""
     base = (
@@ -577,7 +576,7 @@ RATE = "rate"
 def named_optimizer(spec: RunSpec) -> str:
     """Return the optimizer for a label.
 
-    RATE replaces the default in a user's own loop, which may use any optimizer then.
+    A user's own loop may ignore the default optimizer, so RATE replaces the default in its label.
     """
     is_default = spec.optimizer == RunSpec.model_fields["optimizer"].default
     return RATE if is_own_loop(spec.workload) and is_default else spec.optimizer

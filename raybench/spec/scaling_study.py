@@ -60,7 +60,7 @@ class WrittenCell(Document):
 
 
 class ScalingStudy(Document):
-    """Validated content of a scaling-study file; `study_cells` returns its cells."""
+    """Validated content of a scaling-study file; `study_cells` returns its cells (run specs)."""
 
     name: Annotated[str, AfterValidator(_plain)]
     """Name of the results folder: letters, digits, _ and -."""
@@ -122,20 +122,21 @@ class ScalingStudy(Document):
         return self
 
     def with_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study with these worker counts, unless it has its own or explicit cells."""
+        """Return the study with these worker counts, unless it sets its own or lists its cells (run
+        specs)."""
         if self.num_workers is not None or self.cells is not None:
             return self
         return self.model_copy(update={"num_workers": num_workers})
 
     @property
     def counts(self) -> list[int]:
-        """Worker counts of the cells, ascending; [1] if they still depend on the machines."""
+        """Worker counts of the cells (run specs), ascending; [1] if they are not set yet."""
         if self.cells is None:
             return sorted(self.num_workers or [1])
         return sorted({self._count(cell) for cell in self.cells})
 
     def only_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study reduced to cells with these worker counts."""
+        """Return the study reduced to cells (run specs) with these worker counts."""
         if self.cells is None:
             return self.model_copy(update={"num_workers": num_workers})
         kept = [cell for cell in self.cells if self._count(cell) in num_workers]
@@ -147,9 +148,9 @@ class ScalingStudy(Document):
 
 @dataclass(frozen=True)
 class StudyCell:
-    """Cell: a run spec of a scaling study, run once even if it belongs to weak and strong scaling.
+    """Cell: a run spec of a scaling study, repeated with different seeds.
 
-    Each repeat has another seed.
+    A cell that belongs to both weak and strong scaling is not run twice.
     """
 
     name: str
@@ -166,7 +167,7 @@ class StudyCell:
 
 
 def study_cells(study: ScalingStudy, source: str | None = None) -> list[StudyCell]:
-    """Return the cells of a study, without duplicate run specs.
+    """Return the cells (run specs) of a study, without duplicates.
 
     Args:
         study: Study with worker counts or explicit cells.
@@ -244,7 +245,7 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
     """Return the content of a scaling study with the settings of `--set` applied.
 
     Study keys are set directly, run-spec keys in `base`: `epochs: 5` sets `base.epochs`. Axes and
-    explicit cells do not override such a setting: `framework: torch` also removes an axis of
+    explicit cells (run specs) do not override a setting: `framework: torch` also removes an axis of
     frameworks and the framework of explicit cells.
     """
     known = (*ScalingStudy.model_fields, *RunSpec.model_fields)
@@ -274,8 +275,8 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
 
 
 def _everywhere(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return the content without a run-spec key in axes and cells, where it would override the
-    base; where a parent of the key is given there, the parent gets the value."""
+    """Return the content without a run-spec key in axes and cells, where the key would override the
+    base; a parent of the key (a mapping) in axes and cells gets the value."""
     axes, cells = content.get("axes"), content.get("cells")
     if key in OWN_KEYS and not cells:
         raise UserError(

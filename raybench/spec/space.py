@@ -65,15 +65,14 @@ Simple = Choices | Range | Powers
 
 @dataclass(frozen=True)
 class Case:
-    """A dimension, and the condition under which it applies: every key in `when` has one of the
-    values listed for it."""
+    """A dimension, and the condition under which it applies: every key in `when` has one of its
+    listed values."""
 
     when: tuple[tuple[str, tuple[Any, ...]], ...]
     dimension: Simple
 
     def holds(self, values: dict[str, Any]) -> bool:
-        """Whether the case applies to `values`; keys that are missing there have the defaults of a
-        run spec."""
+        """Whether the case applies to `values`; missing keys have the defaults of a run spec."""
         return all(
             is_one_of(key, values.get(key, _DEFAULTS.get(key)), allowed)
             for key, allowed in self.when
@@ -141,7 +140,7 @@ def known_values(fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any
 
 
 def possible_values(dimension: Dimension) -> list[Any]:
-    """Return all values of a dimension; only the bounds for a range; those of all cases."""
+    """Return all values of a dimension: of a range only the bounds, of cases those of all cases."""
     if isinstance(dimension, Choices):
         return list(dimension.values)
     if isinstance(dimension, Powers):
@@ -160,9 +159,9 @@ def values_of(key: str, space: Space, fixed: dict[str, Any]) -> list[Any]:
 def combinations(
     space: Space, fixed: dict[str, Any], keys: Iterable[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of values of `keys` and of the keys in the conditions of `keys`.
+    """Yield all combinations of values of `keys` and of the keys on which their cases depend.
 
-    A range contributes only its bounds, and a key that is not searched its fixed or default value.
+    A range contributes only its bounds; a key that is not searched, its fixed or default value.
     """
     wanted = set(keys)
     for key in reversed(space):  # a dimension only depends on keys above it
@@ -211,11 +210,10 @@ NEAR = 0.05
 
 
 def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
-    """Return "upper" or "lower" if the value of `key` is near that end of its range (within NEAR),
-    otherwise None.
+    """Return "upper" or "lower" if the value of `key` is near that end of its range (within NEAR).
 
-    Lists have no ends. A lower bound of 0 (1 for integers and powers of two) does not count as an
-    end.
+    None otherwise, and for lists. A lower bound of 0 (1 for integers and powers of two) does not
+    count as an end.
     """
     found, value = at_run(dimension, spec), value_of(spec, key)
     if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
@@ -431,8 +429,8 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 def _check_conditions(
     dimension: Cases, space: Space, fixed: dict[str, Any], where: str, raw: dict[str, Any]
 ) -> None:
-    """Raise UserError if a condition has an invalid key or value, or unless exactly one case
-    applies to every combination of values."""
+    """Raise UserError for a condition with an invalid key or value, and for a combination of values
+    to which no case or several cases apply."""
     for case in dimension.cases:
         for other, allowed in case.when:
             if not is_searchable(other):
@@ -490,7 +488,7 @@ def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source
     """Raise UserError for the first combination of values that is invalid in a run spec.
 
     Only the keys that a run spec's checks read are combined, so that large spaces are cheap. `keys`
-    are those found so far; the function calls itself when it finds more.
+    are the keys found so far; the function calls itself when it finds more.
     """
     for values in combinations(space, fixed, keys):
         known, problem = known_values(fixed, values), ""

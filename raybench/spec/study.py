@@ -68,7 +68,7 @@ class SearchSpec(Document):
     first: list[dict[str, Any]] = []
     """Your own configurations, such as `[{learning_rate: 0.02, model: {n: 2}}]`. They run before
     all others, may lie outside the searched ranges, and are not stopped early. Searched keys that
-    they leave out have typical values (the usual learning rate, the first value of a list).
+    they leave out have typical values (the default learning rate, the first value of a list).
     Reference runs train the first configuration, and the answer compares the winner with it."""
     seed: Seed = 0
     """Seed of the sampler and of the training of every trial."""
@@ -89,7 +89,7 @@ class SearchSpec(Document):
     """Whether to stop trials that, judging by the learning curves so far, cannot become the best;
     false also disables `cap_factor`."""
     priors: bool = True
-    """Whether the first trials include the usual learning rate of each optimizer."""
+    """Whether the first trials include the default learning rate of each optimizer."""
     widen: bool = True
     """Whether the sampler `model` may try learning rates up to a factor of four beyond their range
     where it expects an improvement."""
@@ -175,8 +175,8 @@ def load_content(
 
 
 def as_written(study: dict[str, Any]) -> dict[str, Any]:
-    """Return a study's plain data as in its search-space file: keys that reference runs set are
-    `auto` or left out."""
+    """Return a study's plain data as in its search-space file: keys that reference runs (before the
+    search) set are `auto` or left out."""
     auto, objective = study["auto"], study["objective"]
     own = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
     return own | {
@@ -266,8 +266,8 @@ def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return a study's content in which the key `auto` lists the keys that reference runs set, and
-    placeholders replace the values `auto`."""
+    """Return a study's content with placeholders for the values `auto`; its key `auto` lists the
+    keys that reference runs set."""
     objective = content.get("objective")
     auto: list[str] = []
     if isinstance(objective, dict):

@@ -115,7 +115,7 @@ KEY = re.compile(_KEY)
 # In running text, the value ends at the end of the word, or at the closing quote.
 KEY_AND_VALUE = re.compile(rf"({_KEY})(\"[^\"\n]*\"|'[^'\n]*'|(?!\*\*\*)[^\s,;&)\]}}\"']+)")
 SENTENCE = re.compile(r"[A-Za-z]+[ \t]+\w")
-"""Two words after `passwd: ` form the rest of a message, not a secret."""
+"""Matches two words: after `passwd: `, they are the rest of a message, not a secret."""
 USER = re.compile(r"(?<=://)[^/\s?#]*@")
 PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
@@ -153,8 +153,8 @@ def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
 def redact_text(text: str, environment: Mapping[str, str]) -> str:
     """Return a message or a traceback with secrets replaced by `***`.
 
-    Secrets are those of `redact`, but the value of a key ends at the end of its word: the rest of
-    the message is kept, and so is the number of lines.
+    Secrets are those of `redact`, but only the word or quoted string after a key is hidden. The
+    rest of the message and its number of lines are kept.
     """
     text = _without(text, secret_values(environment))
     text = BEARER.sub(rf"\1 {HIDDEN}", text)
@@ -178,7 +178,7 @@ def _hidden(found: re.Match[str]) -> str:
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:
-    """Return the secret values in an environment, longest first, as one may contain another.
+    """Return the secret values in an environment, longest first because one may contain another.
 
     These are the values of variables with a secret name, the single lines of these values, the
     passwords in all URLs, and the URL-encoded forms of all of these.

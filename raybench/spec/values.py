@@ -25,7 +25,7 @@ def plain_data(value: Any, source: str, path: str = "") -> Any:
     Args:
         value: Value from a call of the Python API.
         source: Name of the argument, for error messages.
-        path: Dotted keys of the mappings that contain the value; each key follows a dot.
+        path: Keys of the mappings that contain the value, each after a dot: `.model.block`.
 
     Raises:
         UserError: An object, such as another tool's distribution, cannot be converted.
