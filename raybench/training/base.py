@@ -1,6 +1,6 @@
 """Interface of a framework backend, and the import of a backend by the name of its framework.
 
-Importing this module imports neither framework.
+Importing this module imports neither torch nor TensorFlow.
 """
 
 import importlib
@@ -33,9 +33,9 @@ class Step:
     """(passes, samples): positions in the training split; a row is one forward and backward pass.
     If the process holds several replicas, each takes an equal part of the columns, in order."""
     weights: NDArray[np.float32]
-    """(passes, samples): weight of each sample's loss: 1 / (samples of all workers in the step), so
-    that the workers' gradients *sum* to the gradient of the global batch, times `Split.weights` if
-    the data have weights and samples are not mixed (`reading.Samples.mixed`); 0 for padding."""
+    """(passes, samples): weight of each sample's loss; 0 for padding. The weight is 1 / (samples of
+    all workers in the step), so that the workers' gradients *sum* to the gradient of the global
+    batch. `Split.weights`, if any, are a factor of it, except with mixup (`Samples.mixed`)."""
     shares: NDArray[np.float32]
     """(passes, replicas of this process): samples of a pass without padding, divided by the samples
     of all workers in the step. Scales losses that a model adds once per pass (weight penalties)."""
@@ -44,7 +44,7 @@ class Step:
     its augmentation together with the run's seed and the index. None without augmentation."""
     learning_rate: float
     num_samples: int
-    """Samples of this worker without padding; weights in the data may be 0 too."""
+    """Samples of this worker without padding, including samples to which the data give weight 0."""
     is_frozen: bool = False
     """Whether only the head is trained (`frozen_epochs`)."""
 
@@ -70,7 +70,7 @@ class StepLog:
     step, including work on the device; NaN if unknown."""
     part_squares: list[float]
     """Squared norm of the gradient that this worker sends: the sum over its samples, divided by the
-    samples of all workers. Empty if no gradients are exchanged, like `whole_squares`."""
+    samples of all workers. Empty, like `whole_squares`, if no gradients are exchanged."""
     whole_squares: list[float]
     """Squared norm of the gradient that this worker receives, the sum over all workers."""
 
@@ -239,7 +239,7 @@ class BaseTrainer(Protocol):
         return number
 
     def is_loss_scale_valid(self) -> bool:
-        """Return whether the fp16 loss scale is at least `MIN_LOSS_SCALE`, else training ends."""
+        """Return whether the fp16 loss scale is at least `MIN_LOSS_SCALE`; below, training ends."""
         value: float = self._loss_scale.value
         return value >= MIN_LOSS_SCALE
 
@@ -275,7 +275,7 @@ class BaseTrainer(Protocol):
         Nothing in the state is executed.
 
         Raises:
-            UserError: The workload builds another model now, or `state` was not written by `state`.
+            UserError: The workload now builds another model, or raybench did not write `state`.
         """
         ...
 

@@ -2,8 +2,9 @@
 
 A line of JSON on stdout is a report: `{"accuracy": 0.91, "samples": 50000, "train_s": 12.3}`.
 `samples` and `train_s` (training seconds) are optional and count since the previous line, or since
-the start of the command. Without `samples` a line counts as one sample, without `train_s` all time
-since the previous line as training. A given `train_s` is valid however late its line arrives.
+the start of the command. A line without `samples` counts as one sample. If `train_s` is missing,
+all time since the previous line counts as training; if given, it is valid however late its line
+arrives.
 """
 
 import contextlib
@@ -57,7 +58,7 @@ EXCESS, EXCESS_S = 1.1, 0.5
 """Factor and seconds by which the sum of all `train_s` may exceed the run time of the command."""
 MAX_SAMPLES = 1e15
 MIN_TRAIN_S = 1e-6
-"""Training seconds of a report that says 0 or arrives together with the previous one."""
+"""Training seconds of a report if its `train_s` is 0 or it arrives together with the last one."""
 CHUNK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 20
 TAIL_BYTES = 4000
@@ -343,8 +344,8 @@ class _Reports:
         """Keep the keys of the first line of JSON without the metric, for the error message.
 
         Raises:
-            UserError: This is not the first such line, no line has had the metric, and a key looks
-                like the metric under another name, so that waiting would not help.
+            UserError: This is a later line, still without the metric, and one of its keys looks
+                like the metric under another name.
         """
         if self._num_found:
             return

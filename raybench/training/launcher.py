@@ -46,8 +46,8 @@ def environment_of_rank(
 
 
 def environment_of_device(device: str) -> dict[str, str]:
-    """Return the variables that make libraries use a device: `accelerate` distributes training over
-    CPU workers only if ACCELERATE_USE_CPU is set."""
+    """Return the variables that make libraries use a device: for a CPU, ACCELERATE_USE_CPU, without
+    which `accelerate` does not distribute training."""
     return {"ACCELERATE_USE_CPU": "true"} if device == "cpu" else {}
 
 

@@ -24,10 +24,10 @@ class BaseLosses:
     """Base class of a run's loss and metric; each backend has a subclass `Losses`, which provides
     the operations of the framework.
 
-    `_mean` averages each sample's values to (N,); `_mean_of_counted` averages over each sample's
+    `_mean` averages each sample's values to (N,). `_mean_of_counted` averages over each sample's
     tokens whose label is not IGNORED (0 if there are none). The others return one value per label:
-    `_errors` is outputs - labels, where (N, 1) outputs fit (N,) labels; `_cross_entropy` the loss;
-    `_hits` whether the label is among the `most` largest outputs.
+    `_errors` returns outputs - labels and accepts (N, 1) outputs for (N,) labels; `_cross_entropy`
+    returns the loss; `_hits` returns whether the label is among the `most` largest outputs.
     """
 
     PREFIX: ClassVar[str]
@@ -45,7 +45,7 @@ class BaseLosses:
         """Create losses for a workload.
 
         Args:
-            workload: Workload with the task, the number of classes and the hooks.
+            workload: Workload with the task, the number of classes and the user's hooks.
             metric: Metric of the run.
             scale: Factor that converts errors to the unit of the labels.
             smoothing: Label smoothing, the share of a label spread over all classes in training.
@@ -86,8 +86,8 @@ class BaseLosses:
         Args:
             outputs: Outputs of the model.
             labels: Labels of the samples.
-            mixed: With mixup, labels of the second sample in each mix, and weights (N,) of the
-                losses computed with `labels` and with these labels; otherwise empty or None.
+            mixed: With mixup, the labels of the second sample in each mix, the weights (N,) of the
+                losses for `labels`, and those for the second labels; otherwise empty or None.
         """
         losses = self.losses(outputs, labels, self._smoothing)
         if not mixed:
@@ -101,8 +101,8 @@ class BaseLosses:
         return losses, self.values(outputs, labels, losses)
 
     def hook(self, name: str) -> Any:
-        """Return the workload's hook of that name for this framework, or the model's loss for
-        `loss`; None if there is none."""
+        """Return the workload's hook of that name for this framework, or None; `loss` falls back to
+        the loss that the model was compiled with."""
         own = getattr(self._workload, f"{self.PREFIX}_{name}")
         return self._model_loss if own is None and name == "loss" else own
 

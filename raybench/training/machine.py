@@ -169,8 +169,8 @@ class GpuLoad:
     def share(self) -> float | None:
         """Return the mean utilization (0 to 1) since the last call of `begin` or `share`.
 
-        None without NVML or samples. The driver keeps samples of a few seconds only: of a longer
-        interval, just the end is measured.
+        None without NVML or samples. The driver keeps the samples of a few seconds only, so only
+        the end of a longer interval is measured.
         """
         samples = self._samples()
         return sum(samples) / len(samples) / 100 if samples else None

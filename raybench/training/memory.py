@@ -2,8 +2,8 @@
 
 A step on a CPU allocates its activations and frees them again. By default glibc returns this memory
 to the system at once, and the next step pays for a page fault on every page: 50 to 80 MB per step
-for `mnist_large`. glibc can only be reconfigured later in the first thread of a process, and Ray
-Train uses another, so `ENVIRONMENT` is set before a worker starts. Other systems and allocators
+for `mnist_large`. A running process can reconfigure glibc only from its first thread, and Ray Train
+uses another thread, so `ENVIRONMENT` is set before a worker starts. Other systems and allocators
 ignore these variables. They do not change results.
 """
 
@@ -49,8 +49,8 @@ def peak_bytes() -> int | None:
 
 
 class Memory:
-    """Measures the memory of a worker's tensors: here that of the whole process. The backends have
-    a subclass for GPUs."""
+    """Measures the memory of a worker's tensors. This class counts the whole process; the backends
+    have a subclass for GPUs."""
 
     def __init__(self) -> None:
         self._highest = 0
@@ -104,8 +104,8 @@ SHARE = 0.5
 """Share of the free memory that all samples of a run may take on a CPU."""
 SHARE_OF_GPU = 0.2
 """Share of a GPU's free memory that all samples of a run may take. Gradients, optimizer state and
-activations are allocated later; if data left them too little memory, the batch size would count as
-one that does not fit."""
+activations are allocated later; if data left them too little memory, the batch size would seem too
+large for the GPU."""
 MAX_VALUES = 2**25
 """Largest number of values that enter or leave a model in one evaluation pass."""
 
@@ -116,7 +116,7 @@ def num_bytes(split: Split) -> int:
 
 
 class Room:
-    """Memory for the samples of a run, which the splits reserve one after another."""
+    """Memory available for the samples of a run; the splits reserve parts of it in turn."""
 
     def __init__(self, free_bytes: int, *, is_gpu: bool = False) -> None:
         """Create room; `free_bytes` is the free memory before any split is loaded."""

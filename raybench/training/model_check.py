@@ -29,8 +29,8 @@ Array = npt.NDArray[Any]
 BATCH_TOLERANCE = 1e-2
 """Relative difference of outputs that rounding may cause between a large and a small batch."""
 NUM_SAMPLES = 8
-"""Most training samples of a check. A smaller batch per worker is used instead, to need no more
-memory than training does, but at least 2 samples, which batch normalization needs."""
+"""Largest number of training samples in a check. It uses fewer if the batch size per worker is
+smaller, to need no more memory than training, but at least 2, which batch normalization needs."""
 TIMEOUT_S = 300.0
 """Timeout of a check in seconds."""
 _checked: set[str] = set()
@@ -43,8 +43,8 @@ def check_start(
     """Check on a worker that a run can train its model.
 
     Builds a second model and passes a few samples of the real data through model, loss, metric and
-    backward pass, once per process and model. Workloads given by layers, such as the shipped ones,
-    are known to work and are not checked. Only rank 0 checks.
+    backward pass, once per process and model. Models defined by a list of layers, such as the
+    shipped ones, are known to work and are not checked. Only rank 0 checks.
 
     Returns:
         Warnings, one sentence each.
@@ -298,14 +298,14 @@ Shapes = Sequence[tuple[str, Sequence[int]]]
 
 
 def builds_user_models(spec: RunSpec, workload: Workload) -> bool:
-    """Return whether a run has several processes that each build the model by user code."""
+    """Return whether a run has several processes that each build the model from user code."""
     is_known = isinstance(workload, LayerWorkload | NamedWorkload)
     return spec.num_workers > spec.replicas_per_process and not is_known
 
 
 def check_workers(workload: Workload, own: Shapes, world: DistributedContext) -> None:
-    """Raise UserError on all ranks if their models differ in parameter shapes, as gradients could
-    not be summed. Collective: all ranks must call it.
+    """Raise UserError on all ranks if their models differ in parameter shapes, since gradients
+    could not be summed. Collective: all ranks must call it.
 
     Names may differ: Keras numbers the layers of a process.
     """

@@ -74,8 +74,8 @@ from raybench.spec.run import RunSpec
 
 
 def settings_of(spec: RunSpec) -> dict[str, Any]:
-    """Return the keyword arguments of `build_optimizer` for a run: the settings that the optimizer
-    has, learning rate, weight decay and options."""
+    """Return the keyword arguments of `build_optimizer` for a run: learning rate, weight decay,
+    options, and the other settings that the optimizer has."""
     own = {name: getattr(spec, name) for name in DEFAULTS.get(spec.optimizer, ())}
     found = {name: value for name, value in own.items() if value is not None}
     found |= {name: getattr(spec, name) for name in ("learning_rate", "weight_decay")}
@@ -86,7 +86,7 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
     """Create an optimizer from a class of a library, such as `torch:SGD`.
 
     Args:
-        name: Framework and class; the class with its module unless that is `package`.
+        name: Framework and class. The class is preceded by its module unless that is `package`.
         package: Module of the library's optimizers.
         base: Base class of the library's optimizers.
         *first: Positional arguments before the settings.
@@ -162,7 +162,7 @@ def newton_schulz(
     Args:
         matrix: Matrix of norm 1 with at most as many rows as columns.
         products_of: Function that multiplies a matrix by its transpose.
-        polynomial: Function of these products, by whose result a step multiplies the matrix.
+        polynomial: Function that maps these products to the factor of a step.
     """
     if matrix.shape[1] <= WIDE * matrix.shape[0]:
         for _ in range(NUM_STEPS):

@@ -92,7 +92,7 @@ class Run:
         *,
         resume: RunState | None = None,
     ) -> None:
-        """Create a run; `resume` holds the evaluations so far of a run that continues."""
+        """Create a run; `resume` holds the earlier evaluations of a resumed run."""
         self.spec = spec
         """All keys of the run spec."""
         self.model: dict[str, Any] = dict(spec.model)
@@ -324,11 +324,11 @@ class Run:
         return self._ledger.seconds("train") - (self._last.train_s if self._last else 0.0)
 
     def override_training_time(self, train_s: float) -> None:
-        """Set the training seconds since the last report if they were measured elsewhere.
+        """Set the training seconds since the last report to `train_s`, measured elsewhere.
 
         Surplus seconds become `eval`. Missing seconds (a command trains on while its lines wait to
-        be read) are taken from the phases `report`, which here includes waiting for the driver,
-        then `eval`, then `setup`.
+        be read) are taken from the phase `report`, which here includes waiting for the driver, then
+        from `eval`, then from `setup`.
         """
         lack_s = train_s - self.elapsed_training()
         self._ledger.move(max(-lack_s, 0.0), "train", "eval")

@@ -1,6 +1,6 @@
 """Positions of the ranks in a user's training loop, and whether the ranks can still synchronize.
 
-A loop that waits for other ranks cannot say so. Therefore each worker watches its loop from another
+A loop that waits for other ranks is blocked. Therefore each worker watches its loop from another
 thread (`own.OwnTrainer`) and has its position compared with those of the other ranks.
 """
 
@@ -77,9 +77,9 @@ class Position:
 def parting(positions: Collection[Position]) -> str | None:
     """Return a sentence about two ranks that can never synchronize again, otherwise None.
 
-    Waiting long is no error: rank 0 may evaluate for an hour while the others wait. Reported are
-    only states that cannot resolve, even if the positions are out of date: a rank waits for one
-    that has left the loop, or is stuck in a collective while another waits at a `Call`.
+    A long wait is no error: rank 0 may evaluate for an hour while the others wait. Only two cases
+    are reported, both final even if positions are out of date: a rank waits for one that has left
+    the loop, or is stuck in a collective while another waits at a `Call`.
     """
     for one in positions:
         for other in positions:

@@ -24,13 +24,13 @@ Made = TypeVar("Made")
 
 
 class Prefetch:
-    """Prepares up to `depth` batches ahead of training; with a depth of 0, each on request.
+    """Prepares up to `depth` batches ahead of training; if `depth` is 0, each batch on request.
 
-    `readers` threads build batches in parallel; batches are yielded in order. With one thread the
+    `readers` threads build batches in parallel; batches are yielded in order. With one thread, the
     code that reads the data needs no locks. Threads are enough, since numpy releases the GIL on
-    large arrays. Prefetching starts with the first batch of an evaluation interval and is drained
-    at the end of the interval, so no batch is prepared outside training time, and none is in flight
-    when a run stops, is saved or resumes.
+    large arrays. Prefetching starts with the first batch of an evaluation interval, and at its end
+    the queue is empty, so no batch is prepared outside training time or pending when a run stops,
+    is saved or resumes.
     """
 
     def __init__(self, depth: int, readers: int = 1) -> None:
@@ -38,8 +38,7 @@ class Prefetch:
         self._pool = ThreadPoolExecutor(max(1, readers), "raybench-prefetch") if depth else None
 
     def each(self, make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-        """Yield `make(item)` for all items, in order; an error is raised at the turn of its
-        item."""
+        """Yield `make(item)` for all items, in order; its error is raised when the item is due."""
         if self._pool is None:
             yield from map(make, items)
             return
@@ -91,8 +90,10 @@ class Reader:
         self._read, self._augmenter = read or split.read, augmenter
 
     def prefetch(self, number: int) -> Prefetch:
-        """Return a `Prefetch` of depth `number` (with augmentation at least AHEAD) with `number`
-        threads, or with one thread if samples are read on demand without augmentation."""
+        """Return a `Prefetch` of depth `number` (at least AHEAD with augmentation).
+
+        It has `number` threads, but only one if on-demand samples are not augmented.
+        """
         depth = max(number, AHEAD) if self._augmenter else number
         return Prefetch(depth, number if self._augmenter or not self.split.is_on_demand else 1)
 
@@ -116,8 +117,8 @@ class Reader:
 
 
 class BaseInMemoryBatches:
-    """Inputs and labels on the device, of which batches are selected by index; each backend has a
-    subclass."""
+    """Holds inputs and labels on the device and selects batches from them by index; each backend
+    has a subclass."""
 
     _noise_like: Any
     """Method that returns random pixels or numbers in the shape of an input tensor."""
@@ -150,7 +151,7 @@ class BaseInMemoryBatches:
 
 
 class BaseOnDemandBatches:
-    """Inputs read batch by batch, `prefetch` batches ahead; each backend has a subclass."""
+    """Reads inputs batch by batch, `prefetch` batches ahead; each backend has a subclass."""
 
     in_memory: Any
     """The backend's subclass of `BaseInMemoryBatches`."""

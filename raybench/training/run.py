@@ -51,16 +51,16 @@ def value_error(
 
 
 PILOT_STEPS = 50
-"""Steps of the first interval after which the speed counts as known. Until then it is checked
-repeatedly, first after a single step, so that a slow run does not exceed its budget."""
+"""Steps after which the speed counts as known. Before that, in the first evaluation interval, it is
+checked repeatedly, first after a single step, so that a slow run does not exceed its budget."""
 PILOT_DIVISOR = 8
-"""Divisor: the next check comes at 1 / 8 of the samples that fit into the budget, or at twice the
-samples so far if that is more."""
+"""The next check of the speed comes at 1 / PILOT_DIVISOR of the samples that fit into the budget,
+or at twice the samples so far if that is more."""
 EARLY_SHARE, LATE_SHARE = 0.98, 1.02
 """Share of the budget at which the last evaluation is scheduled: just before the end with
 `best_at_budget`, otherwise just after it; the speed varies a little."""
 MAX_LATENESS = 1.5
-"""An evaluation that would come later than at this multiple of the budget is moved to its end."""
+"""An evaluation expected after this multiple of the budget is moved to the end of the budget."""
 
 
 def run(
@@ -77,7 +77,7 @@ def run(
     Collective: all ranks must run it; their decisions agree, as they are computed from numbers that
     all ranks share. To end a run early, close the generator on all ranks after the same evaluation.
 
-    With `best_at_budget` the trainer ends with the weights of the last evaluation within the
+    With `best_at_budget`, the trainer ends with the weights of the last evaluation within the
     budget, which gave `best_value`, even if a later evaluation follows.
 
     Args:

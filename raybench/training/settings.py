@@ -83,9 +83,9 @@ def signal_handlers_ignored() -> Iterator[None]:
     """Context manager: make `signal.signal` do nothing outside the main thread, where it would
     raise.
 
-    Loops for preemptible machines set handlers. Here they run in a thread that no signal reaches,
-    and raybench stops runs at their reports. Enter the context before importing the loop's module,
-    which may import the function by name.
+    Loops for preemptible machines set handlers. Here, a loop runs in a thread that no signal
+    reaches, and raybench stops it at its reports. Enter the context before importing the loop's
+    module, which may import `signal.signal` by name.
     """
     original = signal.signal
 

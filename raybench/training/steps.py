@@ -18,7 +18,7 @@ def training_steps(
 ) -> Iterator[tuple[Step, int]]:
     """Yield this worker's steps forever, each with the number of samples of all workers in it.
 
-    Starts after the first `samples` samples of all workers, at the end of a step.
+    Skips the first `samples` samples of all workers, which must be whole steps.
     """
     schedule = build_schedule(spec, dataset.num_train_samples)
     num_rows = len(dataset.train)
@@ -48,8 +48,8 @@ def training_steps(
 
 
 def _min_batch(spec: RunSpec) -> int:
-    """Return the smallest global batch: two samples per worker, since batch normalization fails on
-    one."""
+    """Return the smallest global batch size: two samples per worker, since batch normalization
+    fails on one."""
     return 2 * spec.num_workers if spec.batch_size_per_worker > 1 else 1
 
 
@@ -63,7 +63,8 @@ def make_step(
     rounds: Indices | None = None,
     is_frozen: bool = False,
 ) -> Step:
-    """Cut this worker's share of a global batch into passes of the per-worker batch size.
+    """Cut this worker's share of a global batch into forward-backward passes of the per-worker
+    batch size.
 
     If the remainder of an epoch was added to the batch, passes are one or two samples larger. A
     share that does not fill its passes is padded with samples of weight 0 (at most one per pass),
@@ -117,9 +118,10 @@ def warm_up_steps(
     spec: RunSpec, dataset: Dataset, world: DistributedContext, samples: int = 0
 ) -> list[Step]:
     """Return a full-size step and, on GPUs, a step as large as an epoch's last batch if that
-    differs; each also unfrozen if training starts frozen.
+    differs.
 
-    A GPU picks kernels for every shape (cuDNN benchmarking); on a CPU one shape is enough.
+    If the backbone is frozen at first and later not, each step is returned for both phases. A GPU
+    picks kernels for every shape (cuDNN benchmarking); on a CPU, one shape is enough.
     """
     found = [warm_up_step(spec, dataset, world, samples)]
     *_, last = batches(
@@ -144,7 +146,7 @@ def warm_up_step(
     """Return a step on the first rows, full-size unless `num_samples` is given; warm-up uses only
     its shape.
 
-    The step is frozen if training is frozen after `samples` samples of all workers.
+    The step trains only the head if the run does so after `samples` samples of all workers.
     """
     size = min(num_samples or spec.global_batch_size, dataset.num_train_samples)
     batch = np.arange(size) % len(dataset.train)
@@ -154,8 +156,8 @@ def warm_up_step(
 
 
 def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:
-    """Return whole steps with at least `wanted` samples of all workers, and the number of
-    samples."""
+    """Take steps until they have at least `wanted` samples of all workers; return the steps and
+    their number of samples."""
     chunk: list[Step] = []
     seen = 0
     while seen < wanted:

@@ -97,7 +97,7 @@ samples); `Step.shares` (steps, passes, replicas); learning rates (steps,)."""
 
 
 class InMemoryBatches(BaseInMemoryBatches):
-    """Whole split on the device; batches are gathered by index."""
+    """Holds a whole split on the device and gathers batches from it by index."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield arguments of the traced function; a call takes successive steps of the same shape.
@@ -121,7 +121,7 @@ class InMemoryBatches(BaseInMemoryBatches):
 
 
 class OnDemandBatches(BaseOnDemandBatches):
-    """Inputs that are read on demand, `prefetch` steps ahead."""
+    """Reads inputs on demand, `prefetch` steps ahead."""
 
     in_memory = InMemoryBatches
 
@@ -161,7 +161,7 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(share: float) -> Room:
-    """Return the memory for the data of all splits, on a GPU within this worker's `share` of it."""
+    """Return the memory for the data of all splits; `share` is this worker's part of a GPU."""
     return Room(free_bytes(share), is_gpu=has_gpus())
 
 
@@ -173,7 +173,7 @@ def batches_of(split: Split, prefetch: int, room: Room) -> Batches:
 
 
 def training_batches(spec: RunSpec, split: Split, room: Room) -> Batches:
-    """Return the batches of the training split; with augmentation, each is read when needed."""
+    """Return the batches of the training split; with augmentation, they are read on demand."""
     reader = training_reader(spec, split)
     if reader is None:
         return batches_of(split, spec.prefetch, room)
@@ -203,8 +203,8 @@ def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:
 def _has_room(split: Split, room: Room) -> bool:
     """Return whether a whole split can be kept on the device.
 
-    Not on a GPU that has no gather kernel for its samples: they would be copied to the host at
-    every step.
+    False on a GPU without a gather kernel for the samples, because they would be copied to the host
+    at every step.
     """
     pixels = [one for one in parts(split.arrays) if one.dtype == np.uint8]
     if has_gpus() and not all(word_bytes(one.shape[1:]) for one in pixels):

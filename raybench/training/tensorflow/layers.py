@@ -16,7 +16,7 @@ NORM_EPSILON = 1e-5
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.layers.Layer]:
-    """Return one Keras layer per layer, for inputs of images (N, H, W, C), vectors or tokens."""
+    """Build a Keras layer for each layer; inputs are images (N, H, W, C), vectors or tokens."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
     return [of_class(_LAYERS, layer)(layer, before) for layer, before in pairs]
@@ -127,7 +127,7 @@ _LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
     description.CausalAttention: lambda one, before: KerasCausalAttention(before[-1], one.heads),
     description.Residual: lambda one, before: KerasResidual(one.layers, before),
 }
-"""Functions that build the Keras layer of a layer with a given input shape, by kind of layer."""
+"""For each kind of layer, a function that builds the Keras layer for a given input shape."""
 
 
 STATISTICS = ("moving_mean", "moving_variance")

@@ -66,8 +66,8 @@ Data = tuple[Inputs, tf.Tensor, Mixed]
 
 
 Take = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""Function that takes the step of an index; returns its loss and squared gradient norms (2,) on
-this worker."""
+"""Function that takes the step with a given index; returns its loss and squared gradient norms (2,)
+on this worker."""
 
 
 class GpuMemory(Memory):
@@ -226,7 +226,7 @@ class Trainer(BaseTrainer):
         self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
 
     def train(self, steps: list[Step]) -> float:
-        """Take optimizer steps; return the weighted loss of this worker, summed over the steps."""
+        """Take optimizer steps; return their total loss. See BaseTrainer."""
         if self._recorder:
             self._recorder.begin()
         total = 0.0
@@ -238,7 +238,7 @@ class Trainer(BaseTrainer):
     def _train_alike(
         self, steps: list[Step], take: tf.types.experimental.PolymorphicFunction
     ) -> float:
-        """Take steps that all have the backbone frozen, or all not, by one traced function."""
+        """Take steps by one traced function; the backbone is frozen in all of them or in none."""
         total = 0.0
         began = float(tf.timestamp()) if self._recorder else 0.0
         for batch in self._splits["train"].batches(steps):
@@ -330,8 +330,8 @@ class Trainer(BaseTrainer):
     def _gradients(
         self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor, share: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Traced: return the loss of a pass and the gradients of the scaled loss; `share` is the
-        weight of losses that the model adds."""
+        """Traced: return the loss of a pass and the gradients of the scaled loss; `share` weights
+        the losses that the model adds."""
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(prepare_inputs(inputs), training=True)
@@ -345,7 +345,7 @@ class Trainer(BaseTrainer):
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Return sums of loss and metric over rows of the `validation` or `test` split."""
+        """Return sums of loss and metric over rows of a split. See BaseTrainer."""
         self._average_statistics()
         sums, samples = np.zeros(3), 0
         with self._averaging.in_place():
@@ -387,7 +387,7 @@ class Trainer(BaseTrainer):
             set_values(variables, values)
 
     def _freeze(self, is_on: bool) -> None:
-        """Freeze the backbone or unfreeze it, on all ranks at the same step.
+        """Freeze the backbone or unfreeze it.
 
         Unfreezing resets the optimizer.
         """

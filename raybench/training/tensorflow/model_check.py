@@ -38,8 +38,8 @@ class ModelCheck(BaseModelCheck):
             )
 
     def _check_trained_alike(self, model: keras.Model) -> None:
-        """Raise UserError for a model that `fit` would train by code of the model's own, or without
-        a loss that raybench can use."""
+        """Raise UserError for a model that overrides a training method of Keras (NOT_CALLED) or is
+        compiled without a loss."""
         own = [name for name in NOT_CALLED if _is_own(model, name)]
         if own or (model.compiled and model.loss is None):
             found = f"has a {own[0]} of its own" if own else "is compiled without a loss"

@@ -1,4 +1,4 @@
-"""Models by name in Keras, from keras.applications without their tops, and their initial weights.
+"""Keras models chosen by name, from keras.applications without tops, and their initial weights.
 Mirrors torch/named.py.
 
 Networks that both frameworks have (`models.networks`) are built here layer by layer as in
@@ -71,9 +71,9 @@ FAMILIES = {
 class NamedModel(keras.Model):
     """A backbone and a head for the data; takes pixels in 0..1 and returns float32 outputs.
 
-    `prepare` converts pixels to what trained weights of the backbone expect, also if these are not
-    loaded; images with one channel are repeated to three. A backbone that is not `trainable` runs
-    in evaluation mode, including its dropout.
+    `prepare` converts pixels to what trained weights of the backbone expect, even if no trained
+    weights are loaded. Images with one channel are repeated to three. A backbone that is not
+    `trainable` runs in evaluation mode, including its dropout.
     """
 
     def __init__(

@@ -424,7 +424,7 @@ def build_optimizer(
 
     Args:
         name: Key of `OPTIMIZERS`, or a class of a library such as `keras:Nadam`.
-        model: Model whose layers muon inspects, and whose biases a library's class does not decay.
+        model: Model. Muon finds its hidden matrices; a library's class does not decay its biases.
         learning_rate: Initial learning rate.
         weight_decay: Weight decay of variables with two dimensions or more.
         options: Arguments of a library's class.

@@ -41,8 +41,11 @@ def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy)
 def pack_state(
     arrays: list[Array], own: list[int], rows: list[list[float]], *, is_frozen: bool
 ) -> bytes:
-    """Return the state of a run as bytes: `arrays` of the first replica, positions `own` of those
-    that differ between replicas, and in `rows` the `replica_numbers` of each replica."""
+    """Return the state of a run as bytes.
+
+    `arrays` are those of the first replica, `own` the positions of arrays that differ between
+    replicas, and `rows` the `replica_numbers` of each replica.
+    """
     named = {f"{index:06d}": _plain(array) for index, array in enumerate(arrays)}
     buffer = io.BytesIO()
     ranks = {"own": np.array(own, np.int64), "ranks": np.array(rows)}
@@ -75,7 +78,7 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
 
 
 def differing_arrays(replicas: list[list[Array]], gather: Gather) -> list[int]:
-    """Return the positions of the arrays that differ between any replicas of any ranks."""
+    """Return the positions of the arrays that differ between replicas, on any rank."""
     sums: list[list[float]] = []
     for arrays in replicas:
         sums += gather([float(zlib.crc32(array.tobytes())) for array in arrays])

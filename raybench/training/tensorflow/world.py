@@ -17,7 +17,7 @@ from raybench.training.tensorflow.internals import unregister_new_gradient_funct
 
 
 class World(DistributedContext):
-    """The group of workers as seen by this process, and the strategy of all workers, or of the
+    """The group of workers as seen by this process, and the strategy that spans all workers or the
     replicas in this process."""
 
     def __init__(
@@ -84,7 +84,7 @@ def join(
     num_replicas: int = 1,
     num_gpus: int = 0,
 ) -> World:
-    """Set up TensorFlow in this process; takes the arguments of torch's `join`.
+    """Set up TensorFlow in this process. Takes the same arguments as `join` in torch/world.py.
 
     Ray Train has set TF_CONFIG already.
     """

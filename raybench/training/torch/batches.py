@@ -55,9 +55,9 @@ def seconds_between(start: Any, end: Any) -> float:
 class InputClock:
     """Adds up the time in which the device was idle because a batch was missing.
 
-    On a GPU the host runs ahead of the device: waiting for data costs nothing while the device
-    computes earlier steps. There the time is measured between two events: the end of all work
-    queued before the request, and the arrival of the batch on the device.
+    A host runs ahead of its GPU, and waiting for data costs nothing while the GPU computes earlier
+    steps. On a GPU, the time is therefore measured between two events: the end of all work queued
+    before the request, and the arrival of the batch on the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -92,7 +92,7 @@ class Batch(NamedTuple):
 
 
 class InMemoryBatches(BaseInMemoryBatches):
-    """Whole split on the device; batches are gathered by index."""
+    """Holds a whole split on the device and gathers batches from it by index."""
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield the samples of each pass of the steps.
@@ -132,7 +132,7 @@ class InMemoryBatches(BaseInMemoryBatches):
 
 
 class OnDemandBatches(BaseOnDemandBatches):
-    """Inputs that are read on demand, `prefetch` batches ahead."""
+    """Reads inputs on demand, `prefetch` batches ahead."""
 
     in_memory = InMemoryBatches
 
@@ -185,7 +185,7 @@ Batches = InMemoryBatches | OnDemandBatches
 
 
 def room_for_data(device: torch.device, share: float) -> Room:
-    """Return the memory for the data of all splits, on a GPU within this worker's `share` of it."""
+    """Return the memory for the data of all splits; `share` is this worker's part of a GPU."""
     if device.type != "cuda":
         return Room(available_bytes())
     free, total = torch.cuda.mem_get_info(device)
@@ -201,7 +201,7 @@ def batches_of(split: Split, device: torch.device, prefetch: int, room: Room) ->
 
 
 def training_batches(spec: RunSpec, split: Split, device: torch.device, room: Room) -> Batches:
-    """Return the batches of the training split; with augmentation, each is read when needed."""
+    """Return the batches of the training split; with augmentation, they are read on demand."""
     reader = training_reader(spec, split)
     if reader is None:
         return batches_of(split, device, spec.prefetch, room)

@@ -32,8 +32,8 @@ NORM_EPSILON = 1e-5
 
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]:
-    """Return one module per layer, for inputs of images (N, C, H, W), vectors or tokens; images
-    have the `input_shape` (H, W, C)."""
+    """Build a module for each layer; inputs are images (N, C, H, W), vectors or tokens. For images,
+    `input_shape` is (H, W, C)."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
     modules = [of_class(_MODULES, layer)(layer, before) for layer, before in pairs]
@@ -163,7 +163,7 @@ _MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
     description.CausalAttention: lambda one, before: TorchCausalAttention(before[-1], one.heads),
     description.Residual: lambda one, before: TorchResidual(one.layers, before),
 }
-"""Functions that build the torch module of a layer with a given input shape, by kind of layer."""
+"""For each kind of layer, a function that builds the torch module for a given input shape."""
 
 
 STATISTICS = ("running_mean", "running_var")

@@ -113,7 +113,7 @@ Pass = Callable[..., Tensor]
 
 
 def compiled(one_pass: Pass, mode: str) -> Pass:
-    """Return a pass that is compiled at its first call, or the pass itself for mode `none`.
+    """Return `one_pass`, compiled at its first call unless the mode is `none`.
 
     Later runs with the same shapes on this host reuse the files that inductor caches.
 
@@ -188,7 +188,7 @@ class Trainer(BaseTrainer):
             self._splits["test"] = batches_of(dataset.test, self._device, spec.prefetch, room)
 
     def train(self, steps: list[Step]) -> float:
-        """Take optimizer steps; return the weighted loss of this worker, summed over the steps."""
+        """Take optimizer steps; return their total loss. See BaseTrainer."""
         self._into_training()
         total = torch.zeros((), device=self._device)
         batches = self._splits["train"].batches(steps)
@@ -244,7 +244,7 @@ class Trainer(BaseTrainer):
 
     @torch.no_grad()
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Return sums of loss and metric over rows of the `validation` or `test` split."""
+        """Return sums of loss and metric over rows of a split. See BaseTrainer."""
         self._parallel.eval()
         if self._world.num_workers > 1:
             average_statistics(self._model)
@@ -314,7 +314,7 @@ class Trainer(BaseTrainer):
             self._freezing.train()
 
     def _freeze(self, is_on: bool) -> None:
-        """Freeze the backbone or unfreeze it, on all ranks at the same step.
+        """Freeze the backbone or unfreeze it.
 
         Unfreezing resets the optimizer, including its state for the head.
         """

@@ -1,4 +1,4 @@
-"""Models by name in torch, from torchvision, timm and transformers, and their initial weights.
+"""Torch models chosen by name, from torchvision, timm, transformers, and their initial weights.
 Mirrors tensorflow/named.py.
 
 Networks that both frameworks have (`models.networks`) are torchvision's, with the same initial
@@ -50,8 +50,8 @@ PADDING = 0
 class NamedModel(nn.Module):
     """Wraps a library's model: takes pixels in 0..1 and returns float32 outputs.
 
-    Pixels are normalized as the library's trained weights expect, also if these are not loaded;
-    images with one channel are repeated to three.
+    Pixels are normalized as the library's trained weights expect, even if those are not loaded.
+    Images with one channel are repeated to three.
     """
 
     def __init__(

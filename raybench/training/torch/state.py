@@ -95,9 +95,9 @@ class Averaging:
 
         mean <- mean + (1 - decay) / (1 - decay^t) (w - mean),  t the number of steps
 
-    The divisor is the bias correction of Adam, by which initial weights do not contribute. Only
-    parameters are averaged, not the running statistics of batch normalization, as in
-    torch.optim.swa_utils.AveragedModel.
+    The divisor is Adam's bias correction, so that initial weights do not contribute. As in
+    torch.optim.swa_utils.AveragedModel, only parameters are averaged, not the running statistics of
+    batch normalization.
     """
 
     def __init__(self, spec: RunSpec, model: nn.Module) -> None:
@@ -111,7 +111,7 @@ class Averaging:
 
     @torch.no_grad()
     def update(self, is_taken: Tensor | None) -> None:
-        """Add the weights after a step, unless it was skipped (`is_taken` None: not skipped)."""
+        """Add the weights after a step, unless it was skipped; `LossScale.step` gave `is_taken`."""
         if self._decay is None:
             return
         if is_taken is None:
