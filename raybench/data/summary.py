@@ -39,7 +39,7 @@ from raybench.spec.errors import ErrorCode, UserError
 
 @dataclass(frozen=True, kw_only=True)
 class DataSummary:
-    """Summary of a user's data: what a space file needs, and messages for the user."""
+    """Summary of a user's data: messages to print, and values for a space file (a YAML study)."""
 
     kind: Literal["pictures", "table", "texts", "running text", "other"]
     dataset: dict[str, Any]
@@ -230,7 +230,7 @@ def _capitalized(sentence: str) -> str:
 
 
 def _label_columns(table: Table, given: Sequence[str]) -> list[str]:
-    """Return the columns given by `--label`; `a,b` means two columns unless one has that name."""
+    """Return the columns given by `--label`; `a,b` means two columns unless one is named `a,b`."""
     names = set(table.schema.names)
     return [
         name
@@ -247,7 +247,7 @@ MAX_CANDIDATE_CLASSES = 50  # distinct values of a column up to which they may b
 def _find_columns(table: Table, labels: list[str], task: Task | None) -> dict[str, Any]:
     """Return the values of `label`, `text` and `image` for the key `dataset`.
 
-    If no label is given, it is the column with a typical name, or the only possible column.
+    By default, the label is the column with a typical name, or the only possible column.
     """
     names = table.schema.names
     pictures, written = [name for name in names if _is_image(table, name)], _long_texts(table)

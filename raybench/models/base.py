@@ -220,9 +220,9 @@ def no_label_smoothing(smoothing: float, workload: Workload, *, has_loss: bool =
 
 
 def head_error(workload: Workload, names: Sequence[str], what: str) -> UserError:
-    """Return the error for a `head` that is the prefix of none or all of a model's names.
+    """Return the error for a `head` that is the prefix of no name, or of all names, in a model.
 
-    `names` are those of the model's "parameters" or "layers" (`what`), if it has been built.
+    `names` are the names of its "parameters" or "layers" (`what`), if the model has been built.
     """
     shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
     return UserError(

@@ -1,7 +1,7 @@
 """Digests of the user's code that a study runs, to detect changes of the code.
 
-These are the file of a training loop or of a model's class, or the scripts of a command, and all
-files that they import from their own folders, even inside functions. Installed packages are not
+The code is the file of a training loop or of a model's class, or the scripts of a command, plus all
+files that these import from their own folders, even inside functions. Installed packages are not
 included.
 """
 
@@ -32,8 +32,8 @@ def digests_of(workload: str) -> dict[str, str]:
         workload: The key `workload` of a run spec; files are relative to the current folder.
 
     Returns:
-        Digests by path, relative to the current folder where possible; empty if no file is the
-        user's, as for a model of raybench or of a library.
+        Digests by path, relative to the current folder where possible; empty if the workload has no
+        files of the user's, such as a model of a library.
     """
     files = list[Path]()
     left = list(_first_files(workload))
@@ -75,9 +75,9 @@ CODE = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".r", ".jl", ".i
 
 
 def _files_of_command(command: str) -> Iterator[Path]:
-    """Yield the files of code among the words of a command, and the file of the module after `-m`.
+    """Yield the code files among the words of a command, and the file of the module after `-m`.
 
-    In `--config=small.yaml`, the file is `small.yaml`. The first word, the program, is included if
+    In `--config=small.yaml`, the file is `small.yaml`. The first word (the program) is included if
     it is a relative path to a file.
     """
     words = shlex.split(command)
@@ -95,7 +95,7 @@ def _files_of_command(command: str) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-    """Yield the files that a Python file imports from its folder or that of its package."""
+    """Yield the files that a Python file imports from its own or its package's parent folder."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError) as error:
@@ -121,7 +121,7 @@ def _imported(file: Path) -> Iterator[Path]:
 
 
 def _module_files(name: str, *folders: Path) -> Iterator[Path]:
-    """Yield the files of a module and of the packages that contain it, if in one of the folders.
+    """Yield the files in these folders of a module and of the packages that contain it.
 
     For `module.name`, if `name` is a function or class, only the file of the module is found.
     """

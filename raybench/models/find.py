@@ -115,7 +115,7 @@ def find_workload(
             the user's own class (`module:Class`), a training loop (`FILE.py:FUNCTION`), or a
             command.
         shape: Shape and task of the data. Models of raybench and of libraries are built for this
-            shape (by default, for a typical one); a user's class must already have it.
+            shape (by default, a typical shape); a user's class must already have this shape.
         model: Settings of the model by name.
 
     Raises:
@@ -176,8 +176,8 @@ def load_workload_dataset(
         spec: The dataset.
         model: Settings of the model by name.
         data: Settings of the workload's own `load_dataset` by name.
-        shared: A folder on this machine, kept for one session, through which processes share the
-            arrays.
+        shared: A folder on this machine through which the processes of a session (one raybench
+            command) share the arrays.
 
     Raises:
         UserError: The workload or the data are missing or invalid, or do not fit together.
@@ -197,8 +197,8 @@ def load_workload_dataset(
 
 
 _own_data: dict[tuple[str, Path | None], Dataset] = {}
-"""Cache of the last few datasets that workloads have loaded, by `shared_key` and shared folder, but
-not by settings of the model, which do not change the data."""
+"""Cache of the last few datasets that workloads have loaded, by `shared_key` and shared folder.
+Model settings are left out, since they do not change the data."""
 MAX_DATASETS_KEPT = 4
 
 

@@ -169,10 +169,10 @@ def of_class(forms: Mapping[type[Any], Form], layer: Layer) -> Form:
 def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
     """Return the shapes of all weights and biases in torch's layout, in the order of the layers.
 
-    The weights of Conv (filters, C, k, k), DepthwiseConv (C * multiplier, 1, k, k), Dense (units,
-    features) and normalization (features,) are each followed by a bias (outputs,). Embeddings
-    (vocabulary, size) and positions (tokens, size) have no bias. CausalAttention has the weight
-    and bias of one Dense that returns queries, keys and values together, and of one for the output.
+    Conv (filters, C, k, k), DepthwiseConv (C * multiplier, 1, k, k), Dense (units, features) and
+    normalization (features,) have a weight of this shape, then a bias (outputs,). Embeddings
+    (vocabulary, size) and positions (tokens, size) have no bias. CausalAttention has two Dense
+    layers: one returns queries, keys and values together, the other the output.
     """
     shapes: list[Shape] = []
     for layer, before in _with_inputs(layers, input_shape):

@@ -79,7 +79,7 @@ class ModelData(Document):
         return DataShape(**{one.name: getattr(self, one.name) for one in fields(DataShape)})
 
     def inputs(self, samples: Any) -> Batch:
-        """Encode new samples in the same way as the training data: as pixels, features, token ids.
+        """Encode new samples like the training data: as pixels, features or token ids.
 
         Args:
             samples: Rows of a table (a data frame, a dict of columns, or a list of dicts), a list

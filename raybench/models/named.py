@@ -1,6 +1,6 @@
-"""Models of libraries, given as `library:name`: the part that does not import a framework.
+"""Models of libraries, named `library:name`: the code that needs no framework.
 
-Pretrained weights are read from the folders in which the libraries keep them. raybench downloads
+Pretrained weights are read from the folders where the libraries keep them. raybench downloads
 nothing.
 """
 
@@ -45,7 +45,7 @@ class NamedWorkload(Workload):
 
     def constructed(self) -> AbstractContextManager[None]:
         """Context manager: if the model has settings, turn errors of its constructor into a
-        UserError that lists them."""
+        UserError that lists the settings."""
         given = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
         what = f"Workload {self.name}: cannot be built with {given}"
         return (
@@ -224,7 +224,7 @@ def cached_network(workload: NamedWorkload) -> Path:
 def weights_file(
     workload: Workload, weights: str, cached: Mapping[str, Callable[[NamedWorkload], Path]]
 ) -> Path | None:
-    """Return the file for the key `weights` of a run spec; None for `none`.
+    """Return the file of pretrained weights set by `weights` in a run spec; None for `none`.
 
     Args:
         workload: The workload.
@@ -290,7 +290,7 @@ def weights_mismatch_error(source: str, name: str, found: object) -> UserError:
 
 
 def new_head(source: object, *names: str) -> list[str]:
-    """Return the warning that the weights have no head for these data, so that its tensors `names`
-    are initialized at random."""
+    """Return the warning that the weights have no head for these data, so the tensors `names` of
+    the model's head are initialized at random."""
     shown = f" ({', '.join(names)})" if names else ""
     return [f"weights {source}: the head{shown} is drawn anew for these data."]

@@ -1,4 +1,4 @@
-"""Workloads for scaling studies, whose images are decoded one by one, as in most users' code."""
+"""Workloads for scaling studies that decode images one by one, as most users' code does."""
 
 import zlib
 from functools import lru_cache
@@ -59,7 +59,7 @@ class DecodedDigits(Pictures):
 
 
 class LargeDecodedDigits(Pictures):
-    """Network `cnn7` on pictures of 224 pixels, as in the source of `finetune_lr_schedule`."""
+    """Network `cnn7` on pictures of 224 pixels, as in the report behind `finetune_lr_schedule`."""
 
     name = "large_decoded_digits"
     input_shape = (224, 224, 1)

@@ -42,7 +42,7 @@ SMALLEST_VALID_CNN7 = 94  # pixels; on smaller images, the unpadded layers of cn
 
 @dataclass(frozen=True)
 class ShippedWorkload(LayerWorkload):
-    """A layer workload of raybench, for some input shape, number of classes (outputs) and task."""
+    """A layer workload of raybench for a given input shape, number of outputs and task."""
 
     name: str
     input_shape: Shape

@@ -36,8 +36,8 @@ class StarterModel:
 def start_for(
     seen: DataSummary, framework: str | None, workload: str | None = None
 ) -> StarterModel:
-    """Return the workload for data (by default, a suggestion), and `framework` or all installed
-    frameworks."""
+    """Return the given workload and framework, or by default a workload that suits the data and all
+    installed frameworks."""
     # Only looked up, because importing a framework is slow.
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
     frameworks = [framework] if framework else installed or list(FRAMEWORKS)

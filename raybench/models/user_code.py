@@ -133,7 +133,7 @@ def user_code_errors(
     Args:
         what: Start of the message; file, line and error follow in parentheses.
         advice: End of the message.
-        code: Kind of mistake.
+        code: Error code of the UserError.
 
     Raises:
         UserError: The user's code failed; `details` holds the whole traceback.
@@ -174,12 +174,13 @@ def known_settings(
 
     Args:
         build: The constructor or function.
-        taken: Number of first parameters that raybench passes itself.
+        taken: Number of leading parameters that raybench passes itself.
         takes_any: Whether `**kwargs` means that any name is allowed. Otherwise, only the named
             parameters are settings.
 
     Returns:
-        Default by name, `inspect.Parameter.empty` if there is none; None if any name is allowed.
+        Defaults by name (`inspect.Parameter.empty` for a required setting), or None if any name is
+        allowed.
     """
     found = list(inspect.signature(build).parameters.values())[taken:]
     if takes_any and any(one.kind is one.VAR_KEYWORD for one in found):

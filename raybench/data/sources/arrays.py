@@ -63,7 +63,7 @@ class RawSet:
 def array_table(array: Array, name: str, source: str, class_names: Sequence[str] = ()) -> Table:
     """Convert labels or weights, (N,) or (N, columns), to a table, to be read like a user's table.
 
-    `source` is the name of the data in messages; `class_names` are in the order of their numbers.
+    `source` is the name of the data in messages; `class_names` are in the order of class numbers.
     """
     kind = array.dtype.newbyteorder("=")  # Arrow has only the native byte order, and no longdouble
     kind = np.dtype(str) if kind.kind == "S" else kind
@@ -125,8 +125,8 @@ def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
 def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int | None]:
     """Return the labels of all splits, and the number of classes or token ids.
 
-    The number is None for a regression. If the user has not given the task (`asked`), floats are
-    labels of a regression, integers and strings are classes.
+    The number is None for a regression. `asked` is the task that the user set. By default, floats
+    mean a regression, and integers and strings are classes.
 
     Raises:
         UserError: The type or shape of the labels is invalid for the task.
@@ -203,9 +203,9 @@ def load_npz(spec: DatasetSpec) -> Dataset:
     """Load an `.npz` file.
 
     The file has the arrays `x_train`, `y_train` and optionally `x_val`, `y_val`, `x_test`,
-    `y_test`, or only `x` and `y`, which are split by `spec.split_seed`. The key `columns` replaces
-    the name `x` (several names become named inputs), `label` replaces `y`, and `weight` is the
-    name of sample weights. Pickled arrays are rejected.
+    `y_test`, or only `x` and `y`, which are split by `spec.split_seed`. Keys of the spec set other
+    names: `columns` instead of `x` (several names become named inputs), `label` instead of `y`,
+    and `weight` for sample weights. Pickled arrays are rejected.
     """
     assert spec.path is not None
     path = Path(spec.path).expanduser()
@@ -289,7 +289,7 @@ def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
 
 
 FOLDERS = ("data", "datasets", "~/data", "~/datasets")
-"""Folders in which datasets of torchvision are looked for, since torchvision has no default."""
+"""Folders to search for torchvision's datasets, since torchvision has no default."""
 FETCH = "fetch it again"
 
 

@@ -26,8 +26,8 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
         labels: Labels of each split, the training split first.
 
     Returns:
-        The standardized labels, and the divisor and the offset of the original labels, which have
-        the shape () or (outputs,).
+        The standardized labels, then the divisor and the offset of the original labels, each of
+        shape () or (outputs,).
     """
     train = labels[0].astype(np.float64)
     offset, scale = train.mean(axis=0), train.std(axis=0)
@@ -39,9 +39,9 @@ def standardized(labels: Sequence[Array]) -> tuple[list[Array], Floats, Floats]:
 def stored_and_cut(
     source: Source, build: Callable[[Writer], Mapping[str, Any]], spec: DatasetSpec
 ) -> Dataset:
-    """Return a stored dataset, cut into splits, with standardized labels of a regression.
+    """Return a stored dataset cut into splits, with regression labels standardized.
 
-    If it is not stored yet, `build` writes the samples in a shuffled order.
+    If the dataset is not stored yet, `build` writes its samples in a shuffled order.
     """
     found, path = stored(source, build), str(source.path)
     splits = {
@@ -93,8 +93,8 @@ def mixed_order(
 def group_order(codes: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.int64]:
     """Return an order of samples in which the samples of a group (equal codes) are neighbors.
 
-    Groups are in random order, except that large groups come last and so belong to the training
-    split, since they do not fit into a small split.
+    Groups are in random order, but large ones come last. Thus, they go to the training split, since
+    they would not fit into a smaller one.
     """
     counts = np.bincount(codes)
     large = np.where(counts > TYPICAL_SHARE / 2 * len(codes), counts, 0)

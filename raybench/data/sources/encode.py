@@ -57,8 +57,10 @@ class NumberEncoder:
 
 @dataclass(frozen=True, kw_only=True)
 class NameEncoder:
-    """Encoder of names (categories): one feature for each frequent name and, if there are others,
-    one feature for all of these and one for the frequency of the name."""
+    """Encoder of names (categories) with one feature for each frequent name.
+
+    If there are rare names, they share one feature, and another is the frequency of the name.
+    """
 
     name: str
     own: list[str | None]
@@ -137,8 +139,8 @@ def fit_number_encoder(
         name: Name of the column.
         numbers: Values of the training rows in order, NaN if missing.
         is_flag: Whether the values are booleans, which are encoded as 1 and 0.
-        counted_rows: Number of rows of the table, to leave out a column that merely numbers the
-            rows; 0 to keep such a column.
+        counted_rows: Number of rows in the table, to leave out a column of mere row numbers; 0 to
+            keep such a column.
         form: Notation of the numbers, if the column holds strings.
 
     Raises:
@@ -176,14 +178,14 @@ def fit_name_encoder(
     """Fit an encoder to a column of names, or of codes listed in `dataset.categories`.
 
     The MAX_LEVELS most frequent names have a feature each. If there are more, the others share one
-    feature, and another feature is the standardized log frequency of the name. If names are missing
-    in training rows, missing counts as a name. An unseen name sets no feature except the frequency.
+    feature, and another feature is the standardized log frequency of the name. Missing counts as a
+    name if it occurs in training rows. An unseen name sets no feature except the frequency.
 
     Args:
         name: Name of the column.
         counts: Number of training rows of each name; None stands for a missing name.
         num_rows: Number of training rows.
-        is_asked: Whether the user listed the column, so that it is used even if it holds ids.
+        is_asked: Whether the user listed the column, which is then used even if it holds ids.
 
     Raises:
         ColumnLeftOut: The values are all missing, all equal, or ids.

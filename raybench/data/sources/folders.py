@@ -17,8 +17,8 @@ TEXT_ENDINGS = (".txt", ".text", ".md")
 
 
 def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
-    """Return tables of the texts in `folder/CLASS/*`, or in `folder/train/CLASS/*` and the folders
-    of other splits; `read` returns the text of a file."""
+    """Return a table of texts for each split, from `folder/CLASS/*` (all in `train`) or from
+    `folder/train/CLASS/*` and so on; `read` returns the text of a file."""
     names = [file.relative_to(folder).as_posix() for file in find_files(folder, TEXT_ENDINGS)]
     if not names:
         raise UserError(
@@ -60,8 +60,8 @@ def list_images(path: Path) -> tuple[list[File], int]:
 
 
 def open_image_folder(place: Path, files: Sequence[File]) -> Tables:
-    """Return tables of the images in `CLASS/*`, or in `train/CLASS/*` and the folders of other
-    splits, below the folder `place`."""
+    """Return a table of images for each split, from `place/CLASS/*` (all in `train`) or from
+    `place/train/CLASS/*` and so on."""
     return _by_class(place, _by_split(place, [file.name for file in files]))
 
 

@@ -54,7 +54,7 @@ class ImageError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageForm:
-    """Shape of the arrays to which all images are decoded, and how images are converted to it."""
+    """Shape to which all images of a dataset are decoded, and how they are converted to it."""
 
     height: int
     width: int
@@ -182,7 +182,7 @@ def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) 
 def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
     """Return the `ImageForm` of a dataset, given the headers of some images.
 
-    By default, the size is that of the first image, and there is one channel if all are gray.
+    By default, the size is that of the first image, with one channel if all images are gray.
     """
     return ImageForm(
         height=spec.image_size or heads[0].height,
@@ -245,7 +245,7 @@ def fit(pixels: Pixels, form: ImageForm) -> Pixels:
 def huge_images_refused() -> Iterator[None]:
     """Context manager: make PIL raise an error for images with more pixels than its limit.
 
-    It changes the warning filters of all threads, so only one thread at a time may use it.
+    The warning filters of all threads change, so only one thread at a time may use it.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)

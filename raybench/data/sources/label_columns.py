@@ -46,7 +46,8 @@ def read_labels(
     Args:
         tables: Tables by split.
         columns: One label column, or several columns of numbers.
-        task: The task. By default, strings, booleans and few distinct integers are classes.
+        task: The task. By default, strings, booleans and columns of few distinct integers are
+            classes.
         allow_many_classes: Whether the inputs are images or texts, for which more distinct
             integers may be classes.
 

@@ -107,7 +107,7 @@ SEEN_ROWS = 2000  # number of first rows by which the kind of a column is decide
 
 
 class Table:
-    """A table from files, a folder or a Hugging Face dataset, which is read in batches of rows."""
+    """A table read in batches of rows from files, a folder or a Hugging Face dataset."""
 
     forms: Mapping[str, Any] = {}
     """For each column of strings that is read as numbers or dates, a `written.ValueNotation`."""

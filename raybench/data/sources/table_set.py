@@ -35,7 +35,7 @@ files again."""
 
 @dataclass(frozen=True)
 class Member:
-    """A split: the numbers of its rows, and the table that holds them."""
+    """A split: the table that holds it, and its row numbers there."""
 
     split: str
     table: Table
@@ -225,9 +225,9 @@ def row_order(
     """Return the order of rows from which splits are cut, and keys for `split_by` (see `cut`).
 
     Returns:
-        A permutation of the rows (random and stratified by `classes`, the latest first, or group by
-        group), and a key for each row in this order, equal for neighbors that must be in the same
-        split. The keys are None without `split_by`.
+        A permutation of the rows, and a key for each row in this order. By default, the order is
+        random and stratified by `classes`, and the keys are None. With `split_by`, the latest rows
+        come first, or rows are ordered group by group; those with equal keys must not be separated.
     """
     if spec.split_by is None:
         return mixed_order(classes, table.num_rows, seed=spec.split_seed), None

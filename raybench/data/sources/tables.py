@@ -194,7 +194,7 @@ def require_image_column(table: Table, column: str) -> None:
 
 
 def first_pictures(table: Table, column: str) -> list[images.Picture]:
-    """Return some images from the first batch of rows, by which `images.probe` decides."""
+    """Return some images from the first batch of rows, for `images.probe`."""
     batch = next(iter(table.batches([column])))
     step = max(1, batch.num_rows // images.PROBES)
     rows = range(0, batch.num_rows, step)
@@ -234,7 +234,8 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
 
 
 def _image_files(column: str, tables: Tables) -> list[File]:
-    """Return the existing files of a column of paths, to decode all again if one changes."""
+    """Return the existing files that a column of paths names; if one changes, all are decoded
+    again."""
     found = {}
     for table in tables.values():
         if column not in table.schema.names or not table.is_text(column):
@@ -347,11 +348,10 @@ def _load_huggingface(path: str, name: str | None) -> Any:
 
 
 def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
-    """Choose the columns that a spec does not name, by the features of a Hugging Face dataset.
+    """Choose the columns that a spec does not name, from the features of a Hugging Face dataset.
 
     Returns:
-        The spec with columns filled in, and the tables without splits whose labels are all -1
-        (hidden).
+        The completed spec, and the tables except splits whose labels are all hidden (-1).
     """
     train = tables["train"]
     chosen: dict[str, Any] = {}

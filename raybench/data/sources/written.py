@@ -1,8 +1,8 @@
 """Reading of columns of strings that hold numbers or dates: `1.200,50`, `$5`, `31/12/2017`.
 
-A column is read as numbers or dates if all its cells in every split are such, except strings that
-stand for a missing value. If the decimal mark, or the order of day and month, is ambiguous in a
-column, it is decided by `dataset.decimal` and `dataset.dates`, or by the other columns.
+A column is read as numbers or dates if all its cells in every split are numbers or dates, except
+strings that stand for a missing value. An ambiguous decimal mark or order of day and month is
+decided by `dataset.decimal` and `dataset.dates`, or by the other columns.
 """
 
 import itertools
@@ -331,8 +331,8 @@ class _DistinctStrings:
 def parse_text_columns(spec: DatasetSpec, tables: Tables, note: Note) -> Tables:
     """Return tables that read strings as numbers and dates where possible.
 
-    `note` is called with sentences on how columns are read. Columns that seem to hold numbers or
-    dates but cannot be read are listed in `Table.unread`.
+    Columns that seem to hold numbers or dates but cannot be read are listed in `Table.unread`.
+    `note` is called with sentences on how columns are read.
     """
     if spec.name not in TABLES:  # folders of images or texts hold no numbers
         return tables
