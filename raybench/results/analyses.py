@@ -1,8 +1,8 @@
-"""Analyses of a study, most of them from DataFrames to DataFrames.
+"""Analyses of a study; most functions take and return DataFrames.
 
 Best value at every budget of training seconds, time to another target, time per phase, seconds
-against worker-seconds, speed-up curves, best configuration per number of workers, and
-hyperparameter importance.
+against worker-seconds, speed-up curves, best configuration per worker count, and hyperparameter
+importance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
     Returns:
         Columns train_s, the metric's name and trial. A budget of `s` seconds reaches the value of
-        the last row with `train_s <= s`. Empty without a value.
+        the last row with `train_s <= s`. Empty if `curves` has no values.
     """
     columns = ["train_s", metric.name, "trial"]
     points = curves[columns].dropna(subset=["train_s", metric.name])
@@ -110,13 +110,13 @@ SPEED_UP_COLUMNS = (
 
 
 def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
-    """Return the speed-up curves of a scaling study, one row per number of workers.
+    """Return the speed-up curves of a scaling study, one row per worker count.
 
     Args:
-        scaling: `StudyResults.scaling`, a row per cell; columns: `scaling.cells`.
+        scaling: `StudyResults.scaling`, a row per cell (run spec); see `scaling.cells.cell_table`.
 
     Returns:
-        The cells that have a baseline of one worker; `ideal` is the number of workers.
+        The rows with a speed-up over one worker; `ideal` (linear speed-up) is the worker count.
     """
     known = scaling[scaling["speedup"].notna()]
     table = known.assign(ideal=known["num_workers"].astype(float))
@@ -141,13 +141,13 @@ def time_to_target(
         curves: Columns trial, train_s [s] and the metric's name.
         metric: Metric of the study.
         target: Value to reach.
-        hold: Number of consecutive evaluations that must be at the target; the first of them
-            counts.
+        hold: Number of consecutive evaluations that must be at the target; the time is that of
+            the first.
         baseline_value: Value before training, for interpolation before the first evaluation.
 
     Returns:
         Columns trial, seconds (missing if it never reached the target) and is_interpolated (whether
-        evaluations are so far apart that a time between two of them is taken: `stats.standing`).
+        the time lies between two evaluations that are far apart; see `stats.standing`).
     """
     rows: list[tuple[Any, float, bool]] = []
     lists = curves.groupby("trial", sort=False).agg({"train_s": list, metric.name: list})
@@ -176,12 +176,12 @@ def around_target(
 ) -> pd.DataFrame:
     """Return the fastest trial for an easier target, the target itself and a harder target.
 
-    The targets differ by one percentage point for a proportion, for other metrics by 1 % of the gap
-    to the baseline value. Arguments: see `time_to_target`.
+    The targets differ by one percentage point for a proportion. For other metrics, they differ by
+    1 % of the gap to the baseline value. Takes the same arguments as `time_to_target`.
 
     Returns:
         Columns target, trial, seconds (both missing if no trial reaches it), reached (number of
-        trials that reach it) and trials.
+        trials that reach it) and trials (number of all trials).
     """
     step = metric.sign * objective.small_difference(metric, target, baseline_value)
     rows = []
@@ -205,14 +205,14 @@ WORKER_COLUMNS = (
 
 
 def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return the best configuration of each number of workers, fewest first.
+    """Return the best configuration for each worker count, fewest workers first.
 
-    `configurations` is `StudyResults.configurations`, best first: confirmed ones go before those
-    that ran once, whose seconds are selection-biased.
+    `configurations` is `StudyResults.configurations`, best first. Confirmed configurations (trained
+    again with new seeds) precede those that ran once, whose seconds are selection-biased.
 
     | column | holds |
     |---|---|
-    | num_workers, tried | number of workers; number of configurations on that many workers |
+    | num_workers, tried | worker count; number of configurations with that worker count |
     | reached | number of these configurations that reached the target |
     | trial, config, is_confirmed | the best of these configurations |
     | seconds, worker_seconds | to the target; missing if no configuration reached it |
@@ -249,9 +249,9 @@ FOLDS, SHUFFLES, TREES = 5, 3, 24
 def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Return the permutation importance of `keys` for the score, most important first.
 
-    A random forest learns the score from the keys on four fifths of the runs; the increase of its
-    error on the last fifth with the values of one key shuffled is the importance of that key
-    (Breiman 2001; Fisher et al. 2019). Each fifth is held out once.
+    A random forest is trained on four fifths of the runs to predict the score from the keys. The
+    importance of a key is the increase of the forest's error on the held-out fifth when the values
+    of that key are shuffled (Breiman 2001; Fisher et al. 2019). Each fifth is held out once.
 
     | column | holds |
     |---|---|
@@ -261,13 +261,13 @@ def importance(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     | explained | share of the score's variance that the forest predicts on held-out runs |
     | runs | number of runs, at most MOST_IMPORTANCE_RUNS |
 
-    Empty below LEAST_IMPORTANCE_RUNS runs, or where the forest does not predict held-out runs. The
-    score is what the search minimizes; runs that failed (out of memory, NaN) have the worst score.
-    Runs that do not count for `importance` (`RunRecord.counts_for`) are left out.
+    Empty for fewer than LEAST_IMPORTANCE_RUNS runs, or if the forest cannot predict held-out runs.
+    The score is what the search minimizes; runs that failed (out of memory, NaN) have the worst
+    score. Runs that do not count for `importance` (`RunRecord.counts_for`) are left out.
 
-    The importance holds *for the runs that were made*: a search samples its best region most,
-    so a key that is decisive elsewhere seems less important than on a uniform sample, and keys
-    that were varied together share their importance.
+    The importance holds *for the runs that were made*. A search samples its best region most, so a
+    key that is decisive elsewhere seems less important than on a uniform sample. Keys that were
+    varied together share their importance.
     """
     trials = trials.reset_index(drop=True)
     score = _scores(trials).dropna()

@@ -225,7 +225,7 @@ def _metric_of(
     metric: str | None,
     direction: Direction | None,
 ) -> tuple[Metric, str]:
-    """Return the metric and its column; of several columns that on the validation set."""
+    """Return the metric and its column, preferably the column on the validation set."""
     place, wanted, found = table.place, direction or table.direction, dict[str, str]()
     for column, meaning in meanings.items():
         name = metric if meaning == metric else _metric_name(meaning)
@@ -266,10 +266,10 @@ def write_imported(
         table: The runs.
         metric: Their metric.
         columns: Meanings by column, as returned by `match_columns`.
-        target: Target to which the column of seconds to target refers; None to compare values.
+        target: Target to which the column `time_to_target_s` refers; None to compare values.
 
     Raises:
-        UserError: There is a target without a column of seconds to it or the reverse, or a value
+        UserError: Only one of the target and the column `time_to_target_s` was given, or a value
             is invalid.
     """
     place, is_timed = table.place, SECONDS_TO_TARGET in columns.values()
@@ -355,7 +355,7 @@ def number_of(value: Any) -> float | None:
 def positive_number(value: Any) -> float | None:
     """Return the value of a cell as a float if it is above 0, otherwise None.
 
-    Seconds to target of 0 or less thus mark a miss.
+    Seconds to target of 0 or less thus mean that the run did not reach the target.
     """
     number = number_of(value)
     return number if number is not None and number > 0 else None

@@ -67,9 +67,9 @@ class Mirror:
         """Copy files that have changed, and delete copies of files that are gone.
 
         Raises:
-            BucketError: The store did not answer; the next call continues.
-            StudyError: Another driver has written below the URL, or the records have become fewer
-                without a call of `forget`.
+            BucketError: The store did not answer; the next call continues the copying.
+            StudyError: Another driver (process that runs the study) has written below the URL, or
+                records have disappeared without a call of `forget`.
         """
         if not (self.folder / STUDY_FILE).is_file():
             return  # not started, or deleted by mistake; then the copy is all that is left
@@ -114,8 +114,8 @@ class Mirror:
 
 
 def mark_of_upload(folder: Path) -> Path:
-    """Return the path of an empty file next to a study's folder, which exists once its records have
-    been uploaded."""
+    """Return the path of the empty file next to a study's folder that marks that the study's
+    records have been uploaded."""
     return folder.with_name(f"{folder.name}.uploaded")
 
 
@@ -136,7 +136,7 @@ def fetch(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
 
 
 def files_of(folder: Path) -> dict[str, Stamp]:
-    """Return the stamps of the files in a folder that are copied, by relative path."""
+    """Return the stamp (modification time, size) of each file to copy, by relative path."""
     found: dict[str, Stamp] = {}
     for top, folders, files in os.walk(folder):
         below = Path(top).relative_to(folder)
@@ -161,7 +161,7 @@ def is_copied(name: str) -> bool:
 
 
 def whole_lines(path: Path) -> bytes:
-    """Return the complete lines of a log; empty if there are none or no file."""
+    """Return the complete lines of a log; empty if there are none, or if there is no file."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

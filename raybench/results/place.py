@@ -141,10 +141,9 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
 def comparable(
     before: dict[str, Any], file: Path, study: StudySpec
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the study in a `study.yaml` and a given study, as dicts with all keys, for comparison.
+    """Return the study `before`, read from a `study.yaml`, and a given study as comparable dicts.
 
-    If the given study names no metric, that of the file is filled in. `before` is the study in the
-    file, as read.
+    Both dicts have all keys. If the given study names no metric, that of the file is filled in.
     """
     found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
     now["objective"] = _named(now["objective"], found["objective"])
@@ -191,7 +190,7 @@ def is_url(place: str | Path) -> bool:
 
 
 def local_path(place: str | Path) -> Path:
-    """Return a local path as it is, and the path in a `file://` URL."""
+    """Return a local path unchanged, or the path in a `file://` URL."""
     if not str(place).startswith("file://"):
         return Path(place)
     parts = urlsplit(str(place))

@@ -3,8 +3,9 @@
 After the search, the best configurations train again with new seeds, in parallel (the race, role
 `race`). The winners then train with further seeds, alone on the machine (solo runs, role
 `confirm`). The race decides the order of configurations, since all its runs have the same
-conditions, unless the solo runs overrule it (`stats.standing.best_first`). Reported times come from
-the solo runs: times from the race are 9 to 14 % too good. Without a race there are only solo runs.
+conditions; solo runs may overrule it (`stats.standing.best_first`). Reported times come from the
+solo runs, because times from the race are 9 to 14 % too good. Without a race, there are only solo
+runs.
 """
 
 import math
@@ -53,13 +54,13 @@ class Repeated:
     """Cost of a second of training; see `stats.standing.cost_per_s`."""
     group: ConfigurationRuns
     """Runs by which the configuration is compared with others: its search run (unless that had the
-    cold start of the study) and its race runs; without a race its solo runs. Solo runs after a race
-    are in `group.alone` and may overrule it."""
+    cold start of the study) and its race runs (in parallel, with new seeds). Without a race, its
+    solo runs. Solo runs after a race are in `group.alone` and may overrule the race."""
     chosen_runs: tuple[str, ...]
     """Names of the runs in `chosen`."""
     printed: tuple[Replicate, ...]
-    """Runs from which the reported time is computed: the solo runs, or all new runs if no solo run
-    reached the target."""
+    """Runs from which the reported time is computed: the solo runs (alone on the machine), or all
+    runs with new seeds if no solo run reached the target."""
     printed_runs: tuple[str, ...]
     """Names of the runs in `printed`."""
     is_alone: bool
@@ -81,8 +82,10 @@ class Repeated:
         return sum(repeat.is_hit for repeat in self.chosen)
 
     def is_refuted(self, *, is_timed: bool) -> bool:
-        """Return whether there are solo runs but no run in `printed` reached the target; with
-        `best_at_budget` (`is_timed=False`), whether all runs in `printed` failed."""
+        """Return whether there are solo runs but no run in `printed` reached the target.
+
+        With `best_at_budget` (`is_timed=False`), return whether all runs in `printed` failed.
+        """
         is_enough = self.is_alone or self.group.alone or not is_timed
         return bool(is_enough) and not any(repeat.is_hit for repeat in self.printed)
 
@@ -127,7 +130,7 @@ def repeat(results: Study, trial: str) -> Replicate:
 def cost_of(results: Study, num_workers: int, names: Iterable[str]) -> float:
     """Return the cost of a second of training; see `cost_per_s`.
 
-    If the study names a price, the ratio of billed to training seconds is that of the runs `names`.
+    If the study names a price, the runs `names` give the ratio of billed to training seconds.
     """
     price = results.study["study"].get("price")
     return cost_per_s(price, num_workers, [results.runs[name] for name in names])
@@ -188,9 +191,9 @@ class ConfigurationResult:
     runs: int = 1
     """Number of runs by which the configuration is compared with others, search run included."""
     hits: int = 0
-    """Number of these runs that reached the target; with best_at_budget, that did not fail."""
+    """Number of these runs that reached the target, or with best_at_budget, that did not fail."""
     expected_s: float = math.nan
-    """Expected running time: seconds of all `runs`, misses included, divided by `hits`."""
+    """Expected running time: seconds of all `runs`, successful or not, divided by `hits`."""
     expected_low_s: float = math.nan
     """Low end of the interval of a run's typical seconds, from those of `runs` with new seeds;
     corrected for selecting the best of several configurations."""
@@ -201,7 +204,7 @@ class ConfigurationResult:
     is_alone: bool = False
     """Whether all new runs are solo runs."""
     median_s: float = math.nan
-    """Median over the new runs; a miss counts as infinite."""
+    """Median over the new runs; a run that did not reach the target counts as infinite."""
     low_s: float = math.nan
     """Seconds of the fastest new run."""
     high_s: float = math.nan
@@ -209,7 +212,8 @@ class ConfigurationResult:
     """Low end of the interval of a run's typical seconds, from the new runs."""
     interval_high_s: float = math.nan
     printed_s: float = math.nan
-    """Reported seconds: `median_s`, or the expected running time of the new runs if any missed."""
+    """Reported seconds: `median_s`, or the expected running time of the new runs unless all of them
+    reached the target."""
     worker_seconds_to_target: float = math.nan
     """`num_workers` x `printed_s`."""
     search_s: float = math.nan
@@ -275,8 +279,8 @@ def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
 def nearest(results: Study, phase: str = "search") -> str | None:
     """Return the run of a phase that came nearest to a target that no run reached.
 
-    None if no run learned anything: the best value does not exceed that of a constant prediction
-    by more than chance allows on that number of rows.
+    None if no run learned anything: by the error due to the number of rows, the best value may be
+    no better than that of a constant prediction.
     """
     metric, baseline_value = results.metric, results.value_at_start
     if (known := results.baselines.get("validation")) is not None:
@@ -309,11 +313,12 @@ def confirmed(results: Study) -> pd.DataFrame:
     """Return one row per repeated configuration, best first.
 
     Columns: the fields of `ConfigurationResult`. Columns of the metric have its name appended:
-    `median_accuracy`, `search_accuracy`, `test_accuracy`, ... In a study without a race, the same
-    runs decide the order and are reported. With `best_at_budget`, seconds are NaN.
+    `median_accuracy`, `search_accuracy`, `test_accuracy`, ... Without a race (parallel runs with
+    new seeds), the same runs decide the order and are reported. With `best_at_budget`, seconds are
+    NaN.
 
     Order: upper confidence bound of expected_s, so that one lucky run does not outrank five good
-    runs (`stats.replicates`); with `best_at_budget` the mean value.
+    runs (`stats.replicates`). With `best_at_budget`, the mean value.
     """
     names = {one: f"{one}_{results.metric.name}" for one in METRIC_COLUMNS}
     rows = [asdict(one) for one in confirmed_results(results).values()]
@@ -335,7 +340,7 @@ def confirmed_results(results: Study) -> dict[str, ConfigurationResult]:
 
 
 def result_of(results: Study, trial: str, *, is_confirmed: bool) -> ConfigurationResult:
-    """Return the results of a configuration; unless `is_confirmed`, of its search run only."""
+    """Return the results of a configuration, of its search run only unless `is_confirmed`."""
     if is_confirmed:
         return confirmed_results(results)[trial]
     row = results.trials[results.trials["trial"] == trial].iloc[0]
@@ -454,7 +459,7 @@ def _tested(results: Study) -> dict[str, Ends]:
 
 
 def rows_error(results: Study, part: str, value: float, names: Sequence[str]) -> float | None:
-    """Return the standard error of a metric value that comes from the finite number of rows.
+    """Return the standard error of a metric value due to the finite number of rows.
 
     Args:
         results: The study.
@@ -463,9 +468,9 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
         names: Runs that measured it.
 
     Returns:
-        For a proportion the binomial error. For other metrics the median of the errors that the
-        runs recorded at their last evaluation; for `test` scaled to its number of rows. None if
-        unknown.
+        For a proportion, the binomial error. For other metrics, the median of the errors that the
+        runs recorded at their last evaluation, scaled to the rows of the test split for `test`.
+        None if unknown.
     """
     if results.metric.is_share:
         known = results.baselines.get(part)
@@ -493,7 +498,7 @@ def with_rows(results: Study, part: str, ends: Ends, names: Sequence[str]) -> En
     Args:
         results: The study.
         part: `validation` or `test`.
-        ends: Interval over seeds, of scores, of which smaller is better (`stats.replicates`).
+        ends: Interval of the score over seeds; smaller scores are better (`stats.replicates`).
         names: Runs that measured the values.
     """
     metric = results.metric
@@ -515,14 +520,16 @@ def worst_value(metric: Metric) -> float:
 
 @once
 def configurations(results: Study) -> pd.DataFrame:
-    """Return one row per run of the search, confirmed configurations first, best first.
+    """Return one row per search run, best first; those of confirmed configurations precede others.
 
     Columns: trial, config, is_confirmed, runs, hits, expected_s, expected_low_s, expected_high_s,
     time_to_target_s, low_s, high_s, worker_seconds_to_target, best_accuracy (or `best_` and the
     name of another metric), then the searched keys (framework, num_workers, ...).
-    The row of a confirmed configuration has the values of `confirmed` (time_to_target_s is
-    `printed_s`), never those of the selection-biased search run; any other row has the values of
-    its single run. Seconds are missing if no run reached the target, `high_s` if any run missed it.
+
+    The row of a confirmed configuration (trained again with new seeds) has the values of
+    `confirmed` (time_to_target_s is `printed_s`), never those of the selection-biased search run.
+    Any other row has the values of its single run. Seconds are missing if no run reached the
+    target; `high_s` is missing unless all runs reached it.
     """
     search = ranked(results.trials).set_index("trial")
     proof = confirmed(results).set_index("trial").reindex(search.index)

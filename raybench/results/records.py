@@ -142,8 +142,8 @@ class Records:
 def read_records(folder: Path) -> Records:
     """Return the records of a results folder.
 
-    Strings are cleaned (`spec.text.clean`). A last line that was not written to its end is left
-    out; any other line that is not a record is left out and named in `Records.left_out`.
+    Strings are cleaned (`spec.text.clean`). An incomplete last line is ignored. Any other line that
+    is not a record is left out and named in `Records.left_out`.
 
     Raises:
         UserError: There is no `records.jsonl`, or none of its lines is a record.
@@ -237,15 +237,15 @@ REMOVED_KEYS = ("mup_base",)
 
 
 def _without_gone(spec: Any) -> Any:
-    """Return a recorded run spec without empty REMOVED_KEYS."""
+    """Return a recorded run spec without those REMOVED_KEYS whose values are empty."""
     if not isinstance(spec, dict):
         return spec
     return {key: value for key, value in spec.items() if value or key not in REMOVED_KEYS}
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:
-    """Append an evaluation; one whose index is repeated, as by a resumed run, replaces the earlier
-    evaluation and all after it."""
+    """Append an evaluation, replacing earlier evaluations that a resumed run repeats: those with
+    the same or a higher index."""
     while curve and curve[-1].index >= point.index:
         curve.pop()
     curve.append(point)

@@ -125,10 +125,10 @@ class StudyStorage:
         self._lock = lock
 
     def check(self) -> None:
-        """Raise StudyError if another driver has taken the study over."""
+        """Raise StudyError if another process that runs the study has taken it over."""
 
     def forget(self) -> None:
-        """Allow the records to become fewer, since they are about to be deleted."""
+        """Allow records to disappear, since they are about to be deleted."""
 
     def close(self) -> None:
         """Release the folder; for a URL, first upload what is left.
@@ -168,13 +168,13 @@ class CopiedStorage(StudyStorage):
         self._thread.start()
 
     def check(self) -> None:
-        """Raise StudyError if another driver has taken the study over; raise any other error that
-        ended the thread."""
+        """Raise the error that ended the thread, if any: StudyError if another process that runs
+        the study has taken it over."""
         if self._fault is not None:
             raise self._fault
 
     def forget(self) -> None:
-        """Allow the records below the URL to become fewer."""
+        """Allow records below the URL to disappear."""
         self._mirror.forget()
 
     def close(self) -> None:
@@ -223,7 +223,8 @@ class CopiedStorage(StudyStorage):
             self._warn(f"{reason}; results are kept only in {self.folder}.")
 
     def _report(self, error: BucketError, what: str) -> None:
-        """Warn once per kind of error, whatever is in parentheses, such as a request ID."""
+        """Warn of an error unless the last one was the same up to its first parenthesis, which may
+        hold a request ID."""
         begin = str(error).rstrip(".")
         if (kind := begin.partition("(")[0] + what) != self._problem:
             self._problem = kind
@@ -236,14 +237,15 @@ def warn_on_screen(sentence: str) -> None:
 
 
 def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStorage:
-    """Open a place for writing, with what an earlier driver on any machine left there.
+    """Open a place for writing, and for a URL, fetch the results that are already there.
 
     Args:
         place: Folder or URL.
-        warn: Called with warnings (sentences), also from another thread.
+        warn: Called with each warning (a sentence), possibly from another thread.
 
     Raises:
-        UserError: The place cannot be used: refused credentials, no bucket, another driver.
+        UserError: The place cannot be used: credentials are refused, the bucket is missing, or
+            another process is writing there.
     """
     if not is_url(place):
         folder = local_path(place)
@@ -273,9 +275,10 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
 def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, warn: Warn) -> bool:
     """Copy what is below a URL into a folder, unless the folder has more records of the same study.
 
-    If the folder's records do not continue those below the URL, another driver has resumed the
-    study, or the URL was emptied; the folder is then set aside, with a warning. A URL without
-    records counts as emptied only if records were uploaded before (`mirror.mark_of_upload`).
+    The folder is first set aside, with a warning, if it has records that the URL lacks because
+    another driver (process that runs a study) resumed the study or because the URL was emptied. A
+    URL without records counts as emptied only if records were uploaded before
+    (`mirror.mark_of_upload`).
 
     Args:
         bucket: The objects below the URL.

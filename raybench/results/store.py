@@ -157,7 +157,7 @@ class Store(StudyFiles):
     def append(self, line: dict[str, Any]) -> None:
         """Append one record and flush it.
 
-        Strings are cleaned (`spec.text.clean`), secrets in messages are replaced.
+        Strings are cleaned (`spec.text.clean`), and secrets in messages are replaced.
 
         Raises:
             StudyError: The file was deleted or replaced, or another process took the folder over.
@@ -288,7 +288,7 @@ CODE = "code"
 
 
 def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the keys of `study.yaml` that describe the sessions of a study, with this one added.
+    """Return the keys of `study.yaml` that describe a study's sessions, the current one included.
 
     Each command that starts or resumes the study is a session.
 

@@ -85,8 +85,8 @@ class Study:
 
     @property
     def target(self) -> float | None:
-        """Target value of the metric (accuracy as a fraction); None without a target, and until
-        reference runs have set it."""
+        """Target value of the metric (accuracy as a fraction). None if there is no target, or until
+        reference runs (of default configurations) have set it."""
         return None if self.is_target_awaited else self.objective.target
 
     @property
@@ -196,7 +196,7 @@ class Study:
             files: Further files to copy from a URL if they exist.
 
         Raises:
-            UserError: It is not a results folder, or its files are invalid.
+            UserError: `folder` is not a results folder, or its files are invalid.
         """
         place = str(folder)
         folder = fetch(place, files) if is_url(place) else local_path(place)

@@ -11,9 +11,9 @@ or `best_rmse`, `test_rmse` and `rmse`. The constants below are for accuracy; `f
 them for another metric.
 
 Only runs with the same layout of workers are compared. Of the runs with the same number and kind of
-workers, only those on the fewest hosts count; `spread` runs count only if the study asked for them;
-GPU models are compared separately. The distribution strategy is not part of the layout, but like
-the framework a way of using it.
+workers, only those on the fewest hosts count. `spread` runs count only if the study asked for them.
+GPU models are compared separately. The distribution strategy is not part of the layout; like the
+framework, it is a way of using the layout.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,10 +78,10 @@ def accelerators_of(record: RunRecord) -> str | None:
 
 
 class TypicalNodes:
-    """Numbers of hosts on which runs of one size (`TrialsLayout.size`) are compared.
+    """The number of hosts on which runs of each size (`TrialsLayout.size`) are compared.
 
-    The typical number is the smallest among the runs of a size; for spread runs the largest. A run
-    whose number of hosts is unknown counts as typical.
+    This typical number is the smallest among the runs of a size, or the largest if their workers
+    are spread over hosts. A run whose number of hosts is unknown counts as typical.
     """
 
     def __init__(self, *, may_spread: bool) -> None:
@@ -112,7 +112,7 @@ class TypicalNodes:
 def typical_of(
     runs: Iterable[RunRecord], space: Mapping[str, Any], fixed: Mapping[str, Any]
 ) -> TypicalNodes:
-    """Return the typical numbers of hosts of the runs of a study.
+    """Return the typical number of hosts for each size of run in a study.
 
     Spread runs are ranked only if `space` or `fixed` of the study has `placement_strategy`. Failed
     runs are ignored, since they may have had no workers.

@@ -78,12 +78,12 @@ def judge_each(results: Study) -> dict[str, Verdict]:
 
 
 def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdict]:
-    """Return the verdicts that `judge_each` caches.
+    """Return the winners by GPU model, without the cache of `judge_each`.
 
     Args:
         results: The study.
-        untested: Also return verdicts whose fastest configuration has no solo runs yet, even if it
-            is not better than the baseline.
+        untested: Include verdicts whose fastest configuration has no solo runs (alone on the
+            machine) yet, even if it is not better than the baseline.
 
     Returns:
         Verdicts by GPU model; {} for imported runs.
@@ -111,8 +111,8 @@ def is_better_than_baseline(results: Study, verdict: Verdict) -> bool | None:
 
     This is tested on the test split, which was not used for any choice. All seeds share its rows,
     so the mean of their values is as uncertain as a single value. If there is no test value and
-    none is to come, the validation split is used, with a stricter bound because its best evaluation
-    was selected. None if unknown so far.
+    none will follow, the validation split is used; its bound is stricter because the best
+    evaluation was selected on it. None if unknown so far.
     """
     judged = judged_on(results, verdict)
     if judged is None:
@@ -208,8 +208,8 @@ def _winners_of_the_search(results: Study, kind: str) -> Verdict | None:
 def _ties(results: Study, groups: Mapping[str, ConfigurationRuns], kind: str, axis: Axis) -> Ties:
     """Return the best of `groups` in the unit of `axis`, and the configurations tied with it.
 
-    Configurations that ran only in the search are compared by all their search runs, and named by
-    the best of these runs.
+    A configuration that ran only in the search is compared by all its search runs, and named by the
+    best of them.
     """
     runs, again = ranked_runs(results.trials), repeated(results)
     configuration = configuration_of(results.trials)
@@ -253,7 +253,7 @@ def winners(results: Study) -> pd.DataFrame:
     | best_accuracy, low_accuracy, high_accuracy | value of the metric (here accuracy), and with |
     |  | best_at_budget its 90 % interval |
 
-    Empty where no run reached the target.
+    Empty if no run reached the target.
     """
     metric = results.metric
     columns = [*WINNER_COLUMNS, metric.best_column, f"low_{metric.name}", f"high_{metric.name}"]
@@ -286,7 +286,7 @@ def reached_target(results: Study) -> pd.DataFrame:
 
     time_to_target_s and worker_seconds_to_target come from the expected running time, by which
     configurations are compared; low_s and high_s are the 90 % interval of confirmed configurations.
-    Empty with `best_at_budget`. Of runs on several GPU models, only those on the winner's model.
+    Empty with `best_at_budget`. With several GPU models, only rows on the winner's model.
     """
     table = configurations(results)
     if (verdict := judge(results)) is not None:
