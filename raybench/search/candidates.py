@@ -1,4 +1,4 @@
-"""Configurations for the curve model: as input vectors, drawn at random, and near good ones."""
+"""Configurations for the curve model: input vectors, random draws, neighbors of good ones."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ from raybench.stats.curve_model import Array
 
 Values = Mapping[str, Any]
 SPAN = 4.0
-"""Length of a numeric axis, except those of the learning rate, the batch and the workers."""
+"""Length of a numeric axis, except those of learning rate, batch size and worker count."""
 STEPS = (0.5, 0.71, 1.41, 2.0)
 """Factors on the learning rate for neighbors of good configurations."""
 PARTS = (-0.2, -0.07, 0.07, 0.2)
@@ -43,8 +43,8 @@ BEYOND = 4.0
 class Axes:
     """Maps configurations to input vectors (points) of the curve model: categories, then numbers.
 
-    The learning rate is divided by the usual rate of the optimizer at that batch
-    (`default_rates.default_rate`), so that the best values at different batches coincide.
+    The learning rate is divided by the optimizer's default rate at that batch size
+    (`default_rates.default_rate`), so that the best values at different batch sizes coincide.
     """
 
     def __init__(self, space: Space, fixed: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ class Axes:
 
 
 def usual_rate(values: Values, known: Values) -> float:
-    """Return the usual learning rate for a configuration's optimizer and batch; 1 if unknown.
+    """Return the default learning rate for an optimizer and batch size; 1 if unknown.
 
     Args:
         values: The sampled values.
@@ -174,8 +174,8 @@ class ConfigurationSpace:
         return simple
 
     def around(self, values: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return configurations that differ from `values` in one key; for another batch, also with
-        the learning rate changed by the scaling rule."""
+        """Return configurations that differ from `values` in one key. With another batch size, also
+        return one with the learning rate changed by the scaling rule."""
         found = []
         for key in self._space:
             simple = self._simple(key, {**self._known, **values})

@@ -22,8 +22,8 @@ MOST = 0.4
 MOST_FRESH = 0.5
 """Largest fraction of the remaining time for the solo runs, if time is short."""
 ONCE, EACH = ("setup", "compile"), ("eval", "report")
-"""Phases of a run besides training if its workers are already running: those that occur once, and
-those that occur at every evaluation."""
+"""Phases other than training of a run whose workers are already running: ONCE occur once per run,
+EACH at every evaluation."""
 ALIKE = 1.3
 """Learning rates within this factor count as one configuration in the race."""
 NUM_PLACEMENT_CHECKS = 3
@@ -128,8 +128,8 @@ class ConfirmBudget:
                 self.add(record, (curves or {}).get(record.trial, ()))
 
     def add(self, record: RunRecord, curve: Iterable[Evaluation] = ()) -> None:
-        """Add a run of the search; runs that missed, failed, or ran on an unusual node layout
-        (`results.trials`) are ignored."""
+        """Add a run of the search; ignore it if it failed, missed the target, or ran on an unusual
+        node layout (`results.trials`)."""
         ledger, spec = record.ledger, record.spec
         if record.failure is not None or record.best_value is None:
             return
@@ -191,7 +191,8 @@ class ConfirmBudget:
         return [*found.first(1), *(one for one in others if one not in found.fastest)]
 
     def is_comparable(self, record: RunRecord) -> bool:
-        """Return whether a repeat failed, or ran on its trial's GPU model and a usual layout."""
+        """Return whether a repeated run ran on its trial's GPU model and a usual node layout; True
+        if it failed."""
         if record.failure is not None:
             return True
         layout, cost = layout_of(record), self._costs.get(record.source or "")
@@ -221,7 +222,7 @@ class ConfirmBudget:
         return total
 
     def race_runs(self, number: int) -> int:
-        """Return the largest number of runs of two races (`Axis`) of `number` runs each."""
+        """Return the largest total of runs of two races (fastest, cheapest) of `number` runs."""
         found = self.candidates()
         return sum(runs * len(found.first(count)) for count, runs in stages(number))
 
@@ -234,7 +235,7 @@ class ConfirmBudget:
         return self.race_s(self.study.confirm.race) + self.fresh_s(self.study.confirm.fresh)
 
     def plan(self, answered: Iterable[RunRecord], left_s: float) -> Plan:
-        """Return the largest confirmation within `left_s` seconds, at most what the study asks for.
+        """Plan the largest confirmation within `left_s` seconds, at most what the study asks for.
 
         If time is short, solo runs take up to half of it and the race the rest.
 
@@ -268,8 +269,8 @@ class ConfirmBudget:
     def runs_alone(
         self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
     ) -> tuple[int, int]:
-        """Return how many winners can have solo runs within `left_s` seconds, and how many each;
-        `answered`: solo runs of an earlier session."""
+        """Return how many winners can have solo runs within `left_s` seconds, and how many runs
+        each. `answered`: solo runs of an earlier session, which are not repeated."""
         expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
         left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
         found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)

@@ -1,4 +1,4 @@
-"""Propose trials and stop them early by the curve model (`stats/curve_model.py`).
+"""Propose trials and stop them early, using the curve model (`stats/curve_model.py`).
 
 The predicted time to target of a configuration is the number of samples to the target, predicted by
 the curve model, times the seconds per sample, predicted by the placer (`placement.py`). If the
@@ -44,10 +44,10 @@ class CurvePolicy:
     """Constants of proposals and early stopping."""
 
     num_first: int = 8
-    """Number of trials before the model proposes: usual learning rates and random configurations
-    in turn."""
+    """Number of trials before the model proposes: in turn default learning rates and random
+    configurations."""
     num_narrow: int = 8
-    """Draws for each random first trial, of which the one with the fewest workers runs, so that the
+    """Draws for each random first trial. The one that needs the fewest workers runs, so that the
     first trials need not wait for workers."""
     num_candidates: int = 250
     """Random candidates per proposal."""
@@ -66,23 +66,23 @@ class CurvePolicy:
     stop_early: float = 1.0
     """Value used instead of `stop` while no trial has reached the target."""
     best_rate: float = 1.7
-    """Prior mean of log(best learning rate / usual learning rate). A target is reached fastest near
-    the largest stable rate; the usual rate gives the best final accuracy."""
+    """Prior mean of log(best learning rate / default learning rate). A target is reached fastest
+    near the largest stable rate; the default rate gives the best final accuracy."""
     rate_width: float = 2.2
     """Distance from the best log learning rate that, a priori, adds 0.5 to the log time."""
     most_off: float = 2.0
     """Most that a bad learning rate adds to the log time, a priori."""
     batch_slope: float = 0.3
-    """Prior standard deviation of the slope of log samples over log batch."""
+    """Prior standard deviation of the slope of log samples to target over log batch size."""
     model: ModelSettings = field(default_factory=ModelSettings)
 
 
 class CurveSearch:
     """Proposals and early stopping by the curve model.
 
-    Decides about early stopping for every sampler. With `grid`, whose result is exact, a trial is
-    stopped only once it can become neither the fastest nor the cheapest; with `nsga2`, which
-    searches the Pareto front of seconds and worker-seconds, only if it is neither fast nor cheap.
+    Stops trials of every sampler. With `grid`, whose result is exact, a trial is stopped only once
+    it can become neither the fastest nor the cheapest. With `nsga2`, which searches the Pareto
+    front of seconds and worker-seconds, it is stopped only if it is neither fast nor cheap.
 
     Args:
         study: The study; its target must be set.
@@ -185,8 +185,8 @@ class CurveSearch:
         self._starts = [*list(apart.values())[: self._policy.num_first // 2], *self._starts]
 
     def _start(self, number: int) -> dict[str, Any]:
-        """Return the configuration of one of the first trials: in turn a known good (or usual) one
-        and a random one."""
+        """Return the configuration of one of the first trials: in turn a good one (from earlier
+        runs, or with a default learning rate) and a random one."""
         start = self._draw_narrow()
         if number % 2 == 0 and number // 2 < len(self._starts):
             start = self._configurations.draw(self._starts[number // 2])
@@ -423,8 +423,8 @@ class CurveSearch:
         return [known[key] for key in keys]
 
     def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
-        """Return for each configuration the shortest training time divided by the shortest time
-        with the wait for workers, shape [n]: workers are idle while a trial waits for more."""
+        """Return for each configuration its shortest training time divided by its shortest time
+        including the wait for workers, shape [n]. Workers are idle while a trial waits for more."""
         found = np.ones(len(candidates))
         if self._placer is None:
             return found

@@ -1,11 +1,11 @@
 """Factorized search space: keys that change the learning curve are sampled, keys that change only
 speed are not.
 
-The learning curve over samples depends on the optimizer, the learning rate and the *global* batch.
-It is the same for any number of workers, gradient accumulation steps, GPU model, compilation mode,
-and for either framework if the workload is the same network in both. So the sampler proposes a
-global batch, and the trial runs on one of the placements (framework, workers, batch per worker,
-...) that process this batch per step. Precision changes both curve and speed: it is sampled, and
+The learning curve over samples depends on the optimizer, the learning rate and the *global* batch
+size. It does not depend on the worker count, gradient accumulation steps, GPU model or compilation
+mode, nor on the framework if the workload is the same network in both. So the sampler proposes a
+global batch size, and the trial runs on one of the placements (framework, workers, batch per
+worker, ...) with this global batch size. Precision changes both curve and speed: it is sampled, and
 each precision has its own step times. If a worker runs out of memory, more accumulation steps than
 the space lists are used.
 """
@@ -178,8 +178,8 @@ def study_factors(
     Args:
         study: The study.
         space: Search space of the study.
-        batch_statistics: Whether the model is known to normalize over the batch of one worker; then
-            several worker counts are predicted only if `search.factorise` is set.
+        batch_statistics: Whether the model is known to normalize over each worker's batch. Worker
+            counts are then sampled, unless the user set `search.factorise`.
     """
     if not study.search.factorise:
         return "search.factorise is false"

@@ -21,7 +21,7 @@ from raybench.spec.run import Placement, RunSpec
 PULL = 0.05
 """Weight of the ridge penalty on optimizer costs; a long measurement has weight 1."""
 OWN_STEPS = 50
-"""Number of steps after which the measured step time of a setup counts as much as the model's."""
+"""Number of steps after which a setup's measured step time counts as much as the model's."""
 
 Setup = tuple[Placement, str]
 """Placement and optimizer: what determines the step time."""
@@ -152,9 +152,9 @@ class StepTime:
 class Placer:
     """Chooses the placement of each trial of a factorized space.
 
-    The first trials are also probes: each runs on a placement not measured yet. Probes with few
-    workers come first; more workers are probed only if, judging by the times with fewer, they can
-    be faster. Later trials run on the fastest efficient placement, one whose throughput per worker
+    The first trials are also probes: each runs on a placement whose step time is not known yet.
+    Probes with few workers come first. More workers are probed only if, judging by the times with
+    fewer, they can be faster. Later trials run on the fastest placement whose throughput per worker
     is at least the fraction `efficient` of the best. Compilation is probed once the study has
     trained long enough to repay it (`COMPILE_SHARE`).
     """
@@ -172,10 +172,10 @@ class Placer:
         Args:
             factors: The factorized space.
             efficient: Least throughput per worker of a placement, relative to the best.
-            is_feasible: Returns False for a run expected to fail. Default: every placement with
-                the accumulation steps of the space is feasible.
-            num_failed: Number of failures so far; `is_feasible` may change its answers only if
-                this number changes.
+            is_feasible: Returns False for a run expected to fail. Default: every placement without
+                more accumulation steps than the space lists is feasible.
+            num_failed: Returns the number of failures so far; `is_feasible` may change its answers
+                only if this number changes.
             wait_s: Returns the predicted seconds until a number of workers is free.
         """
         self.factors, self._num_failed = factors, num_failed
@@ -190,7 +190,7 @@ class Placer:
         self._probing: dict[str, Placement] = {}
         self._num_samples: list[float] = []
         self._compile_s: dict[Lane, float] = {}
-        """Fewest compilation seconds by lane; the first compilation also loads libraries."""
+        """Fewest compilation seconds by lane, since the first compilation also loads libraries."""
         self._first_compile_s: dict[tuple[Lane, int], float] = {}
         """Seconds of the first compilation, by lane and batch size per worker: each batch size is
         compiled separately."""

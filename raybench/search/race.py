@@ -1,9 +1,9 @@
-"""Race of the best trials of a search: which candidates run again with new seeds, which drop out.
+"""The race: the best trials of a search run again with new seeds, and slow ones drop out.
 
 A `Race` only does the accounting: it lists the runs that are due and records their results. The
-method is successive halving over seeds (Karnin et al., ICML 2013): each stage halves the candidates
-while their runs add up. In round r every candidate has the same seed, so that the effect of a seed
-cancels in comparisons. `benchmarks/search/race.py` simulates races.
+method is successive halving over seeds (Karnin et al., ICML 2013): each stage keeps about half of
+the candidates and runs them again. In round r, every candidate has the same seed, so that the
+effect of a seed cancels in comparisons. `benchmarks/search/race.py` simulates races.
 """
 
 import math
@@ -19,8 +19,8 @@ DROP = 2.0
 """Standard errors behind the leader at which a candidate drops out."""
 CAP = 2.0
 """A run is stopped after this multiple of the upper confidence bound of the leader's expected
-running time. A leader with few runs is partly lucky: without the bound, the cutoff costs 5 of 100
-studies a good winner at sigma 0.5, with it less than 1 (`benchmarks/search/race.py`)."""
+running time. A leader with few runs is partly lucky: without the bound, the cutoff loses a good
+winner in 5 of 100 studies at sigma 0.5, with it in less than 1 (`benchmarks/search/race.py`)."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Race:
     """
 
     candidates: Sequence[Candidate]
-    """Candidates, best trial first; those for which the first stage has no room never run."""
+    """Candidates, best trial first; those beyond the size of the first stage never run."""
     stages: Stages
     axis: Axis = field(kw_only=True)
     is_timed: bool = field(default=True, kw_only=True)
@@ -43,12 +43,12 @@ class Race:
     """Candidates of the current stage, or those left at the end, best first."""
     _stage: int = field(default=0, init=False)
     dropped: dict[str, int] = field(default_factory=dict, init=False)
-    """Stage (from 0) after which a candidate dropped out, by candidate."""
+    """Stage (from 0) after which each dropped candidate left the race."""
     _raced: dict[str, int] = field(default_factory=dict, init=False)
     """Rounds of each candidate in finished stages."""
     _order: list[str] | None = field(default=None, init=False)
     _noise: Noise | None = field(default=None, init=False)
-    """Cache of `noise` until the next result; every evaluation asks for a cap."""
+    """Cache of `noise`, cleared by the next result; `cap_s` uses it at every evaluation."""
 
     def __post_init__(self) -> None:
         self._by_name = {candidate.name: candidate for candidate in self.candidates}
@@ -191,8 +191,8 @@ def in_turns(runs: Sequence[RaceRun], specs: Mapping[str, RunSpec]) -> list[Race
     """Return runs in starting order, round by round.
 
     Runs with equal worker groups follow each other, so that few groups are started. Each round
-    starts with another candidate, so that the one that runs last, with fewer runs beside it,
-    varies.
+    starts with a different candidate. So it is not always the same one that runs last, when fewer
+    other runs share the machine.
     """
     found: list[RaceRun] = []
     for number, of_round in groupby(runs, key=lambda run: run.round):

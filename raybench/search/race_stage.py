@@ -60,8 +60,8 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
 RACE_SEEDS = 3000
 """Offset of the seeds of the race from the seed of the search."""
 TRIES = 2
-"""Number of attempts without a usable result (workers lost or laid out differently) after which a
-candidate leaves the race for this session. All earlier sessions count as one attempt."""
+"""Number of attempts without a usable result (workers lost, or spread over nodes differently) after
+which a candidate leaves the race for this session. All earlier sessions count as one attempt."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class LiveRace:
     slots: int
     """Largest number of concurrent runs; the worker pool starts fewer if they need many workers."""
     out: list[str] = field(default_factory=list)
-    """Candidates that left the race because their workers were lost or laid out differently."""
+    """Candidates that left the race after TRIES attempts without a usable result."""
     is_cut: bool = False
     """Whether runs were still due when the race ended."""
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
@@ -260,8 +260,8 @@ def run_alone(
 
     Args:
         winners: Run specs by trial name.
-        caps_s: Training seconds by trial. A run that the time budget ends after these counts as a
-            miss: leaving it out would bias the reported time.
+        caps_s: Training seconds by trial. A longer run that the time budget ends counts as a miss,
+            because leaving it out would bias the reported time.
         times: Number of runs of each winner.
         search_seed: Seed of the search.
         already: Names of runs that exist from an earlier session.
@@ -324,8 +324,8 @@ class Confirmation:
     def more(self, number: int) -> bool:
         """Run at most `number` more runs of undecided candidates, then solo runs of the winners.
 
-        There are as many candidates as in a race with the total number of runs. Returns whether
-        everything is done.
+        The number of candidates is that of a race with all runs, earlier ones included. Returns
+        whether everything is done.
         """
         records = self._records()
         budget = self._budget(records, least_race=min(num_raced(records) + number, MOST))

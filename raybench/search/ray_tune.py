@@ -169,7 +169,7 @@ class TuneSearcher(Searcher):
 
 
 class TuneScheduler(FIFOScheduler):  # type: ignore[misc, unused-ignore]
-    """Runs trials in order, and stops them by `LiveTrials.must_stop`."""
+    """Runs trials in order; `LiveTrials.must_stop` decides when a trial is stopped."""
 
     def __init__(self, trials: LiveTrials) -> None:
         super().__init__()

@@ -2,21 +2,22 @@
 interval of a study.
 
 The reference is the first configuration of `search.first`, else the first optimizer of the space at
-its usual learning rate (for a library's optimizer, the middle of the searched range). Its seeds
+its default learning rate (for a library's optimizer, the middle of the searched range). Its seeds
 differ from those of all trials.
 
-- `target: auto`: three concurrent runs train for as long as a trial may, or with a time budget for
-  a fifth of the budget in total, start-up included (fewer runs if time is short, each of at least
-  FEW_S seconds). The target is the median of the values reached early enough to leave time for a
-  search (`reference_settings.early_s`), minus half a percentage point; for a metric that is not a
-  proportion, it is relaxed by 1 % of its gap to the baseline. The target always exceeds what chance
-  adds to the baseline. If the budget is too short, or the early values are far below the final
-  ones, the objective becomes best_at_budget. The median run (or the best, if that one missed) then
-  counts as a trial, as does the single reference run of a study with a time budget and a given
-  target.
+- `target: auto`: three concurrent runs train for as long as a trial may. With a time budget, they
+  take at most a fifth of it in total, start-up included. If time is short, there are fewer runs,
+  each of at least FEW_S seconds.
+  - The target is the median of the values reached early enough to leave time for a search
+    (`reference_settings.early_s`), minus half a percentage point (or 1 % of the gap to the
+    baseline, unless the metric is a proportion), but more than chance adds to the baseline.
+  - If the budget is too short, or the early values are far below the final ones, the objective
+    becomes best_at_budget.
+  - The median run (or the best, if the median run missed the target) counts as a trial. So does
+    the only reference run of a study with a time budget and a given target.
 - `max_train_seconds: auto`: four times the reference's time to target.
-- `eval_every_samples` not set: about twenty evaluations until the reference reaches the target, in
-  at most about a fifth of its training time.
+- `eval_every_samples` not set: about twenty evaluations until the reference reaches the target,
+  which take at most about a fifth of its training time.
 
 All later runs use the same settings.
 """
@@ -91,7 +92,7 @@ def set_by_reference(
 
     Returns:
         The study and a sentence about each setting. None if the user interrupted, or if the time
-        budget ended before a run learned anything; if it ended later, the study is not `is_set`.
+        budget ended before a run learned anything. If it ended later, `study.is_set` is False.
 
     Raises:
         UserError: A key cannot be set, because the reference fails or learns nothing.
@@ -270,8 +271,8 @@ def _cut_short(
 
 
 def restore_reference_role(study: StudySpec, store: Store) -> None:
-    """Turn trials with another objective back into reference runs: a session that ended before the
-    target was set has counted them as trials (`_cut_short`)."""
+    """Turn trials with an objective other than the study's back into reference runs. A session that
+    ended before the target was set has counted them as trials (`_cut_short`)."""
     kept, asked = read_records(store.folder), study.objective
     for name, record in kept.runs.items():
         before = record.spec.objective
@@ -306,8 +307,8 @@ def reference_spec(
 
 
 def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:
-    """Return the study with the settings that reference runs of an earlier session made, as stored
-    in its `study.yaml` (`folder_study`); without any, the study itself."""
+    """Return the study with the settings made by reference runs of an earlier session, as stored in
+    its `study.yaml` (`folder_study`); unchanged if there are none."""
     earlier = folder_study.get("study")
     if not isinstance(earlier, dict) or not isinstance(earlier.get("objective"), dict):
         return study

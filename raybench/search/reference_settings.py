@@ -38,9 +38,9 @@ ROOM = 20
 FOR_SEARCH = 0.5
 """Fraction of the remaining time for the search; confirmation and startup take the rest."""
 EARLY = 0.25
-"""The target comes from the first part of a reference run, at least this fraction of it."""
+"""Smallest fraction of a reference run from whose values the target is set."""
 LATEST = 0.5
-"""Largest such fraction if a time limit ended the run, which may still have been improving."""
+"""Largest such fraction if a time limit ended the run, since it may still have been improving."""
 MOST_OF_WAY = 0.5
 """Smallest ratio of early to final improvement over the baseline at which the early value becomes
 the target. Below it, reaching the target early says little about the final value."""
@@ -70,7 +70,7 @@ class ReferenceRun:
         return [point.value for point in self.curve]
 
     def first_at(self, target: float | None) -> Evaluation | None:
-        """Return the first evaluation that reached `target`; None if none did, or without one."""
+        """Return the first evaluation that reached `target`; None if none did or it is None."""
         metric = self.record.spec.objective.judged_by
         there = (p for p in self.curve if target is not None and metric.reaches(p.value, target))
         return next(there, None)
@@ -122,7 +122,7 @@ def target_from(
     least: float | None = None,
 ) -> float:
     """Return the target: the median, relaxed by half a percentage point (proportion) or 1 % of its
-    gap to the baseline, and rounded to at most a tenth of that.
+    gap to the baseline, and rounded by at most a tenth of that.
 
     Args:
         values: Values of the reference runs.

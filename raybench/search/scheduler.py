@@ -40,9 +40,9 @@ class Scheduler(ABC):
     """Proposes trials and judges them.
 
     Life cycle: the driver calls `suggest` whenever a trial could start. For a suggested trial, it
-    then calls `on_result` after each evaluation after which the trial could continue, and finally
-    once `on_complete` (the trial reached the target, ended, or was stopped) or `on_error` (it
-    failed). Calls for different trials may interleave.
+    then calls `on_result` after each evaluation that does not end the trial. Finally, it calls
+    `on_complete` (the trial reached the target, ended, or was stopped) or `on_error` (it failed)
+    once. Calls for different trials may interleave.
 
     Thread safety: all methods are called from one thread. They do not block and train nothing.
     """
@@ -52,8 +52,8 @@ class Scheduler(ABC):
         """Return the next trial.
 
         Returns:
-            Name and run spec; None if there is nothing to try now. A later call may return a trial
-            again, because a running trial has ended in the meantime.
+            Name and run spec; None if there is nothing to try now. A later call may return a trial,
+            once a running trial has ended.
         """
 
     @abstractmethod

@@ -42,7 +42,7 @@ from raybench.spec.text import counted
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 RECORDED = " (recorded)"
-"""Suffix of the placer's names for earlier runs: a rerun of an interrupted trial keeps its name."""
+"""Suffix of earlier runs' names in the placer; an interrupted trial's rerun has the bare name."""
 SEED_STEP = 5000
 """A trial that repeats a configuration has the seed `search.seed + SEED_STEP + trials so far`."""
 
@@ -50,16 +50,16 @@ SEED_STEP = 5000
 class Search(Scheduler):
     """Scheduler of a study's trials, for every `search.sampler`.
 
-    Interrupted trials run first, then those that ran out of memory, on a placement (framework,
-    workers, batch per worker, ...) that needs less, then the user's own configurations
-    (`search.first`), then proposals of the curve model or of Optuna.
+    The order is: interrupted trials; trials that ran out of memory, on a placement (framework,
+    workers, batch per worker, ...) that needs less; the user's own configurations
+    (`search.first`); proposals of the curve model or of Optuna.
 
     Args:
         study: The study; its target must be set.
         space: Search space of the study.
         folder: Folder of Optuna's journal file; the caller holds the lock on this folder.
         factors: The factorized space (see `factorisation.py`); None if all keys are sampled.
-        runs: Records of earlier sessions by run name.
+        runs: Records of earlier sessions (invocations of the command) by run name.
         curves: Evaluations of earlier sessions by run name.
         has_room: Returns whether the workers of a run fit on the cluster.
         is_in_time: Returns whether this session has time to start the workers of a run.
@@ -237,12 +237,12 @@ class Search(Scheduler):
         self._feedback.add(trial, record, is_early=self._is_early)
 
     def tell_all(self) -> None:
-        """Report to Optuna the results held back until their placements have been timed."""
+        """Report all held-back results to Optuna, even if their placements are not timed yet."""
         self._feedback.report_known(is_early=False)
 
     def learn_from(self, earlier: Earlier) -> str | None:
-        """Add the runs of `--seed-from` to Optuna's study and their learning curves to the curve
-        model, which begins with the best of these configurations.
+        """Add the runs of `--seed-from` to Optuna's study, and their learning curves to the curve
+        model, whose first proposals include the best of these configurations.
 
         Returns:
             A sentence about what was added; None in a resumed session.

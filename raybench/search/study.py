@@ -1,4 +1,4 @@
-"""Run the phases of a study: reference runs, search, placement checks, race, solo runs."""
+"""Run the phases of a study: reference runs, search, placement checks, confirmation."""
 
 import time
 from collections.abc import Callable
@@ -59,7 +59,7 @@ class StudyState:
     notes: tuple[str, ...] = ()
     """Notes for the user, one sentence each."""
     more: dict[str, int] | None = None
-    """An unfinished `--more`: `asked` (number of runs) and `until` (number of race results at
+    """An unfinished `--more`: `asked` (number of runs) and `until` (total number of race runs at
     which it is done)."""
     is_over: bool | None = None
     """Whether the confirmation has ended and no trial has started since; None: unknown."""
@@ -85,8 +85,8 @@ class StudyState:
 class StudyPipeline:
     """Runs the remaining phases of a study.
 
-    The phases share the records, the screen and the deadline. What they change about the study
-    itself is in one `StudyState`, which is written to disk on every change (`_update`).
+    The phases share the records, the display and the deadline. Their changes to the study are kept
+    in `state`, which is written to disk on every change (`_update`).
     """
 
     resolved: ResolvedStudy
@@ -100,9 +100,9 @@ class StudyPipeline:
     wait_s: float | None = None
     """Largest total time in seconds that a trial may wait for machines; None: unlimited."""
     lines: TextIO | None = None
-    """Stream for JSON lines, one per event, instead of a screen."""
+    """Stream for JSON lines, one per event, instead of the progress display."""
     num_more: int = 0
-    """Value of `--more`; unless it is 0, only confirmation runs of a finished study are run."""
+    """Number of further confirmation runs of a finished study (`--more`); 0: run the study."""
 
     def __post_init__(self) -> None:
         file = self.store.folder / STUDY_FILE
@@ -125,7 +125,7 @@ class StudyPipeline:
 
     @property
     def study(self) -> StudySpec:
-        """The study, with what reference runs have set."""
+        """The study, including the settings made by reference runs."""
         return self.state.study
 
     def run(self) -> None:
@@ -183,7 +183,7 @@ class StudyPipeline:
                 self._update(is_over=not self.deadline.interrupted)
 
     def _note_unset(self) -> None:
-        """Note what to do if the time budget ended before reference runs set the `auto` keys."""
+        """If the time budget ended before reference runs set the `auto` keys, note what to do."""
         if self.deadline.reason() != "time_budget":
             return
         note = (
@@ -293,7 +293,7 @@ class StudyPipeline:
         *,
         has_trained: bool,
     ) -> None:
-        """Run the trials of the search, and note why it ended early."""
+        """Run the trials of the search; if it ends early, note why."""
         pool, keep = self.session.pool, self.keep_groups
         trials = LiveTrials(
             search,

@@ -62,7 +62,7 @@ class StudyPlan:
         return num_trials(self.study, self.space, apart, outside=outside)
 
     def most_s(self, capacity: Capacity | None) -> float:
-        """Return an upper bound on the seconds of the study without evaluations; inf if unknown.
+        """Return an upper bound on the study's seconds, not counting evaluations; inf if unknown.
 
         Args:
             capacity: Resources of this machine; None for a cluster.

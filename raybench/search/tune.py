@@ -119,8 +119,8 @@ def refuse_spent(deadline: Deadline) -> None:
 
 
 def check_finished(number: int, place: str, folder: Path | None) -> None:
-    """Raise UserError if `folder` (None: no folder) holds no study whose confirmation has ended;
-    `number` (value of `--more`) and `place` are for the message."""
+    """Raise UserError unless `folder` holds a study whose confirmation has ended. `number` (value
+    of `--more`) and `place` appear in the message."""
     there = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and there else []
     answered = [one.role for one in runs if one.phase == "confirm" and one.counts_for("comparison")]

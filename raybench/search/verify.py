@@ -48,9 +48,10 @@ class Way:
 def ways(results: Study, placer: Placer) -> list[Way]:
     """Return all placements of all trials that reached the target, fastest first.
 
-    The time on a trial's own placement is measured. On others it is that time multiplied by the
-    ratio of predicted step times, or an earlier session's prediction, so that a resumed study keeps
-    its placement checks. With several GPU models, only trials on the best trial's model count.
+    The time on a trial's own placement is measured. On other placements, it is multiplied by the
+    ratio of predicted step times; a prediction of an earlier session is kept, so that a resumed
+    study has the same placement checks. Trials on other GPU models than the best trial's are left
+    out.
     """
     known = {
         (row["trial"], *(row[key] for key in SPEED_KEYS)): row["time_to_target_s"]
@@ -76,10 +77,11 @@ def ways(results: Study, placer: Placer) -> list[Way]:
 
 
 def choose(every: list[Way]) -> list[Way]:
-    """Return the placements to run, without those that the search has run.
+    """Return the placements to run, without those that the search has run:
 
-    These are the fastest placement of each of the NUM_FASTEST fastest configurations, for each GPU
-    model the one with the fewest worker-seconds, and the fastest of each framework and GPU model.
+    - the fastest placement of each of the NUM_FASTEST fastest configurations,
+    - for each GPU model, the placement with the fewest worker-seconds,
+    - for each framework and GPU model, the fastest placement.
     """
     fastest: dict[str, Way] = {}
     for way in every:

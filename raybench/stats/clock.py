@@ -1,4 +1,4 @@
-"""Ledger of a run's wall-clock seconds by phase, CPU usage, and Unix time."""
+"""Ledger (wall-clock seconds of a run by phase), CPU usage, and Unix time."""
 
 import functools
 import math
@@ -58,7 +58,8 @@ class CpuUse(NamedTuple):
         return CpuUse(*map(sum, zip(self, other, strict=True)))
 
     def disturbed_s(self, seconds: float) -> float:
-        """Return how many of `seconds` other processes took, given the CPU usage in that time.
+        """Return how many of `seconds` were lost to other processes; `self` is the CPU usage in
+        that time.
 
         Threads of one process also delay each other, so delays are capped by the CPU time of other
         processes on the same cores, and divided by the mean number of threads that run or wait. The

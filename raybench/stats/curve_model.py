@@ -114,8 +114,8 @@ class ModelSettings:
 class Shapes:
     """Shapes of the learning curves that reached the target.
 
-    A shape is the fraction of the amount to the target that was needed for each progress; progress
-    is the improvement over the baseline divided by that at the target, 0 to 1.
+    A shape is a curve's fraction of the amount to the target (samples or seconds) as a function of
+    progress: the improvement over the baseline divided by that at the target, 0 to 1.
 
     Args:
         baseline: Metric of a constant prediction.
@@ -376,10 +376,11 @@ class Surface:
 
 
 class CurveModel:
-    """Predicts the log amount to the target of every configuration from learning curves.
+    """Predicts from learning curves the log amount of training (samples or seconds) that each
+    configuration needs to reach the target.
 
-    Until a run has reached the target, and throughout if there is no target, amounts refer to an
-    interim target: the best value that `settings.few` runs have passed.
+    Until a run has reached the target, amounts refer to an interim target: the best value that
+    `settings.few` runs have passed.
 
     Args:
         num_categories: Number of leading axes of a point that are categories.
@@ -601,9 +602,9 @@ class CurveModel:
             others, variance = float(mean[0]), float(covariance[0, 0])
         else:
             # The variance includes the noise of this observation. Without this noise, more trials
-            # are stopped and results are worse: after 20 times the best configuration's time, that
-            # found so far takes 1.73 instead of 1.61 times that time on flights, and 1.79 instead
-            # of 1.47 times on slowed texts (10 seeds each).
+            # are stopped and results are worse. With T the time of the best configuration, the best
+            # one found in 20 T takes 1.73 T instead of 1.61 T on flights, and 1.79 T instead of
+            # 1.47 T on slowed texts (10 seeds each).
             others, variance = self.surface.without(row)
         others += float(self._expected(curve.point[None, :])[0])
         own = 1 / deviation**2

@@ -133,7 +133,7 @@ class Evaluation:
     tokens_per_sample: Whole | None = None
     """Predicted tokens of a sample; None unless the task is language modelling."""
     noise_scale: NoiseSums | None = None
-    """Sums of gradient noise over the workers; input of `scaling.fits.noise_scales`."""
+    """Sums of gradient noise estimates; input of `scaling.fits.noise_scales`."""
     skipped_steps: Whole | None = None
     """With `precision: fp16`: number of steps so far that were skipped because a gradient was not
     finite; on rank 0 if workers do not exchange gradients."""
@@ -164,7 +164,7 @@ OPTIONAL_KEYS = tuple(_KEYS[_KEYS.index("value_error") :])
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Predicted time to the target of a trial on another placement; never a measurement."""
+    """Predicted time to the target of a trial on another placement (framework, workers, ...)."""
 
     trial: str
     framework: str

@@ -90,8 +90,8 @@ def expected_running_time(repeats: Sequence[Replicate]) -> float:
 def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> Noise:
     """Return the noise pooled over all configurations in which two or more runs hit the target.
 
-    Log seconds include the prior PRIOR_SIGMA; metric values have no prior, since their units
-    differ.
+    For log seconds, this includes the prior PRIOR_SIGMA. Metric values have no prior, since their
+    units differ.
     """
     freedom = PRIOR_FREEDOM if is_timed else 0.0
     squares = freedom * PRIOR_SIGMA**2
@@ -127,8 +127,8 @@ def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
 
 
 def effective_runs(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the effective number of runs: how many hits without a miss would give the score the
-    same variance; 0 without a hit.
+    """Return the effective number of runs: the number of runs without a miss whose score would have
+    the same variance; 0 without a hit.
 
     With h hits in n runs, mean seconds T per hit and M per miss, and E = T + M (n - h) / h, the
     delta method gives log E the variance (T sigma)^2 / (h E^2) + (M / E)^2 n (n - h) / h^3: the

@@ -1,9 +1,9 @@
 """Compare configurations by their recorded runs, and choose which configurations to run again.
 
-That a run has reached the target is seen only at the next evaluation, on average half an interval
-late: by 6, 16, 24 and 34 % of the time to target if the evaluation interval is 0.1, 0.3, 0.5 and
-0.8 of that time. Linear interpolation between the evaluations before and after keeps the error
-below 4 %; for short intervals it would only add the noise of the two values.
+A run is seen to reach the target only at its next evaluation, on average half an interval late. The
+delay is 6, 16, 24 and 34 % of the time to target for an evaluation interval of 0.1, 0.3, 0.5 and
+0.8 times that time. Linear interpolation between the evaluations before and after keeps the error
+below 4 %; for short intervals, it would only add the noise of the two values.
 """
 
 import math
@@ -90,10 +90,12 @@ def replicate_of(
 ) -> Replicate:
     """Return a run record as a `Replicate`; for the arguments see `interpolated_time`.
 
-    For a run that reached the target, `seconds` are its training seconds to the target. For a miss,
-    they are all its training seconds (after a crash, also the time since the last evaluation) plus
-    setup and compilation, which the next run would repeat, so that an immediate divergence is not
-    free. With `best_at_budget`, `seconds` is the best metric value, negated if larger is better.
+    `seconds` is one of:
+
+    - for a run that reached the target, its training seconds to the target;
+    - for a run that missed it, all its training seconds (after a crash, also the time since the
+      last evaluation) plus setup and compilation, which a new run would repeat;
+    - with `best_at_budget`, the best metric value, negated if larger is better.
     """
     is_failed = record.failure is not None
     if record.spec.objective.kind == TIME:
@@ -229,11 +231,15 @@ def best_first(
 ) -> tuple[list[str], bool]:
     """Return configuration names, best first, and whether solo runs overruled the race.
 
-    The race decides the order, with one exception: if its winner has solo runs and another
-    configuration leads when all runs count, that configuration wins if it has solo runs too, if a
-    solo run of the race winner missed, or if it leads by more than REVERSAL standard errors. In the
-    simulations of `benchmarks/search/race.py` this lowers the reported time by 1.8 % at sigma 0.3
-    and by 6.4 % at sigma 0.5.
+    The race decides the order, unless its winner has solo runs (alone on the machine) and another
+    configuration leads when all runs count. The latter then wins in each of these cases:
+
+    - It has solo runs too.
+    - A solo run of the race winner missed the target.
+    - It leads by more than REVERSAL standard errors.
+
+    In the simulations of `benchmarks/search/race.py`, this lowers the reported time by 1.8 % at
+    sigma 0.3 and by 6.4 % at sigma 0.5.
     """
     raced = {name: group.runs() for name, group in groups.items()}
     order = ranked(raced, pooled(raced.values(), is_timed=is_timed))
@@ -283,7 +289,7 @@ def ties_of(
 ) -> Ties:
     """Return the configurations that are statistically tied with the best of `groups`.
 
-    Configurations in `once`, which ran only in the search, are listed separately: they are
+    Configurations in `once`, which ran only in the search, are listed separately, because they are
     selection-biased. A configuration none of whose runs count stays undecided.
     """
     order, is_overruled = best_first(groups, is_timed=is_timed)
@@ -333,7 +339,7 @@ def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
 
 
 def next_to_run(groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True) -> list[str]:
-    """Return those of the best and the undecided configurations that have the fewest new runs, best
+    """Return, of the best and the undecided configurations, those with the fewest new runs, best
     first; [] if nothing is undecided."""
     ties = ties_of(groups, is_timed=is_timed)
     if not ties.undecided:

@@ -148,10 +148,11 @@ class CurveSampler(BaseSampler):
 
 
 class CurvePruner(BasePruner):
-    """Stops trials predicted to reach the target later than the best, by more than the error.
+    """Stops a trial if it is predicted to reach the target later than the best trial, by more than
+    the prediction error.
 
     Args:
-        sampler: Sampler of the same study; its model predicts.
+        sampler: Sampler of the same study; its curve model is used.
         min_trials: No trial is stopped before this number of other trials have reported.
     """
 
@@ -178,7 +179,7 @@ class CurvePruner(BasePruner):
 
 
 def space_of(distributions: Distributions) -> Space:
-    """Return Optuna's distributions as a search space; their steps are ignored."""
+    """Convert Optuna's distributions to a search space, without their steps."""
     found: Space = {}
     for name, one in distributions.items():
         if isinstance(one, CategoricalDistribution):

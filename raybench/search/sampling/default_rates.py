@@ -1,9 +1,9 @@
-"""First configurations of a search: the usual learning rate of each optimizer, and grids.
+"""First configurations of a search: the default learning rate of each optimizer, and grids.
 
-A grid runs every combination of the listed values once. Its trials are stopped only by the time
-cutoff (`curve_search`), once they can no longer win, and one trial stands for all placements of its
-global batch (`factorisation`). So if training and times are reproducible, a grid finds the best
-configuration exactly.
+A grid runs every combination of the listed values once. A trial is stopped only once it can no
+longer win (`curve_search`). In a factorized space, one trial stands for all placements (framework,
+workers, ...) of its global batch size. So if training and times are reproducible, a grid finds the
+best configuration exactly.
 """
 
 import math
@@ -44,19 +44,19 @@ BASE_RATES: Mapping[str, float] = MappingProxyType(
 )
 LINEAR = ("sgd", "lars")
 """Optimizers with linear learning rate scaling (Goyal 2017, arXiv 1706.02677); the others scale
-with the square root of the batch (You 2020, arXiv 1904.00962)."""
+with the square root of the batch size (You 2020, arXiv 1904.00962)."""
 HASTE = 3.0
-"""Factor on the usual rates if the objective is time to target. Usual rates give the best final
-accuracy; a target is reached fastest with the largest stable rates, up to ten times as large."""
+"""Factor on default rates if the objective is time to target. They give the best final accuracy; a
+target is reached fastest with the largest stable rates, which are up to ten times as large."""
 BASE_BATCH = 64
-"""Global batch for which `BASE_RATES` holds."""
+"""Global batch size for which `BASE_RATES` holds."""
 
 
 def usual_values(
     study: StudySpec, space: Space, *, given: Mapping[str, Any] | None = None, factor: float = 1.0
 ) -> dict[str, Any]:
-    """Return a typical configuration of a space: the values `given`, the usual learning rate for
-    the first optimizer, and the first value of the other keys."""
+    """Return a typical configuration: the values `given`, the default learning rate of the first
+    optimizer, and the first value of every other key."""
     named = dict(given or {})
     rest = {key: one for key, one in space.items() if key not in named}
     fixed = flat(study.fixed) | named
@@ -77,37 +77,37 @@ def middle_of(dimension: Simple) -> float:
 
 
 def rate_factor(study: StudySpec) -> float:
-    """Return the factor by which a study's objective raises the usual learning rates."""
+    """Return the factor on default learning rates for the objective of a study."""
     return HASTE if study.objective.kind == TIME else 1.0
 
 
 def default_rate(optimizer: str, global_batch: int) -> float:
-    """Return the usual learning rate of an optimizer at a global batch."""
+    """Return the default learning rate of an optimizer at a global batch size."""
     growth = (global_batch / BASE_BATCH) ** batch_power(optimizer)
     return float(BASE_RATES[optimizer] * growth)
 
 
 def batch_power(optimizer: str) -> float:
-    """Return the exponent with which an optimizer's learning rate grows with the global batch; 1 if
-    unknown."""
+    """Return the exponent with which an optimizer's learning rate grows with the global batch size;
+    1 if unknown."""
     return 0.5 if optimizer in BASE_RATES and optimizer not in LINEAR else 1.0
 
 
 def initial_configurations(
     space: Space, fixed: dict[str, Any], *, factor: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Return configurations to begin with: each optimizer at its usual learning rate and at two
-    batch sizes, small batches first.
+    """Return configurations to begin with: each optimizer at its default learning rate and at two
+    batch sizes, small ones first.
 
     Args:
         space: The sampled space; with GLOBAL_BATCH if it is factorized.
         fixed: Values of the keys that are not searched.
-        factor: Factor on the usual learning rates.
+        factor: Factor on the default learning rates.
 
     Returns:
-        Values of optimizer, batch, learning rate and the keys that these depend on; the sampler
-        chooses other keys. Empty if the learning rate is not searched. A library's optimizers have
-        no usual rate and are left out.
+        Values of optimizer, batch size, learning rate and the keys on which these depend; the
+        sampler chooses other keys. Empty if the learning rate is not searched. A library's
+        optimizers are left out, since they have no default rate.
     """
     if "learning_rate" not in space:
         return []
@@ -166,8 +166,8 @@ def _nearest(dimension: Simple, rate: float) -> float:
 
 
 NEARNESS = 3.0
-"""A grid first runs learning rates within this factor of the usual one, then those within the
-square of the factor, and so on."""
+"""A grid first runs learning rates within this factor of the default rate, then those within its
+square, and so on."""
 
 
 MOST_LISTED = 200_000
@@ -202,9 +202,9 @@ def check_grid(study: StudySpec, space: Space) -> None:
 def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list[dict[str, Any]]:
     """Return every combination of the listed values, in the order in which they run.
 
-    Combinations are sorted by number of workers, then (with `search.priors`) by distance from the
-    usual learning rate; the rest is random. If cheap trials find a good time early, expensive ones
-    are stopped sooner.
+    Combinations are sorted by worker count, then (with `search.priors`) by distance from the
+    default learning rate; ties are in random order. If cheap trials find a good time early,
+    expensive ones are stopped sooner.
 
     Args:
         study: The study.

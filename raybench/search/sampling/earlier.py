@@ -1,9 +1,9 @@
 """`--seed-from`: start a search with earlier results of the same task.
 
 The source is a results folder of `raybench tune` or `raybench train`, a CSV or an Optuna study. Its
-runs are added to the study of Optuna's samplers; runs with a learning curve are also added to the
-curve model, with more noise. They are not trials of the new study: they do not appear in its
-tables, and no trial is stopped by their times.
+runs are added to the new Optuna study; those with a learning curve are also added to the curve
+model, with more noise. They are not trials of the new study: they do not appear in its tables, and
+no trial is stopped because of their times.
 """
 
 import math
@@ -60,7 +60,7 @@ OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
 SAME = ("workload", "dataset", "objective")
 """Settings that must be equal for scores to be comparable."""
 USEFUL = (None, "oom", "nan")
-"""Only runs with one of these failures are used: None, or caused by the configuration."""
+"""Values of `failure` of the runs that are used: none, or one caused by the configuration."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class EarlierRun:
     curve: Sequence[Evaluation] = ()
     """Evaluations of the run; empty if unknown."""
     is_of_other_clock: bool = False
-    """Whether another tool measured the seconds (`raybench import`), which then only order the
-    first trials."""
+    """Whether another tool measured the seconds (`raybench import`). They then only decide the
+    order of the first trials."""
 
     def score(self, objective: Objective) -> float | None:
         """Return the score that a search minimizes; None if neither seconds nor a metric value is
@@ -154,7 +154,7 @@ class Earlier:
     words: str = ""
     """How the source was interpreted, for a message; may be empty."""
     study: Study | None = None
-    """The earlier study; None if the source is no search of raybench."""
+    """The earlier study; None if the source is not a raybench search."""
 
 
 def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = None) -> Earlier:

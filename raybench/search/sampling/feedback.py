@@ -40,11 +40,11 @@ MOST_SAID = 3
 class FailurePredictor:
     """Predicts from the failures of earlier trials which configurations will fail.
 
-    - After a run out of memory, per-worker batches at least as large are infeasible for the same
-      framework and all optimizers with at least as much state (`STATES`).
-    - After a divergence (NaN), learning rates at least as high are infeasible if apart from them
-      only the batch size differs; for a larger batch the limit grows by the scaling rule.
-    - After an error of a compiled run, its compilation mode is infeasible.
+    - After a run out of memory, batch sizes per worker at least as large are infeasible for the
+      same framework and all optimizers with at least as much state (`STATES`).
+    - After a divergence (NaN), learning rates at least as high are infeasible for runs that
+      otherwise differ only in batch size; for larger batches, the limit grows by the scaling rule.
+    - After an error in a compiled run, its compilation mode is infeasible.
     - More accumulation steps than `most_passes` are feasible only if memory ran out with half as
       many.
 
@@ -195,8 +195,8 @@ def answer_by(score: float) -> Answer:
 class Feedback:
     """Reports the results of trials to Optuna, each as soon as its score is known.
 
-    The score of a trial is its time to target on the fastest placement of its configuration, so the
-    results of the first trials are held back until the placements have been timed.
+    The score of a trial is its time to target on the fastest placement (framework, workers, ...) of
+    its configuration, so the first results are held back until the placements have been timed.
 
     Args:
         study: The study.
@@ -226,7 +226,7 @@ class Feedback:
         self.report_known(is_early=is_early)
 
     def report_known(self, *, is_early: bool) -> None:
-        """Report the results whose score is known; unless `is_early`, report all."""
+        """Report the results whose score is known, or all results if not `is_early`."""
         waiting = []
         for trial, record in self._waiting:
             is_known = self._placer is None or self._placer.is_known(record.spec)
@@ -237,7 +237,7 @@ class Feedback:
         self._waiting = waiting
 
     def tell_would_fail(self, trial: optuna.Trial) -> None:
-        """Report a proposal that was not run, because it would fail, to Optuna as failed."""
+        """Report the worst score to Optuna for a proposal that was not run, as it would fail."""
         self._answer(trial, self._failed())
 
     def answer(self, record: RunRecord, *, fastest_s: float | None = None) -> Answer:

@@ -14,7 +14,7 @@ def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
     """Return the run specs of `search.first` in order; the keys are the `identity` of the values
     that the user gave.
 
-    A searched key that the user did not give has its value in a typical configuration
+    A searched key that the user did not give gets its value from a typical configuration
     (`usual_values`).
 
     Raises:

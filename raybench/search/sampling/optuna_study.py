@@ -61,7 +61,7 @@ TRIAL, PLACEMENT, PRIOR = "trial", "placement", "prior"
 SEED = "seed"
 """User attribute of an interrupted trial: its seed, in which repeats of a configuration differ."""
 FIRST = "first"
-"""User attribute of a trial that runs a configuration of `search.first`: its key there."""
+"""User attribute of a trial of a configuration of `search.first`: its key in `first_specs`."""
 
 
 def open_study(study: StudySpec, folder: Path) -> optuna.Study:
@@ -232,7 +232,7 @@ def add_answer(
         journal: The Optuna study.
         answer: State and values of the trial.
         params: Parameters of the trial.
-        known: Distribution of each parameter; widened if the parameter lies outside.
+        known: Distribution of each parameter; widened if the value lies outside.
         attributes: User attributes of the trial.
     """
     course = None

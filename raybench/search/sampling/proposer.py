@@ -1,4 +1,4 @@
-"""Propose trials: from `search.first`, the grid, the usual learning rates, or a sampler."""
+"""Propose trials: from `search.first`, the grid, the default learning rates, or a sampler."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -46,8 +46,8 @@ from raybench.spec.study import StudySpec
 from raybench.spec.values import identity
 
 NUM_SAMPLED, NUM_RANDOM = 2, 20
-"""Number of draws from the sampler, then at random, before a duplicate is replaced by an untried
-combination (finite space) or accepted (infinite space)."""
+"""Number of draws from the sampler, and then at random, after which a duplicate is replaced by an
+untried combination (finite space) or accepted (infinite space)."""
 MOST_REFUSED = 500
 """Number of draws for one trial after which the search ends if the last is infeasible."""
 
@@ -131,9 +131,8 @@ class Proposer:
     def next(self) -> Proposal | None:
         """Return the next trial; None if the space is exhausted.
 
-        A grid is exhausted after its last combination, any other finite space once every
-        configuration has run on every placement or is infeasible. Duplicates are redrawn;
-        infeasible draws are skipped.
+        A grid is exhausted after its last combination. Any other finite space is exhausted once
+        every configuration has run on every placement (framework, workers, ...) or is infeasible.
         """
         if (first := self._next_first()) is not None:
             return first
@@ -319,7 +318,7 @@ class Proposer:
         return False
 
     def _enqueue_prior(self) -> None:
-        """Enqueue an optimizer at its usual learning rate for every second start-up trial."""
+        """Enqueue an optimizer at its default learning rate for every second start-up trial."""
         count = self.history.num_ran
         is_over = count >= STARTUP_TRIALS or count % 2
         if not self._study.search.priors or is_over:
