@@ -1,4 +1,4 @@
-"""The training run on one worker: steps, evaluations, ledger and stop rule, for any backend."""
+"""A run on one worker, for any backend: steps, evaluations, ledger (seconds by phase), stop rule."""
 
 import math
 from collections.abc import Iterator

@@ -166,5 +166,5 @@ class Checkpoints:
 
 
 def _work(ledger: Mapping[str, float]) -> float:
-    """Return the seconds that a restart would have to repeat, from a ledger merged over ranks."""
+    """Return the seconds that a restart would repeat; `ledger` (seconds by phase) is of all ranks."""
     return ledger["train"] + ledger["eval"]

@@ -366,7 +366,7 @@ class Trainer(BaseTrainer):
         return b"" if self._world.rank else pack_state(replicas[0], own, rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
-        """Continue from the state that `state` returned on rank 0."""
+        """Continue from a state. See BaseTrainer."""
         self._earlier_input_s, is_frozen = unpack_state(state, self._copies(), self._world.rank)
         if self._freezing:
             self._freezing.set(is_frozen)

@@ -54,8 +54,7 @@ def is_excluded(variable: tf.Variable) -> bool:
 class Optimizer(keras.optimizers.Optimizer):
     """Base class of optimizers that update one variable at a time.
 
-    Biases and norm parameters (ndim <= 1) are excluded from weight decay and trust ratios.
-    Arguments that are not in `SETTINGS` go to keras.optimizers.Optimizer.
+    Arguments that are not in `SETTINGS` are passed to keras.optimizers.Optimizer.
     """
 
     STATES: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")

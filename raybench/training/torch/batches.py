@@ -66,7 +66,7 @@ class InputClock:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Context manager: count the time inside, in which a batch is sent to the device."""
+        """Context manager: count the time inside; the caller sends a batch to the device there."""
         began = moment(self._device)
         yield
         self._pairs.append((began, moment(self._device)))

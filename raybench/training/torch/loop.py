@@ -272,7 +272,7 @@ class Trainer(BaseTrainer):
         return pack_state(self._parts(), rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
-        """Continue from the state that `state` returned on rank 0."""
+        """Continue from a state. See BaseTrainer."""
         rows, is_frozen = unpack_state(state, self._parts())
         self._set_frozen(is_frozen)
         row = rows[self._world.rank]
