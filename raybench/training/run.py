@@ -1,4 +1,4 @@
-"""A run on one worker, for any backend: steps, evaluations, ledger (seconds by phase), stop rule."""
+"""A run on one worker, for any backend: steps, evaluations, ledger (seconds by phase), stopping."""
 
 import math
 from collections.abc import Iterator

@@ -166,5 +166,6 @@ class Checkpoints:
 
 
 def _work(ledger: Mapping[str, float]) -> float:
-    """Return the seconds that a restart would repeat; `ledger` (seconds by phase) is of all ranks."""
+    """Return the seconds that a restart would repeat; `ledger` has the seconds by phase, of all
+    ranks."""
     return ledger["train"] + ledger["eval"]
