@@ -29,8 +29,8 @@ Array = npt.NDArray[Any]
 BATCH_TOLERANCE = 1e-2
 """Relative difference of outputs that rounding may cause between a large and a small batch."""
 NUM_SAMPLES = 8
-"""Largest number of training samples in a check. It uses fewer if the batch size per worker is
-smaller, to need no more memory than training, but at least 2, which batch normalization needs."""
+"""Most training samples in a check. It uses fewer if the batch size per worker is smaller, to take
+no more memory than training, but at least 2, which batch normalization needs."""
 TIMEOUT_S = 300.0
 """Timeout of a check in seconds."""
 _checked: set[str] = set()

@@ -78,7 +78,7 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
 
 
 def differing_arrays(replicas: list[list[Array]], gather: Gather) -> list[int]:
-    """Return the positions of the arrays that differ between replicas, on any rank."""
+    """Return the positions of the arrays that differ between any replicas of all ranks."""
     sums: list[list[float]] = []
     for arrays in replicas:
         sums += gather([float(zlib.crc32(array.tobytes())) for array in arrays])
