@@ -1,8 +1,7 @@
 """The experiment trackers of `--log`, and the thread that writes a study to one of them.
 
 Each thread follows the records file, so that training never waits for a tracker. A tracker that
-raises an exception is dropped. At the end of the study, the driver waits for the trackers for a
-limited time.
+raises an exception is dropped. At the end of a study, the driver waits for a limited time.
 """
 
 import contextlib
@@ -42,10 +41,10 @@ POLL_S = 0.5
 CLOSE_S = 30.0
 """Longest wait for the trackers at the end of a study, in seconds."""
 NOT_NEEDED = ("torch", "tensorflow")
-"""Modules that tensorboardX and W&B import if they are installed, which would take seconds and
-hundreds of megabytes."""
+"""Modules that tensorboardX and W&B would import if installed, which takes seconds and hundreds of
+megabytes."""
 SAY_S = 2.0
-"""Seconds that `Loggers.close` waits for the trackers before it notifies the user."""
+"""Seconds that `Loggers.close` waits before it notifies the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +102,7 @@ class Loggers:
     """Context manager that writes the records to experiment trackers, each in its own thread.
 
     Args:
-        tools: Names of trackers that `check_loggers` accepted.
+        tools: Names that `check_loggers` accepted.
         folder: Results folder.
         place: The folder or URL as the user named it.
         say: Prints a message; called from other threads too.
@@ -141,8 +140,7 @@ class Loggers:
             follower.start()
 
     def end(self) -> None:
-        """Declare that no more records will come, so that the winners are written to the
-        trackers."""
+        """Declare that no more records will come, so that the winners are written."""
         for follower in self._threads:
             follower.ended.set()
 
@@ -237,7 +235,7 @@ class _Follower(threading.Thread):
 
     def _follow(self) -> str | None:
         """Write the records until `closed` is set; return a sentence on what was written, or None
-        if the study did not reach its end."""
+        if the study did not end."""
         sink: Sink = self._module.open_sink(self._folder, self._study)
         feed, bad, is_last = Feed(sink), 0, False
         with (self._folder / RECORDS_FILE).open("rb") as records:
@@ -267,8 +265,8 @@ class _Follower(threading.Thread):
         return shown(f"{self.title}: {runs} written: {where}")
 
     def _reason(self, error: BaseException) -> str:
-        """Return in words why an error ended the logging; write the traceback to a file unless the
-        error is a UserError."""
+        """Return why an error ended the logging; write its traceback to a file, except for a
+        UserError."""
         reason = str(error).rstrip(".") or type(error).__name__
         if isinstance(error, UserError):
             return shown(f"ended, {reason}")
@@ -297,11 +295,7 @@ class _OpenRun:
 
 
 class Feed:
-    """Writes runs to an experiment tracker, each with the learning curve of its last attempt.
-
-    Args:
-        sink: The tracker.
-    """
+    """Writes runs to an experiment tracker, each with the learning curve of its last attempt."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

@@ -47,7 +47,7 @@ class LoggedWinner:
     is_confirmed: bool
     """Whether `figures` come from runs with new seeds; otherwise they come from the search run."""
     figures: dict[str, float]
-    """Numbers such as seconds to the target, worker-seconds, number of runs, the metric."""
+    """Numbers such as seconds to the target, worker-seconds, number of runs, and the metric."""
     spec: RunSpec
 
     @property
@@ -80,7 +80,7 @@ class Sink(Protocol):
         """Write the winners, which replace earlier winners of the study."""
 
     def flush(self) -> None:
-        """Flush buffered data to the tracker."""
+        """Flush buffered data."""
         return
 
     def close(self) -> str:

@@ -626,8 +626,8 @@ def _imported(results: Study) -> str:
 
 
 def _fastest_cell(cells: pd.DataFrame) -> str:
-    """Return a sentence on the cell with the most samples per second, for a scaling study in which
-    no speed-up is known."""
+    """Return a sentence on the cell (run spec) with the most samples per second, for a scaling
+    study in which no speed-up is known."""
     known = cells.dropna(subset="samples_per_s")
     if known.empty:
         return "No result: no cell has a speed yet."

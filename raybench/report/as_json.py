@@ -85,7 +85,8 @@ class CommandResult(_Part):
 
 
 def document_of(command: str, ended: Ended) -> CommandResult:
-    """Return the document of a command that has ended, with the content of its results folder."""
+    """Return the JSON document of a command that has ended, with the findings in its results
+    folder."""
     error = None
     if (problem := ended.error) is not None:
         error = Error(kind=problem.kind, code=problem.code, message=problem.message)

@@ -34,7 +34,7 @@ LEAST_PROPOSED_RUNS, MOST_PROPOSED_RUNS = 4, 20
 def confidence_of(results: Study, verdict: Verdict | None) -> str:
     """Return the evidence for a verdict in sentences; "" if `verdict` is None.
 
-    With runs on several GPU models, `verdict` is that of one model (see `judge`).
+    If runs were on several GPU models, `verdict` is about one (see `judge`).
     """
     if verdict is None:
         return ""

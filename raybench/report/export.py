@@ -24,8 +24,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20
 def export(results: Study, store: StudyFiles) -> list[Path]:
     """Write trials.csv, curves.csv, best.yaml and cheapest.yaml; return the files.
 
-    Without a winner, the files of earlier winners are deleted, and best.yaml holds the trial that
-    came nearest to the target, unless no trial learned anything.
+    Without a winner, earlier winners are deleted, and best.yaml holds the trial nearest to the
+    target, unless the study was imported or its best trial is no better than guessing.
     """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     trials = results.trials

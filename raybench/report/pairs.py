@@ -24,7 +24,7 @@ EXIT_CODES: dict[PairOutcome, int] = {
     "same": NO_DIFFERENCE,
     "worse": WORSE,
 }
-"""Exit code of each outcome. With several comparisons, the first outcome listed here decides."""
+"""Exit code of each outcome. With several alternatives, the outcome listed first decides."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class Side:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The runs of a comparison so far: `runs[name][number]` is run `number` of the side `name`.
-    Runs of the same number form a pair."""
+    """The runs of a comparison so far: `runs[name][number]` is run `number` of the side `name`. The
+    runs with the same number form a pair."""
 
     sides: Sequence[Side]
     objective: Objective
     runs: Mapping[str, Mapping[int, Replicate]]
     smallest: float = 0.0
-    """Smallest difference that matters: a fraction of the seconds or value; for a proportion the
-    difference itself."""
+    """Smallest difference that matters: a fraction of the seconds or value; absolute for a
+    proportion."""
     errors: float = ALPHA
-    """Error rate of all comparisons together."""
+    """Family-wise error rate: that of all comparisons together."""
     is_throughput: bool = False
     """Whether training seconds per sample are compared (`--metric samples_per_s`)."""
 
@@ -111,7 +111,8 @@ class Pairs:
         return (a.seconds - b.seconds) / unit  # `seconds` holds scores, smaller is better
 
     def more(self, name: str) -> int | None:
-        """Return how many more pairs will likely decide about the side `name`; None if unknown."""
+        """Return how many more pairs will probably decide the comparison of `name`; None if
+        unknown."""
         smallest, errors = self._bar
         return pairs_needed(self.differences(name), smallest=smallest, errors=errors)
 
@@ -126,8 +127,8 @@ def pairs_of(
     errors: float,
     is_throughput: bool = False,
 ) -> Pairs:
-    """Return the runs of a comparison from its records, without runs that were cut short, were
-    lost, or failed before they trained."""
+    """Return the pairs in the records of a comparison, without runs that were cut short, were lost,
+    or failed before they trained."""
     runs: dict[str, dict[int, Replicate]] = {side.name: {} for side in sides}
     for trial, record in records.items():
         is_broken = record.failure == "error" and not record.samples
@@ -143,8 +144,8 @@ def pairs_of(
 
 
 def seconds_per_sample(record: RunRecord, curve: Sequence[Evaluation]) -> float | None:
-    """Return the training seconds per sample of a run, measured from its first evaluation on if it
-    has more than one; None for a run that did not train."""
+    """Return the training seconds per sample of a run; None if it did not train. With several
+    evaluations, only the time after the first counts."""
     samples, seconds = record.samples, record.ledger["train"]
     if len(curve) > 1:  # the first interval includes warm-up
         samples, seconds = samples - curve[0].samples, seconds - curve[0].train_s

@@ -172,10 +172,11 @@ WORTH_SAYING = 1.02
 
 
 def speed_line(results: Study, trial: str) -> list[str]:
-    """Return a sentence on how much faster the values of the winner `trial` are than the slowest.
+    """Return a sentence on the speed-up of the winner `trial` over the slowest value of each key.
 
-    This covers the keys that change only speed, such as the framework, and is predicted from the
-    step times of the search, with other keys (except the batch per worker) as in the winner.
+    It covers the keys that change only speed, such as the framework. The speed-up is predicted from
+    the step times of the search; other keys, except the batch size per worker, are as in the
+    winner.
     """
     source = results.runs[trial].source
     origin = trial if source is None else source
@@ -200,7 +201,7 @@ def speed_line(results: Study, trial: str) -> list[str]:
 
 
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
-    """Return sentences on the keys of the fastest trial that are at an end of their searched
+    """Return sentences on the keys whose value in the fastest trial is at an end of the searched
     range."""
     if verdict is None:
         return []

@@ -1,7 +1,4 @@
-"""A scaling study in tables and sentences for a terminal.
-
-A cell is a configuration on a number of workers, with its repeats.
-"""
+"""A scaling study in tables and sentences for a terminal. A cell is a run spec with its repeats."""
 
 import math
 from typing import Any
@@ -59,7 +56,7 @@ CELLS = {
 
 
 def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> None:
-    """Print a table of cells for each kind of scaling."""
+    """Print a table of cells (run specs) for weak and for strong scaling."""
     kinds = [scaling for scaling in TITLES if cells["scaling"].eq(scaling).any()]
     for scaling in kinds:
         table = printed_cells(cells[cells["scaling"] == scaling], metric=metric)
@@ -69,7 +66,7 @@ def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCUR
 
 
 def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:
-    """Return cells as a table of strings, without empty columns."""
+    """Return cells (run specs) as a table of strings, without empty columns."""
     order = ["series", "topology", "batch_size_per_worker", "num_workers"]
     cells = cells.sort_values(order, kind="stable").assign(
         step_ms=1000 * cells["step_median_s"].astype(float),
@@ -96,7 +93,7 @@ def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataF
 
 
 def outlier_lines(results: Study) -> list[str]:
-    """Return a sentence for each run far from its cell's median, or with a stall."""
+    """Return a sentence for each run that stalled, or is far from the median of its repeats."""
     runs = scaling_runs(results)
     labels = scaling_cells(results).drop_duplicates("cell").set_index("cell")
     lines = []
@@ -182,7 +179,7 @@ SCALINGS = {
     ),
     "strong": ("All keep one batch (strong scaling)", "{global_batch_size:,} samples in all"),
 }
-"""Beginning of a sentence of `scaling_answer`, and the constant batch, by kind of scaling."""
+"""Beginning of a sentence of `scaling_answer`, and the constant batch size, by kind of scaling."""
 
 
 def scaling_answer(cells: pd.DataFrame) -> list[str]:

@@ -64,7 +64,7 @@ PREDICTED = (
 
 
 def plan_part(plan: TargetPlan) -> PagePart:
-    """Return the part about a plan, for terminal and page."""
+    """Return the page's part about a plan."""
     lines = [f"{plan.series}: {sentence}" for sentence in plan.sentences] + plan_lines(plan)
     tables = []
     if len(plan.answers):
@@ -78,7 +78,7 @@ def plan_part(plan: TargetPlan) -> PagePart:
 
 def plan_lines(plan: TargetPlan) -> list[str]:
     """Return sentences on each recommended option, each budget or deadline that cannot be met, and
-    the gain from the next larger number of workers."""
+    the gain from the next larger worker count."""
     taken: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
     for row in plan.answers.to_dict("records"):
         where = tuple(row[key] for key in ("offer", *KEYS))
@@ -148,8 +148,9 @@ class PlanReport:
         Args:
             studies: scaling studies.
             terms: prices, budget and deadline.
-            predict: numbers of workers, or a file of cells, that the plan may use besides those
-                measured; None takes two and four times the largest measured number.
+            predict: worker counts ("4,8"), or a CSV file of worker counts and batch sizes, to plan
+                with in addition to those measured. None takes two and four times the largest
+                measured worker count.
 
         Raises:
             UserError: if no study has a target, or none has measured steps.
@@ -171,17 +172,18 @@ class PlanReport:
 
     @property
     def table(self) -> pd.DataFrame:
-        """All options, one per row; for columns see `scaling.plan.plan` and `with_measured`."""
+        """All options, one per row; for the columns, see `scaling.plan.plan` and
+        `with_measured`."""
         return _together([one.table for one in self.plans])
 
     @property
     def answers(self) -> pd.DataFrame:
-        """Recommended options; for columns see `scaling.plan.answers`."""
+        """The recommended options; for the columns, see `scaling.plan.answers`."""
         return _together([one.answers for one in self.plans])
 
     @cached_property
     def words(self) -> Sentences:
-        """The answers in sentences."""
+        """The recommended options in sentences."""
         return Sentences(line for one in self.parts for line in one.lines)
 
     @cached_property
@@ -190,7 +192,7 @@ class PlanReport:
         return [plan_part(one) for one in self.plans]
 
     def plot(self) -> Figure:
-        """Draw the seconds of the options over their bills."""
+        """Draw the training time of the options over their cost."""
         return scaling_plots.plan_figure(self.table)
 
     def write(self, file: Path) -> Path:
@@ -215,7 +217,7 @@ BASELINE = (
     "~ beyond what was measured; same-batch efficiency: samples/s a worker over those predicted "
     "for one worker with the same batch, not for the best one"
 )
-"""Caption of predictions. It names their baseline, since measured efficiency has another one."""
+"""Caption of predictions, which names their baseline, since measured efficiency has another one."""
 FIT = {
     "workers": "{num_workers}",
     "nodes": "{num_nodes}",
@@ -241,7 +243,7 @@ def print_part(console: Console, one: PagePart) -> None:
 
 
 def fit_part(fitted: fit_command.FittedSeries) -> PagePart:
-    """Return the part about a fit and its predictions; `~` marks those beyond the measurements."""
+    """Return the page's part about a fit and its predictions; `~` marks extrapolations."""
     name, table = str(fitted.key), fitted.predictions
     tables = []
     if len(table):
@@ -275,7 +277,7 @@ class ScalingReport:
     def of(cls, results: Study, predict: str | None = None) -> "ScalingReport":
         """Fit throughput models and predict; fitting takes seconds.
 
-        `predict` is as for `--predict`; None repeats the last one, if any.
+        `predict` is an argument of `--predict`; None takes the study's last one, if any.
         """
         asked = predict or results.study.get(PREDICT)
         fitted = fits.fit_study(results, predict=asked)
@@ -301,11 +303,11 @@ class ScalingReport:
         return written
 
     def show(self, console: Console, *, written: Sequence[Path] = (), verbose: bool = True) -> None:
-        """Print the cells, predictions, plans, claims and conclusions.
+        """Print the measurements, predictions, plans, claims and conclusions.
 
         Args:
             console: where to print.
-            written: files of the study, of which the page, or else the pictures, are named.
+            written: files of the study; the page is named at the end, or without one the pictures.
             verbose: whether to print fits and predictions even if they were not requested.
         """
         results, found = self.results, summary_of(self.results)
@@ -346,12 +348,12 @@ class ScalingReport:
 
     @property
     def words(self) -> Sentences:
-        """Sentences on each fit: its data and its errors at held-out cells."""
+        """Sentences on each fit: its data, and its errors on measurements held out of the fit."""
         return Sentences(line for one in self.fitted for line in one.words())
 
     @property
     def predictions(self) -> pd.DataFrame:
-        """The predictions, one row per cell; see `scaling.fit_command.prediction_table`."""
+        """The predictions, one per row; see `scaling.fit_command.prediction_table`."""
         tables = [one.predictions for one in self.fitted]
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
@@ -360,7 +362,7 @@ class ScalingReport:
         return scaling_plots.predicted_figure(*self.drawn())
 
     def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the arguments of `predicted_figure`, the measured and the predicted cells."""
+        """Return the measured and the predicted throughput: the arguments of `predicted_figure`."""
         dots = [
             {"series": str(key), **vars(cell), "samples_per_s": cell.samples / seconds}
             for key, rows in fits.measurements(self.results).series.items()
@@ -393,8 +395,8 @@ def claims_table(results: Study) -> pd.DataFrame:
 
 
 def published_claims() -> dict[str, pd.DataFrame]:
-    """Return the claims of each published study that raybench can repeat, without measurements; for
-    columns see `claims_table`."""
+    """Return the claims of each published study that raybench can repeat, without measurements.
+    Columns as in `claims_table`."""
     return {
         name: _claims(one.compare(one.study(quick=True), pd.DataFrame()))
         for name, one in STUDIES.items()
@@ -415,13 +417,13 @@ def fit_to_files(
 
     Args:
         file: the measurements.
-        predict: numbers of workers, or a file of cells; None predicts nothing.
+        predict: worker counts, or a CSV file of worker counts and batch sizes; None for neither.
         out: file for the predictions.
         network: argument of `--network`; see `fit_command.read_network`.
 
     Returns:
-        The sentences, and the rows of `predictions` and `measure_next` (cells to measure, with
-        their cost and the remaining spread of the prediction).
+        The sentences, and the rows of `predictions` and `measure_next` (what to measure next, with
+        its cost and the remaining spread of the prediction).
     """
     if out is not None:
         if predict is None:

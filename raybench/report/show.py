@@ -168,7 +168,7 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
 def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
     """Return columns for hosts, GPUs and the awaited resource, if the runs differ in them.
 
-    Failed runs may have had no workers, so they do not count. The resource that a run waited for
+    Failed runs do not count, since they may have had no workers. The resource that a run waited for
     explains why it ran on other hosts.
     """
     trained = runs[runs["state"] != "failed"]
@@ -194,7 +194,7 @@ def _prediction_table(results: Study) -> list[Printed]:
 
 
 def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return the table of the confirmation runs to a target (role `race`); on a brief screen it
+    """Return the table of the confirmation runs to a target (role `race`). On a brief screen, it
     also has the times of runs alone on the machine."""
     table = confirmed(results)
     if not _has_race(results) or table.empty:
@@ -228,8 +228,8 @@ def _number_of(table: pd.DataFrame, printed: pd.DataFrame) -> str:
 
 
 def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return the table of runs alone on the machine (role `confirm`); without a target, and if
-    there are none, of the confirmation runs in parallel."""
+    """Return the table of the runs alone on the machine (role `confirm`). Without a target, and if
+    there are none, it has the confirmation runs in parallel."""
     if _has_race(results) and is_brief:
         return []  # the table of `_race_table` has these runs
     table, metric = confirmed(results), results.metric

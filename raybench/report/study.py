@@ -107,10 +107,10 @@ def arguments_of(spec: RunSpec) -> list[str]:
 
 
 class StudyResults(Study):
-    """Content of a results folder, and the results computed from it.
+    """A study: the content of its results folder, and the results computed from it.
 
-    The attributes `repeated` to `scaling_runs` are cached results of the functions assigned to
-    them; the columns are documented there.
+    Each attribute from `repeated` to `scaling_runs` is the cached result of the function assigned
+    to it, which documents the columns.
     """
 
     repeated = cached_property(ranking.repeated)
@@ -126,7 +126,7 @@ class StudyResults(Study):
 
     @property
     def best(self) -> Chosen:
-        """The winner, with `.spec`, `.trial`, `.command` and `.train()`; raises UserError if there
+        """The winner, with `.spec`, `.trial`, `.command` and `.train()`. Raises UserError if there
         is none."""
         return self._winner()
 
@@ -155,7 +155,7 @@ class StudyResults(Study):
 
     @property
     def how_sure(self) -> Sentences:
-        """Evidence for the winner, and what more runs would show; empty without a winner."""
+        """Evidence for the winner, and what more runs would show; empty if there is no winner."""
         return Sentences(filter(None, [summary_of(self).confidence]))
 
     @property
@@ -165,16 +165,17 @@ class StudyResults(Study):
 
     @property
     def critical_batches(self) -> Sentences:
-        """Critical batch size of each series of a scaling study, from its gradient noise."""
+        """Critical batch size of each series of a scaling study, from its gradient noise, in
+        sentences."""
         from raybench.scaling.fits import noise_lines  # late: scipy takes half a second
 
         return Sentences(noise_lines(self))
 
     @property
     def claims(self) -> pd.DataFrame:
-        """Claims of the published study that this one repeats, and whether they hold here.
+        """Claims of the published study that this study repeats, and whether they hold here.
 
-        Columns: claim, published, here, holds. `raybench.published_claims()` returns all claims.
+        Columns: claim, published, here, holds. For all claims, see `raybench.published_claims`.
         """
         from raybench.report.scaling_report import claims_table  # matplotlib takes a second
 
@@ -184,8 +185,9 @@ class StudyResults(Study):
         """Fit models to the step times of a scaling study, and predict throughput.
 
         Args:
-            workers: numbers of workers ("4,8") or a file of cells, as for `--predict`. None takes
-                the study's last `--predict`, or two and four times the largest measured number.
+            workers: argument of `--predict`: worker counts ("4,8"), or a CSV file of worker counts
+                and batch sizes. None takes the study's last one; if there is none, two and four
+                times the largest measured worker count.
 
         Returns:
             A report with `.words`, `.predictions` (a DataFrame) and `.plot()`.
@@ -200,18 +202,18 @@ class StudyResults(Study):
         return StudyPlots(self)
 
     def best_at_every_budget(self) -> pd.DataFrame:
-        """Return the best value of the search at every budget of training seconds.
+        """Return the best value of the search after each number of training seconds.
 
         Columns: train_s, the metric's name, trial; see `results.analyses`.
         """
         return analyses.best_at_every_budget(analyses.search_curves(self), self.metric)
 
     def ledger(self) -> pd.DataFrame:
-        """Return the seconds and share of each phase, summed over all runs (`ledger_totals`)."""
+        """Return the seconds and share of each phase (setup, train, ...), summed over all runs."""
         return analyses.ledger_totals(self.trials)
 
     def around_target(self, target: float | None = None) -> pd.DataFrame:
-        """Return the fastest trial for the target, for a slightly easier and a slightly harder one.
+        """Return the fastest trial for an easier target, the target itself and a harder target.
 
         Columns: target, trial, seconds, reached, trials; see `results.analyses`.
         """
@@ -227,14 +229,14 @@ class StudyResults(Study):
         )
 
     def by_workers(self) -> pd.DataFrame:
-        """Return the best configuration of each number of workers.
+        """Return the best configuration for each worker count.
 
         Columns: num_workers, tried, reached, trial, config, seconds, ...; see `results.analyses`.
         """
         return analyses.by_workers(self.configurations, self.metric)
 
     def speed_ups(self) -> pd.DataFrame:
-        """Return the speed-up curves of a scaling study, one row per number of workers.
+        """Return the speed-up curves of a scaling study, one row per worker count.
 
         Columns: scaling, curve, num_workers, speedup, ideal, efficiency, ...; see
         `results.analyses`.
@@ -344,7 +346,7 @@ def load_one(place: str | Path) -> StudyResults:
 
 
 class Studies(Sequence[StudyResults]):
-    """A sequence of studies, with joint tables whose column `study` names the study of a row."""
+    """Several studies, with joint tables in which a column `study` names each row's study."""
 
     def __init__(self, studies: Sequence[StudyResults]) -> None:
         self._studies = tuple(studies)
@@ -390,7 +392,7 @@ class Studies(Sequence[StudyResults]):
 
     @property
     def scaling(self) -> pd.DataFrame:
-        """The cells of all scaling studies."""
+        """The cells (run specs with their repeats) of all scaling studies."""
         return self._joined([one.scaling if one.is_scaling else pd.DataFrame() for one in self])
 
     @property
@@ -413,7 +415,7 @@ class Studies(Sequence[StudyResults]):
         return pd.DataFrame(rows, columns=[*STUDY_WINNER_COLUMNS])
 
     def best_at_every_budget(self) -> pd.DataFrame:
-        """Return the best value of each search at every budget of training seconds.
+        """Return the best value of each search after each number of training seconds.
 
         Columns: study, train_s, value, trial. Raises UserError if the metrics differ.
         """

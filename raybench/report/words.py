@@ -69,7 +69,7 @@ def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
 
     Args:
         results: the study.
-        trial: the trial whose runs alone on the machine give the time; "" is returned if there are
+        trial: the trial, of which only runs alone on the machine count; "" is returned if it has
             none.
         train_s: seconds of training.
     """
@@ -87,8 +87,8 @@ def wall_clock_words(results: Study, trial: str, train_s: float) -> str:
 
 
 def refuted_words(results: Study, trial: str) -> str:
-    """Return that a trial reached the target once, in the search, but never with new seeds; "" for
-    other trials. Only for studies without a confirmed winner."""
+    """Return `reached it once, in 0 of 3 runs with new seeds`; "" if the trial never reached the
+    target, or did not run again. Only for studies without a confirmed winner."""
     again = repeated(results).get(trial)
     if again is None or results.runs[trial].time_to_target_s is None:
         return ""

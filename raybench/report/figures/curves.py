@@ -31,12 +31,12 @@ seconds."""
 
 
 def curves_figure(results: Study) -> Figure:
-    """Draw the metric over seconds of training for the search runs, with the NUM_HIGHLIGHTED best
-    configurations highlighted.
+    """Draw the learning curves of the search over training seconds.
 
-    The best are the first in `configurations`. A marker shows where a run reached the target, or
-    its best value if it missed the target. The thin dark line is the best value of any run so far.
-    At most MOST_CURVES other runs are drawn, from the best score to the worst.
+    The NUM_HIGHLIGHTED best configurations (the first in `configurations`) are highlighted; a
+    marker shows where a run reached the target, or its best value if it did not. The thin dark line
+    is the best value of all runs so far. At most MOST_CURVES other runs are drawn, evenly spaced by
+    rank.
     """
     metric, trials = results.metric, results.trials
     figure, axes = parts.new_figure(3.6)
@@ -149,8 +149,8 @@ def seconds_of(results: Study, trial: str) -> list[str]:
 
 
 def mark_result(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, color: str) -> None:
-    """Draw the marker of a run (a row of `trials`) on its learning curve: at the target, or at the
-    best value if the run missed the target."""
+    """Draw a marker on the learning curve of a run (a row of `trials`): where it reached the
+    target, or at its best value if it did not."""
     if curve.empty:
         return
     later = curve[curve["train_s"] >= run["time_to_target_s"] - 1e-9]
@@ -173,11 +173,11 @@ MISS_STYLE: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.8}
 
 
 def race_figure(results: Study) -> Figure:
-    """Draw the runs of each configuration that was trained again, best first.
+    """Draw the runs of each configuration that was trained again with new seeds, best first.
 
-    A bar is the 90 % interval of the value by which configurations are compared, the line in it the
-    expected value (without a target, the median). A cross is a run that missed the target, at the
-    seconds it trained.
+    The bar is the 90 % interval of the value by which configurations are compared, and the line in
+    it is the expected value (without a target, the median). A cross is a run that missed the
+    target.
     """
     table = race_rows(results)
     rows = list(dict.fromkeys(table["trial"]))
@@ -204,10 +204,10 @@ def race_figure(results: Study) -> Figure:
 
 
 def race_rows(results: Study) -> pd.DataFrame:
-    """Return the runs of the configurations that were trained again.
+    """Return the runs of the configurations that were trained again with new seeds.
 
-    Columns: trial (the configuration), run, role, framework, value (seconds to the target, or all
-    training seconds if the run missed it; without a target the metric), is_hit.
+    Columns: trial (the configuration), run, role, framework, value, is_hit. The value is in seconds
+    to the target, or all training seconds if the run missed it; without a target, it is the metric.
     """
     trials = results.trials.set_index("trial")
     rows = []

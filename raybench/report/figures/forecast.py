@@ -1,4 +1,4 @@
-"""Figure of a forecast: optima of the small runs, the fitted laws, and the predicted large run."""
+"""Figure of a forecast: optima of the small runs, the fitted scaling laws, and the large run."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,10 +15,10 @@ PANELS = ("learning rate", "global batch [samples]", "loss")
 def forecast_figure(
     model: LargeRunModel, found: Forecast, parameters: float, samples: float
 ) -> Figure:
-    """Return the figure: best learning rate, best batch and loss over compute.
+    """Draw the best learning rate, the best batch size and the loss over compute.
 
     Points are the optima of the small sizes (parameters, samples). The line is the prediction along
-    the straight path (in log space) from the smallest size to the large run; the bar is the 90 %
+    a straight path (in log space) from the smallest size to the large run. The bar is the 90 %
     interval of the large run.
 
     Args:

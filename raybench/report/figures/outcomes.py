@@ -23,18 +23,18 @@ from raybench.spec.text import clean, counted, shorten
 from raybench.spec.values import short
 
 NEAR = 1.1
-"""A configuration counts as equally good up to this multiple of the best seconds."""
+"""Configurations that take up to this multiple of the best seconds count as equally good."""
 NEAR_SHARE = 0.1
 """The same for a metric, as a fraction of the difference between the best and the median value."""
 
 
 @dataclass(frozen=True)
 class StudyOutcomes:
-    """The configurations of a study, with the outcome of each."""
+    """The configurations of a study, with their outcomes (seconds to the target, or the metric)."""
 
     rows: pd.DataFrame
-    """`ranking.configurations`, best first, with the column `outcome`: seconds, or the metric as it
-    is drawn; NaN if the target was missed."""
+    """`ranking.configurations`, best first, with the column `outcome`; NaN if the target was
+    missed."""
     is_seconds: bool
     words: str
     """Label of the axis, with the unit."""
@@ -82,8 +82,8 @@ def outcome_axis(axes: Axes, results: Study, found: StudyOutcomes) -> None:
 
 
 def plateau(results: Study, found: StudyOutcomes) -> set[str]:
-    """Return the trials that are as good as the best: statistically tied with it, or as close to it
-    as NEAR (seconds) or NEAR_SHARE (metric) says."""
+    """Return the trials as good as the best: statistically tied with it, or close to it (see NEAR
+    and NEAR_SHARE)."""
     verdict, known = judge(results), found.known
     if known.empty:
         return set()
@@ -159,11 +159,11 @@ LONGEST_LABEL = 16
 
 
 def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[str]]:
-    """Return where on an axis each row's value of a key is drawn, and the names of the categories.
+    """Return the position on an axis of each row's value of `key`, and the names of the categories.
 
-    Numbers are drawn at their value, and there are no names. Other values, and numbers if there are
-    few distinct ones, are categories at 0, 1, ..., with a random offset so that points do not
-    overlap.
+    With more than MOST_DISTINCT distinct numbers, the positions are the numbers, and there are no
+    names. Otherwise, the values are categories at 0, 1, ..., with a random offset so that points do
+    not overlap.
     """
     column = rows[key]
     texts, known = names_of(column), []
@@ -348,12 +348,11 @@ def _slice_keys(found: StudyOutcomes, rows: pd.DataFrame, near: set[str]) -> lis
 
 
 WIDEST_ROW = 5
-"""Number of doublings of the cost along the axis up to which the labels above it fit side by
-side."""
+"""Number of doublings of the cost along the axis up to which the labels fit side by side."""
 MOST_ON_FRONT = 5
 """Maximum number of points of the Pareto front that are listed."""
 MOST_ONCE = 200
-"""Maximum number of drawn configurations that ran once, from the best to the worst."""
+"""Maximum number of single-run configurations that are drawn, from the best to the worst."""
 
 
 def pareto_figure(results: Study) -> Figure:

@@ -19,8 +19,7 @@ from raybench.spec.metric import Metric
 from raybench.spec.text import clean, counted
 
 WIDTH = 5.4
-"""Width of a figure in inches: readable on a phone (where its 390 points become 340 pixels), and
-not huge on a screen."""
+"""Width of a figure in inches: readable on a phone, and not huge on a screen."""
 TEXT, SMALL = 10.5, 10.0
 """Font sizes in points; smaller text is not readable on a phone."""
 LINE = 0.185
@@ -134,7 +133,7 @@ def legend_below(
 ) -> None:
     """Add a legend below the figure and make the figure higher by its height.
 
-    The legend has `columns` columns; None: as many as fit, at most `most`.
+    If `columns` is None, the legend has as many columns as fit, at most `most`.
     """
     columns = columns or columns_for([str(one.get_label()) for one in handles], most=most)
     legend = figure.legend(
@@ -298,8 +297,8 @@ TRIAL_WORDS = {"trial": "trial", "config": "configuration"}
 
 
 def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
-    """Return the first MOST_ROWS rows of a table for display, with only the columns in `words`,
-    renamed."""
+    """Return the first MOST_ROWS rows of a table for display, with the columns renamed by `words`
+    and others dropped."""
     found = table[[key for key in words if key in table]].head(MOST_ROWS)
     for column in found.select_dtypes("bool"):
         found[column] = found[column].map({True: "yes", False: "no"})

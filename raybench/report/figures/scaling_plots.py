@@ -1,6 +1,8 @@
-"""Figures of a scaling study: speed-up, efficiency, shares of a step, predictions, plan, learning
-curves. Predictions and plan are read from files of the study, since `report.scaling_report`, which
-fits the models, imports this module."""
+"""Figures of a scaling study: speed-up, efficiency, parts of a step, predictions, plan, learning.
+
+Predictions and plans are read from files of the study, since `report.scaling_report`, which
+computes them, imports this module.
+"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -29,11 +31,11 @@ SHARE_STYLE = {
 }
 """Color and hatching of each part of a step."""
 MOST_BARS = 24
-"""Maximum number of cells in the figure of shares."""
+"""Maximum number of cells (run specs) in `shares_figure`."""
 BAR = 0.34
 """Height of a bar with its margin, in inches."""
 LEAST_SHARE = 0.1
-"""A part that is below this percentage of the step in all bars is left out."""
+"""A part below this percentage of the step in all bars is left out."""
 MOST_CURVES = 12
 """Maximum number of curves in a panel."""
 PANEL = 2.9
@@ -47,7 +49,7 @@ IDEAL |= {"label": "ideal", "gid": "ideal"}
 
 
 def cell_label(row: Mapping[Any, Any]) -> str:
-    """Return the name of a cell in figures: `SERIES, 4x64`."""
+    """Return the name of a cell (workers x batch size per worker) in figures: `SERIES, 4x64`."""
     return f"{row['series']}, {row['num_workers']}x{row['batch_size_per_worker']}"
 
 
@@ -59,7 +61,7 @@ def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def shares_figure(results: Study) -> Figure:
-    """Draw the parts of an optimizer step of each cell as stacked bars."""
+    """Draw the parts of an optimizer step as stacked bars, one for each cell (run spec)."""
     cells = share_cells(scaling_cells(results))
     shown = cells.head(MOST_BARS).to_dict("records")
     rows = [step_shares(row) for row in shown]
@@ -90,10 +92,11 @@ def shares_figure(results: Study) -> Figure:
 def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
     """Return the parts of a cell's step as shares that sum to 1.
 
-    Input wait is measured. "as one worker alone" is the step of one worker with the same batch,
-    without input wait. The exchange of gradients is the time saved in a cell without exchange. The
-    rest is contention for cores and memory and waiting for the slowest worker; if no cell has one
-    worker, it is "not distinguishable".
+    - input wait: measured.
+    - as one worker alone: the step of one worker with the same batch size, without input wait.
+    - exchange of gradients: the time saved in a cell (run spec) without exchange.
+    - more than one worker: the rest (contention, waiting for the slowest worker). If no cell has
+      one worker, the rest is "not distinguishable".
 
     Args:
         row: a row of `scaling_cells`.
@@ -112,8 +115,8 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
 
 
 def _curves_figure(column: str, label: str, results: Study) -> Figure:
-    """Draw a column of `scaling_cells` over workers, with a panel each for weak and strong scaling.
-    Error bars span the repeats."""
+    """Draw a column of `scaling_cells` over worker counts, with a panel for weak and one for strong
+    scaling. Error bars span the repeats."""
     cells = scaling_cells(results)
     scalings = list(dict.fromkeys(cells["scaling"]))
     figure, panels = parts.panels(len(scalings), PANEL)
@@ -230,20 +233,20 @@ missing) or `predicted`."""
 
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
-    """Return the content of MODEL_FILE, from the arguments of `predicted_figure`."""
+    """Return the content of MODEL_FILE. Takes the same arguments as `predicted_figure`."""
     both = [measured.assign(kind="measured"), predicted.assign(kind="predicted")]
     return pd.concat(both, ignore_index=True).reindex(columns=list(MODEL_COLUMNS))
 
 
 def read_model(results: Study) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the content of MODEL_FILE as the arguments of `predicted_figure`."""
+    """Read MODEL_FILE, and return the arguments of `predicted_figure`."""
     table = pd.read_csv(results.folder / MODEL_FILE)
     measured, predicted = (table[table["kind"] == one] for one in ("measured", "predicted"))
     return measured, predicted.astype({"extrapolated": bool})
 
 
 def read_plan(results: Study) -> pd.DataFrame:
-    """Return the content of PLAN_FILE, the argument of `plan_figure`."""
+    """Read PLAN_FILE, and return the argument of `plan_figure`."""
     return pd.read_csv(results.folder / PLAN_FILE)
 
 
@@ -252,15 +255,15 @@ MOST_PLANS, MOST_BATCHES = 6, 6
 
 
 def plan_figure(plan: pd.DataFrame) -> Figure:
-    """Draw predicted and measured seconds of a job over its bill.
+    """Draw predicted and measured seconds of a job (training to the target) over its cost.
 
-    There is a panel per series, a color per offer (kind of machine), and a marker per number of
-    workers; hollow markers are predicted (~). The stepped line is the Pareto front, whose points
-    have 90 % intervals.
+    There is a panel per series, a color per offer (kind of machine), and a marker per worker count;
+    hollow markers are predicted (~). The stepped line is the Pareto front, whose points have 90 %
+    intervals.
 
     Args:
         plan: content of PLAN_FILE; measured_s is missing for an option that did not run, and
-            infinite if most of its runs missed the target.
+            infinite if most of its runs did not reach the target.
     """
     names = list(dict.fromkeys(plan["series"]))[:MOST_PLANS]
     figure, panels = parts.panels(max(len(names), 1), 3.4, 0.3)
@@ -317,12 +320,12 @@ MOST_SERIES = 8
 
 
 def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
-    """Draw measured and predicted throughput over workers, with a panel per series.
+    """Draw measured and predicted throughput over worker counts, with a panel per series.
 
     Args:
         measured: one row per repeat: series, num_workers, batch_size_per_worker, samples_per_s.
-        predicted: the same columns for the cells that the model predicts, low and high (90 %
-            interval of samples_per_s), and extrapolated (beyond the measurements: drawn dashed).
+        predicted: the same columns, low and high (90 % interval of samples_per_s), and extrapolated
+            (beyond the measurements: drawn dashed).
     """
     names = list(dict.fromkeys(predicted["series"]))[:MOST_SERIES]
     width = min(max(len(names), 1), 2)

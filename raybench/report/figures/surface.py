@@ -1,5 +1,7 @@
-"""Figure of the seconds to the target over learning rate and global batch that the learning-curve
-model (`stats.curve_model`) expects after a few trials of the search, after more, and after all."""
+"""Figure of the expected seconds to the target over learning rate and global batch size.
+
+The learning-curve model (`stats.curve_model`) predicts them after a few trials, more, and all.
+"""
 
 from dataclasses import dataclass
 
@@ -17,10 +19,10 @@ from raybench.stats.curve_model import Array, CurveModel
 from raybench.stats.record import RunRecord
 
 TRIAL_COUNTS = (5, 20)
-"""Numbers of trials after which the surface is drawn, in addition to all trials."""
+"""The surface is drawn after these numbers of trials, and after all trials."""
 NUM_RATES = 24
 LEAST_RATES, LEAST_BATCHES, LEAST_SURFACE_TRIALS = 3, 2, 8
-"""Numbers of learning rates, batch sizes and trials of the best optimizer that a surface needs."""
+"""Minimum numbers of learning rates, batch sizes and trials of the best optimizer for a surface."""
 COLOR_RANGE = 8.0
 """Ratio of the largest to the smallest seconds on the color scale."""
 MOST_DRAWN = 200
@@ -29,7 +31,7 @@ MOST_DRAWN = 200
 
 @dataclass(frozen=True)
 class SurfaceMap:
-    """Expected seconds to the target of one optimizer.
+    """Expected seconds to the target for one optimizer.
 
     Args:
         optimizer: The optimizer of the search's best run.
@@ -37,7 +39,7 @@ class SurfaceMap:
         batches: Global batch sizes, shape [batches].
         seconds: Expected training seconds to the target, shape [batches, rates], by the number of
             trials that the model has seen.
-        trials: Number (from 1, among all trials) and record of each trial of the optimizer.
+        trials: The optimizer's trials: number among all trials (from 1), and record.
     """
 
     optimizer: str
@@ -49,8 +51,8 @@ class SurfaceMap:
 
 @once
 def surface_of(results: Study) -> SurfaceMap | None:
-    """Return the expected seconds of the best optimizer; None if too little was varied, or no run
-    reached the target."""
+    """Return the surface for the best optimizer; None if no run reached the target, or too few
+    settings were tried."""
     trials = [one for one in results.runs.values() if one.role == "trial" and one.samples]
     best = ranked(results.trials)
     if not results.is_timed or best.empty or len(trials) < LEAST_SURFACE_TRIALS:
@@ -77,7 +79,7 @@ def surface_of(results: Study) -> SurfaceMap | None:
 def _samples(
     results: Study, trials: list[RunRecord], optimizer: str, rates: Array, batches: Array
 ) -> Array:
-    """Return the samples to the target that the model expects, given these trials.
+    """Return the number of samples to the target that the model expects after these trials.
 
     Shape [batches, rates].
     """
@@ -119,8 +121,8 @@ def _samples(
 
 
 def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
-    """Return the smallest training seconds per sample of the trials at each global batch, shape
-    [batches]."""
+    """Return the smallest training seconds per sample of the trials for each global batch size,
+    shape [batches]."""
     found = []
     for batch in batches:
         own = [one for one in trials if one.spec.global_batch_size == batch]
@@ -176,7 +178,8 @@ def surface_figure(results: Study) -> Figure:
 
 
 def surface_table(results: Study) -> pd.DataFrame:
-    """Return the best rate at each global batch after all trials, and its expected seconds."""
+    """Return the best learning rate for each global batch size after all trials, with its expected
+    seconds."""
     surface = surface_of(results)
     if surface is None:
         return pd.DataFrame()

@@ -1,5 +1,5 @@
-"""Figures of a study over wall-clock time (the best so far, the runs of each worker group), and of
-the time that each phase of the runs took."""
+"""Figures of a study over wall-clock time (best result so far, runs of each worker group), and of
+the time in each phase of the runs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from raybench.results.study import Study
 from raybench.spec.text import counted
 
 SLACK_S = 1.0
-"""Resolution of recorded end times in seconds; runs of a lane may overlap by this."""
+"""Resolution of recorded end times in seconds; runs in the same row may overlap by this."""
 LEAST_PAUSE_S, PAUSE_SHARE = 30.0, 0.1
 """A gap without runs is an interruption if it exceeds these seconds and this fraction of the time
 with runs."""
@@ -40,7 +40,7 @@ class Spans:
 
 
 def spans(results: Study) -> Spans:
-    """Return when each run had workers, arranged in lanes without overlapping runs.
+    """Return when each run had workers, arranged in lanes (rows) without overlapping runs.
 
     A run has workers from `finished_at - wall_s + queue_s` on. Records do not name worker groups,
     so a lane holds successive runs with the same framework and worker count. There are as many
@@ -129,16 +129,16 @@ ROLE_COLORS = {
     "pair": "#0072B2",
 }
 MOST_RUN_BARS, MOST_DOTS = 350, 250
-"""Maximum number of bars of runs, and of dots in the upper panel."""
+"""Maximum number of runs drawn as bars, and of dots in the upper panel."""
 MOST_LANES = 24
 TIME_UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
 
 
 def timeline_figure(results: Study) -> Figure:
-    """Draw the best so far, and below it the runs of each worker group as bars.
+    """Draw the best result so far, and below it the runs of each worker group as bars.
 
-    A hollow bar is a run that was stopped early, a cross a run that failed. Interruptions of the
-    study are cut out and marked.
+    A hollow bar is a run that was stopped early, and a cross a run that failed. Interruptions of
+    the study are cut out and marked.
     """
     found = spans(results)
     heights = [1.7, 0.22 * max(min(len(found.lanes), MOST_LANES), 3) + 0.2]
@@ -263,7 +263,8 @@ PHASE_ORDER = ("reference", "search", "confirm", "scaling", "compare")
 
 
 def ledger_figure(results: Study) -> Figure:
-    """Draw the time in each phase of the runs, with a bar per phase of the study and framework."""
+    """Draw the time of each phase of the runs, with a bar for each phase of the study and
+    framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
     groups = sorted(groups, key=lambda one: PHASE_ORDER.index(one[0][0]))
     figure, axes = parts.new_figure(1.0 + 0.5 * len(groups))

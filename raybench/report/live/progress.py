@@ -4,10 +4,10 @@ Without a terminal or notebook, each event is a line:
 
     2026-11-23T12:03:11Z t=72.1 search 3/40 finished trial=0003 time_to_target_s=1.23 ...
 
-A line has the time (UTC), the seconds since the first event, the phase with the number of its
-finished runs and of all its runs, the event, and the event's values as `key=value` in a fixed
-order; values with spaces are quoted. Events are `begin`, `starting`, `waits`, `finished`, `failed`,
-`status` (every minute) and `note` (with a sentence).
+A line has the time (UTC), the seconds since the first event, the phase with its finished and total
+runs, the event, and the event's values as `key=value` in a fixed order; values with spaces are
+quoted. Events are `begin`, `starting`, `waits`, `finished`, `failed`, `status` (every minute) and
+`note` (with a sentence).
 
 With `--progress jsonl`, the events are JSON objects on stderr, and there is also `evaluated`.
 """
@@ -41,12 +41,14 @@ DescribeRun = Callable[[RunRecord], str]
 
 
 def lines_for(progress: str) -> TextIO | None:
-    """Return the stream for `--progress jsonl`: the current stderr; None for other values."""
+    """Return the current stderr for `--progress jsonl`, which writes JSON there; None for other
+    values."""
     return sys.stderr if progress == "jsonl" else None
 
 
 class EventLines:
-    """Prints the events of a study as lines, as JSON to `lines` if given."""
+    """Prints each event of a study on a line: to `lines` as JSON if given, or to the console as
+    text."""
 
     def __init__(self, console: Console, state: LiveState, lines: TextIO | None = None) -> None:
         self._console, self._state, self._lines = console, state, lines
@@ -167,10 +169,10 @@ class ProgressDisplay(_Shown):
             num_trials: number of runs of the first phase.
             num_done: number of these runs that have finished already.
             keys: keys shown in labels of configurations; see `spec.run.label_keys`.
-            outcome: describes a finished run, if the runs do not compete to be the best.
+            outcome: describes a finished run; None if runs compete, so that the best is shown.
             began: start of the command by `clock`; None is now.
             ends_in_s: seconds left of the time budget.
-            num_workers: returns how many workers with the resources of a spec the machines can run.
+            num_workers: returns how many workers of a spec the machines can run at the same time.
             lines: stream for JSON lines, which replace the display.
             clock: current time in seconds.
         """
@@ -246,8 +248,11 @@ class ProgressDisplay(_Shown):
         self._changed()
 
     def finished(self, record: RunRecord) -> None:
-        """Count a finished run. Without a live screen print its line; with one, print only the
-        first failure of each cause, above the screen."""
+        """Count a finished run.
+
+        Without a live screen, print its line. With one, print only the first failure of each cause,
+        above the screen.
+        """
         at = self._clock()
         with self._changing:
             cause = self.state.finished(record, at)
@@ -307,8 +312,8 @@ class TrainingScreen(_Shown):
             self._view.changed()
 
     def left_s(self) -> float | None:
-        """Return the seconds until the limit of training time or of epochs ends the run; None if
-        unknown. The time of evaluations is included, extrapolated from the run so far."""
+        """Return the seconds until the run reaches its limit of training time or epochs, including
+        evaluations; None if unknown."""
         point, limit_s = self._run.evaluation, self._spec.objective.max_train_seconds
         if point is None or point.train_s <= 0:
             return None

@@ -56,7 +56,7 @@ SPARKLINE_LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int, *, others: Iterable[float] = ()) -> str:
-    """Return a curve of at most `width` characters.
+    """Return values as a curve of at most `width` characters.
 
     Args:
         values: values of the curve; if there are more than `width`, each character shows the last
@@ -131,7 +131,7 @@ def study_screen(
         console: console whose width and height limit the screen.
         state: state of the study.
         at: current time.
-        has_best: whether to show the best run so far; False for runs that do not compete.
+        has_best: whether to show the best run so far; False if the runs do not compete.
     """
     width = console.width
     top = _head(state, at, width)
@@ -198,13 +198,13 @@ def _named(
 SPARKLINE_WIDTH = 16
 """Width of a sparkline in characters."""
 LEAST_WIDTHS = {"train s": 40, "curve": 60, "samples/s": 100}
-"""Minimum width of the terminal for a column of the table; 30 for the column of the metric."""
+"""Minimum width of the terminal at which a column is shown; 30 for the column of the metric."""
 LONGEST_NAME = 20
 
 
 def _running(console: Console, state: LiveState, at: float, room: int) -> list[RenderableType]:
-    """Return a table of the open runs, starting with those that train. If there is no room for all
-    runs, a last line counts the rest."""
+    """Return a table of the open runs, those that train first. If there is no room for all runs, a
+    last line counts the rest."""
     runs = sorted(state.runs.values(), key=lambda run: run.evaluation is None)
     if not runs:
         return []
@@ -271,7 +271,7 @@ NOTEBOOK_S = 1.0
 """Minimum seconds between updates in a notebook, since each update is a message to the browser."""
 NOTEBOOK_SIZE = {"width": 100, "height": 30}
 Draw = Callable[[Console], RenderableType]
-"""Returns the screen for the size of a console."""
+"""Returns the screen, fitted to the size of a console."""
 
 
 class TerminalView(Live):
@@ -287,8 +287,8 @@ class TerminalView(Live):
             redirect_stderr=False,
         )
         if isinstance(console, WholeLines):
-            # Drawing takes this lock and then that of the console; printing takes them in the
-            # opposite order. With a single lock for both, they cannot deadlock.
+            # Drawing takes the lock of Live, then that of the console; printing takes them in the
+            # opposite order. They cannot deadlock if both are the same lock.
             self._lock = console.turn
 
     def changed(self) -> None:

@@ -19,12 +19,12 @@ from raybench.stats.record import Evaluation, RunRecord
 ENOUGH_RUNS = 3
 """Finished runs needed to estimate the time left of a phase whose duration was not predicted."""
 EXPECTED_RUNS = 3
-"""Number of measured runs that the predicted duration of a phase counts for."""
+"""Weight of a phase's predicted duration: as much as this number of measured runs."""
 MOST_OF_RUN = 0.9
-"""Largest fraction of an open run that counts as done, regardless of its duration."""
+"""An open run counts as at most this fraction of a finished one, however long it trains."""
 LEAST_RECENT, MOST_RECENT = 8, 256
-"""Limits of the number of recent runs used for the time left, otherwise half of the finished runs.
-Runs of a search become shorter, because worker groups are warm and bad trials are stopped early."""
+"""The time left is estimated from the latest half of the finished runs, with these limits of their
+number. Runs become shorter during a search: worker groups are reused, and bad trials stopped."""
 
 
 class _Done(NamedTuple):
@@ -42,7 +42,7 @@ class Pace:
     """Runs of the phase, finished or not."""
     num_done: int = 0
     expect_s: float | None = None
-    """Predicted seconds of all runs that remained when the phase began, together."""
+    """Predicted total seconds of the runs that remained when the phase began."""
 
     def __post_init__(self) -> None:
         self._num_before = self.num_done
@@ -54,7 +54,7 @@ class Pace:
         self._recent.append(_Done(at, max(record.wall_s - record.ledger["queue"], 0.0)))
 
     def left_s(self, at: float, ages: Iterable[float] = ()) -> float | None:
-        """Return the seconds until the phase ends; None if not yet known.
+        """Return the seconds until the phase ends; None if unknown.
 
         Args:
             at: current time.
@@ -142,7 +142,7 @@ class LiveState:
         self.runs: dict[str, LiveRun] = {}
         """Open runs in the order they were requested."""
         self.waiting: Mapping[str, tuple[str, float]] = {}
-        """Resource that each run without workers waits for, and the seconds waited."""
+        """For each run without workers, the resource that it waits for, and the seconds waited."""
         self.causes: dict[str, Cause] = {}
         self.best: RunRecord | None = None
         self.metric: Metric = ACCURACY
@@ -170,11 +170,11 @@ class LiveState:
         """Start a phase, or start it again with another number of runs; resets `after_s`.
 
         Args:
-            phase: name of the phase.
+            phase: name of the phase, for example `search`.
             num_runs: number of its runs.
             at: current time.
             num_done: number of its runs that have finished already.
-            expect_s: predicted seconds of all its remaining runs together.
+            expect_s: predicted total seconds of its remaining runs.
         """
         self.phase, self.after_s = phase, 0.0
         self.pace = Pace(at, num_runs, num_done, expect_s)
@@ -232,7 +232,7 @@ class LiveState:
         return sum(run.num_workers for run in self.training)
 
     def time_left(self, at: float) -> TimeLeft | None:
-        """Return the time left, including later phases, but at most what is left of the time
+        """Return the time left, including later phases, but no more than is left of the time
         budget; None if unknown."""
         found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
         is_known = self.phase != "reference"  # the search follows, for an unknown time

@@ -69,7 +69,7 @@ class PageAnswer:
 
 
 def answer_of(results: Study, study: str) -> PageAnswer:
-    """Return the summary of a study of any kind; `study` prefixes the HTML ids of trials."""
+    """Return the summary of a study; `study` is the prefix of the HTML ids of its trials."""
     found = summary_of(results)
     (first, *rest), *others = found.conclusions
     steps: list[SuggestedStep] = []
@@ -200,7 +200,7 @@ def study_part(
     extras: Sequence[PagePart] = (),
     on_fault: OnFault | None = None,
 ) -> StudyPart:
-    """Return the part of the page about a study; `study` is its HTML id. See also `page_text`."""
+    """Return the part of the page about a study, whose HTML id is `study`. See also `page_text`."""
     parts = {} if results.trials.empty else dict(_parts(results, study, extras, on_fault))
     parts["provenance"] = PagePart("Provenance", pairs=_provenance(results))
     own_ids = [replace(part, name=f"{study}-{key}") for key, part in parts.items()]

@@ -205,7 +205,7 @@ POINTS = 60
 def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
     """Return the data of the dialogs that open for a trial: curve, seconds by phase, spec, notes.
 
-    Lists are in the order of the rows, `order`. `specs` holds indices into `settings`.
+    Lists of runs are in the order `order`. `specs` holds indices into `settings`.
     """
     every, metric, trials = list(results.runs.values()), results.metric, results.trials
     runs = [every[place] for place in order]
@@ -457,7 +457,7 @@ def winners_table(studies: Named) -> pd.DataFrame:
 
 
 def winner_sentence(studies: Named) -> str:
-    """Return which study has the best winner, and whether other intervals overlap it."""
+    """Return which study has the best winner, and whether its 90 % interval overlaps any other."""
     found = [(name, one, row) for name, one in studies if (row := _winner(one)) is not None]
     if not found:
         return f"None of the {len(studies)} studies has an answer yet."
