@@ -52,14 +52,14 @@ class Draws:
     kind draw different numbers."""
 
     def __call__(self, number: int) -> Uniform:
-        """Return random number `number` of each sample: (n,) float64, uniform in [0, 1)."""
+        """Return the random number of index `number` of each sample: (n,) float64 in [0, 1)."""
         assert number < MOST_DRAWS
         offset = _mixed_number((self.place * MOST_DRAWS + number + 1) * _GOLDEN & _MASK)
         bits = _mixed(self.keys + np.uint64(offset)) >> np.uint64(11)
         return bits.astype(np.float64) * 2.0**-53
 
     def of(self, samples: npt.NDArray[np.intp]) -> "Draws":
-        """Return the random numbers of the samples at the positions `samples` of the batch."""
+        """Return the `Draws` of only the samples at the positions `samples` of the batch."""
         return Draws(self.keys[samples], self.place)
 
 

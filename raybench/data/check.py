@@ -65,7 +65,7 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
 
 
 def _named(split: Split) -> dict[str, One]:
-    """Return the inputs by their names in error messages; the name of a single input is empty."""
+    """Return the inputs by their names in error messages (empty for a single input)."""
     if isinstance(split.inputs, dict):
         return {f"'s input {name}": one for name, one in sorted(split.inputs.items())}
     return {"": split.inputs}

@@ -126,7 +126,7 @@ class Dataset:
     """Training, validation and test split, and the meaning of their labels.
 
     The search compares trials on the validation split. The test split is used only for confirmed
-    winners.
+    winners (the best configurations).
 
     Example:
         >>> inputs, labels = np.zeros((90, 4), np.float32), np.arange(90) % 3

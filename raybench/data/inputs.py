@@ -134,7 +134,7 @@ def each(inputs: "Old | dict[str, Old]", change: Callable[[Old], New]) -> "New |
 
 
 def parts(inputs: "Old | dict[str, Old]") -> list[Old]:
-    """Return a list of the single input, or of the inputs of a dict in the order of their names."""
+    """Return the inputs as a list: the single input, or those of a dict sorted by name."""
     return [inputs[name] for name in sorted(inputs)] if isinstance(inputs, dict) else [inputs]
 
 

@@ -32,7 +32,7 @@ def shared_key(
 
     Args:
         workload: Name of the workload, used only if its `load_dataset` loads the data.
-        spec: The dataset.
+        spec: The dataset spec.
         data: Settings of the workload's `load_dataset`.
     """
     owner = [workload, *([dict(data)] if data else [])] if spec.name == "workload" else [""]

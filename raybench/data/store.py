@@ -80,7 +80,7 @@ def require_room(num_bytes: int, what: str) -> None:
 
 
 def free_bytes() -> int:
-    """Return the number of free bytes on the store's disk."""
+    """Return the free bytes on the store's disk."""
     return shutil.disk_usage(store_folder()).free
 
 
@@ -95,7 +95,7 @@ def no_room(what: str, needed: str = "more room") -> UserError:
 
 
 def print_note(sentence: str) -> None:
-    """Print a sentence to stderr, separate from the output of the command."""
+    """Print a sentence to stderr, apart from the command's output."""
     print(f"raybench: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -392,8 +392,7 @@ class Writer:
 Build = Callable[[Writer], Mapping[str, Any]]
 """Function that writes the arrays of a dataset and returns all other fields as JSON values."""
 _in_use: dict[Path, int] = {}
-"""File descriptors that hold the locks of all entries that this process has opened, by folder. The
-operating system releases the locks when the process ends."""
+"""File descriptors that hold the locks of all entries that this process has opened, by folder."""
 
 
 @dataclass(frozen=True)
@@ -402,8 +401,7 @@ class Stored:
 
     folder: Path
     arrays: Mapping[str, Array]
-    """Memory-mapped arrays by the names under which `build` wrote them. All processes of the
-    machine share their pages."""
+    """Memory-mapped arrays by the names under which `build` wrote them."""
     about: Mapping[str, Any]
     """Result of `build`."""
 

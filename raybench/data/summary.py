@@ -374,7 +374,7 @@ def _number_line(column: str, values: Array) -> str:
 
 
 SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
-"""Sizes in pixels to which images are scaled if they have several sizes."""
+"""Sizes in pixels, of which one is chosen if the images have several sizes."""
 
 
 def _summarize_image_folder(path: Path, task: Task | None) -> DataSummary:

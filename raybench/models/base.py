@@ -24,7 +24,7 @@ class Workload:
 
     Set `name`, `input_shape` and `num_classes`, and write `build_torch`, `build_keras` or both.
     `--workload my_module:MyWorkload` then trains the model. Parameters of `__init__` are settings
-    that a space file can search under `space.model`.
+    that a space file (the YAML of a search) can search under `space.model`.
 
     Example:
         >>> class MyWorkload(raybench.Workload):

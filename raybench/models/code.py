@@ -21,7 +21,7 @@ from raybench.spec.own_loop import is_command, is_own_loop, text_of_command
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 16 << 20
-"""Maximum size of a file in a command that counts as code; larger files are data."""
+"""Maximum size of a code file named in a command; larger files count as data."""
 DIGITS = 12
 
 

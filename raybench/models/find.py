@@ -46,7 +46,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 
 
 def check_attributes(workload: Workload, source: str) -> None:
-    """Raise UserError for the first invalid attribute; `source` begins the message."""
+    """Raise UserError for a workload's first invalid attribute; `source` begins the message."""
     shape = workload.input_shape
     shapes = list(shape.values()) if isinstance(shape, dict) else [shape]
     is_shape = bool(shapes) and shape != () and all(map(_is_shape, shapes))
@@ -108,7 +108,7 @@ BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
 def find_workload(
     name: str, shape: DataShape | None = None, model: Mapping[str, Any] = MappingProxyType({})
 ) -> Workload:
-    """Return a workload by its name.
+    """Return a workload (what a run trains) by its name.
 
     Args:
         name: A workload that comes with raybench, a model of a library (`torchvision:resnet18`),
@@ -173,7 +173,7 @@ def load_workload_dataset(
 
     Args:
         name: Name of the workload, see `find_workload`.
-        spec: The dataset.
+        spec: The dataset spec.
         model: Settings of the model by name.
         data: Settings of the workload's own `load_dataset` by name.
         shared: A folder on this machine through which the processes of a session (one raybench

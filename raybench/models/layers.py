@@ -162,7 +162,7 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
 
 
 def of_class(forms: Mapping[type[Any], Form], layer: Layer) -> Form:
-    """Return the entry of `forms` for the class of a layer, or for its nearest base class."""
+    """Return the entry of `forms` (keyed by class) for a layer's class or nearest base class."""
     return next(forms[kind] for kind in type(layer).__mro__ if kind in forms)
 
 

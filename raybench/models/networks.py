@@ -2,8 +2,8 @@
 
 They are the same as torchvision's: every weight, the padding, the strides, and the epsilon and
 momentum of batch normalization. The versions in keras.applications are different networks
-(`keras:ResNet50`, `keras:MobileNetV2`): ResNet50 has biases and its strides in other convolutions,
-MobileNetV2 has another padding and epsilon.
+(`keras:ResNet50`, `keras:MobileNetV2`): their ResNet50 has biases, and strides in different
+convolutions; their MobileNetV2 has a different padding and epsilon.
 """
 
 import math

@@ -73,7 +73,7 @@ def _powers(low: int, high: int) -> list[int]:
 
 
 def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
-    """Return the space file as commented YAML; `file` is its path, for the commands it shows."""
+    """Return the space file as commented YAML; its comments show commands with its path `file`."""
     metric = METRICS[DEFAULTS[seen.task]]
     others = [
         one.name for one in METRICS.values() if seen.task in one.tasks and one.name != metric.name

@@ -121,7 +121,7 @@ def _normal(name: str) -> str:
 _LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib"))
 _OURS = str(Path(__file__).parents[1])
 MAX_ERROR = 300
-"""Maximum characters of an error's text in the message of a UserError; the details have it all."""
+"""Maximum characters of an error's text in a UserError's message; `details` has the whole text."""
 
 
 @contextlib.contextmanager

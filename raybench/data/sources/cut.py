@@ -146,7 +146,7 @@ def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> s
 def cut(
     found: Mapping[str, Split], spec: DatasetSpec, *, source: str, keys: Array | None = None
 ) -> list[Split]:
-    """Return the splits train, validation and test; cut missing ones from the start of train.
+    """Return the splits train, validation and test; cut missing splits from the start of train.
 
     Args:
         found: The splits that the data already have, always including `train`.

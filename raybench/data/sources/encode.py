@@ -113,7 +113,7 @@ Encoder = NumberEncoder | NameEncoder
 
 
 def encoder_of(document: Mapping[str, Any]) -> Encoder:
-    """Create an encoder from the result of `dataclasses.asdict`."""
+    """Recreate an encoder from its `dataclasses.asdict`."""
     if document["kind"] == "name":
         return NameEncoder(**document)
     form = document.get("form")
@@ -178,8 +178,8 @@ def fit_name_encoder(
     """Fit an encoder to a column of names, or of codes listed in `dataset.categories`.
 
     The MAX_LEVELS most frequent names have a feature each. If there are more, the others share one
-    feature, and another feature is the standardized log frequency of the name. Missing counts as a
-    name if it occurs in training rows. An unseen name sets no feature except the frequency.
+    feature, and another feature is the standardized log frequency of the name. A missing value
+    counts as a name if training rows have any. An unseen name sets no feature but the frequency.
 
     Args:
         name: Name of the column.

@@ -81,7 +81,7 @@ class CsvTable(Table):
 
     The delimiter is a comma, semicolon, tab or `|`, or is given by a line `sep=` above the names.
     The encoding is UTF-8, or UTF-16 or UTF-32 with a byte order mark. The file may be gzipped. In
-    messages, rows are numbered as in a spreadsheet, where the names are row 1.
+    messages, rows are numbered as in a spreadsheet, where the column names are row 1.
     """
 
     def __init__(self, path: Path) -> None:

@@ -102,7 +102,7 @@ class Unread:
         return UserError(f"{self.place}: {column} {self.reason}.", ErrorCode.INVALID_DATA)
 
 
-LONG_TEXT = 40  # mean characters from which on a column of strings holds texts, not names
+LONG_TEXT = 40  # minimum mean characters of a column of strings to count as texts, not names
 SEEN_ROWS = 2000  # number of first rows by which the kind of a column is decided
 
 
@@ -130,7 +130,7 @@ class Table:
             source: Name of the table in messages, usually its path.
             folder: Folder to which paths in cells are relative.
             class_names: Names of the classes for columns that hold class numbers.
-            place: Function from the number of a row (from 0) to its place in a file, for messages.
+            place: Function that maps a row number (from 0) to the row's place in messages.
 
         Raises:
             UserError: There are no rows, or two columns have the same name.
@@ -357,7 +357,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str]
 
 
 def split_column(spec: DatasetSpec) -> str:
-    """Return the name of the column that `split_by` gives, which must be set."""
+    """Return the column named by `split_by`, which must be set."""
     given = spec.split_by
     assert given is not None
     return given if isinstance(given, str) else next(iter(given.values()))

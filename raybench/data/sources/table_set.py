@@ -145,7 +145,7 @@ def table_dataset(
     """Convert tables to a dataset, reading the inputs one batch of rows at a time.
 
     Args:
-        spec: The dataset.
+        spec: The dataset spec.
         tables: Tables by split.
         note: Called with sentences on how the data are read and what is left out.
         make: Creates the arrays of inputs (`train-inputs`, ...); by default in memory.
@@ -191,7 +191,7 @@ def prepare(
         the inputs, fitted to the training rows.
 
     Raises:
-        UserError: The data are invalid; the message names the first wrong row and its column.
+        UserError: The data are invalid.
     """
     columns, inputs = find_roles(spec, tables, note)
     labels = read_labels(tables, columns, spec.task, allow_many_classes=spec.text is not None)

@@ -223,7 +223,7 @@ def language_dataset(spec: DatasetSpec, texts: dict[str, str], note: Note) -> Da
     """Cut running text into samples of `sequence_length` tokens, whose labels are the next tokens.
 
     Args:
-        spec: The dataset.
+        spec: The dataset spec.
         texts: Texts by split. Missing splits are cut off the end of `train`; the very end becomes
             the test split.
         note: Called with a sentence on what is held out.

@@ -57,8 +57,7 @@ READABLE: dict[DecimalMark, str] = {
     ".": r"^(?:\d+|[1-9]\d{0,2}(?:,\d{2,3})*,\d{3})?(?:\.\d*)?$",
     ",": r"^(?:\d+|[1-9]\d{0,2}(?:\.\d{2,3})*\.\d{3})?(?:,\d*)?$",
 }
-"""Patterns of digits and marks that are a number, by decimal mark. The other mark separates
-thousands."""
+"""Patterns of numbers, by decimal mark; the other mark separates thousands."""
 DATE = (
     r"^(?P<first>\d{1,4})(?P<mark>[-/.])(?P<second>\d{1,2})[-/.](?P<third>\d{1,4})"
     r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<seconds>\d{2}(?:\.\d+)?))?"
