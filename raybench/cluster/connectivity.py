@@ -4,9 +4,9 @@ If hosts cannot reach each other, Gloo and TensorFlow hang for minutes without a
 only that a mesh was not established. Therefore every worker first connects to every other worker
 over the interface that the group will use, so that each pair of hosts is tested in both directions.
 
-Gloo takes the name of an interface, NCCL prefixes of names (after `=` an exact name), TensorFlow
-the addresses of all workers. By default each guesses, and on a host with several interfaces may
-choose a container's bridge or the loopback interface.
+Gloo takes the name of an interface, NCCL name prefixes (an exact name after `=`), and TensorFlow
+the addresses of all workers. By default, each library guesses, and on a host with several
+interfaces it may choose a container's bridge or the loopback interface.
 """
 
 import ipaddress
@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import psutil
 
 VARIABLE = "RAYBENCH_INTERFACE"
-"""Environment variable with the name of the interface, set on the driver for all hosts or on a
-single host."""
+"""Environment variable with the interface name: on the driver for all hosts, or on one host."""
 DISCARD_PORT = 9
 """Port for a UDP socket that is only used to look up a route; connecting it sends no packet."""
 
@@ -29,7 +28,7 @@ class NoInterface(LookupError):  # noqa: N818 (a result that becomes a sentence,
 
 @dataclass(frozen=True)
 class Place:
-    """Network address of a worker for the other workers of its group."""
+    """Network address at which the other workers of a group reach a worker."""
 
     host: str
     interface: str
@@ -53,7 +52,7 @@ def local_address_to(address: str) -> str:
 
 
 def interface_to(address: str) -> str:
-    """Return the interface through which `address` is reached; raise NoInterface without one."""
+    """Return the interface through which `address` is reached; raise NoInterface if none is."""
     own = local_address_to(address)
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.split("%")[0] == own for one in addresses):
@@ -81,7 +80,7 @@ def place_of(rank_0: str, named: str | None) -> Place:
     """Return host name, network interface and address for a worker on this host.
 
     Args:
-        rank_0: address of rank 0; the default is the interface that leads to it.
+        rank_0: address of rank 0; by default, the interface that leads there is used.
         named: interface that the user has set on the driver; RAYBENCH_INTERFACE on this host takes
             precedence.
 

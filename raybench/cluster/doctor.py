@@ -51,8 +51,8 @@ NAME, INSIDE = "doctor", "doctor-inside"
 
 
 def examine(session: Session, address: str | None) -> Facts:
-    """Return the JSON document on a session: its hosts, all-reduce times between and within hosts,
-    problems and notes; `ok` is True if there are no problems."""
+    """Return the JSON document: hosts, all-reduce times between and within hosts, problems and
+    notes; `ok` is True if there are no problems."""
     entries = [entry for entry in ray.nodes() if entry["Alive"]]
     hosts, problems = [], []
     notes = [session.warning] if session.warning else []
@@ -210,11 +210,11 @@ def _ports_of(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured_by(hosts: list[Facts]) -> Placement | None:
-    """Return the worker group that measures the network; None if there can be only one worker, or
-    if no framework works on all hosts.
+    """Return the worker group that measures the network.
 
-    One worker on each host with CPUs in Ray, or several on a single host; with a GPU each if all
-    hosts have GPUs (a single host: at least two).
+    The group has one worker on each host with CPUs in Ray, or several workers on a single host.
+    Each worker has a GPU if all hosts have GPUs (a single host: at least two). None if only one
+    worker is possible, or if no framework works on all hosts.
     """
     if not (hosts := [one for one in hosts if one["ray_cpus"] >= 1]):
         return None
@@ -239,8 +239,8 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
 def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None:
     """Return a worker group on a single host, to compare with the group `between` several hosts.
 
-    `raybench scale --fit --network` needs the ratio of their times. None if `between` is on a
-    single host, or if no host has room for such a group.
+    `raybench scale --fit --network` needs the ratio of their all-reduce times. None if `between` is
+    on a single host, or if no host has room for such a group.
     """
     if between is None or between.strategy != "spread":
         return None

@@ -78,8 +78,8 @@ class Node:
 def num_nodes(placement: Placement, empty: Sequence[Node]) -> int:
     """Return the number of nodes for a group: the fewest (`pack`) or the most (`spread`) possible.
 
-    The number is computed for empty nodes, so that all runs with the same placement have the same
-    number of nodes, however full the nodes are when they start. 0 if the group does not fit.
+    The number is computed for empty nodes, so that all runs with the same placement (workers and
+    their resources) use the same number of nodes. 0 if the group does not fit.
     """
     room = sorted((node.room(placement) for node in empty), reverse=True)
     if placement.shares_a_gpu or sum(room) < placement.num_workers:
@@ -100,7 +100,8 @@ def lay_out(
         empty: total resources of every node; None uses `free`.
 
     Returns:
-        The index of each worker's node; None if they do not fit now on `num_nodes(...)` nodes.
+        The index of each worker's node; None if the workers do not fit now on `num_nodes(...)`
+        nodes.
     """
     count = num_nodes(placement, free if empty is None else empty)
     if not count:
@@ -118,8 +119,8 @@ def lay_out(
 def _pack(
     placement: Placement, free: Sequence[Node], *, spares_gpus: bool
 ) -> tuple[int, ...] | None:
-    """Fill the nodes with room for most workers; of those with room for the whole group, the one
-    with the fewest free CPUs. With `spares_gpus`, use GPU nodes last."""
+    """Fill nodes in the order of room for workers, most room first; on a tie, fewest free CPUs
+    first. With `spares_gpus`, use GPU nodes last."""
 
     def order(node: int) -> tuple[bool, int, float, float]:
         one = free[node]
@@ -145,7 +146,8 @@ def _spread(placement: Placement, free: Sequence[Node], count: int) -> tuple[int
 
 
 def workers_per_node(nodes: Sequence[object]) -> tuple[int, ...]:
-    """Return the number of workers on each node, largest first, from the node of every rank."""
+    """Return the number of workers on each node, largest first; `nodes` has the node of every
+    rank."""
     return tuple(sorted((list(nodes).count(node) for node in set(nodes)), reverse=True))
 
 
@@ -307,7 +309,7 @@ class Capacity:
         )
 
     def _words(self) -> str:
-        """Return a description of the cluster's resources, by host if there are few hosts, and of
+        """Return a description of the cluster's resources (by host if there are few hosts) and of
         those that the driver occupies."""
         hosts = len(self.nodes)
         said = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}, {self.gpus} GPUs on {hosts} host"

@@ -1,4 +1,4 @@
-"""What runs print: captured in each worker, collected by the pool, and limited in size."""
+"""Output of runs: captured in each worker, collected by the worker pool, and limited in size."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEPT_BYTES = 1 << 19
-"""Bytes kept of the beginning, and likewise of the end, of a run's output."""
+"""Bytes kept at the beginning of a run's output, and as many at the end."""
 FILE_BYTES = 8 << 20
 """Size in bytes above which a worker's output file is emptied."""
 LOOK_S = 1.0
@@ -31,7 +31,7 @@ class HeadAndTail:
         self._tail = tail[-KEPT_BYTES:]
 
     def skip(self, num_bytes: int) -> None:
-        """Count bytes as dropped that are never added; usually more than KEPT_BYTES follow them."""
+        """Count bytes that are never added as dropped; usually more than KEPT_BYTES follow them."""
         self._num_dropped += num_bytes
 
     def content(self) -> bytes:

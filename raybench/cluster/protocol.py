@@ -1,4 +1,4 @@
-"""Messages between driver, pool and workers."""
+"""Messages between the driver, the worker pool and the workers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,8 @@ class Start:
     cores: tuple[int, ...] = ()
     """CPU cores to pin this worker to; empty to allow all cores."""
     resume: Checkpoint | None = None
-    """Checkpoint to continue from, set by the pool if it has one of this run. Its file is on the
-    pool's host; read it by `states.fetch`."""
+    """Checkpoint to continue from, set by the pool if it has one of this run. The file is on the
+    pool's host; read the file by `states.fetch`."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Progress(WorkerAnswer):
     state: RunState | None = None
     """State of the run at a checkpoint that was sent; the pool removes it and sets `saved`."""
     saved: int | None = None
-    """Index of the checkpoint, which is that of the next evaluation; None without a checkpoint."""
+    """Index of the checkpoint, equal to that of the next evaluation; None without a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +155,10 @@ START_MISTAKES = (
     ErrorCode.UNSUPPORTED,
 )
 """User mistakes in the model, its weights or its optimizer. Most other runs would fail in the same
-way, so such a mistake ends a study in which no run has trained yet."""
+way, so a mistake of this kind ends a study in which no run has trained yet."""
 
 STOPPED: Final = "stopped"
-"""`RunFailed.failure` of a run that was ended from outside; this is not a failure of the run."""
+"""`RunFailed.failure` of a run that was ended from outside, which is not counted as failed."""
 
 REFUSED: Final = "refused"
 """`RunFailed.failure` of a run whose checkpoint the workers refuse; the run can start over."""
@@ -185,8 +185,8 @@ class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
 
 
 class HostLeaves(RunFailed):
-    """A group did not start because one of its hosts is leaving the cluster; does not count as a
-    failed restart of the run."""
+    """A group did not start because one of its hosts is leaving the cluster. The restart does not
+    count toward the limit of restarts of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ class Allocation:
     accelerators: tuple[str, ...] = ()
     """Models of the group's GPUs, each once."""
     waited_for: str | None = None
-    """Description of the resources that were missing while the run waited; None if none were."""
+    """Description of the resources that the run waited for; None if none were missing."""
     resume: RunState | None = None
     """State from which the run continues; None to start from scratch."""
     slowest_start_s: float | None = None
@@ -214,8 +214,8 @@ class Allocation:
 
 
 def fault_of(message: str | None) -> UserError | None:
-    """Return the error that ends the whole study if a run's failure `message` shows that every run
-    would fail: a wrong network interface, or workers that build different models."""
+    """Return the error that ends the study if a run's failure `message` shows that all runs would
+    fail: a wrong network interface, or workers that build different models; otherwise None."""
     if message is None:
         return None
     if message.startswith(MISNAMED):

@@ -1,4 +1,4 @@
-"""Queue of the trials' requests for worker groups: what each waits for, and when it is granted."""
+"""Queue of requests for worker groups: what each trial waits for, and when it gets a group."""
 
 import asyncio
 import logging
@@ -18,10 +18,10 @@ from raybench.spec.run import Placement
 
 LOOK_S = 2.0
 """Seconds between two checks of the nodes and of the resources that other jobs use. Ray announces
-the end of a node half a minute before, or earlier."""
+the end of a node at least half a minute before."""
 RESEND_S = 30.0
-"""Seconds after which a request to the autoscaler is sent again, because a request of another job
-replaces it."""
+"""Seconds after which a request to the autoscaler is sent again, in case another job's request has
+replaced it."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Request:
     seconds: float
     """Seconds since the request."""
     short_s: float
-    """Seconds, over all requests of the trial, in which machines were missing: the group would not
-    have fitted even without our other groups."""
+    """Seconds, over all requests of the trial, in which the group would not have fitted even
+    without our other groups, because machines were missing."""
 
 
 class RequestQueue:
@@ -71,19 +71,19 @@ class RequestQueue:
         self._leaving: frozenset[str] = frozenset()
         """Ids of all nodes whose shutdown was ever announced."""
         self._requests: dict[str, tuple[asyncio.Future[Reservation], float]] = {}
-        """Answer to each trial's request, and the time of the request (`monotonic`)."""
+        """Future of each trial's request, and the time of the request (`monotonic`)."""
         self._short_s: dict[str, float] = {}
         """`Request.short_s` of each trial."""
         self._sent: list[dict[str, float]] | None = None
-        """Last request to the autoscaler; None before the first, while a request of a killed driver
-        may still be in force."""
+        """Last request to the autoscaler; None before the first one, when a request of a killed
+        driver may still be valid."""
         self._sent_at = 0.0
 
     async def wait(self, trial: str, placement: Placement) -> tuple[Reservation, str | None]:
         """Wait for a worker group, without a time limit.
 
         Returns:
-            The reservation, and a description of what was missing before (None if nothing was).
+            The reservation, and a description of what it waited for (None if it did not wait).
 
         Raises:
             RunFailed: the request was cancelled.
@@ -169,7 +169,7 @@ class RequestQueue:
         }
 
     async def look(self) -> None:
-        """Update the nodes and the resources that other jobs use; nothing to do on a local Ray."""
+        """Update the nodes and the resources that other jobs use; does nothing on a local Ray."""
         if self._options.is_local:
             return
         free, entries, leaving = await asyncio.to_thread(
@@ -189,9 +189,9 @@ class RequestQueue:
     async def _tell_autoscaler(self) -> None:
         """Request machines for all busy and waiting groups, or none if no trial waits.
 
-        The first request is always sent, even an empty one: a request is valid until it is
-        replaced, so machines requested by a killed driver would be kept, and billed, indefinitely.
-        If sending fails, the request is sent again at the next check.
+        The first request is sent even if empty, to replace that of a killed driver, whose machines
+        would otherwise be kept, and billed, indefinitely. If sending fails, the next check sends
+        the request again.
         """
         groups = self._scheduler.needed()
         wanted = internals.bundles_of(groups, self._scheduler.taken) if groups else []
@@ -235,8 +235,8 @@ def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
 def _what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence[Node]) -> str:
     """Return what a group waits for, such as `2 GPUs: 1 free on host a, 1 on host b`.
 
-    The text is about GPUs if the group needs GPUs and they are scarcer than CPUs, otherwise about
-    CPUs. If enough are free in total, a part after a semicolon says why they cannot be used.
+    Counts GPUs if the group needs GPUs and they are scarcer than CPUs, otherwise CPUs. If enough
+    are free in total, a part after a semicolon says why they cannot be used.
     """
     left = [now for now, ever in zip(free, empty, strict=True) if ever.room(placement)]
     sentence = _amounts(placement, left, " free")
@@ -248,7 +248,7 @@ def _what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence
 
 
 def _what_hosts_lack(placement: Placement, nodes: Sequence[Node]) -> str:
-    """Return what a group needs and what the hosts have, for a group that needs more hosts."""
+    """Return what a group that needs more hosts needs, and what the hosts have."""
     there = [node for node in nodes if not node.is_gone]
     if not there:
         return f"{_need(placement, is_gpu=placement.gpus > 0)}: the cluster has no host for workers"

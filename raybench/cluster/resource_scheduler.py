@@ -1,11 +1,13 @@
 """The scheduler: which worker groups have which nodes reserved, and which trials wait for a group.
 
 Pure bookkeeping without Ray, so that tests run it on thousands of made-up trials. Requests are
-served first come, first served, once all workers of the group fit on the nodes. So a trial with
-many workers cannot starve, and a trial with a reservation needs nothing else, so that trials cannot
-deadlock. There are two exceptions. A trial that would not fit even on empty nodes is skipped until
-nodes are added. And if groups would have to be closed for the trial at the head of the queue, a
-trial that can use an idle group may overtake it, at most MAX_OVERTAKEN times.
+served first come, first served, once all workers of the group fit on the nodes, so a trial with
+many workers cannot starve. A trial with a reservation needs nothing else, so trials cannot
+deadlock. There are two exceptions to the order:
+
+- A trial that would not fit even on empty nodes is skipped until nodes are added.
+- If idle groups must be closed for the trial at the head of the queue, a trial that can use an idle
+  group may overtake the head, at most MAX_OVERTAKEN times.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,7 +18,7 @@ from raybench.spec.run import Placement
 
 MAX_OVERTAKEN = 8
 """Number of times that trials that can use an idle group may overtake the head of the queue. Each
-saves the start of a group, 10 to 26 s; 16 would save less than a tenth of the remaining starts."""
+saves starting a group (10 to 26 s); 16 would save less than a tenth of the remaining starts."""
 
 
 @dataclass(eq=False)
@@ -41,11 +43,14 @@ class Reservation:
 class ResourceScheduler:
     """Reservations of the worker groups, and the trials that wait for a reservation.
 
-    `nodes`: total resources of every node. `taken`: (CPU cores, GPUs) that other users of the
-    cluster use on every node now; empty without other users. `on_cluster`: nodes may come and go,
-    and an idle group keeps its cores reserved; on a local Ray, which is one node, its processes
-    merely sleep and their cores are free. An idle group always keeps its GPUs, because it occupies
-    their memory. `max_workers` limits the processes alive, including idle ones.
+    An idle group keeps its GPUs reserved, because it occupies their memory; it keeps its CPU cores
+    only on a cluster.
+
+    Args:
+        nodes: Total resources of every node.
+        max_workers: Maximum number of worker processes, including idle ones.
+        on_cluster: True for a cluster, whose nodes may come and go; False for a local Ray.
+        taken: (CPU cores, GPUs) in use by other jobs on every node; empty without other jobs.
     """
 
     nodes: Sequence[Node]
@@ -175,8 +180,8 @@ class ResourceScheduler:
         return free
 
     def _overtake(self, head: str) -> Reservation | None:
-        """Assign an idle group to a trial behind the head of the queue, if the head can use no idle
-        group and has no room for a new one; None otherwise."""
+        """Assign an idle group to a trial behind the head of the queue; None if no trial may
+        overtake now. The head must have neither a usable idle group nor room for a new group."""
         placement = self.waiting[head]
         is_idle_held = self.on_cluster or placement.gpus_per_worker > 0
         if not is_idle_held or self._num_overtaken == MAX_OVERTAKEN:
@@ -190,8 +195,8 @@ class ResourceScheduler:
         return None
 
     def _reserve(self, trial: str) -> Reservation | None:
-        """Assign an idle group to a trial, or reserve resources for a new group, for which idle
-        groups close if necessary; None if neither is possible now."""
+        """Assign an idle group to a trial, or reserve resources for a new group, closing idle
+        groups if necessary; None if neither is possible now."""
         placement = self.waiting[trial]
         if own := self._idle(placement):
             if not self._can_wake(own[-1]):
@@ -219,8 +224,8 @@ class ResourceScheduler:
         return reservation
 
     def _idle(self, placement: Placement | None = None) -> list[Reservation]:
-        """Return the idle groups, the longest unused first; with `placement`, only those that can
-        serve such a trial."""
+        """Return the idle groups, the longest unused first; with `placement`, only those that such
+        a trial can use."""
         found = [
             one
             for one in self.reservations.values()

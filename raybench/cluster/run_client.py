@@ -29,7 +29,7 @@ from raybench.stats.record import (
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """The run's seconds up to a certain moment; by default at the beginning, where all are 0."""
+    """The run's seconds up to a certain moment; all are 0 by default, at the beginning."""
 
     at: float
     queue_s: float = 0.0
@@ -59,12 +59,14 @@ class _Attempt:
 class RunAccount:
     """Seconds of a run by phase.
 
-    Each phase is measured separately: `queue` and `start` by the pool, most others by the workers.
-    The driver adds its own time and message latency to `report`; `other` is the rest of the wall
-    time. An attempt lasts from a request for workers until they are lost or the run ends. It
-    continues the run from an earlier point; the time between that point and the attempt counts as
-    `lost`, except waiting, which stays in `queue`. Before its first evaluation, an attempt is
-    assumed to continue from the last evaluation; afterwards, from the newest checkpoint.
+    Each phase is measured separately: `queue` and `start` by the worker pool, most others by the
+    workers. The driver adds its own time and message latency to `report`; `other` is the rest of
+    the wall time.
+
+    An attempt lasts from a request for workers until they are lost or the run ends. It continues
+    the run from an earlier point, assumed to be the last evaluation until the attempt has evaluated
+    itself, then the newest checkpoint. The time between that point and the attempt counts as
+    `lost`, except waiting, which stays in `queue`.
     """
 
     def __init__(self) -> None:
@@ -72,18 +74,17 @@ class RunAccount:
         """Whether the run has ever had workers."""
         self._attempt: _Attempt | None = None
         self._earlier_s = 0.0
-        """Wall seconds in an earlier session, up to the checkpoint from which this session
-        continues."""
+        """Wall seconds in an interrupted command, up to the checkpoint that the run continues."""
         self._queue_s = 0.0
         self._between: float | None = None
-        """Time of the last answer, from which the driver's own time counts; None while a command
-        is being answered."""
+        """Time of the last answer, after which the driver's own time counts; None while the
+        workers execute a command."""
         self._sent = 0.0
         """Time of the last command."""
         self._worker: Mapping[str, float] = {}
         self._first = self._last = _Point(at=0.0)
         self._kept: _Point | None = None
-        """Point of the newest checkpoint of this session."""
+        """Point of the newest checkpoint that was saved by this command."""
 
     def begin_attempt(self) -> None:
         """Begin an attempt; call when workers are requested."""
@@ -108,7 +109,8 @@ class RunAccount:
             self._worker = worker
 
     def checkpoint_refused(self) -> None:
-        """Record that the workers refused the checkpoint, so that earlier sessions do not count."""
+        """Record that the workers refused the checkpoint. The run's seconds no longer include those
+        of the interrupted command that saved it."""
         self._earlier_s, self._kept, self._worker = 0.0, None, {}
         self._first = self._last = _Point(at=self._first.at)
 
@@ -136,8 +138,8 @@ class RunAccount:
             self._kept = self._last
 
     def command_failed(self, why: str) -> None:
-        """Record that a command has failed. Its seconds count as lost unless the code raised an
-        error, since it may have trained until then."""
+        """Record that a command has failed. Its seconds count as lost, except after an error in
+        the code, which may have trained until then."""
         if why in (STOPPED, *MACHINE_FAULTS, "timeout"):
             self._between = time.perf_counter()
             self._present().lost_s += self._between - self._sent
@@ -185,23 +187,23 @@ class RunAccount:
 MIN_TIMEOUT_S, UNKNOWN_TIMEOUT_S, TIMES_SLOWEST = 600.0, 3600.0, 10.0
 """The timeout of a command is the sum of two parts. For training: three times the objective's
 `max_train_seconds`. For everything else: TIMES_SLOWEST times the slowest answer so far (of this
-run; for a `Start`, of any run), but at least MIN_TIMEOUT_S. The second part is at least
-UNKNOWN_TIMEOUT_S if there was no answer yet, and for evaluating the test split."""
+run; for a `Start`, of any run), but at least MIN_TIMEOUT_S. If there is no answer yet, and for
+evaluating the test split, the second part is at least UNKNOWN_TIMEOUT_S."""
 STORE_TIMEOUT_S = 6 * 3600.0
 """Timeout of `Start` for a dataset that is decoded into a store on disk: nodes other than the
 driver's may not have it yet, and would decode from the beginning again if stopped early."""
 RESTARTS = 3
-"""Number of times in a row, without a newer checkpoint, that a run gets new workers before it
-counts as failed. There is no other retry after machine faults."""
+"""Number of times that a run gets new workers without a newer checkpoint before it counts as
+failed. There is no other retry after machine faults."""
 
 
 class RunClient:
     """Trains one run, evaluation by evaluation, on workers that are requested at the first `step`.
 
     If the workers are lost, the run continues on new workers from its newest checkpoint, or from
-    its beginning; the evaluations after that are repeated. If the workers refuse a checkpoint, it
-    is deleted and the run starts over. Always call `finish` once at the end, or the function
-    `release` if the driver ends the run.
+    its beginning without a checkpoint; later evaluations are repeated. A checkpoint that the
+    workers refuse is deleted, and the run starts over. Always call `finish` once at the end, or the
+    function `release` if the driver ends the run.
     """
 
     def __init__(
@@ -307,7 +309,7 @@ class RunClient:
         self._outcome = replace(self._outcome, restarts=given + 1, restart_reason=failed.message)
 
     def _start_over(self, refused: RunFailed) -> None:
-        """Delete the refused checkpoint and restart from scratch; end the run as stopped if it may
+        """Delete the refused checkpoint and restart from scratch; raise RunFailed if the run may
         not get new workers."""
         if not self._goes_on():
             raise RunFailed(STOPPED, refused.message)

@@ -45,12 +45,12 @@ WORKER_ENVIRONMENT = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
 BUSY_S, BUSY_SHARE = 0.5, 0.25
-"""Seconds for which the CPU load is measured before Ray starts, and the share of the cores used by
-other processes from which on the load is reported."""
+"""Seconds for which the CPU load is measured before Ray starts, and the share of the cores that
+other processes must use for the load to be reported."""
 ASK_HEAD_S, REFUSED_S, SILENT_S = 2.0, 10.0, 45.0
-"""Seconds between two attempts to connect to the head node, and seconds until the head counts as
-lost if it refuses connections or does not answer (which may be a network problem). Ray itself
-reports nothing for 60 s and then ends the process."""
+"""Seconds between two attempts to connect to the head node, and seconds until a head that refuses
+connections or does not answer (which may be a network problem) counts as lost. Ray itself reports
+nothing for 60 s and then ends the process."""
 ANSWER_S = 10.0
 """Timeout in seconds of a call to the pool, whose event loop never blocks."""
 QUIET: dict[str, Any] = {
@@ -65,8 +65,8 @@ LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else
 class Session:
     """Context manager: a Ray connection with a worker pool; on exit, everything it started ends.
 
-    `warning` is a warning for the user about how Ray runs, or None; `notes` are sentences about
-    the state of the machine at the start, for `study.yaml`.
+    `warning` tells the user about problems with how Ray runs (None: no problems); `notes` are
+    sentences about the machine's state at the start, for `study.yaml`.
     """
 
     def __init__(self, *, address: str | None = None) -> None:
@@ -133,7 +133,8 @@ class Session:
         return tuple(ray.get(self.pool.nodes.remote()))
 
     def share(self, datasets: Mapping[str, Dataset]) -> None:
-        """Write datasets, given by `shared_key`, to files that all workers of this host map."""
+        """Write datasets, given by `shared_key`, to files that all workers on this host
+        memory-map."""
         for key, dataset in datasets.items():
             if dataset.name not in STORED:
                 share(dataset, self.scratch / DATA / key)

@@ -19,8 +19,8 @@ WATCH_S, LAST_WORDS_S = 0.5, 1.0
 class Signalled(KeyboardInterrupt):
     """Raised by a signal that ends the command.
 
-    A subclass, because a plain KeyboardInterrupt that is raised inside `exec` of a string, as when
-    a dataclass is created, would make `python -m` exit by SIGINT even if it is caught.
+    A plain KeyboardInterrupt raised inside `exec` of a string, as when a dataclass is created,
+    would make `python -m` exit by SIGINT even if it is caught.
     """
 
 
@@ -58,7 +58,7 @@ class Interrupt:
     def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
         """Context manager: end the process once `lost` returns a description of what is gone.
 
-        Otherwise the command would wait for answers that cannot come. A signal to a whole process
+        Otherwise, the command would wait for answers that cannot come: a signal to a whole process
         group (by `timeout` or a service manager) also ends Ray, and calls to a killed Ray hang for
         a minute.
         """
@@ -181,7 +181,7 @@ def without_hangup() -> Iterator[None]:
 
 
 def _say_fault(fault: "sys.UnraisableHookArgs") -> None:
-    """Hook for exceptions that cannot be raised: print them as Python does, but not `Signalled`,
+    """Hook for exceptions that cannot be raised: print them as Python does, except `Signalled`,
     which `check` raises later."""
     if not issubclass(fault.exc_type, Signalled):
         sys.__unraisablehook__(fault)

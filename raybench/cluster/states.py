@@ -1,8 +1,8 @@
 """Saved states of runs (checkpoints and final weights), as files on the worker pool's host.
 
-A worker writes a state directly to the pool's file if it can access it (on the same host or a
-shared disk), and otherwise sends the state to the pool in parts; reading works in the same way.
-Only the worker that trains ever holds a whole state in memory.
+A worker that can access the pool's file (on the same host or a shared disk) writes a state
+directly; other workers send the state to the pool in parts. Reading works in the same way. Only the
+worker that trains ever holds a whole state in memory.
 """
 
 import contextlib
@@ -114,7 +114,8 @@ class StateFiles:
         return self._own
 
     def hold_in(self, folder: Path) -> None:
-        """Keep states in a study's folder if it exists here; a temporary folder may be small."""
+        """Keep states in a study's folder, if it exists here, since a temporary folder may be
+        small."""
         own = folder / FOLDER / self._scratch().name
         with contextlib.suppress(OSError):
             if folder.is_dir():

@@ -1,7 +1,7 @@
 """The train function of a worker group, which trains one run after another until told to close.
 
-Also the temporary folders of a session, one on each host. They are removed when the session ends;
-if it was killed, the next session on the host removes them.
+Also the temporary folders of a session (the Ray connection of a command), one on each host. They
+are removed at the end of the session or, if it was killed, by the next session on the host.
 """
 
 import contextlib
@@ -74,8 +74,8 @@ _held: dict[Path, TextIO] = {}
 
 
 def on_this_host(scratch: str) -> Path:
-    """Return the session's temporary folder on this host: the driver's folder, `scratch`, if it
-    exists here, otherwise a folder that this process creates and locks."""
+    """Return the session's temporary folder on this host: the driver's folder `scratch` or, if that
+    does not exist here, a folder that this process creates and locks."""
     own = Path(scratch)
     if own.is_dir():
         return own
@@ -199,8 +199,10 @@ def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> C
 
 
 def _compare(pool: Any, group: int, position: Position) -> str | None:
-    """Return a sentence if some ranks can never synchronize again; None otherwise, or if the pool
-    does not answer in time, since the caller asks again later."""
+    """Return a sentence if some ranks can never synchronize again.
+
+    None otherwise, and if the pool does not answer in time: the caller asks again later.
+    """
     try:
         asked = pool.compare.remote(group, position)
         sentence: str | None = ray.get(asked, timeout=COMPARE_TIMEOUT_S)
@@ -335,7 +337,7 @@ def join_group(placement: Placement, search_path: str) -> DistributedContext:
 
 
 def try_exchange(world: DistributedContext) -> None:
-    """Exchange 4 KB with the other workers; raise UserError if it takes over EXCHANGE_TIMEOUT_S.
+    """Exchange 4 KB with the other workers; raise UserError after EXCHANGE_TIMEOUT_S.
 
     The first exchange sets up the connections (NCCL, Gloo). If it hangs, every run would hang, and
     the framework's own timeout is half an hour or more.

@@ -195,8 +195,8 @@ class WorkerGroup:
 
         Args:
             rank: rank of the worker.
-            turn: number of the reply, from 1. A call that is repeated with the same `turn`,
-                because the answer was lost, returns the same command.
+            turn: number of the reply, from 1. A call repeated with the same `turn`, after a lost
+                answer, returns the same command.
             reply: the reply; None if it was sent in an earlier call.
 
         Returns:
@@ -249,7 +249,7 @@ class WorkerGroup:
             await asyncio.wait_for(self.ended.wait(), CLOSE_TIMEOUT_S)
 
     async def close(self, *, force: bool) -> None:
-        """End the workers: by a `Close` command, or by killing them if `force` or if they hang.
+        """End the workers by a `Close` command; kill them with `force`, or if they hang.
 
         If this takes longer than CLOSE_TIMEOUT_S (a lost host), `ended` is set only later.
         """
@@ -279,7 +279,8 @@ class WorkerGroup:
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
         """Return the cores to pin each rank to, without those in `taken`; none if too few are free.
 
-        Workers with GPUs share all cores near their GPUs, because one core would starve a GPU.
+        Workers with GPUs share all cores near their GPUs, because a single core cannot keep a GPU
+        busy.
         """
         self.cores, chosen = [], []
         if self.placement.gpus_per_worker:

@@ -132,15 +132,16 @@ class WorkerPool:
         return self._runs[trial].checkpoint
 
     def restore(self, trial: str, checkpoint: Checkpoint, sent_bytes: int | None = None) -> bool:
-        """Set the checkpoint of an earlier session from which the run continues when it starts.
+        """Set the checkpoint of an interrupted command, from which the run will continue.
 
         Args:
             trial: name of the run.
             checkpoint: the checkpoint.
-            sent_bytes: size of the weights if they were sent before, with `trial` as the sender.
+            sent_bytes: size of the weights in bytes if they were sent, with `trial` as the sender.
 
         Returns:
-            False if this host lacks the file of the weights: send it, then call with `sent_bytes`.
+            False if this host lacks the weights file: send the weights and call again with
+            `sent_bytes`.
         """
         name = f"{trial}-{checkpoint.state.index}"
         if sent_bytes is not None:
@@ -344,8 +345,8 @@ class WorkerPool:
         return [self._without_state(trial, number, replies[0]), *replies[1:]]
 
     def _without_state(self, trial: str, number: int, first: Reply) -> Reply:
-        """Store the state that rank 0 has sent (checkpoint or final weights); return its reply with
-        the index of the checkpoint or the file of the weights instead.
+        """Store the state (checkpoint or final weights) that rank 0 has sent; in its reply, replace
+        the state by the index of the checkpoint or the file of the weights.
 
         If a checkpoint cannot be written, the run continues, and `checkpoint` raises the error.
 
@@ -374,10 +375,9 @@ class WorkerPool:
         """Release the trial's workers, or cancel its request for workers.
 
         Args:
-            trial: name of the run, which may also have neither workers nor a request.
+            trial: name of the run, which may have neither workers nor a request.
             keep: keep the group alive for other runs; False closes it.
-            for_good: refuse later requests of the run, whose own process may not know that it is
-                over.
+            for_good: refuse later requests of the run, whose process may not know that it is over.
 
         Returns:
             The largest number of other runs that had workers at the same time.
@@ -401,7 +401,7 @@ class WorkerPool:
         return concurrent
 
     async def _is_settled(self, run: _PooledRun, number: int) -> bool:
-        """End a run if it is still open; return whether its group can serve another run."""
+        """End a run if it is still open; return whether its group can train another run."""
         if run.unanswered is not None:
             return False  # the training loop is busy, and another run would have to wait for it
         sent = run.unanswered = _Unanswered(grace_s=-math.inf)
@@ -477,8 +477,8 @@ class WorkerPool:
     async def _close(self, number: int, *, force: bool = False) -> None:
         """End a group, if it still exists, and free its reservation once its workers are gone.
 
-        Until then Ray counts their CPUs and GPUs as in use. If this takes long, the reservation is
-        freed later, in the background.
+        Until then, Ray counts their CPUs and GPUs as in use. If the workers take long to end, the
+        reservation is freed later, in the background.
         """
         group = self._groups.get(number)
         if group is not None:

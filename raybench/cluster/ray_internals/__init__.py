@@ -1,7 +1,7 @@
 """All private or patched parts of Ray that raybench uses, with the fallback if one is missing.
 
 Written for Ray 2.55 to 2.60. The tests `tests/cluster/*_internals.py` check that the installed Ray
-still has all of them, and remove each to check that the fallback works.
+still has all parts, and remove each part to check that its fallback works.
 
 | file | part of Ray | purpose | fallback |
 |---|---|---|---|

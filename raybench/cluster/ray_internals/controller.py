@@ -26,10 +26,11 @@ class FixedPlace(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
 
 
 class ReleasingWorkerGroup(WorkerGroup):  # type: ignore[misc, unused-ignore]
-    """Ray's worker group, but it releases its resources if the workers start and do not connect.
+    """Ray's worker group; also releases its resources if the workers start but fail to connect.
 
-    In Ray, workers and placement group of such a group end with the controller's actor. Here the
-    controller's process stays alive, and the next group would wait for the resources forever.
+    In Ray, the workers and the placement group of such a group end with the controller's actor.
+    Here the controller's process stays alive, and the next group would wait for the resources
+    forever.
     """
 
     started: list[Any] = []

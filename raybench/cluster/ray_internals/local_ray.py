@@ -38,8 +38,8 @@ SETUP_S = 600.0
 
 
 def environment_setup_s() -> float:
-    """Return the most seconds that a node may take to install the job's runtime environment before
-    a worker starts; 0 if there is nothing to install."""
+    """Return the maximum seconds for a node to install the job's runtime environment before a
+    worker starts; 0 if there is nothing to install."""
     environment = _config().get("runtime_env") or {}
     if not any(environment.get(part) for part in INSTALLED):
         return 0.0
@@ -55,8 +55,8 @@ def is_submitted_job() -> bool:
 def driver_resources() -> DriverResources | None:
     """Return the resources reserved for this driver by its job (`--entrypoint-num-cpus`).
 
-    None outside a job, if nothing is reserved, or if Ray does not tell. In the last case the
-    resources count as used by other jobs.
+    None outside a job, if nothing is reserved, or if Ray does not report the resources, which then
+    count as used by other jobs.
     """
     submission = (_config().get("metadata") or {}).get(SUBMISSION)
     if not submission:
@@ -96,8 +96,8 @@ PROGRAMS = ("/gcs_server", "/raylet")
 def meanwhile(environment: Mapping[str, str]) -> Iterator[None]:
     """Context manager: set environment variables for the processes that are started within it.
 
-    Afterwards they are unset, or the workers of a cluster that is started later from this process
-    would inherit them and communicate over the loopback interface.
+    Afterwards, the variables are unset, so that workers of a cluster that is started later from
+    this process do not communicate over the loopback interface.
     """
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
@@ -126,8 +126,8 @@ def own_token() -> Iterator[None]:
 
 
 def _reload_token() -> None:
-    """Make Ray read token mode and token from the environment again; nothing if Ray lacks the
-    cache that is reset here."""
+    """Make Ray read token mode and token from the environment again, by resetting Ray's cache if
+    Ray has one."""
     from ray import _raylet
 
     config: Any = getattr(_raylet, "Config", None)
@@ -203,7 +203,7 @@ def warning() -> str | None:
 def own_processes() -> list[int]:
     """Return the process ids of the store and the scheduler of the local Ray.
 
-    Empty if Ray's programs have other names; the end of Ray is then noticed later.
+    Empty if Ray's programs have unexpected names; the end of Ray is then noticed later.
     """
     found = []
     for child in psutil.Process().children(recursive=True):

@@ -26,9 +26,9 @@ NOMINAL_CPU = 0.001
 def waits_by_driver() -> dict[str, float]:
     """Return resources that start an actor on the driver's node and reserve almost nothing.
 
-    For Tune's trial actors, which only wait for the pool. They wait without a timeout, and Ray does
-    not repeat an answer that was lost between hosts, so they must be on the pool's node. If no
-    resource identifies that node, a tiny part of a CPU anywhere is returned.
+    Used for Tune's trial actors, which only wait for the worker pool. They wait without a timeout,
+    and Ray does not repeat an answer that was lost between hosts, so they must be on the pool's
+    node. If no resource identifies that node, a tiny part of a CPU anywhere is returned.
     """
     here = ray.get_runtime_context().get_node_id()
     names = [
@@ -44,7 +44,7 @@ def waits_by_driver() -> dict[str, float]:
 
 
 def draining_nodes() -> frozenset[str]:
-    """Return Ray's ids of the nodes that are about to be shut down; empty if Ray does not tell.
+    """Return Ray's ids of the nodes about to be shut down; empty if Ray does not report them.
 
     Ray Train learns of a preemption from the same source.
     """
@@ -60,7 +60,7 @@ raybench's nominal ones."""
 def available() -> Mapping[str, Mapping[str, float]]:
     """Return the free resources of every node, by node id.
 
-    Empty if Ray does not tell. Then the use by other jobs is noticed only when a group does not
+    Empty if Ray does not report them; use by other jobs is then noticed only when a group fails to
     start.
     """
     ask: Any = getattr(state, "available_resources_per_node", None)
@@ -75,8 +75,8 @@ def taken_by_others(
 ) -> list[tuple[float, float]]:
     """Return the (CPU cores, GPUs) of every node that are neither free nor `held` by our groups.
 
-    Never negative, although Ray's and our bookkeeping differ for a moment while one of our groups
-    starts or ends. A node that is missing in `free` has no free resources.
+    The numbers are never negative, although Ray's and our bookkeeping differ for a moment while one
+    of our groups starts or ends. A node that is missing in `free` has no free resources.
     """
     taken = []
     for node, (cpus, gpus) in zip(nodes, held, strict=True):
@@ -102,8 +102,8 @@ FIRST_REPORT_S = 10.0
 def has_autoscaler() -> bool:
     """Whether the cluster can start nodes by itself.
 
-    If the nodes were started by hand, the autoscaler only reports, and every node has a type of its
-    own. If Ray's report is not as expected, the answer is False.
+    False if the nodes were started by hand (every node then has a type of its own in the
+    autoscaler's report), or if the report is not as expected.
     """
     until = time.monotonic() + FIRST_REPORT_S
     try:

@@ -41,8 +41,8 @@ def meeting(
         interface: interface chosen by the user; None detects it on each host.
 
     Returns:
-        `{"torch_config": ...}` or `{"tensorflow_config": ...}`; empty if Ray lacks the extended
-        classes: torch's store then listens on a port, and the frameworks guess the interface.
+        `{"torch_config": ...}` or `{"tensorflow_config": ...}`. Empty if Ray lacks the extended
+        classes; torch's store then listens on a port, and the frameworks guess the interface.
     """
     name = framework.capitalize()
     try:
@@ -105,7 +105,7 @@ def _see_no_gpu() -> None:
 
 
 def _meet_in_file(worker_group: Any, file: str, timeout_s: int) -> None:
-    """Create torch's process group through a new file; nothing for a single worker."""
+    """Create torch's process group through a new file; does nothing for a single worker."""
     size, gpus = len(worker_group), worker_group.get_resources_per_worker().get("GPU", 0)
     named = {"backend": "nccl" if gpus else "gloo", "size": size, "file": file}
     joining = [

@@ -1,6 +1,6 @@
 """Ray Train's trainer without parts that raybench does not use, which saves seconds per start.
 
-Also a check whether actors respond, and short messages in place of Ray's for lost processes.
+Also checks whether actors respond, and shortens Ray's messages about lost processes.
 """
 
 from collections.abc import Iterable
@@ -87,9 +87,9 @@ def without_unused_callbacks(trainer: Any) -> Any:
 def with_controller_in_process(trainer: Any) -> Any:
     """Make a trainer run Train's controller in the thread that calls `fit`; return the trainer.
 
-    By default the controller is a separate actor, which takes 3 s to start and to repeat the
-    imports of the pool. Its autoscaling request starts another actor, which imports Ray Data (1.2
-    s) and overwrites the pool's own request. If Ray's internals are not as expected, the trainer is
+    By default, the controller is a separate actor, which takes 3 s to start and to repeat the
+    pool's imports. Its autoscaling request starts another actor, which imports Ray Data (1.2 s) and
+    overwrites the pool's own request. If Ray's internals are not as expected, the trainer is
     returned unchanged.
     """
     try:
@@ -107,9 +107,9 @@ def with_controller_in_process(trainer: Any) -> Any:
 def end_workers(trainer: Any) -> None:
     """End all workers that a trainer has started, whether they respond or not.
 
-    The worker processes end with their placement group, which also releases their GPUs in Ray. Does
-    nothing if the controller runs in a separate actor; the caller must kill such workers by their
-    handles.
+    Removing their placement group ends the worker processes and releases their GPUs in Ray. Does
+    nothing if the controller runs in a separate actor; the caller must then kill the workers by
+    their handles.
     """
     for group in getattr(trainer, "raybench_groups", ()):
         group.end()
