@@ -1,4 +1,4 @@
-"""Candidates of the confirmation, and how much of it fits into the time budget."""
+"""Candidates of the confirmation (repeated runs), and how many runs fit into the time budget."""
 
 import bisect
 import math
@@ -18,7 +18,7 @@ selection-biased."""
 RACE_SLACK = 1.2
 """The same ratio for a run of the race; it is smaller because slow runs are cut off."""
 MOST = 0.4
-"""Largest fraction of the remaining time that is reserved, unless one solo run needs more."""
+"""Largest fraction of the remaining time to reserve for it, unless one solo run needs more."""
 MOST_FRESH = 0.5
 """Largest fraction of the remaining time for the solo runs, if time is short."""
 ONCE, EACH = ("setup", "compile"), ("eval", "report")
@@ -47,7 +47,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Best runs of a search on one GPU model, best first."""
+    """Candidates for the race (repeated runs): the best trials on one GPU model, best first."""
 
     fastest: list[Cost] = field(default_factory=list)
     cheapest: list[Cost] = field(default_factory=list)
@@ -201,7 +201,7 @@ class ConfirmBudget:
         return self._typical.objection(layout) is None
 
     def alone_s(self, cost: Cost) -> float:
-        """Return the expected seconds of a solo run, times SLACK."""
+        """Return the expected seconds of a solo run (alone on the machine), with SLACK."""
         longer = SLACK if self._is_timed else 1.0
         return longer * (cost.train_s + self._beside[cost.spec.framework])
 
@@ -222,7 +222,7 @@ class ConfirmBudget:
         return total
 
     def race_runs(self, number: int) -> int:
-        """Return the largest total of runs of two races (fastest, cheapest) of `number` runs."""
+        """Return the largest total of runs of both races (fastest, cheapest), `number` each."""
         found = self.candidates()
         return sum(runs * len(found.first(count)) for count, runs in stages(number))
 

@@ -59,8 +59,8 @@ class CurvePolicy:
     """Additional standard deviation of log samples to target for runs of an earlier study
     (`--seed-from`), which may have used other machines and versions."""
     most_runs: int = 4
-    """Largest number of runs of a configuration in the search. More repeats belong to the
-    confirmation, and would make the model overconfident about its neighbors."""
+    """Largest number of runs of a configuration in the search. More would make the model
+    overconfident about its neighbors."""
     stop: float = 1.5
     """Number of standard deviations by which a trial must be slower than the best to be stopped."""
     stop_early: float = 1.0

@@ -120,7 +120,7 @@ def speed_values(placement: Placement) -> dict[str, Any]:
 
 
 def placed(spec: RunSpec, placement: Placement) -> RunSpec:
-    """Return a run spec with another placement."""
+    """Return a run spec with another placement (framework, workers, batch per worker, ...)."""
     return spec.model_copy(update=speed_values(placement))
 
 

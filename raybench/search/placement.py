@@ -290,8 +290,8 @@ class Placer:
     def ways(self, optimizer: str, values: dict[str, Any]) -> list[tuple[int, float]]:
         """Return (workers, training seconds per sample) for each placement of a configuration.
 
-        Placements in lanes that were never measured are left out. With more workers than were
-        measured, communication is assumed to be as fast as with the most workers measured.
+        Placements in lanes (`Lane`) that were never measured are left out. With more workers than
+        were measured, communication is assumed to be as fast as with the most workers measured.
         """
         found = []
         for one in self.factors.of_values(values):
@@ -363,8 +363,8 @@ class Placer:
     def _is_open(self, option: Placement, optimizer: str, options: Sequence[Placement]) -> bool:
         """Return whether a placement has not been measured and could be the fastest.
 
-        It could be unless a lower bound of its step time, with the communication time of fewer,
-        measured workers, exceeds the time of the fastest.
+        It could not if a lower bound of its step time, which assumes the communication time of
+        fewer, measured workers, exceeds the predicted step time of the fastest.
         """
         if self._model.batches(option) or not self._repays(option):
             return False

@@ -3,7 +3,7 @@
 A `Race` only does the accounting: it lists the runs that are due and records their results. The
 method is successive halving over seeds (Karnin et al., ICML 2013): each stage keeps about half of
 the candidates and runs them again. In round r, every candidate has the same seed, so that the
-effect of a seed cancels in comparisons. `benchmarks/search/race.py` simulates races.
+effect of a seed cancels in comparisons.
 """
 
 import math

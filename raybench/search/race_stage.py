@@ -66,7 +66,7 @@ which a candidate leaves the race for this session. All earlier sessions count a
 
 @dataclass
 class LiveRace:
-    """Runs the races for the fastest (seconds) and the cheapest candidate (worker-seconds)."""
+    """Runs the races (repeated runs) for the fastest and the cheapest candidate."""
 
     budget: ConfirmBudget
     single_run: SingleRun
@@ -109,7 +109,7 @@ class LiveRace:
                 self._tries[RaceRun(record.source, number)] = 1
 
     def run(self, stages: Stages, *, after_s: float) -> None:
-        """Run the race to its end or the deadline; `after_s`: expected seconds of later phases."""
+        """Run the race to its end or the deadline; `after_s` (seconds of later phases): to show."""
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
         most = max(self.budget.race_runs(number), len(self._learned))
@@ -286,7 +286,7 @@ DECIDED = "no more runs are needed: no other configuration could be the winner"
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Runs the confirmation of a study: the race, then the solo runs."""
+    """Runs the confirmation: a race of repeated runs, then solo runs of the winners."""
 
     study: StudySpec
     single_run: SingleRun

@@ -10,7 +10,7 @@ differ from those of all trials.
   each of at least FEW_S seconds.
   - The target is the median of the values reached early enough to leave time for a search
     (`reference_settings.early_s`), minus half a percentage point (or 1 % of the gap to the
-    baseline, unless the metric is a proportion), but more than chance adds to the baseline.
+    baseline, unless the metric is a proportion). It is always better than chance.
   - If the budget is too short, or the early values are far below the final ones, the objective
     becomes best_at_budget.
   - The median run (or the best, if the median run missed the target) counts as a trial. So does
@@ -18,8 +18,6 @@ differ from those of all trials.
 - `max_train_seconds: auto`: four times the reference's time to target.
 - `eval_every_samples` not set: about twenty evaluations until the reference reaches the target,
   which take at most about a fifth of its training time.
-
-All later runs use the same settings.
 """
 
 import math

@@ -122,7 +122,7 @@ class ResolvedStudy:
 
 
 def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedStudy:
-    """Return the study that the options describe, before any earlier session is looked at.
+    """Return the study that the options describe, without settings of an earlier session.
 
     Args:
         options: Options of the command.

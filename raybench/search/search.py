@@ -242,7 +242,7 @@ class Search(Scheduler):
 
     def learn_from(self, earlier: Earlier) -> str | None:
         """Add the runs of `--seed-from` to Optuna's study, and their learning curves to the curve
-        model, whose first proposals include the best of these configurations.
+        model. The best of their configurations are among the first proposals of the model.
 
         Returns:
             A sentence about what was added; None in a resumed session.

@@ -183,7 +183,7 @@ def write_checkpoint(folder: Path, state: RunState, place: Callable[[Path], obje
 
 
 def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
-    """Return the newest complete checkpoint below the folder of a run, None if there is none.
+    """Return the newest complete checkpoint below the folder of a run; None if there is none.
 
     Raises:
         UserError: The newest complete checkpoint belongs to another run spec or format version, or

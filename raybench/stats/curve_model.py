@@ -6,9 +6,9 @@ otherwise it is extrapolated from the shapes of the curves that did. A Gaussian 
 search space combines the amounts. Differences between seeds are observation noise, so equal and
 neighboring configurations share information.
 
-Depends on NumPy and SciPy only, not on Optuna or Ray. `search/curve_search.py` uses this model to
-propose and stop the trials of a study, `search/sampling/curve_sampler.py` to propose and stop those
-of any Optuna study; `report/figures/surface.py` draws it.
+Depends on NumPy and SciPy only, not on Optuna or Ray. The model proposes and stops the trials of a
+study (`search/curve_search.py`) or of any Optuna study (`search/sampling/curve_sampler.py`), and
+`report/figures/surface.py` draws it.
 """
 
 import math
@@ -273,8 +273,8 @@ class Surface:
         return self.mean + cross @ self._weights, prior - cross @ self._inverse @ cross.T
 
     def variances(self, points: Array, pending: Array) -> Array:
-        """Return the variances of the log amount at points, shape [n], given one more observation,
-        with seed noise, at each pending point, shape [m, axes]."""
+        """Return the variance of the log amount at each point, shape [n], after one more noisy
+        observation at each pending point, shape [m, axes]."""
         inverse, known = self._inverse, self._points
         if len(pending):
             known = np.concatenate([known, pending])
@@ -566,9 +566,9 @@ class CurveModel:
     ) -> Array:
         """Return the expected improvement over `best` from one more run of each configuration.
 
-        The formula of Jones et al. 1998 (equation 15), with the standard deviation of the change in
-        the posterior mean that one more noisy run causes (knowledge gradient: Frazier et al. 2009,
-        equation 2.10). A configuration that has run often can improve little.
+        Uses the formula of Jones et al. 1998 (equation 15) with the standard deviation of the
+        change in the posterior mean that one more noisy run causes (knowledge gradient: Frazier et
+        al. 2009, equation 2.10). So it is small for a configuration that has run often.
 
         Args:
             points: Configurations, shape [n, axes].
@@ -602,9 +602,8 @@ class CurveModel:
             others, variance = float(mean[0]), float(covariance[0, 0])
         else:
             # The variance includes the noise of this observation. Without this noise, more trials
-            # are stopped and results are worse. With T the time of the best configuration, the best
-            # one found in 20 T takes 1.73 T instead of 1.61 T on flights, and 1.79 T instead of
-            # 1.47 T on slowed texts (10 seeds each).
+            # are stopped, and the best configuration found in the same time is slower: by 7 % on
+            # flights, by 22 % on slowed texts (10 seeds each).
             others, variance = self.surface.without(row)
         others += float(self._expected(curve.point[None, :])[0])
         own = 1 / deviation**2

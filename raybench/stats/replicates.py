@@ -19,11 +19,11 @@ PRIOR_SIGMA = 0.3
 34 configurations of `benchmarks/results/search_real.json`, 0.12 to 0.54 for single ones."""
 PRIOR_FREEDOM = 3.0
 """Degrees of freedom of the prior of PRIOR_SIGMA: its 90 % range of sigma is 0.19 to 0.88, about as
-observed. Ten repeated runs outweigh the prior."""
+observed."""
 OWN_FREEDOM = 8.0
 """Maximum degrees of freedom of the pooled noise when it is combined with a configuration's own
-runs, because sigma differs between configurations (0.12 to 0.54 in the same file, the spread that 8
-degrees of freedom imply)."""
+runs. It is limited because sigma differs between configurations (0.12 to 0.54 in the same file, as
+8 degrees of freedom imply)."""
 WIDER_FREEDOM = 1.0
 """OWN_FREEDOM for a configuration that scatters significantly more than the pooled noise."""
 UPPER_QUANTILE = 0.95
@@ -241,13 +241,12 @@ def interval(repeats: Sequence[Replicate], noise: Noise) -> tuple[float, float]:
 def intervals_of_chosen(
     groups: Mapping[str, Sequence[Replicate]], noise: Noise
 ) -> dict[str, tuple[float, float]]:
-    """Return 90 % intervals that allow for selection: the configurations were ranked by the same
-    runs.
+    """Return 90 % intervals of configurations that were ranked by the same runs.
 
     The best of many is partly lucky (winner's curse): an ordinary 90 % interval covers its typical
-    time in only 65 to 85 % of races. So each interval is widened to include that of an empirical
-    Bayes estimate, which shrinks a configuration toward the median one, more strongly the larger
-    the noise is relative to the differences between configurations (Efron and Morris, "Data
+    time in only 65 to 85 % of races. So each interval is widened to include the one around an
+    empirical Bayes estimate, which shrinks toward the median configuration. It shrinks more the
+    larger the noise is relative to the differences between configurations (Efron and Morris, "Data
     analysis using Stein's estimator", 1975).
 
     Args:

@@ -3,8 +3,8 @@
 Each pair trains A and B with the same seed and yields a difference d, positive if B is better: the
 log ratio of their seconds, or the difference of their metric values. The null hypothesis for a true
 difference m is that d - m is symmetric around zero (exactly so if A and B are identical, since they
-are then exchangeable). Under it the sign of d - m is a fair coin flip given its size, and the
-wealth of a bettor on one side,
+are then exchangeable). Under this hypothesis, the sign of d - m is a fair coin flip, given its
+size, and the wealth of a bettor on one side,
 
     K = mean over bets f of  prod_i  exp(f u_i) / cosh(f u_i),    u_i = psi((d_i - m) / s_i),
 

@@ -148,7 +148,7 @@ REVERSAL = 1.0
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration in the race."""
+    """A configuration in the race (repeated runs of the best trials)."""
 
     name: str
     own: Replicate | None
@@ -159,7 +159,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class RaceRun:
-    """A run of the race."""
+    """A run of a candidate in the race."""
 
     name: str
     round: int

@@ -90,7 +90,7 @@ class NoiseSums:
 def noise_terms(
     sum_of_squares: float, square_of_average: float, samples_per_worker: Sequence[int]
 ) -> NoiseTerms | None:
-    """Return the noise estimates of a step, unbiased also if workers have unequal numbers of
+    """Return the noise estimates of a step, unbiased even if workers have different numbers of
     samples, or none.
 
     Args:

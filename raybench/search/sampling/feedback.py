@@ -2,10 +2,9 @@
 
 A trial that reached the target is COMPLETE with its log seconds. A trial that was stopped early is
 PRUNED at its number of samples, with the log seconds that the curve model predicts. A trial that
-missed the target or failed is PRUNED at step 0: TPE sorts COMPLETE trials before PRUNED ones, and
-PRUNED ones by their step, so it never counts a miss as good. (Ray's `OptunaSearch` reports
-early-stopped trials as complete with their truncated accuracy.) For samplers that model only
-COMPLETE trials (`MODEL_ALL`), trials with predicted values are COMPLETE too.
+missed the target or failed is PRUNED at step 0. TPE sorts COMPLETE trials before PRUNED ones, and
+PRUNED ones by their step, so it never counts a miss as good. For samplers that model only COMPLETE
+trials (`MODEL_ALL`), trials with predicted values are COMPLETE too.
 """
 
 import math
@@ -303,9 +302,9 @@ class Feedback:
 def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
     """Return the user attributes of a finished trial, for Optuna's own tools.
 
-    Parameters are encoded for the sampler (exponents, positions in a range) and values are scores,
-    so the attributes hold the configuration, the learning rate, seconds and the best metric value
-    in readable form. Each attribute is a line of the journal.
+    Parameters are encoded for the sampler (exponents, positions in a range) and values are scores.
+    The attributes hold the configuration, the learning rate, seconds and the best metric value in
+    readable form.
     """
     metric = record.spec.objective.judged_by
     found = {

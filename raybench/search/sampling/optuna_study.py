@@ -157,9 +157,8 @@ def restore(
     """Make the journal agree with the records, which are authoritative.
 
     A record is written before the result is reported to Optuna, so a killed driver can leave a
-    finished trial open in the journal. Such trials are reported here, and so are those that a
-    damaged journal has lost. Interrupted trials are enqueued again (those of `search.first` by the
-    proposer).
+    finished trial open in the journal. Such trials, and those lost from a damaged journal, are
+    reported here. Interrupted trials are enqueued again (those of `search.first` by the proposer).
 
     Args:
         journal: The Optuna study.

@@ -230,8 +230,8 @@ class Proposer:
         return self._accept(trial, name, self._choose(trial, name, options))
 
     def again(self, spec: RunSpec) -> Proposal | None:
-        """Return a trial that runs `spec`; None if its configuration has already run with its seed,
-        if it lies outside the space, or if interrupted trials come first."""
+        """Return a trial that runs `spec`. None if it lies outside the space, has run with the same
+        seed, or has to wait for interrupted trials."""
         params = params_of(spec, self._study, self._space, widen=self._study.search.widen)
         if params is None or self._is_waiting():
             return None
