@@ -1,9 +1,4 @@
-"""Analyses of a study; most functions take and return DataFrames.
-
-Best value at every budget of training seconds, time to another target, time per phase, seconds
-against worker-seconds, speed-up curves, best configuration per worker count, and hyperparameter
-importance.
-"""
+"""Analyses of a study; most functions take and return DataFrames."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,6 @@
 """Access to an object store by URL (`s3://`, `gs://`, ...): whole objects, one-sentence errors.
 
 Credentials come from where each store's own tools take them (environment, profile, machine).
-pyarrow is imported late, since most commands do not need it.
 """
 
 import importlib
@@ -166,7 +165,7 @@ def _connect(url: str) -> tuple[Any, str]:
 
 
 def _filesystems() -> Any:
-    """Return `pyarrow.fs`, imported late, and as Any because it has no types."""
+    """Return `pyarrow.fs`, imported late (few commands need it), and as Any: it has no types."""
     return importlib.import_module("pyarrow.fs")
 
 

@@ -36,12 +36,7 @@ UNKNOWN_STAMP: Stamp = (0, -1)
 
 
 class Mirror:
-    """Mirrors a study's folder to a URL (object store). Not thread-safe.
-
-    Args:
-        folder: The study's folder.
-        bucket: Objects below the URL.
-    """
+    """Mirrors a study's folder to a URL (object store). Not thread-safe."""
 
     def __init__(self, folder: Path, bucket: Bucket) -> None:
         self.folder, self._bucket = folder, bucket

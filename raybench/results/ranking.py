@@ -495,11 +495,8 @@ def with_rows(results: Study, part: str, ends: Ends, names: Sequence[str]) -> En
     the rows, so more seeds do not reduce it. If it is unknown, the interval is over seeds only.
     Comparisons of configurations ignore it, since configurations share the rows too.
 
-    Args:
-        results: The study.
-        part: `validation` or `test`.
-        ends: Interval of the score over seeds; smaller scores are better (`stats.replicates`).
-        names: Runs that measured the values.
+    `ends` is the interval of the score over seeds; smaller scores are better (`stats.replicates`).
+    For the other arguments, see `rows_error`.
     """
     metric = results.metric
     low, high = sorted(-metric.sign * end for end in ends)

@@ -273,18 +273,12 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
 
 
 def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, warn: Warn) -> bool:
-    """Copy what is below a URL into a folder, unless the folder has more records of the same study.
+    """Copy a URL's objects into a folder, unless the folder has more records of the same study.
 
     The folder is first set aside, with a warning, if it has records that the URL lacks because
     another driver (process that runs a study) resumed the study or because the URL was emptied. A
     URL without records counts as emptied only if records were uploaded before
     (`mirror.mark_of_upload`).
-
-    Args:
-        bucket: The objects below the URL.
-        keys: Keys of these objects.
-        folder: The local folder.
-        warn: Called with a sentence.
 
     Returns:
         Whether the objects were copied.

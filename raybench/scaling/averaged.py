@@ -1,17 +1,15 @@
-"""Throughput model: the average of our law (`throughput`) and of published laws, weighted by how
-well each law predicted the largest measured cells from the smaller cells, with intervals that also
-hold beyond the measurements.
+"""Throughput model: a weighted average of our law (`throughput`) and published laws, with intervals
+that also hold beyond the measurements.
 
-Laws are judged by extrapolation: the cells with the most workers are left out, then also those with
-the second most; all laws are fitted to the rest, and their errors at these cells give the weights
-(as for normal errors of unknown size, a power of the mean square error that grows with the number
-of cells) and the factor by which the intervals of our law are widened.
+Laws are weighted by how well they extrapolate to the largest cells (worker counts and batch sizes).
+The cells with the most workers are left out, then also those with the second most. All laws are
+fitted to the rest. Their errors at the cells left out give the weights (as for normal errors of
+unknown size, a power of the mean square error that grows with the number of cells) and the factor
+by which the intervals of our law are widened.
 
 Within the measured range only our law, with its residuals, counts. The weight of the published laws
 grows over the first doubling of the workers beyond that range, and they never move a prediction by
 more than FARTHEST.
-
-`next_cells` returns the cells whose measurement would narrow a prediction most, with their cost.
 """
 
 import math
@@ -151,7 +149,7 @@ class StepPrediction:
 
 @dataclass(frozen=True)
 class Record:
-    """Errors of the laws at the largest measured cells, when fitted to the smaller cells."""
+    """Errors of laws fitted to cells with few workers, at the cells with the most workers."""
 
     errors: Floats
     """Logarithms of predicted over measured seconds, shape (laws, cells); ours is first."""
@@ -160,8 +158,8 @@ class Record:
 
     @classmethod
     def of(cls, observed: Observed, priors: Priors) -> "Record":
-        """Predict the cells with the largest worker count, then with the two largest counts, from
-        the rest."""
+        """Leave out the cells with the largest worker count, then those with the two largest, and
+        predict them from the rest."""
         at = Layout.of(observed.cells)
         errors, distances = [np.zeros((1 + len(OTHERS), 0))], [np.zeros(0)]
         for most in np.unique(at.workers)[:-1][::-1][:CUTS]:
@@ -193,15 +191,15 @@ class Record:
 
     @property
     def widening(self) -> float:
-        """Factor on the width of intervals beyond the measured numbers of workers."""
+        """Factor on the width of intervals beyond the measured worker counts."""
         usual = 1 / NINE_OF_TEN**2
         total = USUAL_CELLS * usual + np.sum(self.distances**2)
         return max(LEAST_WIDTH, float(np.sqrt(total / usual / (USUAL_CELLS + len(self.distances)))))
 
 
 def others(own: LawFit, cells: Sequence[Cell]) -> Floats:
-    """Return log seconds predicted by the published laws, shape (laws, cells), fitted to the same
-    measurements as ours."""
+    """Fit the published laws to the measurements of our law; return the log seconds that they
+    predict, shape (laws, cells)."""
     observed, unit = own.observed, own.scale.seconds  # bounds in the laws depend on the unit
     seconds = np.exp(observed.log_seconds) / unit
     rows: MeasuredSteps = list(zip(observed.cells, map(float, seconds), strict=True))
@@ -210,7 +208,7 @@ def others(own: LawFit, cells: Sequence[Cell]) -> Floats:
 
 @dataclass(frozen=True)
 class ThroughputModel:
-    """Our law fitted to measurements, and the errors of all laws that determine their weights."""
+    """Our law fitted to measurements, and the errors from which all laws are weighted."""
 
     own: LawFit
     record: Record
@@ -258,7 +256,7 @@ class ThroughputModel:
 
     def efficiency(self, cells: Sequence[Cell]) -> list[float]:
         """Return each cell's throughput per worker divided by the throughput of one worker with the
-        same batch."""
+        same batch size."""
         alone = self.predict([replace(cell, num_workers=1, num_nodes=1) for cell in cells])
         together = self.predict(cells)
         return [one.step_s / many.step_s for one, many in zip(alone, together, strict=True)]
@@ -276,7 +274,7 @@ ALIKE = 1.05
 
 @dataclass(frozen=True)
 class NextCell:
-    """A cell to measure, and the interval of the requested cell afterwards."""
+    """A cell to measure, and how accurately the requested cell is then predicted."""
 
     cell: Cell
     worker_seconds: float
@@ -294,15 +292,15 @@ def least_sure(model: ThroughputModel, cells: Sequence[Cell]) -> Cell:
 def next_cells(
     model: ThroughputModel, asked: Cell, placed: Callable[[Cell], Cell | None] = lambda cell: cell
 ) -> list[NextCell]:
-    """Return at most NEXT cells whose measurement would narrow a prediction most, best first.
+    """Return at most NEXT cells (workers, nodes, batch size) to measure, best first.
 
-    How much a cell narrows the prediction follows from the covariance of both log step times, over
-    the draws of our law and its residuals, as if they were normal. The second cell is the best
-    once the first is known.
+    They are those that would narrow the interval of a prediction most, by the covariance of both
+    log step times over the draws of our law and its residuals (treated as normal). Each further
+    cell is chosen as if those before it were measured.
 
     Args:
         model: Fitted throughput model.
-        asked: The requested cell, whose prediction is to be narrowed.
+        asked: The cell whose prediction is to be narrowed.
         placed: Returns a cell with the number of nodes on which it would run; None if it cannot.
     """
     there = {placed(cell) for cell in _candidates(model, asked)} - set(model.observed.cells)
@@ -332,7 +330,7 @@ def next_cells(
 def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
     """Return cells that might be measured, including those that already are.
 
-    Workers: at most twice the largest measured number and half of the requested number, on nodes as
+    Workers: at most twice the largest measured count and half of the requested count, on nodes as
     full as the fullest measured node; or two on two nodes. Batch sizes: requested and measured.
     """
     seen = model.observed.cells

@@ -52,7 +52,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Outlook:
-    """Throughput model fitted to the probes of a run spec, and its measured step time."""
+    """Throughput model fitted to probes (short runs) of a run spec, and measured step times."""
 
     spec: RunSpec
     num_nodes: int
@@ -86,18 +86,18 @@ class Outlook:
         return Cell(spec.num_workers, self.num_nodes, spec.batch_size_per_worker, spec.accumulate)
 
     def larger_batch(self) -> Gain:
-        """Return the gain of a larger batch; whether it fits into memory is not known."""
+        """Return the gain from a larger batch size, which may not fit into memory."""
         batch = MORE * self.spec.batch_size_per_worker
         cell = replace(self.cell, batch_size_per_worker=batch)
         return self._moved(f"batch_size_per_worker: {batch}", cell)
 
     def fewer_exchanges(self) -> Gain:
-        """Return the gain of exchanging gradients after more passes, which needs no more memory."""
+        """Return the gain from exchanging gradients less often, which needs no more memory."""
         every = MORE * self.spec.accumulate
         return self._moved(f"exchange_every: {every}", replace(self.cell, accumulate=every))
 
     def other_workers(self, num_workers: int) -> Gain:
-        """Return the gain of another number of workers with the same batch per worker."""
+        """Return the gain from another worker count with the same batch size per worker."""
         now = self.cell
         nodes = math.ceil(now.num_nodes * num_workers / now.num_workers)
         nodes = 1 if now.num_nodes == 1 else min(nodes, num_workers)
@@ -105,7 +105,7 @@ class Outlook:
         return self._moved(f"num_workers: {num_workers}", cell)
 
     def compression(self) -> Gain:
-        """Return the maximum gain of exchanging half the bytes, as if latencies were halved too."""
+        """Return the maximum gain from exchanging half the bytes, with latencies halved too."""
         own = self.model.own
         law, at = Law(own.scale, Layout.of([self.cell])), parameters(own.draws, own.priors)
         now = np.exp(law.worked(at))
@@ -116,15 +116,17 @@ class Outlook:
 
     @property
     def readers(self) -> int:
-        """Number of threads that prepare samples as fast as the step consumes them. Only
-        augmentation is parallel: samples on demand are read by one thread at a time."""
+        """Number of threads that prepare samples as fast as the step consumes them.
+
+        Only augmentation runs in parallel; one thread at a time reads samples.
+        """
         if not self.spec.augment:
             return PREFETCH
         now = max(1, self.spec.prefetch)
         return max(PREFETCH, math.ceil(self.feed_s * now / self.worked_s))
 
     def prefetch(self) -> Gain:
-        """Return the maximum gain of prefetching, which overlaps reading samples with the step."""
+        """Return the maximum gain from prefetching, which overlaps reading with the step."""
         spec, change = self.spec, f"prefetch: {self.readers}"
         share = max(1, spec.prefetch) / self.readers if spec.augment else 1.0
         if spec.augment and not spec.gpus_per_worker and spec.cpus_per_worker <= self.readers:
@@ -133,7 +135,7 @@ class Outlook:
         return self._at_most(change, float(_hidden(self.worked_s, self.feed_s * share)))
 
     def quicker_data(self) -> Gain:
-        """Return the maximum gain of faster data, for which steps never wait."""
+        """Return the maximum gain from data so fast that steps never wait for them."""
         return self._at_most("data in memory", self.worked_s)
 
     def _whole(self, worked_s: ArrayLike, samples: float = 1.0) -> Floats:
@@ -149,7 +151,7 @@ class Outlook:
         return Gain(change, times, times, times, is_limit=True)
 
     def _moved(self, change: str, cell: Cell) -> Gain:
-        """Return the gain of training with the workers, nodes and batch size of `cell`."""
+        """Return the gain from training with the workers, nodes and batch size of `cell`."""
         now = self.cell
         (there,) = self.model.predict([cell])
         own = now.batch_size_per_worker * now.accumulate
@@ -225,7 +227,7 @@ def judge(
 
     Args:
         spec: The run spec that was diagnosed.
-        times: Seconds of a step of each probe, one value per round.
+        times: Seconds of a step of each probe (short run of a variant), one value per round.
         num_nodes: Number of nodes on which its workers ran.
         num_parameters: Number of parameters of its model.
     """

@@ -41,7 +41,7 @@ WHOLE_EPOCH = 1 - 1e-9
 def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
     """Return training seconds and samples up to the first evaluation after the first epoch.
 
-    For a run that ended earlier, they are those of the whole run.
+    If the run ended earlier, return those of the whole run.
     """
     ends = [point for point in curve if point.epoch >= WHOLE_EPOCH] or list(curve[-1:])
     return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
@@ -50,7 +50,7 @@ def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
 def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
     """Return step times of a run in its steady state, that is, after its first epoch.
 
-    Without evaluations after the first epoch, the steady state begins at the first evaluation; with
+    Without evaluations after the first epoch, the steady state begins at the first evaluation. With
     a single evaluation, it is the whole run.
 
     Args:
@@ -61,7 +61,7 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> dict[str, Any]:
     Returns:
         Values by column of `run_table`, and mean_step_s: all seconds divided by the number of
         steps. A stall shows in mean_step_s and longest_step_s, but not in the median. input_share
-        is NaN if waiting for data was not recorded. {} without an evaluation.
+        is NaN if waiting for data was not recorded. Empty if there is no evaluation.
     """
     if not curve:
         return {}
@@ -136,12 +136,14 @@ def run_table(
     curves: Mapping[str, Sequence[Evaluation]],
     metric: Metric = ACCURACY,
 ) -> pd.DataFrame:
-    """Return a row for each finished repeat; columns RUN_COLUMNS, with the name of the metric.
+    """Return a row for each finished repeat (run of a cell).
+
+    Columns: RUN_COLUMNS, with the name of the metric.
 
     | column | holds |
     |---|---|
     | stop | stop reason; missing for a failure |
-    | samples_per_s | global batch divided by the median time of a whole step |
+    | samples_per_s | global batch size divided by the median time of a whole step |
     | .._low, .._high | the same with the upper and the lower quartile of step times |
     | mean_samples_per_s | the same with the mean step time, which includes stalls |
     | step_.._s | seconds of an optimizer step after the first epoch |
@@ -360,10 +362,10 @@ samples/s of each repeat."""
 def cell_table(
     study: ScalingStudy, runs: Mapping[str, RunRecord], curves: Mapping[str, Sequence[Evaluation]]
 ) -> pd.DataFrame:
-    """Return a row for each cell, scaling and hardware it ran on; columns CELL_COLUMNS.
+    """Return a row for each cell (repeated run spec), scaling and hardware.
 
-    The columns of the metric are named after it. A cell of both weak and strong scaling has two
-    rows with the same runs.
+    Columns: CELL_COLUMNS, with the name of the metric. A cell of both weak and strong scaling has
+    two rows with the same runs.
 
     | column | holds |
     |---|---|
@@ -380,23 +382,23 @@ def cell_table(
     |  | one worker |
     | efficiency | speedup divided by the number of workers |
     | .._low, .._high | least and greatest over the repeats, paired with those of the baseline |
-    | .._same_batch | relative to one worker with the same batch: per worker (weak scaling) or |
-    |  | global (strong scaling) |
+    | .._same_batch | relative to one worker with the same batch size: per worker (weak |
+    |  | scaling) or global (strong scaling) |
     | input_share | share of the training after the first epoch spent waiting for data |
     | communication_share | 1 - step time without gradient exchange / step time, if the same |
     |  | cell was also run without exchange |
-    | alone_share | step time of one worker with the same batch per worker, without waiting for |
-    |  | data, divided by the step time of this cell |
+    | alone_share | step time of one worker with the same batch size per worker, without |
+    |  | waiting for data, divided by the step time of this cell |
     | memory_peak_bytes | maximum over workers and repeats |
-    | bytes_exchanged_per_step | contribution of a worker to the exchange of one optimizer step |
+    | bytes_exchanged_per_step | as in `run_table` |
     | evenness | minimum over the repeats |
     | flops_per_s, tokens_per_s | flops_per_sample and tokens_per_sample times samples_per_s |
     | mfu | model FLOPs utilization: flops_per_s divided by the peak of the GPUs, if known |
     | accuracy, best_accuracy | medians of each repeat's last and best evaluation |
-    | time_to_target_s | median, misses counted as infinite |
-    | reached, tried | repeats that reached the target; those that ended well, diverged or ran |
+    | time_to_target_s | median; a repeat that did not reach the target counts as infinite |
+    | reached, tried | repeats that reached the target; repeats that ended well, diverged or ran |
     |  | out of memory |
-    | epoch_samples | samples of an epoch, which a step cannot exceed |
+    | epoch_samples | as in `run_table` |
     | outliers | repeats far from the others (`run_table`), which the medians include |
     """
     cells, metric = study_cells(study), study.base.objective.judged_by
@@ -528,11 +530,12 @@ def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, An
 def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the speed-up curves of a study by name, each sorted by number of workers.
 
-    A curve has one scaling, series, batch and topology. Cells without a speed-up, cells without
-    gradient exchange and cells on more hosts than necessary (`on_more_hosts`) are left out.
+    The cells (run specs) of a curve have the same scaling, series, batch size and topology. Cells
+    without a speed-up, cells without gradient exchange and cells on more hosts than necessary
+    (`on_more_hosts`) are left out.
 
     Raises:
-        UserError: Two cells of a curve have the same number of workers.
+        UserError: Two cells of a curve have the same worker count.
     """
     usable = cells[cells["speedup"].notna() & cells["exchange_gradients"]]
     usable = usable.drop(on_more_hosts(usable).index)
@@ -552,6 +555,6 @@ def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def on_more_hosts(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells on more hosts than another cell of their curve with as many workers."""
+    """Return cells on more hosts than another cell of their curve with the same worker count."""
     fewest = cells.groupby(["curve", "num_workers"])["num_nodes"].transform("min")
     return cells[cells["num_nodes"] > fewest]

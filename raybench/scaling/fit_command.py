@@ -50,7 +50,7 @@ LEAST_RATIO, MOST_RATIO = 0.01, 1000.0
 
 @dataclass(frozen=True)
 class NetworkRatio:
-    """Ratio of an exchange's seconds between hosts to those within one, with its uncertainty."""
+    """Ratio of a gradient exchange's seconds between hosts to those within a host."""
 
     ratio: float
     log_sd: float
@@ -126,7 +126,7 @@ MOST_WORKERS = 1_000_000
 
 
 def check_predict(predict: str | None) -> None:
-    """Raise UserError if `--predict` names neither numbers of workers nor a file of cells.
+    """Raise UserError if `--predict` names neither worker counts nor a file of cells.
 
     This is called before anything runs; the series are known only after the measurements.
     """
@@ -137,12 +137,12 @@ def check_predict(predict: str | None) -> None:
 def cells_matched(
     text: str, measured: Measurements
 ) -> tuple[dict[SeriesKey, list[Cell]], list[str]]:
-    """Return the cells to predict of each measured series.
+    """Return the cells (workers, nodes, batch size) to predict for each measured series.
 
     Args:
-        text: Numbers of workers, separated by commas, predicted for every measured batch size with
-            as many workers per node as the fullest measured node; or the name of a CSV file, in
-            which an empty model or GPU type matches any.
+        text: Worker counts separated by commas, or the name of a CSV file. Worker counts are
+            combined with every measured batch size, on nodes as full as the fullest measured node.
+            In a file, an empty model or GPU type matches any.
         measured: Measured steps by series.
 
     Returns:
@@ -180,7 +180,7 @@ def cells_matched(
 
 
 def _worker_numbers(text: str) -> list[int] | None:
-    """Return the numbers of workers that a string lists; None if it is the name of a file."""
+    """Return the worker counts that a string lists; None if it is the name of a file."""
     if not re.fullmatch(r"[-+.,\s\deE]*", text):
         return None
     numbers = []
@@ -197,7 +197,7 @@ def _worker_numbers(text: str) -> list[int] | None:
 
 
 def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesKey) -> pd.DataFrame:
-    """Return the predictions, a row for each cell.
+    """Return the predictions, a row for each cell (workers, nodes, batch size).
 
     | column | holds |
     |---|---|
@@ -207,7 +207,7 @@ def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesK
     | low_s, high_s | ends of the 90 % interval of a measurement |
     | samples_per_s | throughput of all workers together |
     | efficiency | throughput per worker, relative to that predicted for one worker with the same |
-    |  | batch per worker |
+    |  | batch size per worker |
     | extrapolated | whether workers, nodes or batch size lie outside of the measured range |
     """
     rows = [
@@ -227,8 +227,8 @@ def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesK
 
 
 def is_beyond(model: ThroughputModel, cell: Cell) -> bool:
-    """Return whether a cell has more workers or nodes than any measured cell, or a batch per worker
-    outside of the measured range."""
+    """Return whether a cell has more workers or nodes than any measured cell, or a batch size per
+    worker outside of the measured range."""
     seen = model.observed.cells
     batches = [one.batch_size_per_worker for one in seen]
     return (
@@ -264,8 +264,7 @@ class LeftOut:
 def leave_one_out(model: ThroughputModel) -> list[LeftOut]:
     """Return the prediction of each measured cell by a fit to all others; [] for a single cell.
 
-    Each prediction requires a fit, so only MOST_LEFT_OUT evenly spaced cells are predicted if there
-    are more.
+    Each prediction requires a fit, so at most MOST_LEFT_OUT evenly spaced cells are predicted.
     """
     observed = model.observed
     number = len(observed.cells)
@@ -304,7 +303,7 @@ class FittedSeries:
     def measure_next(self) -> tuple[Cell, list[NextCell]] | None:
         """The cell of `asked` with the widest interval, and the cells to measure to narrow it.
 
-        Only cells outside of the measured range count; None if there are none.
+        Cells inside the measured range are ignored; None if no cell lies outside of it.
         """
         beyond = [cell for cell in self.asked if is_beyond(self.model, cell)]
         if not beyond:

@@ -1,9 +1,8 @@
-"""Fits of scaling studies: a throughput model for each series and model of GPU, the critical batch
-from the gradient noise scale, and plans to the target.
+"""Fits of scaling studies: a throughput model for each series and GPU model, the critical batch
+size from the gradient noise scale, and plans to the target.
 
-For a study with a single batch size, samples to target at other batch sizes are predicted from the
-gradient noise scale. Several studies may be passed if they are of the same training on several
-kinds of machine; samples to target by batch size are then fitted to all of them together.
+Several studies may be passed if they are of the same training on several kinds of machine. Samples
+to target by batch size are then fitted to all of them together.
 """
 
 import math
@@ -52,13 +51,13 @@ LEAST_CELLS = 3
 def fit_study(
     *studies: Study, predict: str | None = None, are_few_enough: bool = False
 ) -> list[FittedSeries]:
-    """Fit a throughput model to each series of scaling studies.
+    """Fit a throughput model to each series (cells that differ only in workers and batch size).
 
     Args:
         *studies: Scaling studies of the same training.
-        predict: Numbers of workers or a file of cells to predict; None: the next DOUBLINGS of the
+        predict: Worker counts or a file of cells to predict; None for the next DOUBLINGS of the
             largest measured worker count.
-        are_few_enough: Also fit series of fewer than LEAST_CELLS cells or on one number of workers.
+        are_few_enough: Also fit series with fewer than LEAST_CELLS cells or one worker count.
 
     Returns:
         The fitted series. Series in the file that were not measured are left out; for their names
@@ -83,11 +82,11 @@ def not_measured(results: Study, predict: str | None) -> list[str]:
 
 
 def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
-    """Return the measured steps of each series that can be fitted, one per repeat.
+    """Return the median step time of each run, for the series that can be fitted.
 
     Runs that exchange no gradients are left out, since they only measure the cost of the exchange.
-    So are runs whose global batch is larger than an epoch, since no step has that many samples. For
-    `are_few_enough` see `fit_study`.
+    So are runs whose global batch size exceeds an epoch, since no step has that many samples. For
+    `are_few_enough`, see `fit_study`.
     """
     found: dict[SeriesKey, list[tuple[Cell, float]]] = defaultdict(list)
     for _, row, spec, series in _runs(*studies):
@@ -163,9 +162,9 @@ def noise_scales(evaluations: Iterable[NoiseSums], *, decay: float = DECAY) -> l
 
 
 def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
-    """Return the critical batch of a run: the mean of its noise scales, weighted by progress.
+    """Return the critical batch size of a run: the progress-weighted mean of its noise scales.
 
-    The noise scale grows during training. A step at batch B has the weight 1 / (1 + B_simple / B),
+    The noise scale grows during training. A step at batch size B has weight 1 / (1 + B_simple / B),
     its progress relative to a step without noise (McCandlish et al. 2018, eq. 2.7 and appendix D).
 
     Args:
@@ -173,7 +172,7 @@ def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
         batch_size: Global batch size of the run.
 
     Returns:
-        Critical batch in samples; NaN without a finite noise scale.
+        Critical batch size in samples; NaN without a finite noise scale.
     """
     known = [scale for scale in noise_scales if math.isfinite(scale)]
     progress = [1 / (1 + scale / batch_size) for scale in known]
@@ -184,7 +183,7 @@ def critical_batch(noise_scales: Sequence[float], batch_size: float) -> float:
 
 
 def critical_batches(*studies: Study) -> dict[str, list[float]]:
-    """Return by series the critical batch of each run that recorded its gradient noise."""
+    """Return the critical batch size of each run with recorded gradient noise, by series."""
     found: dict[str, list[float]] = {}
     for study, row, spec, series in _runs(*studies):
         points = study.evaluations.get(row["trial"], ())
@@ -196,7 +195,7 @@ def critical_batches(*studies: Study) -> dict[str, list[float]]:
 
 
 def noise_lines(results: Study) -> list[str]:
-    """Return a sentence on the critical batch of each series that recorded its gradient noise."""
+    """Return a sentence on the critical batch size of each series with recorded gradient noise."""
     return [
         f"{series}: by the noise of the gradients the critical batch is about "
         f"{statistics.median(found):,.3g} ({counted(len(found), 'run')}"
@@ -243,7 +242,7 @@ def target_plans(
     """Return a plan for each fitted series; [] if no study has a target.
 
     The plans use batch sizes that ran, and layouts (workers, nodes) that ran or were predicted. If
-    only one batch size reached the target, they also use TIMES that batch size, predicted from the
+    only one batch size reached the target, they also use its multiples TIMES, predicted from the
     gradient noise scale.
 
     Args:
@@ -269,12 +268,14 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
     """Return a row for each run: its series and cell, and its time and samples to the target.
 
     Runs that diverged or ran out of memory never reach the target. Their samples_spent is missing,
-    since more training would not help, while other runs that missed may have ended too early.
+    since more training would not help. Other runs may have ended too early to reach the target.
 
-    The seconds come from the ledgers (seconds by phase); see also `Overhead`. ready_s: cold start
-    of a worker group (median of its gpu_type), setup and compiling. beside_s: evaluating, saving
-    and reporting per training sample. stalls: ratio of training seconds to those without stalls.
-    work_s: training, evaluating, saving and reporting up to the target.
+    | column | holds |
+    |---|---|
+    | ready_s | cold start of a worker group (median of its gpu_type), setup and compiling |
+    | beside_s | evaluating, saving and reporting, per training sample |
+    | stalls | ratio of training seconds to those without stalls |
+    | work_s | training, evaluating, saving and reporting up to the target |
     """
     rows = []
     for study, row, spec, series in _runs(*studies):
@@ -314,8 +315,8 @@ UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
 
 
 def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
-    """Return the overhead of a job: medians over the runs on its kind of worker that have the
-    nearest number of workers."""
+    """Return the overhead of a job: medians over the runs on its kind of worker with the nearest
+    worker count."""
     own = runs[runs["gpu_type"] == kind]
     away = np.abs(np.log(own["num_workers"] / workers))
     near = own.loc[away == away.min(), [*UNKNOWN]].median()

@@ -1,9 +1,9 @@
-"""Learning rate, batch and loss of a large training run, predicted from small runs.
+"""Learning rate, batch size and loss of a large training run, predicted from small runs.
 
-Runs of one model size and one number of training samples form a *cell*. Within a cell the log loss
-is a quadratic of log learning rate and log batch near its optimum. The curvature is shared by all
-cells, and the optimum follows power laws of parameters N and samples D, up to a random deviation
-of each cell:
+Runs of one model size and one number of training samples form a *cell*. Within a cell, the log loss
+is quadratic in log learning rate and log batch size near its optimum. All cells share the
+curvature. The optimum follows power laws of parameters N and samples D, up to a random deviation of
+each cell:
 
     log rate  = a0 + aN log N + aD log D + deviation
     log batch = b0 + bN log N + bD log D + deviation
@@ -88,7 +88,7 @@ class Planned(NamedTuple):
     rate_factor: float
     """Half-width of the 90 % interval of the large run's learning rate, as a factor."""
     batch_factor: float
-    """The same for its batch."""
+    """The same for its batch size."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class Forecast:
     """Prediction for a large run.
 
     Args:
-        learning_rate: Best learning rate; at the given batch, if one was given.
+        learning_rate: Best learning rate, for the given batch size if there was one.
         batch: Best global batch size, samples.
-        loss: Loss at the best learning rate and batch.
+        loss: Loss at the best learning rate and batch size.
         off_by_two: Relative increase of the loss if "rate" or "batch" is off by a factor of two.
         doubts: Reasons not to trust the prediction, in sentences.
     """
@@ -111,11 +111,11 @@ class Forecast:
 
 
 class OptimumModel:
-    """Posterior of the best learning rate and batch of runs of any size, given small runs.
+    """Posterior of the best learning rate and batch size of runs of any size, given small runs.
 
     Args:
         runs: Small runs, at least one.
-        sizes: Further cells (parameters, samples) in which runs could be made; see `choose`.
+        sizes: Further cells (model parameters, samples) for the candidates of `choose`.
 
     Raises:
         UserError: There is no run, or a value is not positive.
@@ -135,7 +135,7 @@ class OptimumModel:
 
     @property
     def levels(self) -> dict[tuple[float, float], float]:
-        """Loss at the optimum of each cell with runs."""
+        """Loss at the optimum of each cell (parameters, samples) with runs."""
         measured = sorted(set(self._cell_of))
         return {self.cells[one]: math.exp(self._mode[NUM_SHARED + one]) for one in measured}
 
@@ -146,7 +146,7 @@ class OptimumModel:
         return math.sqrt(float(np.median(variances)))
 
     def optimum(self, parameters: float, samples: float) -> tuple[Predicted, Predicted]:
-        """Predict the best learning rate and the best batch of a run."""
+        """Predict the best learning rate and batch size of a run."""
         row = self._row(parameters, samples)
         found = []
         for axis, deviation in enumerate(self._deviations):
@@ -156,7 +156,7 @@ class OptimumModel:
         return found[0], found[1]
 
     def rate_of(self, parameters: float, samples: float, batch: float) -> Predicted:
-        """Predict the best learning rate of a run at a given batch."""
+        """Predict the best learning rate of a run at a given batch size."""
         row = self._row(parameters, samples)
 
         def log_rate(mode: Floats) -> Floats:
@@ -171,13 +171,13 @@ class OptimumModel:
         return interval(float(log_rate(self._mode)), math.sqrt(variance))
 
     def off_by_two(self) -> dict[str, float]:
-        """Return the relative increase of the loss if rate or batch is off by a factor of two."""
+        """Return the value of `Forecast.off_by_two`."""
         step = 0.5 * math.log(2.0) ** 2
         curvature = {"rate": self._mode[6], "batch": self._mode[7]}
         return {name: math.expm1(step * math.exp(one)) for name, one in curvature.items()}
 
     def position(self, size: tuple[float, float]) -> tuple[float, float]:
-        """Return the best learning rate and batch of a cell."""
+        """Return the best learning rate and batch size of a cell (parameters, samples)."""
         cell, number = self.cells.index(size), len(self.cells)
         moved = self._mode[NUM_SHARED + number :].reshape(2, number)[:, cell]
         row = self._rows[cell]
@@ -192,18 +192,18 @@ class OptimumModel:
         budget: float,
         within: float | None = None,
     ) -> Planned:
-        """Choose runs to make, greedily by their information about the large run per cost.
+        """Choose small runs to make, greedily by information per cost.
 
-        The information of a run is the expected decrease of the loss that the large run reaches
-        with the rate and batch predicted for it.
+        The information from a run is the expected decrease of the large run's loss, if the large
+        run uses the predicted learning rate and batch size.
 
         Args:
-            candidates: Runs that could be made, in cells of the model; their losses are not used.
+            candidates: Possible runs, in cells of this model; their losses are not used.
             large: Parameters and samples of the large run.
             costs: Cost of each candidate, such as seconds.
             budget: Maximum total cost of the chosen runs.
-            within: Factor within which rate and batch need to be known; None to use the whole
-                budget.
+            within: Factor within which learning rate and batch size need to be known; None to use
+                the whole budget.
         """
         targets = np.zeros((2, len(self._mode)))
         targets[0, 0:3] = targets[1, 3:6] = self._row(*large)
@@ -340,10 +340,10 @@ class OptimumModel:
 
 
 class LargeRunModel:
-    """Prediction of rate, batch and loss of a large run, given small runs.
+    """Predicts learning rate, batch size and loss of a large run from small runs.
 
     Args:
-        runs: Small runs, at least six in two cells.
+        runs: Small runs, at least six, in two or more cells (parameters, samples).
 
     Raises:
         UserError: There are too few runs or cells, a value is not positive, or the loss does not
@@ -364,12 +364,12 @@ class LargeRunModel:
         self.loss = LossLaw(sizes[:, 0], sizes[:, 1], losses, self.optimum.level_error)
 
     def predict(self, parameters: float, samples: float, batch: float | None = None) -> Forecast:
-        """Predict the best learning rate, batch and loss of a large run.
+        """Predict the best learning rate, batch size and loss of a large run.
 
         Args:
             parameters: Parameters of the large model.
             samples: Training samples of the large run.
-            batch: Global batch for which to predict the learning rate; None for the best batch.
+            batch: Global batch size for which to predict the learning rate; None for the best.
 
         Raises:
             UserError: The run is smaller than the small runs.

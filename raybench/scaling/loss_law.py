@@ -50,7 +50,7 @@ class LossLaw:
     Args:
         parameters: Model parameters of each run, shape [runs].
         samples: Training samples of each run, shape [runs].
-        loss: Loss of each run, shape [runs]; of runs of the same size, the best run is used.
+        loss: Loss of each run, shape [runs]; only the best run of each size is used.
         error: Standard deviation of the log loss of a run, in addition to its distance from the
             law.
 

@@ -55,7 +55,7 @@ class Layout:
 
     @classmethod
     def of(cls, cells: Sequence[Cell]) -> "Layout":
-        """Return the arrays of some cells, in their order."""
+        """Return the arrays for cells, in their order."""
         columns = [tuple(vars(cell).values()) for cell in cells]
         return cls(*np.array(columns, dtype=float).reshape(-1, 4).T)
 
@@ -79,7 +79,7 @@ class SeriesKey(NamedTuple):
 
 
 class CellRow(BaseModel):
-    """Row of a CSV file that lists cells; columns without a field here are ignored."""
+    """Row of a CSV file of cells (workers, nodes, batch size); other columns are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -180,7 +180,7 @@ MeasuredSteps = Sequence[tuple[Cell, float]]
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measured steps by series, in the order of the file."""
+    """Measured step times by series, in the order of the file."""
 
     source: str
     series: dict[SeriesKey, list[tuple[Cell, float]]] = field(default_factory=dict)

@@ -1,13 +1,11 @@
 """Plans: predicted seconds and cost to the target over machines, workers and batch sizes, and the
 best of them.
 
-A cloud bills a whole job: machines start, the worker group starts, data and model are set up, the
-first step is compiled, then it trains and evaluates until the target. Training takes the samples
-that a global batch size needs (`samples_to_target`), divided by the batch size, times the seconds
-of a step. Both predictions and the scatter of single runs are independent uncertainties, so their
-relative intervals add in quadrature.
-
-The functions take and return tables.
+A cloud bills a whole job: machines and the worker group start, data and model are set up, and the
+first step is compiled; then the model is trained and evaluated until it reaches the target. The
+seconds of training are the samples that a global batch size needs (`samples_to_target`), divided by
+the batch size, times the seconds of a step. The uncertainties of both predictions and the scatter
+of single runs are independent, so their relative intervals add in quadrature.
 """
 
 import math
@@ -46,7 +44,7 @@ worker and step)."""
 
 
 class Overhead(NamedTuple):
-    """Seconds of a job that are not training, from the ledgers (seconds by phase) of runs."""
+    """Time of a job (training on rented machines) beyond that of its steps, measured on runs."""
 
     fixed_s: float = 0.0
     """Seconds for starting the worker group, loading data and model, and compiling."""
@@ -78,11 +76,11 @@ class Offer:
 def offers_of(
     kinds: Sequence[str], price: Mapping[str, MachinePrice] | Mapping[str, float] | float | None
 ) -> list[Offer]:
-    """Return the offers for some kinds of worker.
+    """Return the machines or workers that can be rented, for given kinds of worker.
 
     Args:
         kinds: Kinds of worker that were measured.
-        price: Machines by name; or the price of a worker-hour, one for all or one for each kind;
+        price: Machines by name, or the price of a worker-hour (one for all kinds, or one for each).
             None: each worker costs 1 per second.
 
     Raises:
@@ -143,12 +141,12 @@ def plan(
     Args:
         samples: Samples to target by global batch size.
         step_times: Models of the step time by kind of worker (gpu_type).
-        layouts: Pairs (workers, nodes); if whole machines are rented, they are filled with workers,
-            and the number of nodes is ignored.
-        batch_sizes: Global batch sizes; those that do not divide among the workers, or that cannot
+        layouts: Pairs (workers, nodes). Whole rented machines are filled with workers, and nodes is
+            ignored.
+        batch_sizes: Global batch sizes. Those that do not divide among the workers, or that cannot
             reach the target (`SamplesToTarget.reaches`), have no row.
         offers: Machines or workers to rent; None: each worker costs 1 per second.
-        beside: Returns the overhead for a kind of worker and number of workers.
+        beside: Returns the overhead for a kind of worker and a worker count.
         apart: Half-width of the 90 % interval of the log seconds of single runs around the median
             of their cell; None: computed from the spread of `samples`.
 
@@ -258,9 +256,9 @@ def answers(
 ) -> pd.DataFrame:
     """Return the best rows of a plan: FASTEST, CHEAPEST, WITHIN the budget and IN_TIME.
 
-    FASTEST is the cheapest of the rows within TIE of the fastest, and CHEAPEST the fastest of those
-    within TIE of the cheapest, so that no workers are paid for a trivial gain. Answers for which
-    there is no row are left out.
+    FASTEST is the cheapest of the rows within TIE of the fastest, so that nobody pays for a trivial
+    gain. CHEAPEST is the fastest of the rows within TIE of the cheapest. An answer without a row is
+    left out.
 
     Args:
         table: The plan.
@@ -268,9 +266,9 @@ def answers(
         deadline_s: Maximum seconds.
 
     Returns:
-        The rows, with the column `answer` and, given a budget or a deadline, with the probabilities
-        keeps_budget and keeps_deadline. If the plan has the columns of `with_measured`, also loss:
-        measured value of the row / best measured value - 1.
+        The rows, with the column `answer`. With a budget or a deadline, also their probabilities
+        keeps_budget and keeps_deadline. With the columns of `with_measured`, also loss: measured
+        value of the row / best measured value - 1.
     """
     measured = {"seconds": "measured_s", "cost": "measured_cost"}
     rows = []
@@ -297,8 +295,8 @@ def answers(
 
 
 def with_more(table: pd.DataFrame, taken: Mapping[Any, Any]) -> dict[Any, Any] | None:
-    """Return the fastest row with the next larger number of workers of the same offer; None if
-    there is none."""
+    """Return the fastest row of the same offer with the next larger worker count; None if there
+    is none."""
     more = table[table["offer"] == taken["offer"]]
     more = more[more["num_workers"] > taken["num_workers"]]
     rows = more.sort_values(["num_workers", "seconds"], kind="stable").head(1).to_dict("records")

@@ -48,7 +48,7 @@ not to hold."""
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of a study."""
+    """A claim of a published study, and whether it holds for our measurements."""
 
     claim: str
     published: str
@@ -62,7 +62,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """A measured cell of one kind of scaling."""
+    """A measured cell (run spec) and its scaling, weak or strong."""
 
     spec: RunSpec
     scaling: Scaling
@@ -130,13 +130,13 @@ def within(value: Any, bounds: Mapping[str, float]) -> bool:
 def grouped(
     points: Iterable[Point], over: Sequence[str], gone: Sequence[str] = ()
 ) -> list[dict[Any, Point]]:
-    """Return groups of points that differ only in `over`, each keyed by its first key's value.
+    """Return groups of points that differ only in the keys `over`, by value of the first key.
 
-    Numbers of workers are compared within weak scaling at the same batch per worker, or within
-    strong scaling at the same global batch. Groups of one point are left out.
+    Worker counts are compared within weak scaling at the same batch size per worker, or within
+    strong scaling at the same global batch size. Groups of one point are left out.
 
     Args:
-        points: Cells with their values.
+        points: Cells (run specs) with their values.
         over: Key by which points are compared, and keys that may differ with it.
         gone: Keys by which points were compared before, which may differ too.
     """
@@ -167,7 +167,7 @@ def compared(
 ) -> list[Point]:
     """Return the results of comparing the points of each group, each with a cell of that group.
 
-    For `over`, `how` and `first` see the module docstring, for `gone` see `grouped`.
+    For `over`, `how` and `first`, see the module docstring; for `gone`, see `grouped`.
     """
     found = []
     for group in grouped(points, over, gone):
@@ -185,7 +185,7 @@ def compared(
 
 
 def points_of(cells: Iterable[MeasuredPoint], said: Mapping[str, Any]) -> list[Point]:
-    """Return the values that the claim `said` is about, each with a cell."""
+    """Return the values that the claim `said` is about, each with a cell (run spec)."""
     where = said.get("where", {})
     choices = where if isinstance(where, list) else [where]
     of = said.get("of", "samples_per_s")
@@ -200,7 +200,7 @@ def points_of(cells: Iterable[MeasuredPoint], said: Mapping[str, Any]) -> list[P
 
 
 def judged(said: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
-    """Judge a claim of a study's file (`said`) by the measured cells."""
+    """Judge the claim `said` of a published study by the measured cells."""
     points = points_of(cells, said)
     judges = {"against": _against, "best": _best, "most": _most}
     judge = next((judges[name] for name in judges if name in said), _by_pairs)
@@ -230,7 +230,7 @@ def _by_pairs(
 def _against(
     said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
-    """Judge whether the range of values over one key is larger than over another."""
+    """Judge whether the range of values over one key is larger than that over another key."""
     other = points_of(cells, {**said, "over": said["against"]})
     if not points or not other:
         return None
@@ -250,7 +250,7 @@ def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]
 
 
 def _best(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
-    """Judge whether the expected value of a key has the greatest mean."""
+    """Judge whether the value of a key that the claim names has the greatest mean."""
     ((key, expected),) = said["best"].items()
     means = {at: float(np.mean(values)) for at, values in _by_key(points, key, 2).items()}
     if len(means) < 2:
@@ -302,7 +302,7 @@ class NamedStudy:
         return Path(__file__).parent / "named" / f"{self.name}.yaml"
 
     def study(self, quick: bool) -> ScalingStudy:
-        """Return the study; with `quick` a version for two cores and at most five minutes."""
+        """Return the study; with `quick`, a version for two cores and at most five minutes."""
         content = read_mapping(self.file)
         own = content["quick" if quick else "full"]
         study = {**own, "name": self.name, "base": content["base"] | own.get("base", {})}

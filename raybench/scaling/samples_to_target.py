@@ -1,4 +1,4 @@
-"""Training samples that a run needs to the target, by global batch size, with intervals.
+"""Training samples that a run needs to reach the target, by global batch size, with intervals.
 
 The logarithm of the median at each batch size is fitted by the law below plus a residual that is
 correlated at neighboring batch sizes (an Ornstein-Uhlenbeck process over doublings). The fit is
@@ -8,11 +8,11 @@ open interval. The law:
 
     S(B) = S_min (1 + (B / B_crit)^p + B_small / B)
 
-With p = 1 and B_small = 0 this is the law of McCandlish et al. 2018 (arXiv 1812.06162, eq. 2.11):
-small batches waste nothing, a batch of B_crit needs twice S_min, and far above B_crit the number of
-steps stays the same and the samples grow with the batch. The exponent p lets the curve bend earlier
-or later (Shallue et al. 2018, arXiv 1811.03600, section 4), and B_small lets tiny batches need more
-samples again, for example if the learning rate is too high for them.
+With p = 1 and B_small = 0, this is the law of McCandlish et al. 2018 (arXiv 1812.06162, eq. 2.11):
+small batches waste nothing, and a batch size of B_crit needs twice S_min. Far above B_crit, the
+number of steps is constant, so the samples grow with the batch size. The exponent p lets the curve
+bend earlier or later (Shallue et al. 2018, arXiv 1811.03600, section 4). B_small lets tiny batches
+need more samples again, for example if the learning rate is too high for them.
 """
 
 from collections.abc import Sequence
@@ -256,8 +256,8 @@ class SamplesToTarget:
     def reaches(self, batch_size: float) -> bool:
         """Return whether training at a batch size can be expected to reach the target.
 
-        It cannot where most runs missed the target, nor beyond the range `tried` on a side on which
-        most runs missed it, since the law does not model divergence.
+        False at batch sizes at which most runs missed the target. One of these beyond the range
+        `tried` rules out that whole side, since the law does not model divergence.
         """
         low, high = self.tried
         missed_below = any(size < low for size in self.missed) and batch_size < low
@@ -394,7 +394,7 @@ def from_noise_scale(
 
 
 def leave_one_out(table: pd.DataFrame) -> pd.DataFrame:
-    """Predict each batch size from all others.
+    """Predict the samples to target at each batch size from all other batch sizes.
 
     Returns:
         Columns batch_size, num_runs, num_reached, samples (measured median), predicted, low, high

@@ -53,7 +53,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Probes:
-    """The probes of a run spec; some coincide if there is nothing to leave out."""
+    """The probes (short runs of variants) of a run spec; some may be equal."""
 
     as_it_is: Probe
     no_exchange: Probe
@@ -98,9 +98,9 @@ def probe_spec(
         spec: The run spec to diagnose.
         probe: The variant.
         dataset: Dataset of `spec`.
-        steps: Optimizer steps of an interval between evaluations; all have whole batches, because
-            the dataset is repeated until an epoch is longer than the probe.
-        intervals: Number of intervals.
+        steps: Optimizer steps between two evaluations. All steps have whole batches, because the
+            dataset is repeated until an epoch is longer than the probe.
+        intervals: Number of intervals between evaluations.
     """
     batch = probe.batch_size_per_worker
     global_batch = batch * spec.num_workers * spec.accumulate
@@ -321,9 +321,8 @@ RankRows = dict[SlowKind, list[Floats]]
 def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
     """Return the seconds of each rank's own work in the intervals after the first evaluation.
 
-    Ranks that exchange gradients wait for the slowest rank, which does not wait. The others
-    finished earlier by the difference in CPU time, time lost to other processes and waiting for
-    data.
+    Ranks that exchange gradients wait for the slowest rank, by as much as their own work (CPU time,
+    time lost to other processes, waiting for data) was shorter.
     """
     cores = (
         math.inf if spec.gpus_per_worker else spec.cpus_per_worker
@@ -348,7 +347,8 @@ def rank_rows(curve: Sequence[Evaluation], spec: RunSpec) -> RankRows:
 def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
     """Return the workers that are consistently slower than the others.
 
-    Each has the first kind of seconds in which it is slow. `where`: host and device of each rank.
+    The `kind` of each is the first kind of seconds in which the worker is slow. `where`: host and
+    device of each rank.
     """
     found: dict[int, SlowRank] = {}
     whole = dict(_slow(np.array(measured["input"])))
@@ -360,8 +360,10 @@ def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
 
 
 def slow_sentences(measured: RankRows, where: Sequence[str]) -> list[str]:
-    """Return sentences on workers that are consistently slow, or, if there is none, on a slowest
-    worker that varies between measurements; [] if neither."""
+    """Return sentences on consistently slow workers.
+
+    Without such workers, return a sentence if the slowest worker varies; [] if it does not.
+    """
     if slow := slow_ranks(measured, where):
         return [one.sentence for one in slow]
     if (times := moves(np.array(measured["cores"]))) is None:
@@ -373,8 +375,10 @@ def slow_sentences(measured: RankRows, where: Sequence[str]) -> list[str]:
 
 
 def moves(alone: Floats) -> float | None:
-    """Return the median slowdown of the slowest worker if different workers are slowest in
-    different measurements; None if the same worker stays slow or all are about equally fast."""
+    """Return the median slowdown of the slowest worker, if that worker varies by measurement.
+
+    None if a worker is consistently slow, or if all are about equally fast.
+    """
     if len(alone) < FEWEST_MEASURED or _slow(alone):
         return None
     times = float(np.median(_beside_others(alone).max(axis=1)))

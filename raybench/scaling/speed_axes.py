@@ -1,9 +1,9 @@
 """Settings that change the speed of training but not its learning curve, and the choice of the
 fastest values by probes (short runs), which `runs.diagnose` trains.
 
-Each such setting is an axis; a way is the run with one of the setting's values. All ways of an axis
-take steps of the same global batch, so they are compared by the seconds of a step. Each axis starts
-from the fastest way found so far, so the number of probes is a sum over axes, not a product.
+Each such setting is an axis; a way is the run spec with one of the setting's values. All ways of an
+axis have the same global batch size, so they are compared by the seconds of a step. Each axis
+starts from the fastest way found so far, so the number of probes is a sum over axes, not a product.
 """
 
 import importlib.util
@@ -108,7 +108,7 @@ single shape."""
 
 
 def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | str:
-    """Return the variants of a run spec along an axis by label, the given spec first.
+    """Return the variants of a run spec along an axis (setting), by label; the given spec is first.
 
     If there are no variants, return the reason as a string.
     """
@@ -148,7 +148,7 @@ ERRORS = 0.05 / len(AXES)
 
 @dataclass(frozen=True)
 class AxisProbes:
-    """Results of the probes along an axis."""
+    """Results of the probes (short runs) along an axis: one way for each value of a setting."""
 
     was: str
     """Label of the way of the given run spec (the spec's own way)."""
@@ -164,8 +164,8 @@ class AxisProbes:
         return [way for way, seconds in self.step_s.items() if len(seconds) == most]
 
     def still_in(self) -> list[str]:
-        """Return the ways for the next round: those that may be the fastest, and the spec's own,
-        unless that is CLEARLY slower."""
+        """Return the ways (variants) for the next round: those that may be the fastest, and the
+        spec's own way unless it is CLEARLY slower."""
         last = self._last
         rounds = len(self.step_s[last[0]])
         if not rounds:
@@ -179,7 +179,7 @@ class AxisProbes:
         return [way for way in last if way in kept and not (is_out and way == self.was)]
 
     def gain(self, way: str) -> Estimate:
-        """Return the speed-up of a way over the spec's own, from the rounds that both ran."""
+        """Return the speed-up of a way (variant) over the spec's own, from the rounds of both."""
         rounds = min(len(self.step_s[way]), len(self.step_s[self.was]))
         own, other = self.step_s[self.was][:rounds], self.step_s[way][:rounds]
         logs = Estimate.of(np.log(np.divide(own, other)))
@@ -229,8 +229,8 @@ class AxisProbes:
 
 
 def gains_sentence(found: Mapping[str, AxisProbes]) -> str:
-    """Return a sentence on the speed-up from each axis and from all of them, and on when compiling
-    pays off."""
+    """Return sentences on the speed-up from each axis and from all axes together, and on when
+    compiling pays off."""
     better = {axis: one for axis, one in found.items() if one.taken != one.was}
     if not better:
         return "Nothing that was measured is surely faster than the run as it is."
