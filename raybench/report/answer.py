@@ -187,10 +187,8 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
 
 
 def _beside_first(results: Study, winner: str) -> list[str]:
-    """Return a sentence that compares the winner with the first configuration of `search.first`.
-
-    [] if the study names no such configuration, or if its trial has not ended.
-    """
+    """Return a sentence that compares the winner with the user's first configuration
+    (`search.first`); [] if there is none, or its trial has not ended."""
     firsts = (results.study["study"].get("search") or {}).get("first") or []
     wanted = flat(firsts[0]) if firsts else {}
     own = [

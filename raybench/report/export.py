@@ -52,7 +52,8 @@ def export(results: Study, store: StudyFiles) -> list[Path]:
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV without formulas for spreadsheets."""
+    """Return a table as CSV, with an apostrophe before what a spreadsheet would run as a
+    formula."""
     safe = table.copy()
     for name in table.columns:
         if not pd.api.types.is_numeric_dtype(table[name]):

@@ -62,7 +62,7 @@ class Pairs:
 
     @property
     def _bar(self) -> tuple[float, float]:
-        """The smallest difference that matters, as in `differences`, and the error rate of each
+        """Smallest difference that matters, in units of `differences`, and error rate of each
         comparison."""
         smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
         return smallest, self.errors / max(1, len(self.sides) - 1)
@@ -89,9 +89,9 @@ class Pairs:
     def differences(self, name: str) -> list[float]:
         """Return one number per pair, positive if the side `name` is better than the baseline.
 
-        Each number is the log ratio of seconds, the difference of proportions, or the difference of
-        other values relative to the baseline's median. A number is infinite if one run of the pair
-        missed the target, NaN if both did.
+        The number is the log ratio of seconds, the difference of proportions, or the difference of
+        other values relative to the baseline's median. It is infinite if only one run of the pair
+        reached the target, and NaN if neither did.
         """
         first, other = self.runs[self.sides[0].name], self.runs[name]
         hits = [one.seconds for one in first.values() if one.is_hit]

@@ -57,10 +57,10 @@ def code_line(results: Study) -> list[str]:
 
 
 def sensitivity_lines(results: Study) -> list[str]:
-    """Return which trial would lead with a slightly easier target, and with a slightly harder one.
+    """Return sentences on which trial would lead with a slightly easier or slightly harder target.
 
-    The answer comes from the learning curves of the search. Trials stop at the study's target, so
-    few curves continue to a harder target.
+    They come from the learning curves of the search. Trials stop at the study's target, so few
+    curves continue to a harder one.
     """
     searched = ranked(results.trials)["trial"]
     if results.target is None or not results.is_timed or len(searched) < ENOUGH_TRIALS:
@@ -85,7 +85,7 @@ def sensitivity_lines(results: Study) -> list[str]:
 
 
 LEAST_SHARE = 0.05
-"""Smallest share of the time of all runs for which a phase is named."""
+"""Phases that took a smaller share of the time of all runs are not named."""
 LONGEST_MESSAGE = 300
 """Maximum number of characters of a failure's message."""
 IN_WORDS = {

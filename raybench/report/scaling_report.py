@@ -77,8 +77,8 @@ def plan_part(plan: TargetPlan) -> PagePart:
 
 
 def plan_lines(plan: TargetPlan) -> list[str]:
-    """Return sentences on each recommended option, each budget or deadline that cannot be met, and
-    the gain from the next larger worker count."""
+    """Return sentences on each recommended option, on a budget or deadline that cannot be met, and
+    on the gain from more workers."""
     taken: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
     for row in plan.answers.to_dict("records"):
         where = tuple(row[key] for key in ("offer", *KEYS))
@@ -285,7 +285,7 @@ class ScalingReport:
         return cls(results, fitted, plans, tuple(missing), asked is not None)
 
     def write(self, files: StudyFiles) -> list[Path]:
-        """Write the tables into the results folder; return all files."""
+        """Write the tables as CSV into the results folder; return all files."""
         written = export(self.results, files)
         tables = {
             "scaling.csv": [scaling_cells(self.results)],
@@ -456,7 +456,7 @@ def fit_to_files(
 
 
 def next_rows(fitted: fit_command.FittedSeries) -> list[dict[Any, Any]]:
-    """Return the rows of `measure_next` in the JSON document: cells to measure next."""
+    """Return the rows of `measure_next` in the JSON document: what to measure next."""
     if fitted.measure_next is None:
         return []
     asked, cells = fitted.measure_next

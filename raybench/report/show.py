@@ -37,7 +37,7 @@ from raybench.spec.text import counted
 MOST_CAUSES_PRINTED = 8
 """Maximum number of causes of failures that are printed; `trials.csv` has all of them."""
 MOST_SEARCH_ROWS, MOST_CONFIRMED_ROWS = {True: 4, False: 10}, {True: 5, False: 12}
-"""Maximum rows in the tables of search and confirmation runs, by whether the screen is brief."""
+"""Maximum rows in the tables of search and confirmation runs, by `is_brief`."""
 CONFIGURATION_NOTE = (
     "configuration: framework, workers x batch per worker, optimizer, learning rate"
 )

@@ -198,7 +198,7 @@ class StudyResults(Study):
 
     @property
     def plot(self) -> "StudyPlots":
-        """The figures, each a method: `plot.curves()`; `dir(study.plot)` lists them."""
+        """The figures, each a method, for example `plot.curves()`."""
         return StudyPlots(self)
 
     def best_at_every_budget(self) -> pd.DataFrame:

@@ -34,9 +34,8 @@ def curves_figure(results: Study) -> Figure:
     """Draw the learning curves of the search over training seconds.
 
     The NUM_HIGHLIGHTED best configurations (the first in `configurations`) are highlighted; a
-    marker shows where a run reached the target, or its best value if it did not. The thin dark line
-    is the best value of all runs so far. At most MOST_CURVES other runs are drawn, evenly spaced by
-    rank.
+    marker shows where a run reached the target, or else its best value. The thin dark line is the
+    best value of all runs so far. At most MOST_CURVES other runs are drawn, from best to worst.
     """
     metric, trials = results.metric, results.trials
     figure, axes = parts.new_figure(3.6)

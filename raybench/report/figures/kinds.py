@@ -77,5 +77,5 @@ FIGURES: dict[str, FigureKind] = {
 
 
 def kinds_of(results: Study) -> dict[str, FigureKind]:
-    """Return the figures of a search or a scaling study by name, whether they apply or not."""
+    """Return the figures of a search or a scaling study by name, including those without data."""
     return SCALING_FIGURES if results.is_scaling else FIGURES

@@ -55,8 +55,8 @@ class StudyOutcomes:
 def outcome(results: Study) -> StudyOutcomes:
     """Return the outcomes of a study.
 
-    The outcome is the expected seconds to the target if any configuration reached it, otherwise the
-    best value of the metric. Confirmed configurations have their confirmed value.
+    These are the expected seconds to the target if any configuration reached it, otherwise the best
+    values of the metric. Confirmed configurations have their confirmed value.
     """
     rows, metric = configurations(results), results.metric
     is_seconds = bool(results.is_timed and rows["expected_s"].notna().any())
@@ -161,9 +161,8 @@ LONGEST_LABEL = 16
 def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[str]]:
     """Return the position on an axis of each row's value of `key`, and the names of the categories.
 
-    With more than MOST_DISTINCT distinct numbers, the positions are the numbers, and there are no
-    names. Otherwise, the values are categories at 0, 1, ..., with a random offset so that points do
-    not overlap.
+    More than MOST_DISTINCT numbers are positions themselves, without names. All other values are
+    categories at 0, 1, ..., with a random offset so that points do not overlap.
     """
     column = rows[key]
     texts, known = names_of(column), []

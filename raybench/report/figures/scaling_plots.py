@@ -90,11 +90,11 @@ def shares_figure(results: Study) -> Figure:
 
 
 def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the parts of a cell's step as shares that sum to 1.
+    """Return the parts of an optimizer step of a cell (run spec) as shares that sum to 1.
 
     - input wait: measured.
     - as one worker alone: the step of one worker with the same batch size, without input wait.
-    - exchange of gradients: the time saved in a cell (run spec) without exchange.
+    - exchange of gradients: the time saved in a cell without exchange.
     - more than one worker: the rest (contention, waiting for the slowest worker). If no cell has
       one worker, the rest is "not distinguishable".
 
@@ -171,7 +171,7 @@ def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
 
 
 def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
-    """Return the name of a curve without what the panel's title says and what all curves share."""
+    """Return the name of a curve without parts that the panel's title has or all curves share."""
     name = name.replace(f", {scaling},", ",")
     for column in ("topology", "workload"):
         values = set(cells[column])
@@ -181,7 +181,7 @@ def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
 
 
 MOST_LINES = 16
-"""Maximum number of cells in a legend."""
+"""Maximum number of cells (run specs) in a legend."""
 MOST_POINTS, MOST_OF_ALL = 60, 5000
 """Maximum number of points of a curve, and of all curves together."""
 

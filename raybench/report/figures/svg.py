@@ -73,8 +73,7 @@ def svg(figure: Figure, prefix: str, title: str = "") -> str:
 
 
 def _artists(parent: Artist) -> Iterator[Artist]:
-    """Yield the artists of a figure, except those of an axis, since asking for its ticks creates
-    them."""
+    """Yield the artists of a figure, except those of an axis, which are created when asked for."""
     for child in parent.get_children():
         if not isinstance(child, Axis):
             yield child

@@ -30,10 +30,10 @@ class Spans:
     """The runs of a study over wall-clock time, with interruptions cut out."""
 
     runs: pd.DataFrame
-    """Columns: trial, role, state, group (framework and worker count), lane (row of the figure),
-    begin, end (seconds since the first run had workers). Sorted by lane, then begin."""
+    """Columns: trial, role, state, group, lane (row of the figure), begin, end (seconds since the
+    first run had workers). Sorted by lane, then begin."""
     lanes: list[str]
-    """Group of each lane, in words."""
+    """Group (framework and worker count) of each lane, in words."""
     pauses: dict[float, float]
     """Length of each interruption by its position, both in seconds."""
     total_s: float
@@ -42,9 +42,8 @@ class Spans:
 def spans(results: Study) -> Spans:
     """Return when each run had workers, arranged in lanes (rows) without overlapping runs.
 
-    A run has workers from `finished_at - wall_s + queue_s` on. Records do not name worker groups,
-    so a lane holds successive runs with the same framework and worker count. There are as many
-    lanes as worker groups were busy at the same time.
+    Records do not name worker groups, so a lane holds successive runs with the same framework and
+    worker count. There are as many lanes as worker groups were busy at the same time.
     """
     trials = results.trials
     runs = trials[trials["finished_at"].notna() & trials["wall_s"].notna()]

@@ -284,7 +284,7 @@ MOST_SPARKLINE_WIDTH = 30
 class TrainingScreen(_Shown):
     """Shows a single run; a context manager.
 
-    It prints a line per evaluation; in a notebook it updates one display.
+    It prints a line per evaluation, or updates one display in a notebook.
     """
 
     def __init__(

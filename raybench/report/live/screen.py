@@ -89,7 +89,7 @@ PHASE_NAMES = {
 
 
 def result_words(record: RunRecord) -> str:
-    """Return the result of a run that did not fail in a few words."""
+    """Return in a few words the result of a run that did not fail."""
     metric, target = record.spec.objective.judged_by, record.spec.objective.target
     if record.time_to_target_s is not None and target is not None:
         return f"{record.time_to_target_s:.2f} s to {target_words(metric, target)}"

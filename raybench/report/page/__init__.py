@@ -17,18 +17,16 @@ if TYPE_CHECKING:
 def try_page(
     results: Study, folder: Path, say: Callable[[str], None], extras: Sequence["PagePart"] = ()
 ) -> list[Path]:
-    """Write the page of a study. An error is reported with `say`, never raised.
+    """Write the page of a study; return a list with the file, or [] if that fails.
 
-    The traceback is kept in `errors/`. If a figure cannot be drawn, the page is written without it.
+    Errors are reported with `say`, never raised; their tracebacks are kept in `errors/`. A figure
+    that cannot be drawn is left out.
 
     Args:
         results: the study.
         folder: its results folder.
         say: prints a message.
         extras: further parts of the page.
-
-    Returns:
-        The file of the page; [] if it could not be written.
     """
 
     def tell(what: str, error: Exception, name: str = PAGE_FILE) -> None:

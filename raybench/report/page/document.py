@@ -112,7 +112,7 @@ NAMED_TRIALS = re.compile(rf"(\btrials? )({TRIAL_NAME}(?:, {TRIAL_NAME})*)")
 def unfinished(results: Study) -> list[str]:
     """Return a sentence if the study is still running or was interrupted.
 
-    The local copy of a study at a URL has no lock, so it shows only an interruption.
+    The local copy of a study at a URL has no lock, so only an interruption shows.
     """
     owner, number = owner_of(results.folder), counted(len(results.runs), "run")
     if owner and (owner.get("pid"), owner.get("host")) != (os.getpid(), platform.node()):

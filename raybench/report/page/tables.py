@@ -291,7 +291,7 @@ NUMBER_FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "ra
 
 @dataclass(frozen=True)
 class TrialTable:
-    """The table of the best trials, and the data of all trials for the script (page.js)."""
+    """The table of the best trials, and all trials for page.js."""
 
     study: str
     table: HtmlTable
