@@ -15,7 +15,7 @@ from raybench.training.machine import gpus_of_driver, num_visible
 
 @dataclass(frozen=True)
 class Node:
-    """Resources of a node: all of them, or the free ones."""
+    """Total or free resources of a node."""
 
     cpus: float
     """Number of CPU cores."""
@@ -172,7 +172,7 @@ def as_nodes(
     driver: DriverResources | None = None,
     leaving: Collection[str] = (),
 ) -> tuple[Node, ...]:
-    """Return the nodes on which workers can run, named by host, or by address if two share a name.
+    """Return the nodes on which workers can run, named by host, or by address if names repeat.
 
     Args:
         entries: nodes as listed by `ray.nodes`.

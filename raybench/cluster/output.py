@@ -31,11 +31,11 @@ class HeadAndTail:
         self._tail = tail[-KEPT_BYTES:]
 
     def skip(self, num_bytes: int) -> None:
-        """Count bytes that are never added as dropped; usually more than KEPT_BYTES follow them."""
+        """Count bytes as dropped without adding them; usually more than KEPT_BYTES bytes follow."""
         self._num_dropped += num_bytes
 
     def content(self) -> bytes:
-        """Return the kept bytes; a line between them replaces the dropped bytes."""
+        """Return the kept bytes; a line in the middle replaces the dropped bytes."""
         missing = f"\n... {self._num_dropped:,} bytes are left out here ...\n".encode()
         return self._head + (missing if self._num_dropped else b"") + self._tail
 

@@ -59,7 +59,7 @@ Command = Start | Advance | Finish | Close | Measure
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """Worker to driver, once after the start of the worker: where the worker runs."""
+    """Worker to driver, sent once after the worker has started: where the worker runs."""
 
     host: str
     node: str

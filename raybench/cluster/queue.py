@@ -83,7 +83,7 @@ class RequestQueue:
         """Wait for a worker group, without a time limit.
 
         Returns:
-            The reservation, and a description of what it waited for (None if it did not wait).
+            The reservation, and a description of what the trial waited for (None if for nothing).
 
         Raises:
             RunFailed: the request was cancelled.

@@ -64,8 +64,8 @@ class RunAccount:
     the wall time.
 
     An attempt lasts from a request for workers until they are lost or the run ends. It continues
-    the run from an earlier point, assumed to be the last evaluation until the attempt has evaluated
-    itself, then the newest checkpoint. The time between that point and the attempt counts as
+    the run from an earlier point: the newest checkpoint. Until the attempt's first evaluation, the
+    last evaluation is taken as that point. The time between the point and the attempt counts as
     `lost`, except waiting, which stays in `queue`.
     """
 
@@ -456,7 +456,7 @@ class RunClient:
 
 
 def release(pool: Any, name: str, *, keep: bool) -> int:
-    """Release the workers of a run that is ended from outside, and refuse it new workers.
+    """Release the workers of a run that is ended from outside; the run gets no new workers.
 
     Args:
         pool: handle of the `WorkerPool`.

@@ -133,8 +133,7 @@ class Session:
         return tuple(ray.get(self.pool.nodes.remote()))
 
     def share(self, datasets: Mapping[str, Dataset]) -> None:
-        """Write datasets, given by `shared_key`, to files that all workers on this host
-        memory-map."""
+        """Write datasets (by `shared_key`) to files that all workers on this host memory-map."""
         for key, dataset in datasets.items():
             if dataset.name not in STORED:
                 share(dataset, self.scratch / DATA / key)

@@ -133,8 +133,8 @@ class StateFiles:
             self.fault = self.fault or error
 
     def keep(self, sender: str, name: str, num_bytes: int) -> Path:
-        """Rename a completely received state to `name` and return its file; OSError if this or an
-        earlier state could not be written."""
+        """Rename a completely received state to `name` and return its file; raise OSError if this
+        or an earlier state could not be written."""
         coming, file = self.coming(sender), self.folder / name
         if not num_bytes:
             self.write(sender, 0, b"")
@@ -149,7 +149,7 @@ class StateFiles:
         return file
 
     def adopt(self, file: Path, name: str) -> Path:
-        """Add a file from another folder as `name` (hard link or copy); OSError if that fails."""
+        """Add a file from another folder as `name` (hard link or copy); may raise OSError."""
         own = self.folder / name
         own.unlink(missing_ok=True)
         try:

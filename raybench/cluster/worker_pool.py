@@ -102,7 +102,7 @@ class WorkerPool:
         self._stop = asyncio.Event()
 
     def niceness(self) -> int:
-        """Return the niceness of this process; workers on the same node have the same."""
+        """Return the niceness of this process, which is also that of the workers on its node."""
         return os.getpriority(os.PRIO_PROCESS, 0)
 
     def attach(self, handle: Any) -> None:

@@ -68,7 +68,7 @@ class LargeRun:
         batch: Global batch size in samples; None if it is not fixed.
         optimizers: Optimizers that may be used; None for any.
         content: Content of the search space of `--to`; None without `--to`.
-        per_worker: Largest batch per worker in that space; None without `--to`.
+        per_worker: Largest batch size per worker in that space; None without `--to`.
     """
 
     parameters: float
@@ -397,8 +397,8 @@ def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
 
     Runs of the same model and the same `epochs` are compared at the same number of samples: that
     of the shortest run that reached its target or its last epoch. The loss of a longer run is read
-    from its learning curve at that point. A longer run with a decaying schedule is left out,
-    because its curve depends on where the schedule ends.
+    from its learning curve at that point. A clearly longer run with a decaying schedule is left
+    out, because its curve depends on where the schedule ends.
 
     A metric that is maximized must be a share, such as an accuracy; 1 - value is then the loss.
 

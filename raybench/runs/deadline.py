@@ -13,7 +13,7 @@ CLOSING_SHARE = 0.1
 
 
 class Deadline:
-    """End of a study, checked after every evaluation. Once `over`, no run starts, and all stop.
+    """End of a study, checked after every evaluation. Once `over`, no run starts and all runs stop.
 
     `reserve_s` is the part of the time budget in seconds that is reserved for later phases of the
     study. `fault` is the error that ends the study; call `raise_fault` once all runs have stopped.

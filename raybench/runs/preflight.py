@@ -83,7 +83,7 @@ def is_installed(framework: str) -> bool:
 
 
 def drop_uninstalled_frameworks(content: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Drop frameworks that are not installed from a shipped search space, if any remains.
+    """Drop uninstalled frameworks from a shipped search space, unless none would remain.
 
     Returns:
         The content of the space file, and sentences on what was dropped.
@@ -354,7 +354,7 @@ def check_address(address: str | None) -> None:
 def drop_worker_counts_without_room(
     content: dict[str, Any], study: StudySpec, space: Space, capacity: Capacity
 ) -> tuple[dict[str, Any], list[str]]:
-    """Drop worker counts that do not fit on this machine from a search space, if others fit.
+    """Drop worker counts that do not fit on this machine from a search space, unless none fits.
 
     Returns:
         The content of the space file, and sentences on what was dropped.
@@ -503,9 +503,9 @@ def check_cluster(
     """Check GPUs and files on the hosts of a cluster; this machine was checked before Ray started.
 
     Args:
-        session: the session.
+        session: Ray connection.
         console: console for the warning that GPUs are not used.
-        placements: workers of all runs.
+        placements: number and resources of the workers of all runs.
         are_gpus_named: whether the user has set the GPUs per worker.
         asking: command-line option that gives each worker a GPU.
         spec: the run, or the base of all runs.

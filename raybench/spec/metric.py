@@ -115,7 +115,7 @@ class Metric:
 
     @property
     def superlative(self) -> str:
-        """Words for the best run: `most accurate`, `best RMSE`."""
+        """Phrase for the best run: `most accurate`, `best RMSE`."""
         return "most accurate" if self.name == "accuracy" else f"best {self.words}"
 
     def shown(self, value: float | None, digits: int = 1) -> str:

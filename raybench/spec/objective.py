@@ -39,7 +39,8 @@ class Objective(Document):
     after at most `max_train_seconds` (`best_at_budget`)."""
     metric: str | None = None
     """Metric on the validation split: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
-    mean_absolute_error, or the workload's own metric; by default the usual metric of the task."""
+    mean_absolute_error, or the workload's own metric. The default is the workload's own metric, if
+    any, else accuracy, rmse or loss, depending on the task."""
     direction: Direction | None = None
     """Whether higher (`max`) or lower (`min`) values are better; only needed for metrics that your
     own training loop reports."""
@@ -390,7 +391,8 @@ def worst_score(objective: Objective, *, baseline_value: float | None = None) ->
 
 
 def baseline_value_of(objective: Objective, num_classes: int | None) -> float | None:
-    """Return an objective's baseline value; if not set, 1 / classes for accuracy, else None."""
+    """Return an objective's baseline value. If it is not set: 1 / `num_classes` for accuracy, None
+    for other metrics."""
     if objective.baseline_value is not None or objective.judged_by != ACCURACY or not num_classes:
         return objective.baseline_value
     return 1.0 / num_classes

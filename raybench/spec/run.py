@@ -330,7 +330,7 @@ class RunSpec(Document):
 
     @property
     def global_batch_size(self) -> int:
-        """Samples per optimizer step: batch per worker x workers x accumulate."""
+        """Samples per optimizer step: batch size per worker x workers x accumulate."""
         return self.batch_size_per_worker * self.num_workers * self.accumulate
 
     @property

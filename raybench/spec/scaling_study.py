@@ -70,8 +70,8 @@ class ScalingStudy(Document):
         "weak",
         "strong",
     ]
-    """`weak` keeps the batch per worker constant as workers are added, `strong` the global
-    batch."""
+    """`weak` keeps the batch size per worker constant as workers are added, `strong` the global
+    batch size."""
     num_workers: Annotated[
         Annotated[list[PositiveInt], Field(min_length=1)] | None, BeforeValidator(_several)
     ] = None
@@ -174,8 +174,8 @@ def study_cells(study: ScalingStudy, source: str | None = None) -> list[StudyCel
         source: Name of the study in error messages.
 
     Raises:
-        UserError: The run spec of a cell is invalid, or a global batch is not a multiple of the
-            number of workers.
+        UserError: A run spec is invalid, or a global batch size is not a multiple of the worker
+            count.
     """
     source = source or f"study {study.name}"
     pairs = list(_grid(study, source)) if study.cells is None else []
@@ -218,8 +218,8 @@ def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
 
 
 def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> RunSpec:
-    """Return a run spec whose batch per worker gives the global batch `batch`; raise UserError if
-    there is none."""
+    """Return a run spec with the global batch size `batch`; raise UserError if no batch size per
+    worker gives this size."""
     own, left = divmod(batch, spec.num_workers * spec.accumulate)
     if left or not own:
         times = f" x accumulate {spec.accumulate}" if spec.accumulate > 1 else ""

@@ -183,7 +183,7 @@ def _combine(space: Space, keys: list[str], chosen: dict[str, Any]) -> Iterator[
 def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int | None:
     """Return the number of distinct configurations; None if there is a range of real numbers.
 
-    Conditions may also depend on `fixed` keys.
+    `fixed` has the fixed keys on which conditions (`when`) may depend.
     """
     cases = [one for one in space.values() if isinstance(one, Cases)]
     conditions = set().union(*(one.keys() for one in cases))
@@ -249,8 +249,8 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
     """Parse `space` of a search-space file.
 
     Args:
-        raw: Content of `space`. A dimension may depend on keys above it, on fixed keys and on keys
-            that have their default.
+        raw: Content of `space`. A dimension may depend on keys listed before it, on fixed keys and
+            on keys that have their default.
         fixed: Run-spec keys with a single value.
         source: Name of the file, for error messages.
 

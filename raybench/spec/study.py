@@ -94,9 +94,9 @@ class SearchSpec(Document):
     """Whether the sampler `model` may try learning rates up to a factor of four beyond their range
     where it expects an improvement."""
     factorise: bool = True
-    """Whether to sample only the keys that affect accuracy (optimizer, learning rate, global batch)
-    and to predict the effect of keys that affect only speed (workers, GPU model, compilation, and
-    the framework if both have the same network); false samples all keys."""
+    """Whether to sample only the keys that affect accuracy (optimizer, learning rate, global batch
+    size) and to predict the effect of keys that affect only speed (workers, GPU model, compilation,
+    and the framework if both have the same network); false samples all keys."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
     """Cutoff of a trial: the trial is stopped if its next evaluation would come later than this
     multiple of the expected time of the best configuration (with `grid`, of the best measured

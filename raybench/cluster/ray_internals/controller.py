@@ -13,7 +13,7 @@ class FixedPlace(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
     """Scaling policy: a fixed number of workers on the existing nodes, without an autoscaler."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Do nothing; Ray registers with the autoscaler here."""
+        """Do nothing; Ray's own method registers with the autoscaler."""
 
     def _maybe_send_resource_request(self) -> None:
         """Do nothing; the pool sends the requests."""
