@@ -132,7 +132,7 @@ class Records:
     curves: dict[str, list[Evaluation]] = field(default_factory=dict)
     """Evaluations of the last attempt of each run in `runs`."""
     predictions: list[Prediction] = field(default_factory=list)
-    """The last prediction for each trial and placement (framework, workers, batch per worker)."""
+    """The last prediction for each trial, framework, worker count and batch size per worker."""
     left_out: str | None = None
     """Sentence on lines that could not be read; None if all lines were read."""
 

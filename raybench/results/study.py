@@ -65,8 +65,8 @@ class Study:
     curves: pd.DataFrame
     """One row per evaluation of these runs; columns CURVE_COLUMNS."""
     predictions: pd.DataFrame
-    """One row per trial and placement (framework, worker count, batch per worker) on which the
-    trial did not run, predicted by the step-time model; columns PREDICTION_COLUMNS. Do not mix them
+    """Predictions by the step-time model, with columns PREDICTION_COLUMNS: one row per trial and
+    framework, worker count and batch size per worker with which it did not run. Do not mix them
     with `trials`, which are measured."""
     evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
     """Evaluations of each run; `curves` is a table of them."""

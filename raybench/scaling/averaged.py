@@ -120,11 +120,11 @@ CUTS = 2
 """Number of the largest worker counts that are left out: first the largest, then both."""
 
 DOUBT = 0.06
-"""Log half-width that is added to an interval in quadrature for each doubling of the workers beyond
-the measured range, and for each doubling of the batch, for effects that none of the laws covers."""
+"""Log half-width that is added to an interval in quadrature for each doubling of workers or batch
+size beyond the measured range, for effects that no law covers."""
 USUAL_CELLS, LEAST_WIDTH, ODD = 8, 0.8, 4.0
-"""Number of cells as which the nominal width of intervals counts; minimum factor on that width, if
-all predictions were good; half-widths to which distances of cells from predictions are clipped."""
+"""Weight of the nominal width of intervals, as a number of cells; minimum factor on that width;
+maximum distance of a cell from its prediction, in half-widths."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,11 @@
 """Tables of a scaling study: its runs (first epoch and steady state of each repeat) and its cells
 (medians over their repeats, speed-up, efficiency).
 
-A **cell** is a configuration on a number of workers; each of its runs is a **repeat**. The cells of
-a **series** differ only in workers, nodes and batch size; a throughput model is fitted to each
+A **cell** is a run spec of the study; each of its runs is a **repeat**. The cells of a
+**series** differ only in workers, nodes and batch size; a throughput model is fitted to each
 series. The cells of a **kind** have the same scaling, topology, framework, strategy, workload and
-dataset; the baseline of a speed-up is the fastest cell of its kind with one worker.
-
-Cells of different kinds are never on one curve, since weak and strong scaling, or two kinds of
-machine, are not comparable.
+dataset; the baseline of a speed-up is the fastest cell of its kind with one worker. Cells of
+different kinds are never on one curve, since they are not comparable.
 """
 
 import json
@@ -115,7 +113,7 @@ FAR = 1.5
 median step of its cell, or if its first epoch is slower by this factor than the median."""
 FIRST = "first_epoch_train_samples_per_s"
 MISSES = ("nan", "oom")
-"""Failures that count as misses of the target; other failures are no evidence about it."""
+"""Failures that count as not reaching the target; other failures are no evidence about it."""
 RUN_COLUMNS = (
     *("trial", "cell", "repeat", "seed", "failure", "stop", "num_nodes", "accelerators"),
     "samples_per_s",
@@ -148,7 +146,7 @@ def run_table(
     | mean_samples_per_s | the same with the mean step time, which includes stalls |
     | step_.._s | seconds of an optimizer step after the first epoch |
     | longest_step_s | longest of all steps, those of the first epoch included |
-    | num_steps | timed steps of a whole global batch; 0 if only evaluations were timed |
+    | num_steps | timed steps of whole global batches; 0 if only evaluations were timed |
     | epoch_samples | samples of an epoch, which a step cannot exceed |
     | short_steps | steps of an epoch divided by epoch_samples / samples of a whole step: above 1 |
     |  | if the last step is short |

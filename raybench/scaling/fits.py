@@ -216,7 +216,7 @@ class TargetPlan:
 
     series: str
     sentences: tuple[str, ...]
-    """Sentences on the critical batch, or on why there is no plan, and on prices that do not
+    """Sentences on the critical batch size or on why there is no plan, and on prices that do not
     apply."""
     table: pd.DataFrame
     """Result of `plan.with_measured`, plus the columns `series` and `unit` (of costs); empty if

@@ -51,7 +51,7 @@ class Overhead(NamedTuple):
     per_sample_s: float = 0.0
     """Seconds for evaluating, saving and reporting, per training sample."""
     stalls: float = 1.0
-    """Seconds of training divided by (number of steps times median step time)."""
+    """Seconds of training divided by (number of steps x median step time)."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Offer:
         return NO_GPU if self.terms.accelerator.lower() == CPU else self.terms.accelerator
 
     def machines(self, workers: int) -> int:
-        """Return the number of machines that a number of workers needs."""
+        """Return the number of machines needed for `workers`."""
         return -(-workers // self.terms.workers)
 
 
@@ -236,9 +236,9 @@ def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             several of them.
 
     Returns:
-        The plan with measured_s (median over the runs of a job, infinite if most missed the
-        target), measured_cost, error (predicted / measured - 1) and within (whether measured_s lies
-        in the interval); missing in rows without runs.
+        The plan with measured_s (median over the runs of a job; infinite if most did not reach the
+        target), measured_cost, error (predicted / measured - 1) and within (whether measured_s is
+        in the interval). Values are missing in rows without runs.
     """
     needed = [key for key in KEYS if key in runs.columns]
     work_s = runs.groupby(needed)["work_s"].agg(median_time).rename("measured_s")

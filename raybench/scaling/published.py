@@ -2,7 +2,7 @@
 builds the cells and compares the claims with measurements.
 
 A block of `cells` stands for all combinations of the values in its lists. `batch` is the batch size
-per worker in weak scaling and the global batch in strong scaling; an entry of `together` sets
+per worker in weak scaling and the global batch size in strong scaling. An entry of `together` sets
 several keys. A claim is about the cells that match `where` (or one item of it, if it is a list):
 
 | key | holds |

@@ -280,7 +280,7 @@ class SamplesToTarget:
         return Predicted(value, low, high)
 
     def sentence(self) -> str:
-        """Return a sentence on the critical batch and its interval."""
+        """Return a sentence on the critical batch size and its interval."""
         found = self.critical_batch
         value, low, high = map(_rounded, (found.value, found.low, found.high))
         least, most = self.tried
@@ -375,8 +375,8 @@ def from_noise_scale(
 ) -> SamplesToTarget:
     """Return the curve through one batch size, with B_crit from the gradient noise scale.
 
-    Noise scales differed from the critical batch of tuned runs by factors of two to four, in our
-    measurements and in McCandlish et al. 2018, section 3; hence FACTOR.
+    Noise scales differed from the critical batch sizes of tuned runs by factors of two to four, in
+    our measurements and in McCandlish et al. 2018, section 3; hence FACTOR.
 
     Args:
         batch_size: Measured global batch size.

@@ -20,7 +20,7 @@ from raybench.scaling.shares import FEWEST_ROUNDS, Estimate
 from raybench.spec.run import COMPILES, CUDA_GRAPHS, FRAMEWORKS, Placement, RunSpec
 
 PASSES, WORKERS = (1, 2, 4, 8, 16), tuple(2**power for power in range(11))
-"""Numbers of passes into which a step is split, and numbers of workers, to try."""
+"""Numbers of passes into which a step is split, and worker counts, to try."""
 BATCH_NORM = "batch normalization uses the samples of a pass, so the curve would change"
 Changes = Iterable[dict[str, Any]]
 """Alternative changes of a run spec; each is a dict of keys and new values."""

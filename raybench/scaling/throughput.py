@@ -22,9 +22,9 @@ time F s b m that samples take to reach the workers of a node, which share that 
     T = (((s - 1) C + (C^gamma + S^gamma)^(1/gamma))^4 + (F s b m)^4)^(1/4)
 
 The residuals of the law are a Gaussian process on the logarithm of step times, with four parts:
-jumps between batch sizes, shared by the compute of all numbers of workers (kernels are chosen by
-shape); random walks over doublings of workers and over doublings of nodes, so that the uncertainty
-grows with the distance of an extrapolation; and an independent deviation of each cell. Their levels
+jumps between batch sizes, shared by the compute of all worker counts (kernels are chosen by shape);
+random walks over doublings of workers and over doublings of nodes, so that the uncertainty grows
+with the distance of an extrapolation; and an independent deviation of each cell. Their levels
 (standard deviations) maximize the marginal likelihood under log-normal priors.
 
 The fit is Bayesian: the most probable parameters under normal priors, and draws from their
@@ -85,7 +85,7 @@ def parameters(units: Floats, priors: Priors = PRIORS) -> Parameters:
 
 @dataclass(frozen=True)
 class Scale:
-    """Units of the parameters: a typical batch per worker, and a typical pass in seconds."""
+    """Units of the parameters: a typical batch size per worker, and seconds of a typical pass."""
 
     batch: float
     seconds: float
