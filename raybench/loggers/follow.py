@@ -124,7 +124,7 @@ class Loggers:
         self._threads: list[_Follower] = []
 
     def start(self, *, is_whole: bool = False) -> None:
-        """Start the threads. The records file must exist; from now on, lines may only be appended.
+        """Start the threads. The records file must exist; from now on, it may only grow.
 
         Args:
             is_whole: Whether to write the records already in the file too.

@@ -1,10 +1,11 @@
-"""How sure the winner is, in words: the runs behind it, their scatter, and what more runs would
-show. Also the next steps, each with its command.
+"""How sure the winner is, in words: the runs behind it, their scatter, and the gain of more runs.
 
 The report gives no probability that the winner is within some percentage of the best, because
 posteriors from few runs are off by up to 17 points (`benchmarks/search/race.py`). In nine of ten
 studies of that benchmark, the winner is, or is tied with, the best of the configurations that ran
-again. Nothing is claimed about trials that were stopped early, since they were never compared.
+again. Nothing is claimed about trials that were stopped early.
+
+Also the next steps, each with its command.
 """
 
 import argparse

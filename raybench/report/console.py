@@ -16,8 +16,8 @@ from raybench.spec.text import clean
 class WholeLines(Console):
     """A console on which only one thread prints at a time.
 
-    Rich draws a live screen and writes it in two steps. Without the lock `turn`, a line that
-    another thread prints in between would appear beside the last line of the screen.
+    Rich draws a live screen and writes it in two steps. Without the lock `turn`, a line printed by
+    another thread in between would appear beside the last line of the screen.
     """
 
     def __init__(self, **how: Any) -> None:

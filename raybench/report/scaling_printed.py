@@ -113,8 +113,8 @@ def outlier_lines(results: Study) -> list[str]:
 
 
 def other_lines(cells: pd.DataFrame) -> list[str]:
-    """Return sentences on failures, missing baselines and data, and run specs that used more
-    hosts."""
+    """Return sentences on failures, missing baselines and data, and runs on more hosts than
+    others."""
     lines = []
     for row in cells[cells["failed"] > 0].drop_duplicates("cell").to_dict("records"):
         runs = counted(row["failed"], "run")

@@ -149,8 +149,7 @@ class PlanReport:
             studies: scaling studies.
             terms: prices, budget and deadline.
             predict: worker counts ("4,8"), or a CSV file of worker counts and batch sizes, to plan
-                with in addition to those measured. None takes two and four times the largest
-                measured worker count.
+                with, too. None takes two and four times the largest measured worker count.
 
         Raises:
             UserError: if no study has a target, or none has measured steps.
@@ -307,7 +306,7 @@ class ScalingReport:
 
         Args:
             console: where to print.
-            written: files of the study; the page is named at the end, or without one the pictures.
+            written: files of the study; the page is named at the end, or else the pictures.
             verbose: whether to print fits and predictions even if they were not requested.
         """
         results, found = self.results, summary_of(self.results)
@@ -417,7 +416,7 @@ def fit_to_files(
 
     Args:
         file: the measurements.
-        predict: worker counts, or a CSV file of worker counts and batch sizes; None for neither.
+        predict: worker counts, or a CSV file with batch sizes, too; None predicts nothing.
         out: file for the predictions.
         network: argument of `--network`; see `fit_command.read_network`.
 

@@ -168,8 +168,8 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
 def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
     """Return columns for hosts, GPUs and the awaited resource, if the runs differ in them.
 
-    Failed runs do not count, since they may have had no workers. The resource that a run waited for
-    explains why it ran on other hosts.
+    Failed runs do not count, as they may have had no workers. The awaited resource explains why a
+    run was on other hosts.
     """
     trained = runs[runs["state"] != "failed"]
     found: dict[str, CellFormat] = {}

@@ -132,7 +132,7 @@ class StudyResults(Study):
 
     @property
     def cheapest(self) -> Chosen:
-        """The cheapest configuration (see `Verdict.cheapest`), with the attributes of `best`."""
+        """The cheapest configuration (see `Verdict.cheapest`); attributes as for `best`."""
         return self._winner(is_cheapest=True)
 
     def _winner(self, *, is_cheapest: bool = False) -> Chosen:
@@ -185,8 +185,8 @@ class StudyResults(Study):
         """Fit models to the step times of a scaling study, and predict throughput.
 
         Args:
-            workers: argument of `--predict`: worker counts ("4,8"), or a CSV file of worker counts
-                and batch sizes. None takes the study's last one; if there is none, two and four
+            workers: worker counts ("4,8"), or a CSV file of worker counts and batch sizes, as for
+                `--predict`. None takes the study's last `--predict`; if there is none, two and four
                 times the largest measured worker count.
 
         Returns:

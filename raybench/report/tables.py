@@ -163,7 +163,7 @@ def print_frame(
         title: line above the table.
         below: lines below it.
         drop: prefixes of the columns that a narrow terminal drops, in this order.
-        is_explained: whether a line below explains MARK, where cells have it.
+        is_explained: whether a line below explains MARK, if it is used.
     """
     cells = frame.astype(str)
     says = [*below.splitlines(), *([MARK_SAYS] if is_explained and has_marks(cells) else [])]

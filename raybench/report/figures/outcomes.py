@@ -210,8 +210,8 @@ SHAPES = {"torch": "o", "tensorflow": "s"}
 def slices_figure(results: Study) -> Figure:
     """Draw the outcome over the values of each searched key, the most important keys first.
 
-    A point is a configuration; a cross at the upper edge is a configuration that missed the target.
-    The shaded range holds the values of the configurations in `plateau`.
+    A point is a configuration; a cross at the upper edge, one that missed the target. The shaded
+    range has the values of the configurations as good as the best (`plateau`).
     """
     found, keys = outcome(results), keys_by_importance(results)
     shown = keys[:MOST_KEYS]
@@ -397,7 +397,8 @@ def pareto_figure(results: Study) -> Figure:
 
 
 def pareto_table(results: Study) -> pd.DataFrame:
-    """Return time and cost of the configurations that reached the target as a table for display."""
+    """Return a table for display with the time and cost of the configurations that reached the
+    target."""
     rows = reached_target(results)
     rows = rows.assign(is_front=rows["trial"].isin(pareto_front(rows)["trial"]))
     words = parts.TRIAL_WORDS | {

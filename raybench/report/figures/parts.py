@@ -77,7 +77,7 @@ def panels(
     Args:
         number: number of panels.
         height: inches per row of panels.
-        more: inches added to the height of the figure.
+        more: inches added to the height.
         columns: panels side by side.
         shared: arguments of `Figure.subplots`.
     """
@@ -349,7 +349,7 @@ def metric_axis(
 
     Args:
         axes: where to draw.
-        results: the study, with its metric and target.
+        results: the study.
         values: the values that are drawn; None takes those of all learning curves.
         is_labeled: whether to label the target.
     """

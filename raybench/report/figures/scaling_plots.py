@@ -54,14 +54,14 @@ def cell_label(row: Mapping[Any, Any]) -> str:
 
 
 def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells with timed steps, in the order of `shares_figure`."""
+    """Return the cells (run specs) with timed steps, in the order of `shares_figure`."""
     timed = (cells["n"] > 0) & cells["exchange_gradients"] & cells["step_median_s"].notna()
     kept = cells[timed.astype(bool)].drop_duplicates("cell")
     return kept.sort_values(["series", "batch_size_per_worker", "num_workers"])
 
 
 def shares_figure(results: Study) -> Figure:
-    """Draw the parts of an optimizer step as stacked bars, one for each cell (run spec)."""
+    """Draw the parts of an optimizer step of each cell (run spec) as stacked bars."""
     cells = share_cells(scaling_cells(results))
     shown = cells.head(MOST_BARS).to_dict("records")
     rows = [step_shares(row) for row in shown]
@@ -95,8 +95,8 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
     - input wait: measured.
     - as one worker alone: the step of one worker with the same batch size, without input wait.
     - exchange of gradients: the time saved in a cell without exchange.
-    - more than one worker: the rest (contention, waiting for the slowest worker). If no cell has
-      one worker, the rest is "not distinguishable".
+    - more than one worker: the rest (contention, waiting for the slowest worker); "not
+      distinguishable" if no cell has one worker.
 
     Args:
         row: a row of `scaling_cells`.

@@ -1,7 +1,7 @@
 """Figures as SVG for a page: with text, the colors of the page's theme, and trials to click on.
 
-matplotlib writes a document with six decimals per number, a global style sheet, and ids that repeat
-in every figure; this module adapts the document to be part of a page.
+matplotlib writes six decimals per number, a global style sheet, and ids that repeat in every
+figure; this module adapts them to a page.
 """
 
 import io

@@ -172,7 +172,7 @@ class ProgressDisplay(_Shown):
             outcome: describes a finished run; None if runs compete, so that the best is shown.
             began: start of the command by `clock`; None is now.
             ends_in_s: seconds left of the time budget.
-            num_workers: returns how many workers of a spec the machines can run at the same time.
+            num_workers: returns how many workers of a spec the machines can run at once.
             lines: stream for JSON lines, which replace the display.
             clock: current time in seconds.
         """

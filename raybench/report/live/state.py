@@ -23,8 +23,8 @@ EXPECTED_RUNS = 3
 MOST_OF_RUN = 0.9
 """An open run counts as at most this fraction of a finished one, however long it trains."""
 LEAST_RECENT, MOST_RECENT = 8, 256
-"""The time left is estimated from the latest half of the finished runs, with these limits of their
-number. Runs become shorter during a search: worker groups are reused, and bad trials stopped."""
+"""Limits of the number of recent runs that give the time left, otherwise half of the finished runs.
+Runs of a search become shorter: worker groups are reused, and bad trials stopped early."""
 
 
 class _Done(NamedTuple):
@@ -170,7 +170,7 @@ class LiveState:
         """Start a phase, or start it again with another number of runs; resets `after_s`.
 
         Args:
-            phase: name of the phase, for example `search`.
+            phase: name of the phase.
             num_runs: number of its runs.
             at: current time.
             num_done: number of its runs that have finished already.
