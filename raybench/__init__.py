@@ -82,10 +82,10 @@ def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies"
         place: Results folder or URL, or a list of them.
 
     Returns:
-        The study (for a list, several studies) with DataFrames (`trials`, `curves`, `confirmed`,
-        `configurations`; for a scaling study, `scaling`), `best` (`.spec`, `.command`, `.train()`),
-        `winners`, analyses (`importance`, `best_at_every_budget()`, ...) and figures
-        (`plot.curves()`, ...); see `raybench.report.study`.
+        The study, or the studies of a list. A study has DataFrames (`trials`, `curves`,
+        `confirmed`, `configurations`; a scaling study: `scaling`), the configurations `best`
+        (`.spec`, `.command`, `.train()`) and `winners`, analyses (`importance`,
+        `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...).
 
     Raises:
         UserError: There is no readable study in this place.
@@ -132,8 +132,8 @@ def published_claims() -> "dict[str, DataFrame]":
     """Return the published claims that the shipped studies (`raybench scale NAME`) reproduce.
 
     Returns:
-        A DataFrame by name of the study, with columns claim, published, here and holds. The last
-        two need measurements; `load(...).claims` has them for a study that has run.
+        DataFrames by study name, with columns claim, published, here and holds. The last two need
+        measurements: see `load(...).claims` of a study that has run.
 
     Example:
         >>> sorted(raybench.published_claims())[:2]

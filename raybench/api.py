@@ -112,7 +112,7 @@ def train(
         **changes: Options of the command, and keys of the run spec such as `epochs=20`.
 
     Returns:
-        The results or the plan, as for `tune`. The exceptions are the same, too.
+        The results or the plan, as for `tune`, which also raises the same exceptions.
 
     Example:
         >>> raybench.train(optimizer="lamb", epochs=20, dry_run=True).plan["optimizer"]
@@ -138,7 +138,7 @@ def scale(
         **changes: Options of the command, and keys of the study such as `num_workers=[1, 2]`.
 
     Returns:
-        The results or the plan, as for `tune`. The exceptions are the same, too.
+        The results or the plan, as for `tune`, which also raises the same exceptions.
 
     Example:
         >>> plan = raybench.scale(num_workers=[1, 2], scaling="weak", repeats=2, dry_run=True)
@@ -158,12 +158,12 @@ def plan(
     deadline: str | float | None = None,
     predict: "str | Sequence[int] | None" = None,
 ) -> "PlanReport":
-    """Choose, from scaling studies, which machines to rent for a training and how many.
+    """Choose from scaling studies which and how many machines to rent for a training.
 
     Args:
         *folders: Results folders, or their URLs, of scaling studies of the same training.
-        prices: A file of machines and their prices, or its content. By default, the price in the
-            study; if there is none, cost is in worker-seconds.
+        prices: A file of machines and their prices, or its content. The default is the price in the
+            study or, without one, to count cost in worker-seconds.
         budget: Maximum cost of the training.
         deadline: Maximum duration of the training, in seconds or as a string such as `"2h"`.
         predict: Worker counts to consider in addition to the measured ones, or a CSV file with one
@@ -200,7 +200,7 @@ def diagnose(
 ) -> "StudyResults":
     """Find the bottleneck of a training: compute, communication or input.
 
-    Arguments, return value and exceptions are those of `train`.
+    Takes the same arguments as `train`, and returns and raises the same.
 
     Example:
         >>> print(raybench.diagnose(num_workers=2, dry_run=True))
@@ -223,8 +223,8 @@ def compare(
         **changes: Options of the command, and run-spec keys to set in all configurations.
 
     Returns:
-        The results, whose `.comparison` is the outcome, or the plan, as for `tune`. The exceptions
-        are the same, too.
+        The results (`.comparison` is the outcome) or the plan, as for `tune`, which also raises the
+        same exceptions.
 
     Example:
         >>> before, after = {"optimizer": "adam"}, {"optimizer": "lamb"}

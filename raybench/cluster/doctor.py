@@ -212,9 +212,9 @@ def _ports_of(entry: dict[str, Any]) -> dict[str, Any]:
 def measured_by(hosts: list[Facts]) -> Placement | None:
     """Return the worker group that measures the network.
 
-    The group has one worker on each host with CPUs in Ray, or several workers on a single host.
-    Each worker has a GPU if all hosts have GPUs (a single host: at least two). None if only one
-    worker is possible, or if no framework works on all hosts.
+    One worker on each host with CPUs in Ray, or several on a single host. Each worker has a GPU if
+    all hosts have GPUs (a single host: at least two). None if only one worker is possible, or if no
+    framework works on all hosts.
     """
     if not (hosts := [one for one in hosts if one["ray_cpus"] >= 1]):
         return None

@@ -190,8 +190,7 @@ class RequestQueue:
         """Request machines for all busy and waiting groups, or none if no trial waits.
 
         The first request is sent even if empty, to replace that of a killed driver, whose machines
-        would otherwise be kept, and billed, indefinitely. If sending fails, the next check sends
-        the request again.
+        would otherwise be billed indefinitely. If sending fails, the next check tries again.
         """
         groups = self._scheduler.needed()
         wanted = internals.bundles_of(groups, self._scheduler.taken) if groups else []

@@ -180,8 +180,8 @@ class ResourceScheduler:
         return free
 
     def _overtake(self, head: str) -> Reservation | None:
-        """Assign an idle group to a trial behind the head of the queue; None if no trial may
-        overtake now. The head must have neither a usable idle group nor room for a new group."""
+        """Assign an idle group to a trial behind the head of the queue, if the head has neither a
+        usable idle group nor room for a new group; None if no trial may overtake."""
         placement = self.waiting[head]
         is_idle_held = self.on_cluster or placement.gpus_per_worker > 0
         if not is_idle_held or self._num_overtaken == MAX_OVERTAKEN:

@@ -263,8 +263,8 @@ class RunClient:
             test: measure the metric on the test split, unless the run has failed.
 
         Returns:
-            The final state of the run. Without `save` and `test`, workers that fail now do not make
-            the run fail.
+            The final state of the run. Workers that fail now make the run fail only with `save` or
+            `test`.
         """
         if self._has_waiting_workers:
             has_failed = self._outcome.failure is not None

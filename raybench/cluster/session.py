@@ -65,8 +65,8 @@ LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else
 class Session:
     """Context manager: a Ray connection with a worker pool; on exit, everything it started ends.
 
-    `warning` tells the user about problems with how Ray runs (None: no problems); `notes` are
-    sentences about the machine's state at the start, for `study.yaml`.
+    `warning` tells the user about a problem with how Ray runs, if any; `notes` are sentences about
+    the machine's state at the start, for `study.yaml`.
     """
 
     def __init__(self, *, address: str | None = None) -> None:

@@ -58,9 +58,8 @@ class Interrupt:
     def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
         """Context manager: end the process once `lost` returns a description of what is gone.
 
-        Otherwise, the command would wait for answers that cannot come: a signal to a whole process
-        group (by `timeout` or a service manager) also ends Ray, and calls to a killed Ray hang for
-        a minute.
+        A signal to a whole process group (by `timeout` or a service manager) also ends Ray, and
+        calls to a killed Ray hang for a minute.
         """
         is_over = threading.Event()
         threading.Thread(target=self._watch, args=[lost, is_over], daemon=True).start()

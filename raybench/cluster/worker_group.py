@@ -279,8 +279,7 @@ class WorkerGroup:
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
         """Return the cores to pin each rank to, without those in `taken`; none if too few are free.
 
-        Workers with GPUs share all cores near their GPUs, because a single core cannot keep a GPU
-        busy.
+        Workers with GPUs share all cores near their GPUs: one core cannot keep a GPU busy.
         """
         self.cores, chosen = [], []
         if self.placement.gpus_per_worker:

@@ -588,8 +588,8 @@ def check_room(
 def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Placement]:
     """Return the worker groups to start before the first trials, as many as fit at once.
 
-    Frameworks with several possible groups are left out, because it is unknown which group the
-    first trials need.
+    Frameworks with several possible groups are left out: which one the first trials need is
+    unknown.
     """
     chosen: list[Placement] = []
     every = groups(study, space)

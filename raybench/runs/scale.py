@@ -102,8 +102,7 @@ def run_order(
 
     A cell is a run spec of the study. The order spreads drift of the machine (heat, other users)
     over all cells. Within a repeat, worker groups are in random order, and so are the cells of a
-    group, which stay together so that the group starts once. The order does not depend on
-    `repeats`, which may be changed later.
+    group, which stay together so that the group starts once. `repeats` does not change the order.
     """
     groups: dict[Placement, list[StudyCell]] = {}
     for cell in cells:
@@ -543,8 +542,8 @@ class Until:
     ) -> tuple[Measured, dict[str, Any]] | None:
         """Return the cell that narrows a prediction most, and its values of all changed keys.
 
-        If no cell narrows the prediction, return the predicted cell itself, or None if the
-        predicted cell does not fit on the cluster or was already measured.
+        If no cell does, return the predicted cell itself, or None if the predicted cell does not
+        fit on the cluster or was already measured.
         """
         specs = [cell.spec for cell in study_cells(study)]
         alike = [

@@ -122,21 +122,20 @@ class ScalingStudy(Document):
         return self
 
     def with_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study with these worker counts, unless it sets its own or lists its cells (run
-        specs)."""
+        """Return the study with these worker counts, unless it sets its own or lists run specs."""
         if self.num_workers is not None or self.cells is not None:
             return self
         return self.model_copy(update={"num_workers": num_workers})
 
     @property
     def counts(self) -> list[int]:
-        """Worker counts of the cells (run specs), ascending; [1] if they are not set yet."""
+        """Worker counts of all run specs, ascending; [1] if they are not set yet."""
         if self.cells is None:
             return sorted(self.num_workers or [1])
         return sorted({self._count(cell) for cell in self.cells})
 
     def only_workers(self, num_workers: list[int]) -> "ScalingStudy":
-        """Return the study reduced to cells (run specs) with these worker counts."""
+        """Return the study reduced to run specs with these worker counts."""
         if self.cells is None:
             return self.model_copy(update={"num_workers": num_workers})
         kept = [cell for cell in self.cells if self._count(cell) in num_workers]

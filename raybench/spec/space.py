@@ -284,7 +284,7 @@ Bound = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class RangeForm(Document):
-    """Range as written in a file; it includes both bounds."""
+    """Range as written in a file; includes both bounds."""
 
     low: Bound
     high: Bound

@@ -154,7 +154,7 @@ def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
 def on_loopback() -> AbstractContextManager[None]:
     """Context manager: make a Ray that is started within it use 127.0.0.1 as its address.
 
-    The constant says whether Ray can be part of a cluster; Ray sets it to False outside Linux.
+    Ray does so where it cannot be part of a cluster: outside Linux, it sets the constant to False.
     """
     from ray._private import ray_constants
 

@@ -26,9 +26,9 @@ NOMINAL_CPU = 0.001
 def waits_by_driver() -> dict[str, float]:
     """Return resources that start an actor on the driver's node and reserve almost nothing.
 
-    Used for Tune's trial actors, which only wait for the worker pool. They wait without a timeout,
-    and Ray does not repeat an answer that was lost between hosts, so they must be on the pool's
-    node. If no resource identifies that node, a tiny part of a CPU anywhere is returned.
+    Used for Tune's trial actors. They wait for the worker pool without a timeout, and Ray does not
+    repeat an answer that was lost between hosts, so they must be on the pool's node. If no resource
+    identifies that node, a tiny part of a CPU anywhere is returned.
     """
     here = ray.get_runtime_context().get_node_id()
     names = [
@@ -75,8 +75,8 @@ def taken_by_others(
 ) -> list[tuple[float, float]]:
     """Return the (CPU cores, GPUs) of every node that are neither free nor `held` by our groups.
 
-    The numbers are never negative, although Ray's and our bookkeeping differ for a moment while one
-    of our groups starts or ends. A node that is missing in `free` has no free resources.
+    Never negative numbers, although Ray's and our bookkeeping differ for a moment while one of our
+    groups starts or ends. A node that is missing in `free` has no free resources.
     """
     taken = []
     for node, (cpus, gpus) in zip(nodes, held, strict=True):
