@@ -4,8 +4,8 @@ The step of an evaluation is its training time in milliseconds in the tags `by_t
 its number of training samples in `by_samples/...`. Timestamps follow the training clock, so the
 axis RELATIVE shows seconds of training since the first evaluation.
 
-Events are written with the event file writer of tensorboardX, which comes with Ray. The thread of
-its `SummaryWriter` would die silently when the disk is full.
+Events are written with the event file writer of tensorboardX, which comes with Ray; the thread of
+`SummaryWriter` would die silently when the disk is full.
 """
 
 import hashlib

@@ -148,8 +148,8 @@ class PlanReport:
         Args:
             studies: scaling studies.
             terms: prices, budget and deadline.
-            predict: worker counts ("4,8"), or a CSV file of worker counts and batch sizes, to plan
-                with, too. None takes two and four times the largest measured worker count.
+            predict: worker counts ("4,8"), or a CSV file of worker counts and batch sizes, to add
+                to those measured. None adds two and four times the largest measured worker count.
 
         Raises:
             UserError: if no study has a target, or none has measured steps.
@@ -416,7 +416,8 @@ def fit_to_files(
 
     Args:
         file: the measurements.
-        predict: worker counts, or a CSV file with batch sizes, too; None predicts nothing.
+        predict: worker counts, or a CSV file of worker counts and batch sizes; None predicts
+            nothing.
         out: file for the predictions.
         network: argument of `--network`; see `fit_command.read_network`.
 

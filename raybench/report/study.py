@@ -75,9 +75,6 @@ class Chosen:
             say: whether to print the output.
             changes: keys of the run spec to change: `train(seed=1, epochs=20)`.
 
-        Returns:
-            The results of the new run.
-
         Raises:
             UserError: if the arguments are invalid.
             StudyError: if the training fails.

@@ -287,8 +287,8 @@ class TerminalView(Live):
             redirect_stderr=False,
         )
         if isinstance(console, WholeLines):
-            # Drawing takes the lock of Live, then that of the console; printing takes them in the
-            # opposite order. They cannot deadlock if both are the same lock.
+            # Drawing takes the lock of Live, then that of the console; printing does the opposite.
+            # With a single lock for both, they cannot deadlock.
             self._lock = console.turn
 
     def changed(self) -> None:

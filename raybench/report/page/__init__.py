@@ -19,8 +19,8 @@ def try_page(
 ) -> list[Path]:
     """Write the page of a study; return a list with the file, or [] if that fails.
 
-    Errors are reported with `say`, never raised; their tracebacks are kept in `errors/`. A figure
-    that cannot be drawn is left out.
+    Errors are not raised but reported with `say`; tracebacks are kept in `errors/`. A figure that
+    cannot be drawn is left out.
 
     Args:
         results: the study.
