@@ -364,8 +364,6 @@ def _result_of(
     """Return the results of a repeated configuration.
 
     Args:
-        results: The study.
-        one: Its runs.
         noise: Scatter over seeds, pooled over all configurations.
         chosen_ends: Interval of seconds (or scores) from `one.new`, corrected for selection.
         tested: Interval of its value on the test split.
@@ -462,7 +460,6 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
     """Return the standard error of a metric value due to the finite number of rows.
 
     Args:
-        results: The study.
         part: Split on which the value was measured: `validation` or `test`.
         value: The value, in the unit of the metric.
         names: Runs that measured it.

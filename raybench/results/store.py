@@ -297,7 +297,7 @@ def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         **more: Further keys of this session.
 
     Returns:
-        The keys of the first session, and all later sessions under `continued`.
+        Keys of the first session; later sessions under `continued`.
     """
     session = {"command": command(), "versions": versions(), "machine": machine(), **more}
     first = {key: earlier.get(key, value) for key, value in session.items()}

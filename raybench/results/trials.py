@@ -114,8 +114,8 @@ def typical_of(
 ) -> TypicalNodes:
     """Return the typical number of hosts for each size of run in a study.
 
-    Spread runs are ranked only if `space` or `fixed` of the study has `placement_strategy`. Failed
-    runs are ignored, since they may have had no workers.
+    Runs spread over hosts are ranked only if `space` or `fixed` of the study has
+    `placement_strategy`. Failed runs are ignored, since they may have had no workers.
     """
     typical = TypicalNodes(may_spread=STRATEGY in space or STRATEGY in fixed)
     for record in runs:
@@ -276,7 +276,6 @@ def trial_table(
         runs: Records of the runs.
         space: Search space of the study; each of its keys is a column.
         fixed: Fixed keys of the study.
-        metric: Metric of the study.
         curves: Evaluations by run, for the interpolated time to target.
         baseline_value: Metric value before training, also for interpolation (`stats.standing`).
     """

@@ -81,7 +81,6 @@ def find_verdicts(results: Study, *, untested: bool = False) -> dict[str, Verdic
     """Return the winners by GPU model, without the cache of `judge_each`.
 
     Args:
-        results: The study.
         untested: Include verdicts whose fastest configuration has no solo runs (alone on the
             machine) yet, even if it is not better than the baseline.
 

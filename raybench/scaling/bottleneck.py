@@ -266,7 +266,7 @@ def judge(
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a phrase for the seconds of a step."""
+    """Return the seconds of a step as a string in ms or s."""
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 

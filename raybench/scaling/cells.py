@@ -526,7 +526,7 @@ def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, An
 
 
 def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the speed-up curves of a study by name, each sorted by number of workers.
+    """Return the speed-up curves of a study by name, each sorted by worker count.
 
     The cells (run specs) of a curve have the same scaling, series, batch size and topology. Cells
     without a speed-up, cells without gradient exchange and cells on more hosts than necessary

@@ -399,8 +399,7 @@ def predicted_steps(
 ) -> list[Predicted]:
     """Return the predicted seconds of a step for (workers, nodes, samples per worker and step).
 
-    The samples are divided into the largest number of passes that divides them and is not above the
-    largest measured number.
+    The samples are split evenly into as many passes as possible, up to the largest measured number.
     """
     most = max(cell.accumulate for cell in model.observed.cells)
     asked = []

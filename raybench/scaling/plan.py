@@ -230,7 +230,6 @@ def with_measured(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return a plan with measured times added.
 
     Args:
-        table: The plan.
         runs: One row per run: num_workers, global_batch_size, work_s (training and evaluation to
             the target; missing if never reached), and gpu_type and num_nodes if the plan has
             several of them.
@@ -261,14 +260,13 @@ def answers(
     left out.
 
     Args:
-        table: The plan.
         budget: Maximum cost, in the unit of the costs.
         deadline_s: Maximum seconds.
 
     Returns:
-        The rows, with the column `answer`. With a budget or a deadline, also their probabilities
-        keeps_budget and keeps_deadline. With the columns of `with_measured`, also loss: measured
-        value of the row / best measured value - 1.
+        The rows, with the column `answer`. With a budget or a deadline, also the probability of
+        keeping it: keeps_budget, keeps_deadline. With the columns of `with_measured`, also loss:
+        measured value of the row / best measured value - 1.
     """
     measured = {"seconds": "measured_s", "cost": "measured_cost"}
     rows = []
