@@ -44,7 +44,7 @@ OTHER_NAMES = {
 """Column names used by other tools, and raybench's names for these columns."""
 STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Factors by which the candidates for the next small runs differ from the expected best learning
-rate and batch size; all combinations are candidates."""
+rate and batch size."""
 LARGEST_SHARE = 0.1
 """Largest compute of a planned small run, relative to the large run."""
 SAME_LENGTH = 0.05

@@ -245,7 +245,7 @@ class FollowedOptions(TrialOptions):
 
 
 class LoggedOptions(FollowedOptions):
-    """Options shared by every command that writes to other tools."""
+    """Options shared by every command that logs to experiment trackers."""
 
     log: Tools = []
     """Also log the runs to tensorboard, mlflow or wandb while they train; repeatable."""

@@ -202,7 +202,7 @@ class WaitWatch:
 def live_session(address: str | None, interrupt: Interrupt, console: Console) -> Iterator[Session]:
     """Context manager: open a Ray session for a command, and close it afterwards.
 
-    A Ctrl-C while the session is opening is raised once the session is open.
+    A Ctrl-C meanwhile is raised once the session is open.
     """
     is_here = chosen_address(address) is None
     looked = [busy_sentence(), used_gpus(gpus_of_driver())] if is_here else []

@@ -24,7 +24,7 @@ CPU = "cpu"
 
 
 class MachinePrice(Document):
-    """Type of machine that can be rented."""
+    """Type of machine that can be rented, and its price."""
 
     accelerator: str = CPU
     """Ray's name for the GPU model, such as `A100` (see `accelerators` in `trials.csv`), or

@@ -1,5 +1,5 @@
-"""The run spec (all settings of one training run): its keys, the conflicts between them, the
-placement of the run on workers, and the one-line label of a configuration.
+"""The run spec (all settings of one training run): its keys, the conflicts between them, the run's
+workers (`Placement`), and the one-line label of a configuration.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -335,7 +335,7 @@ class RunSpec(Document):
 
     @property
     def placement(self) -> Placement:
-        """Placement of the run: its workers, their resources, and how they execute a step."""
+        """The run's workers, their resources, and how they execute a step."""
         workers = Placement(
             self.framework,
             self.num_workers,
