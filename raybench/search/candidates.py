@@ -207,7 +207,7 @@ class ConfigurationSpace:
 
 
 def widens(study: StudySpec, space: Space) -> bool:
-    """Return whether learning rates outside of their range may be tried (`search.widen`)."""
+    """Return whether learning rates outside their range may be tried (`search.widen`)."""
     parts = parts_of(space["learning_rate"]) if "learning_rate" in space else []
     is_range = any(isinstance(one, Range) for one in parts)
     return is_range and study.search.widen and study.search.sampler == "model"

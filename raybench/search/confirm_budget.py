@@ -81,7 +81,7 @@ def are_alike(one: RunSpec, other: RunSpec) -> bool:
 
 
 class Plan(NamedTuple):
-    """Number of runs in the race, and of solo runs of each winner."""
+    """Number of runs in the race, and of runs of each winner alone."""
 
     race: int
     fresh: int
@@ -201,7 +201,7 @@ class ConfirmBudget:
         return self._typical.objection(layout) is None
 
     def alone_s(self, cost: Cost) -> float:
-        """Return the expected seconds of a solo run (alone on the machine), with SLACK."""
+        """Return the expected seconds of a run alone on the machine, times SLACK if timed."""
         longer = SLACK if self._is_timed else 1.0
         return longer * (cost.train_s + self._beside[cost.spec.framework])
 
@@ -227,7 +227,7 @@ class ConfirmBudget:
         return sum(runs * len(found.first(count)) for count, runs in stages(number))
 
     def fresh_s(self, times: int) -> float:
-        """Return the expected seconds of `times` solo runs of each winner."""
+        """Return the expected seconds of `times` runs of each winner alone on the machine."""
         return times * sum(map(self.alone_s, self.winners()))
 
     def confirming_s(self) -> float:
@@ -269,8 +269,8 @@ class ConfirmBudget:
     def runs_alone(
         self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
     ) -> tuple[int, int]:
-        """Return how many winners can have solo runs within `left_s` seconds, and how many runs
-        each. `answered`: solo runs of an earlier session, which are not repeated."""
+        """Return how many winners can run alone within `left_s` seconds, and how often each.
+        `answered`: such runs of an earlier session, which are not repeated."""
         expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
         left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
         found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)

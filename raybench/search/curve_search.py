@@ -397,7 +397,7 @@ class CurveSearch:
         placement, shape [n]; added to a log amount they give a log time.
 
         Configurations without a predictable placement count as fast as the fastest. Without a
-        placer, amounts are seconds: the result is 0, or the log of the workers.
+        placer, amounts are seconds, so the result is 0, or the log worker count.
         """
         is_cost = kind == WORKER_SECONDS
         if self._placer is None:
@@ -439,8 +439,8 @@ class CurveSearch:
         return found
 
     def left_s(self, trial: str, spec: RunSpec) -> float:
-        """Return the predicted remaining training seconds of a running trial: 0 if its speed is
-        unknown, the rest of its training limit if the model has no observations."""
+        """Return the predicted remaining training seconds of a running trial. 0 if its speed is
+        unknown; the rest of its training limit if the model has no observations."""
         if self._placer is None or (seconds := self._placer.own_way(spec)) is None:
             return 0.0
         samples, train_s = self._placer.totals(trial)

@@ -52,7 +52,7 @@ TIMES_PASSES = (2, 4, 8, 16)
 
 
 class Factors:
-    """A factorized space: the keys to sample, and the placements of a sampled configuration."""
+    """A factorized space: sampled keys, and placements (framework, workers, ...) of a sample."""
 
     def __init__(
         self, sampled: Space, placements: list[Placement], *, may_add_passes: bool = True
@@ -81,7 +81,7 @@ class Factors:
         return self._find(values[GLOBAL_BATCH], given, in_more_passes)
 
     def of_spec(self, spec: RunSpec, *, in_more_passes: bool = False) -> list[Placement]:
-        """Return all placements with the global batch of a run spec; see `of_values`."""
+        """Return all placements with a run spec's global batch size; see `of_values`."""
         given = [getattr(spec, key) for key in self._given]
         return self._find(spec.global_batch_size, given, in_more_passes)
 
@@ -120,7 +120,7 @@ def speed_values(placement: Placement) -> dict[str, Any]:
 
 
 def placed(spec: RunSpec, placement: Placement) -> RunSpec:
-    """Return a run spec with another placement (framework, workers, batch per worker, ...)."""
+    """Return a run spec with another placement (framework, workers, ...)."""
     return spec.model_copy(update=speed_values(placement))
 
 

@@ -149,8 +149,8 @@ class LiveTrials:
         self._progress.finished(record)
 
     def _hopeless(self, outcome: RunOutcome) -> StudyError | UserError | None:
-        """Return the error that ends the search because no trial has trained, or None: an error
-        that every configuration would have, or one that all first HOPELESS trials had."""
+        """Return the error that ends the search if no trial has trained yet: one that every
+        configuration would have, or the same one in the first HOPELESS trials. Otherwise None."""
         if outcome.evaluation is not None:
             self._has_trained = True
         if self._has_trained or outcome.failure not in ("error", "timeout", "worker_lost"):

@@ -83,12 +83,12 @@ class StepTime:
         self._fits.pop(lane, None)
 
     def batches(self, placement: Placement) -> set[int]:
-        """Return the batch sizes per worker measured in this lane with this number of workers."""
+        """Return the batch sizes per worker measured in this `Lane` with this worker count."""
         return self._batches.get(_workers(placement), set())
 
     def step_s(self, placement: Placement, optimizer: str) -> float | None:
-        """Return the predicted seconds per step; None if this lane was never measured with this
-        number of workers."""
+        """Return the predicted seconds per step; None if this `Lane` was never measured with this
+        worker count."""
         if not self.batches(placement):
             return None
         lane = _lane(placement)
@@ -98,8 +98,7 @@ class StepTime:
 
     def _design(self, measured: list[Setup]) -> tuple[Row, np.ndarray, int]:
         """Return the function from setup to design row, the design matrix, and the number of
-        optimizers; cached until another setup is measured, since building them takes longer than
-        the fit."""
+        optimizers. The caller caches them until another setup is measured."""
         counts = sorted({placement.num_workers for placement, _ in measured})
         optimizers = sorted({optimizer for _, optimizer in measured})
         batches = {
@@ -150,7 +149,7 @@ class StepTime:
 
 
 class Placer:
-    """Chooses the placement of each trial of a factorized space.
+    """Chooses the placement (framework, workers, ...) of each trial of a factorized space.
 
     The first trials are also probes: each runs on a placement whose step time is not known yet.
     Probes with few workers come first. More workers are probed only if, judging by the times with
@@ -230,7 +229,7 @@ class Placer:
         Args:
             trial: Name of the trial.
             optimizer: Optimizer of the trial.
-            options: Feasible placements of its global batch, most workers first.
+            options: Feasible placements for its global batch size, most workers first.
         """
         # Compiled placements are probed last, since uncompiled ones may rule them out.
         order = [one for one in reversed(options) if not self.wait_s(one.num_workers)]
@@ -258,7 +257,7 @@ class Placer:
         return steps * step_s + self._compile_s.get(_lane(option), 0.0)
 
     def ended(self, trial: str, spec: RunSpec, *, samples: int, compile_s: float) -> None:
-        """Record the end of a trial; its placement may be probed again if nothing was measured."""
+        """Record the end of a trial. If it measured nothing, its placement may be tried again."""
         self._probing.pop(trial, None)
         self._num_samples.append(samples)
         if spec.compile != "none":
@@ -268,7 +267,7 @@ class Placer:
                 self._first_compile_s[new] = self._typical_s[spec.compile] = compile_s
 
     def is_known(self, spec: RunSpec) -> bool:
-        """Return whether the fastest placement for the global batch of a run spec is known."""
+        """Return whether the fastest placement for a run spec's global batch size is known."""
         options = self._options(spec)
         return bool(self._timed(spec.optimizer, options)) and not any(
             self._is_open(option, spec.optimizer, options) for option in options
@@ -327,7 +326,7 @@ class Placer:
         return min(costs, default=1.0)
 
     def others(self, spec: RunSpec) -> list[Placement]:
-        """Return the other feasible placements for the global batch of a run spec."""
+        """Return the other feasible placements for a run spec's global batch size."""
         return [one for one in self._options(spec) if one != spec.placement]
 
     def _options(self, spec: RunSpec) -> list[Placement]:

@@ -45,7 +45,7 @@ OVER = "is_over"
 
 
 def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
-    """Return the number of race results at which a `--more` is done.
+    """Return the total number of race runs at which `--more` (further runs) is done.
 
     Args:
         asked: Number of runs given to `--more`.
@@ -109,7 +109,7 @@ class LiveRace:
                 self._tries[RaceRun(record.source, number)] = 1
 
     def run(self, stages: Stages, *, after_s: float) -> None:
-        """Run the race to its end or the deadline; `after_s` (seconds of later phases): to show."""
+        """Run the race to its end or the deadline; show `after_s` seconds for later phases."""
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
         most = max(self.budget.race_runs(number), len(self._learned))

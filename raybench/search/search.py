@@ -311,7 +311,7 @@ class Search(Scheduler):
 
 
 def _sentence(earlier: Earlier, number: int) -> str:
-    """Return a sentence about the runs of an earlier study that the search has learned from."""
+    """Return a sentence about the earlier runs that the search has learned from."""
     text = f"learned {number} of the {counted(len(earlier.runs), 'result')} of {earlier.place}"
     if number < len(earlier.runs):
         text += "; the others are outside of the space, or lack the time to the target"

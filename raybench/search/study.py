@@ -370,8 +370,8 @@ class StudyPipeline:
         return self.session.capacity.may_hold(spec.placement.group)
 
     def _kinds_in_time(self) -> set[Kind] | None:
-        """Return the kinds of worker group (framework, number of workers) that reference runs have
-        started, if time is too short to start other kinds; otherwise None."""
+        """Return the kinds of worker group (framework, worker count) that reference runs started;
+        None if other kinds may start too."""
         runs = read_records(self.store.folder).runs.items()
         references = [run for name, run in runs if name.startswith("reference") and run.samples]
         if not references or self.deadline.time_budget_s is None:

@@ -27,7 +27,7 @@ NUM_FASTEST = 3
 
 @dataclass(frozen=True)
 class Way:
-    """A trial that reached the target, and one placement on which it could run."""
+    """A trial that reached the target, and a placement (framework, workers, ...) for it."""
 
     prediction: Prediction
     spec: RunSpec
@@ -50,8 +50,7 @@ def ways(results: Study, placer: Placer) -> list[Way]:
 
     The time on a trial's own placement is measured. On other placements, it is multiplied by the
     ratio of predicted step times; a prediction of an earlier session is kept, so that a resumed
-    study has the same placement checks. Trials on other GPU models than the best trial's are left
-    out.
+    study has the same placement checks. Only trials on the best trial's GPU model count.
     """
     known = {
         (row["trial"], *(row[key] for key in SPEED_KEYS)): row["time_to_target_s"]
@@ -98,7 +97,7 @@ def choose(every: list[Way]) -> list[Way]:
 
 
 def num_placement_checks(factors: Factors | str) -> int:
-    """Return the largest number of placement checks; 0 if the space is not factorized."""
+    """Return the most placement checks (`verify`) possible; 0 if the space is not factorized."""
     if isinstance(factors, str):
         return 0
     machines = {(one.framework, one.accelerator_type) for one in factors.all_placements}

@@ -55,8 +55,8 @@ MACHINE_FAULTS = ("worker_lost",)
 the training loop itself hung or exceeded `search.trial_seconds`."""
 DISTURBED_SHARE, DISTURBED_S = 0.25, 0.05
 """A run is disturbed if other processes took more than DISTURBED_SHARE of its training seconds and
-more than DISTURBED_S seconds. For scale: one competing process per core takes half; the search
-process and the hypervisor took 9 to 20 % of ten short runs on a busy machine."""
+more than DISTURBED_S seconds. One competing process per core takes half; the search process and the
+hypervisor took 9 to 20 % of ten short runs on a busy machine."""
 StopReason = Literal[
     "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
 ]

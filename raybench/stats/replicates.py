@@ -88,7 +88,7 @@ def expected_running_time(repeats: Sequence[Replicate]) -> float:
 
 
 def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> Noise:
-    """Return the noise pooled over all configurations in which two or more runs hit the target.
+    """Return the noise pooled over all configurations of which two or more runs hit the target.
 
     For log seconds, this includes the prior PRIOR_SIGMA. Metric values have no prior, since their
     units differ.
@@ -104,7 +104,7 @@ def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> N
 
 
 def measures(repeats: Sequence[Replicate], *, is_timed: bool = True) -> list[float]:
-    """Return the log seconds, or metric values, of the runs that hit."""
+    """Return the log seconds, or metric values, of the runs that reached the target."""
     hits = [repeat.seconds for repeat in repeats if repeat.is_hit]
     return [math.log(seconds) for seconds in hits] if is_timed else hits
 
@@ -115,7 +115,7 @@ def _squares(values: Sequence[float]) -> float:
 
 
 def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
-    """Return the score of a configuration (smaller is better); infinite without a hit.
+    """Return the score of a configuration (smaller is better); infinite if no run hit the target.
 
     The score is the log of the expected running time, or the mean metric value.
     """
@@ -127,8 +127,8 @@ def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
 
 
 def effective_runs(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the effective number of runs: the number of runs without a miss whose score would have
-    the same variance; 0 without a hit.
+    """Return the effective number of runs: how many runs that all hit the target would give the
+    score the same variance; 0 if none hit.
 
     With h hits in n runs, mean seconds T per hit and M per miss, and E = T + M (n - h) / h, the
     delta method gives log E the variance (T sigma)^2 / (h E^2) + (M / E)^2 n (n - h) / h^3: the
@@ -147,7 +147,7 @@ def effective_runs(repeats: Sequence[Replicate], noise: Noise) -> float:
 
 
 def upper_score(repeats: Sequence[Replicate], noise: Noise) -> float:
-    """Return the upper confidence bound of a score (90 % interval); infinite without a hit."""
+    """Return the upper bound of a score (90 % interval); infinite if no run hit the target."""
     runs = effective_runs(repeats, noise)
     if not runs:
         return math.inf

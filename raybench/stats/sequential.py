@@ -38,7 +38,7 @@ BISECTIONS = 60
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of the test after the pairs so far."""
+    """Result of the sequential test after the pairs of runs so far."""
 
     outcome: PairOutcome
     pairs: int
@@ -52,7 +52,7 @@ class Comparison:
 def compare(
     differences: Sequence[float], *, smallest: float = 0.0, errors: float = ALPHA
 ) -> Comparison:
-    """Return the test result after the pairs so far.
+    """Return the test result after the pairs of runs so far.
 
     Args:
         differences: One per pair, positive if B is better; infinite if one of the two missed its
@@ -94,7 +94,7 @@ def pairs_needed(
     share: float = 0.8,
     draws: int = 40,
 ) -> int | None:
-    """Return how many more pairs reach a decision with probability `share`.
+    """Return how many more pairs of runs lead to a decision with probability `share`.
 
     Estimated by bootstrap; None with fewer than 3 pairs, or if more than 8 times the pairs so far
     are needed.

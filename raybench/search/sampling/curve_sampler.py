@@ -148,8 +148,8 @@ class CurveSampler(BaseSampler):
 
 
 class CurvePruner(BasePruner):
-    """Stops a trial if it is predicted to reach the target later than the best trial, by more than
-    the prediction error.
+    """Stops a trial predicted to reach the target later than the best, by more than the prediction
+    error.
 
     Args:
         sampler: Sampler of the same study; its curve model is used.

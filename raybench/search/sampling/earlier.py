@@ -346,8 +346,8 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
 
 
 def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
-    """Return the keys to take from an earlier objective: those that this study leaves `auto`, and
-    those set together with an automatic target."""
+    """Return the keys to take from an earlier objective: the `auto` keys of this study, and those
+    set together with an automatic target."""
     keys = [str(key) for key in study.auto if key != EVAL_INTERVAL]
     if "target" in keys:
         keys += ["kind", "max_train_seconds", *(["hold"] if objective["kind"] == BUDGET else [])]
@@ -419,8 +419,7 @@ def _from_optuna(table: ForeignTable, study: StudySpec, space: Space) -> Earlier
 def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
     """Return the runs of `raybench import`; UserError if they have another metric or target.
 
-    Another tool measured their seconds, so these only decide the order of the first trials and are
-    not reported to any sampler.
+    Another tool measured their seconds, so these only decide the order of the first trials.
     """
     then, now = earlier.objective, study.objective
     asked = [("metric", then.judged_by.name, now.judged_by.name)]

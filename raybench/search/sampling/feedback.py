@@ -187,7 +187,7 @@ class Answer(NamedTuple):
 
 
 def answer_by(score: float) -> Answer:
-    """Return the answer for a run of which only the score is known."""
+    """Return what to tell Optuna about a run of which only the score is known."""
     return Answer(TrialState.COMPLETE, [score])
 
 
@@ -220,7 +220,7 @@ class Feedback:
         self._waiting: list[tuple[optuna.Trial, RunRecord]] = []
 
     def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
-        """Add the result of a trial; while `is_early`, it may wait for placements to be timed."""
+        """Add the result of a trial. If `is_early`, it may wait until placements are timed."""
         self._waiting.append((trial, record))
         self.report_known(is_early=is_early)
 
@@ -236,7 +236,7 @@ class Feedback:
         self._waiting = waiting
 
     def tell_would_fail(self, trial: optuna.Trial) -> None:
-        """Report the worst score to Optuna for a proposal that was not run, as it would fail."""
+        """Report the worst score for a proposal that was not run because it would fail."""
         self._answer(trial, self._failed())
 
     def answer(self, record: RunRecord, *, fastest_s: float | None = None) -> Answer:

@@ -11,8 +11,7 @@ from raybench.spec.values import identity
 
 
 def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
-    """Return the run specs of `search.first` in order; the keys are the `identity` of the values
-    that the user gave.
+    """Return the run specs of `search.first` in order, by the `identity` of the given values.
 
     A searched key that the user did not give gets its value from a typical configuration
     (`usual_values`).

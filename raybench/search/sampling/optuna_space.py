@@ -175,8 +175,8 @@ def _distribution(dimension: Simple) -> BaseDistribution:
 
 
 def _parameter(dimension: Simple, value: Any) -> Any:
-    """Return a value as Optuna sees it: a power of two as its exponent; choices as JSON if one is a
-    list or mapping, or if Optuna would confuse two of them (1 and true)."""
+    """Return a value as Optuna sees it: a power of two as its exponent, and choices as JSON if
+    Optuna cannot hold one (list, mapping) or would confuse two (1 and true)."""
     if isinstance(dimension, Powers):
         return int(value).bit_length() - 1
     if isinstance(dimension, Choices) and not _are_apart(dimension.values):

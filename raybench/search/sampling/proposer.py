@@ -80,8 +80,8 @@ class ProposalHistory:
         self.drew(params, is_known=True)
 
     def drew(self, params: dict[str, Any], *, is_known: bool) -> None:
-        """Add a draw; `is_known`: whether it runs or is infeasible. A configuration outside the
-        space has no parameters and is ignored."""
+        """Add a draw, unless it lies outside the space (no parameters). `is_known`: whether it runs
+        or is infeasible."""
         if not params:
             return
         self.drawn.add(key_of(params))
