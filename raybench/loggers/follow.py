@@ -172,8 +172,7 @@ class Loggers:
 
 @contextlib.contextmanager
 def _hidden(names: Sequence[str]) -> Iterator[None]:
-    """Context manager that makes imports of `names` fail in all threads, except for modules that
-    are already imported."""
+    """Context manager in which imports of `names` fail in all threads, unless imported before."""
     new = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(new))  # type: ignore[arg-type]  # None raises ImportError
     try:

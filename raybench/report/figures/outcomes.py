@@ -159,7 +159,7 @@ LONGEST_LABEL = 16
 
 
 def values_of(key: str, rows: pd.DataFrame) -> tuple["pd.Series[float]", list[str]]:
-    """Return the position on an axis of each row's value of `key`, and the names of the categories.
+    """Return the axis position of each row's value of `key`, and the names of the categories.
 
     More than MOST_DISTINCT numbers are positions themselves, without names. All other values are
     categories at 0, 1, ..., with a random offset so that points do not overlap.
