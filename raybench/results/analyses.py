@@ -67,9 +67,9 @@ def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the Pareto front of seconds and worker-seconds to the target, fastest first.
 
     Args:
-        trials: Columns num_workers and time_to_target_s [s] (rows that are missing or infinite are
-            never on the front). If any row is_confirmed (trained again with new seeds), only such
-            rows are considered, since a single run may be lucky.
+        trials: Columns num_workers and time_to_target_s [s]; rows without a finite time are never
+            on the front. If any row is_confirmed (trained again with new seeds), only such rows are
+            considered, since a single run may be lucky.
 
     Returns:
         The rows on the front, with worker_seconds_to_target added.

@@ -279,8 +279,8 @@ def ranked(trials: pd.DataFrame, phase: str = "search") -> pd.DataFrame:
 def nearest(results: Study, phase: str = "search") -> str | None:
     """Return the run of a phase that came nearest to a target that no run reached.
 
-    None if no run learned anything: by the error due to the number of rows, the best value may be
-    no better than that of a constant prediction.
+    None if no run learned anything: given the number of rows, the best value is not significantly
+    better than that of a constant prediction.
     """
     metric, baseline_value = results.metric, results.value_at_start
     if (known := results.baselines.get("validation")) is not None:
