@@ -44,8 +44,8 @@ class CurvePolicy:
     """Constants of proposals and early stopping."""
 
     num_first: int = 8
-    """Number of trials before the model proposes: in turn default learning rates and random
-    configurations."""
+    """Number of trials before the model proposes. Default learning rates and random configurations
+    take turns."""
     num_narrow: int = 8
     """Draws for each random first trial. The one that needs the fewest workers runs, so that the
     first trials need not wait for workers."""

@@ -37,8 +37,7 @@ class Replicate:
     """One run of a configuration."""
 
     seconds: float
-    """Training seconds to the target; all training seconds for a run that missed, was capped or
-    failed.
+    """Training seconds to the target; all training seconds for a run that missed it or failed.
 
     With `best_at_budget` the metric value instead (smaller is better); ignored for a failed run.
     """

@@ -128,8 +128,7 @@ def capital(differences: Sequence[float], shift: float) -> float:
 
 
 def _scales(sizes: np.ndarray) -> np.ndarray:
-    """Return for each difference the median absolute value of the finite ones before it; 0 for the
-    first."""
+    """Return for each difference the median absolute finite value before it; 0 for the first."""
     earlier, found = list[float](), list[float]()
     for size in sizes.tolist():
         middle = len(earlier) // 2
