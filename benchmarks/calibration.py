@@ -150,8 +150,8 @@ def race_other(rng: Rng, *world: Any) -> bool:
 
 
 @claim(
-    "In nine of ten studies like this one, the winner is the best of these configurations or tied "
-    "with the best",
+    "In nine of ten studies like this one, the winner is the best of those that ran again or tied "
+    "with it",
     90,
     400,
     *RACES,

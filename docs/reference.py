@@ -166,9 +166,9 @@ def search_sentence() -> str:
         ratios.append(best / own["median"])
     return (
         textwrap.fill(
-            f"On {len(TABLES)} recorded workloads, raybench finds a configuration within 5 % of "
-            f"the optimum {min(ratios):.1f} to {max(ratios):.0f} times faster than the fastest of "
-            f"{len(peers)} other tools. {_misses(cells)}",
+            f"On {len(TABLES)} recorded workloads, raybench is {min(ratios):.1f} to "
+            f"{max(ratios):.0f} times faster than the fastest of {len(peers)} other tools at "
+            f"finding a configuration within 5 % of the optimum. {_misses(cells)}",
             width=100,
         )
         + "\n"

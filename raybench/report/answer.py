@@ -242,7 +242,7 @@ def named(results: Study, trial: str) -> str:
 
 
 def tried_words(results: Study) -> str:
-    """Return `95 configurations tried (80 of them were stopped early and not compared)`."""
+    """Return `95 configurations tried (80 of them were stopped early as unpromising)`."""
     searched = results.trials[results.trials["phase"] == "search"]
     again = searched["trial"].isin(list(repeated(results)))
     # A configuration that was stopped may have run again with another seed.
@@ -251,7 +251,7 @@ def tried_words(results: Study) -> str:
     configs = is_stopped.groupby(searched["trial"].map(configuration)).all()
     stopped = int(configs.sum())
     were = "was" if stopped == 1 else "were"
-    left_out = f" ({stopped:,} of them {were} stopped early and not compared)" if stopped else ""
+    left_out = f" ({stopped:,} of them {were} stopped early as unpromising)" if stopped else ""
     return f"{counted(len(configs), 'configuration')} tried{left_out}"
 
 
@@ -293,7 +293,9 @@ def reaches(results: Study, one: ConfigurationResult) -> str:
     if not one.new_runs:
         mark = " (interpolated)" if one.is_interpolated else ""
         after = f"{duration(one.search_s)}{mark} of training"
-        return f"reaches {aim} after {after}, {cost}; unconfirmed: one run of the search"
+        return (
+            f"reaches {aim} after {after}, at a cost of {cost}; unconfirmed: one run of the search"
+        )
     if not one.new_hits:
         after = f"{duration(one.search_s)} of training in the search"
         return f"reached {aim} after {after}, but in none of {_new_runs(one)}"
@@ -304,8 +306,8 @@ def reaches(results: Study, one: ConfigurationResult) -> str:
     ends = f"90 % interval: {digits(one.interval_low_s)} to {digits(one.interval_high_s)} s{mark}"
     within = "; ".join(filter(None, [ends, wall_clock_words(results, one.trial, one.seconds)]))
     return (
-        f"reaches {aim}{rate} after {duration(one.seconds)} of training ({within}), {cost}; "
-        f"confirmed by {one.new_hits} of {_new_runs(one)}{_tested(results, one)}"
+        f"reaches {aim}{rate} after {duration(one.seconds)} of training ({within}), at a cost "
+        f"of {cost}; confirmed by {one.new_hits} of {_new_runs(one)}{_tested(results, one)}"
     )
 
 
@@ -317,7 +319,7 @@ def _reaches_value(results: Study, one: ConfigurationResult) -> str:
     reached = f"reaches {metric.words} {metric.shown(one.value)} {within_budget(budget)}"
     if not one.new_runs:
         return f"{reached}; unconfirmed: one run of the search"
-    notes = [f"median of {counted(one.new_runs, 'run')} with new seeds"]
+    notes = [f"median of {_new_runs(one)}"]
     ends = one.interval_low, one.interval_high
     if all(map(math.isfinite, ends)):
         names = repeated(results)[one.trial].printed_runs
@@ -327,9 +329,7 @@ def _reaches_value(results: Study, one: ConfigurationResult) -> str:
     if budget is not None:
         notes.append(wall_clock_words(results, one.trial, budget))
     within = "; ".join(filter(None, notes))
-    how = "each alone on the machine" if one.is_alone else "in parallel"
-    runs = counted(one.new_runs, "run")
-    return f"{reached} ({within}); confirmed by {runs}, {how}{_tested(results, one)}"
+    return f"{reached} ({within}); confirmed{_tested(results, one)}"
 
 
 def between(metric: Metric, ends: tuple[float, float]) -> str:

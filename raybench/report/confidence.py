@@ -68,13 +68,12 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
         return f"{head}; {scatter}."
     runs = sum(len(one.chosen) for one in found.values())
     head = (
-        f"{len(found)} configurations were run again ({runs} runs count, {share} of them of trial "
-        f"{verdict.fastest})"
+        f"based on {runs} runs of {len(found)} configurations ({share} of trial {verdict.fastest})"
     )
-    near = " or tied with the best" if verdict.others() else ""
+    near = " or tied with it" if verdict.others() else ""
     return (
-        f"{head}; {scatter}. In nine of ten studies like this one, the winner is the best of these "
-        f"configurations{near}."
+        f"{head}; {scatter}. In nine of ten studies like this one, the winner is the best of the "
+        f"{len(found)}{near}."
     )
 
 
@@ -98,7 +97,9 @@ def _scatter(results: Study, noise: Noise, trial: str) -> str:
 def _size(results: Study, noise: Noise) -> str:
     if results.is_timed:
         return f"{100 * noise.sigma:.0f} %"
-    return f"{100 * noise.sigma:.2g} points" if results.metric.is_share else f"{noise.sigma:.2g}"
+    if results.metric.is_share:
+        return f"{100 * noise.sigma:.2g} points"
+    return f"{noise.sigma:.2g} ({results.metric.words})"
 
 
 class MoreRuns(NamedTuple):

@@ -113,7 +113,7 @@ def ledger_line(results: Study) -> str:
     total = float(trials["wall_s"].sum())
     return (
         f"Where the {total:,.0f} s of {counted(len(trials), 'run')} went: {', '.join(shares)}. "
-        f"Only training time counts{' toward the target' if results.is_timed else ''}."
+        f"Only training time counts toward the {'target' if results.is_timed else 'budget'}."
     )
 
 

@@ -43,9 +43,9 @@ CONFIGURATION_NOTE = (
 )
 CONFIRMED_TITLE = "Confirmation of the winners: new seeds, each run alone on the machine"
 PREDICTED_NOTE = (
-    "~ predicted from the trial's learning curve and measured step times. The placements "
-    "predicted to be fastest were run; their names are like 0012.torch2 (trial 0012 on 2 PyTorch "
-    "workers)."
+    "~ predicted from the trial's learning curve and measured step times. The combinations of "
+    "framework and worker count that were predicted to be fastest of all were run; their names are "
+    "like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
 )
 TRIAL_FORMS: dict[str, CellFormat] = {"trial": "{trial}", "configuration": "{config}"}
 CONFIRMATION_FORMS: dict[str, CellFormat] = TRIAL_FORMS | {
@@ -187,7 +187,7 @@ def _prediction_table(results: Study) -> list[Printed]:
     if predicted.empty:
         return []
     predicted["configuration"] = _brief(predicted["configuration"])
-    title = "Not run: predicted (~) from a trial's curve and the step times"
+    title = "Predicted only (~), from a trial's curve and the step times"
     is_rough = results.trials["batch_statistics"].eq(True).any()
     below = f"{PREDICTED_NOTE}\n\n{BATCH_STATISTICS}" if is_rough else PREDICTED_NOTE
     return [(texts(predicted, PREDICTION_FORMS), title, below)]
@@ -206,7 +206,7 @@ def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
         mark=_marks(rows),
     )
     more = len(table) - len(rows)
-    title = f"Confirmation: {_number_of(table, rows)} by upper end of the interval"
+    title = f"Confirmation: {_number_of(table, rows)}, new seeds"
     if is_brief:
         title += "; then the winner alone" if rows["is_alone"].any() else ""
         last, below = {"alone s": "{alone_s:.2f}{mark}"}, ""
@@ -221,9 +221,9 @@ def _has_race(results: Study) -> bool:
 
 
 def _number_of(table: pd.DataFrame, printed: pd.DataFrame) -> str:
-    """Return `first 5 of 14`, or `5 configurations` if all are printed."""
+    """Return `best 5 of 14`, or `5 configurations` if all are printed."""
     if len(printed) < len(table):
-        return f"first {len(printed)} of {len(table)}"
+        return f"best {len(printed)} of {len(table)}"
     return counted(len(table), "configuration")
 
 

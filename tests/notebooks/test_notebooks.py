@@ -23,7 +23,7 @@ CHECK = "import sys; print(sorted({'ray', 'torch', 'tensorflow', 'keras'} & set(
 SAYS = {
     "tune_results": (
         "Opened: ../tests/fixtures/digits_race",
-        "13 configurations were run again",
+        "based on 37 runs of 13 configurations",
         "Statistically tied with the winner: trials 0028, 0095, 0054, 0044, 0098 and 3 more.",
     ),
     "scaling": (
