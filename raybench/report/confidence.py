@@ -118,8 +118,8 @@ def _more(results: Study, verdict: Verdict) -> MoreRuns:
     once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
         runs = RUNS_EACH * (1 + len(verdict.undecided))
-        told = f"{MORE_OPTION} {runs} adds at most {runs} runs, and ends once every difference is "
-        told += f"significant or known to be below {100 * SMALLEST:g} %."
+        told = f"{MORE_OPTION} {runs} adds at most {runs} runs until each difference is "
+        told += f"significant or below {100 * SMALLEST:g} %."
         several = counted(len(verdict.undecided), "undecided configuration")
         return MoreRuns(runs, told, f"run {several} again")
     if ties:

@@ -52,7 +52,7 @@ def test_however_much_there_is_it_is_about_a_screen(tmp_path):
     assert max(map(len, texts)) <= width
     order = (
         "Search: best",
-        "Confirmation: first",
+        "Confirmation: best",
         "Failed: 8 runs, most often (1 run) error: one",
         "Confidence: ",
         "Answer: ",
