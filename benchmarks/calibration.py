@@ -150,7 +150,7 @@ def race_other(rng: Rng, *world: Any) -> bool:
 
 
 @claim(
-    "In nine of ten studies like this one, the winner is the best of those that ran again or tied "
+    "In nine of ten similar studies, the winner is the best of those that ran again or tied "
     "with it",
     90,
     400,

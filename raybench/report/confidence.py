@@ -72,7 +72,7 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
     )
     near = " or tied with it" if verdict.others() else ""
     return (
-        f"{head}; {scatter}. In nine of ten studies like this one, the winner is the best of the "
+        f"{head}; {scatter}. In nine of ten similar studies, the winner is the best of the "
         f"{len(found)}{near}."
     )
 
