@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from raybench.data.dataset import Dataset, Split
 from raybench.data.inputs import Array
+from raybench.data.whole_set import constant_answers, measure
 from raybench.spec.metric import Metric
 from raybench.spec.objective import MARGIN_WITHOUT_TEST_SPLIT, Baseline, Objective, share_error
 
@@ -88,6 +89,12 @@ def _of_split(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None
         or (dataset.task != "regression" and labels.dtype.kind != "i")
     ):
         return None
+    if not metric.is_mean:
+        counts = np.bincount(labels, minlength=int(dataset.num_classes or 0))
+        value, _ = measure(
+            metric, np.asarray(split.labels), constant_answers(metric, counts, len(split))
+        )
+        return Baseline(float(f"{value:.{DIGITS}g}"), len(split)) if math.isfinite(value) else None
     of_task = _of_numbers if dataset.task == "regression" else _of_classes
     mean, number, luck, level = of_task(metric, dataset, split)
     value = metric.finish(mean, mean)

@@ -465,11 +465,11 @@ def rows_error(results: Study, part: str, value: float, names: Sequence[str]) ->
         names: Runs that measured it.
 
     Returns:
-        For a proportion, the binomial error. For other metrics, the median of the errors that the
-        runs recorded at their last evaluation, scaled to the rows of the test split for `test`.
-        None if unknown.
+        For a proportion, the binomial error. For other metrics, such as F1, the median of the
+        errors that the runs recorded at their last evaluation, scaled to the rows of the test split
+        for `test`. None if unknown.
     """
-    if results.metric.is_share:
+    if results.metric.is_share and results.metric.is_mean:
         known = results.baselines.get(part)
         if known is None or not math.isfinite(value):
             return None

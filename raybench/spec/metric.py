@@ -1,7 +1,9 @@
 """Metrics: name, direction, and computation from samples.
 
-Every metric is a function of the mean of one number per sample; RMSE, for example, is the square
-root of the mean squared error. So it does not matter which worker evaluates which samples.
+Most metrics are a function of the mean of one number per sample; RMSE, for example, is the square
+root of the mean squared error. Others, such as ROC AUC, need the answers for all samples of a split
+(`data.whole_set`), which the workers gather. So it does not matter which worker evaluates which
+samples.
 """
 
 import math
@@ -14,13 +16,23 @@ from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
 Direction = Literal["max", "min"]
-PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolute_error", "own"]
-"""Number per sample that is averaged:
+PerSample = Literal[
+    "correct",
+    "correct_of_5",
+    "loss",
+    "squared_error",
+    "absolute_error",
+    "own",
+    "prediction",
+    "probabilities",
+]
+"""Number per sample that is averaged, or what is gathered of all samples (the last two):
 
 - `correct`, `correct_of_5`: 1 if the label is the top prediction (one of the top five), else 0,
 - `loss`: the loss without label smoothing,
 - `squared_error`, `absolute_error`: in the unit of the labels, averaged over a vector,
-- `own`: the result of the workload's own function.
+- `own`: the result of the workload's own function,
+- `prediction`, `probabilities`: the predicted class, the probability of each class.
 """
 METRIC_NAME = r"^\w(.{0,78}\S)?$"
 """Pattern of a metric's name, which becomes part of column names: one line of up to 80 characters
@@ -55,8 +67,8 @@ class Metric:
     """A metric, shipped with raybench or defined by a workload.
 
     Example:
-        >>> f1 = raybench.Metric(name="f1", direction="max", is_share=True)
-        >>> f1.reaches(0.91, target=0.9), f1.shown(0.91)
+        >>> dice = raybench.Metric(name="dice", direction="max", is_share=True)
+        >>> dice.reaches(0.91, target=0.9), dice.shown(0.91)
         (True, '91.0 %')
     """
 
@@ -72,6 +84,11 @@ class Metric:
     """Whether the metric lies between 0 and 1 and is shown in percent."""
     tasks: tuple[Task, ...] = ("classification", "regression", "language_modelling")
     """Tasks for which the metric is defined."""
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the metric is a function of a mean over the samples."""
+        return self.per_sample not in ("prediction", "probabilities")
 
     @property
     def best_column(self) -> str:
@@ -126,16 +143,25 @@ class Metric:
 
 
 WORDS = {
+    "f1": "F1",
+    "balanced_accuracy": "balanced accuracy",
+    "roc_auc": "ROC AUC",
+    "average_precision": "average precision",
     "rmse": "RMSE",
     "r2": "R²",
     "top5_accuracy": "top-5 accuracy",
     "mean_absolute_error": "mean absolute error",
 }
 _OF_CLASSES: tuple[Task, ...] = ("classification", "language_modelling")
+_OF_SPLITS: tuple[Task, ...] = ("classification",)
 _OF_NUMBERS: tuple[Task, ...] = ("regression",)
 _SHIPPED = (
     Metric("accuracy", "max", "correct", is_share=True, tasks=_OF_CLASSES),
     Metric("top5_accuracy", "max", "correct_of_5", is_share=True, tasks=_OF_CLASSES),
+    Metric("f1", "max", "prediction", is_share=True, tasks=_OF_SPLITS),
+    Metric("balanced_accuracy", "max", "prediction", is_share=True, tasks=_OF_SPLITS),
+    Metric("roc_auc", "max", "probabilities", is_share=True, tasks=_OF_SPLITS),
+    Metric("average_precision", "max", "probabilities", is_share=True, tasks=_OF_SPLITS),
     Metric("loss", "min", "loss"),
     Metric("perplexity", "min", "loss", _exponential, tasks=_OF_CLASSES),
     Metric("rmse", "min", "squared_error", _root, tasks=_OF_NUMBERS),
@@ -150,7 +176,14 @@ DEFAULTS: dict[Task, str] = {
     "language_modelling": "loss",
 }
 """Default metrics by task."""
-OTHER_METRIC_NAMES = {"mae": "mean_absolute_error", "top5": "top5_accuracy", "r_squared": "r2"}
+OTHER_METRIC_NAMES = {
+    "mae": "mean_absolute_error",
+    "top5": "top5_accuracy",
+    "r_squared": "r2",
+    "auc": "roc_auc",
+    "auroc": "roc_auc",
+    "f1_macro": "f1",
+}
 ACCURACY = METRICS["accuracy"]
 
 

@@ -38,8 +38,9 @@ class Objective(Document):
     """What a search optimizes: the training seconds to the target (`time_to_target`), or the metric
     after at most `max_train_seconds` (`best_at_budget`)."""
     metric: str | None = None
-    """Metric on the validation split: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
-    mean_absolute_error, or the workload's own metric. The default is the workload's own metric, if
+    """Metric on the validation split: accuracy, top5_accuracy, f1 and average_precision (macro
+    averages), balanced_accuracy, roc_auc, loss, perplexity, rmse, r2, mean_absolute_error, or the
+    workload's own metric. The default is the workload's own metric, if
     any, else accuracy, rmse or loss, depending on the task."""
     direction: Direction | None = None
     """Whether higher (`max`) or lower (`min`) values are better; only needed for metrics that your
@@ -260,6 +261,10 @@ _FREQUENCIES, _MEAN = "always answering how frequent classes are", "always answe
 GUESSES = {
     "accuracy": "always answering the most frequent class",
     "top5_accuracy": "always naming the five most frequent classes",
+    "f1": "always answering the most frequent class",
+    "balanced_accuracy": "always answering the most frequent class",
+    "roc_auc": _FREQUENCIES,
+    "average_precision": _FREQUENCIES,
     "loss": _FREQUENCIES,
     "perplexity": _FREQUENCIES,
     "mean_absolute_error": "always answering the median",

@@ -59,6 +59,8 @@ class Totals:
     squares: float
     """Sum of the squares of these values."""
     samples: int
+    answers: NDArray[Any] | None = None
+    """Answers for the samples, in order (`data.whole_set.answers_of`), if the metric is no mean."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,7 +117,10 @@ class BaseLosses:
         return self._floats(self._of_samples(losses, labels))
 
     def values(self, outputs: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
-        """Return the value of each sample that the metric averages, (N,) float32."""
+        """Return the value of each sample that the metric averages, (N,) float32; if the metric is
+        not a mean, the outputs."""
+        if not self.metric.is_mean:
+            return self._floats(outputs)
         kind, own, correct = self.metric.per_sample, self.hook("metric"), self.hook("correct")
         if kind == "own":
             if own is None:

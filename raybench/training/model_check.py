@@ -145,7 +145,8 @@ class BaseModelCheck:
         with self._users_code(f"its {self._metric.words} failed in {framework}"):
             values = judge.values(outputs, answers, losses)
         measured = f"its {self._metric.words} in {self.model_words}"
-        self._check_per_sample(measured, array(values), len(labels))
+        if self._metric.is_mean:
+            self._check_per_sample(measured, array(values), len(labels))
         with self._users_code(f"the way back through its {self.model_words} model failed"):
             gradients = self._gradients(model, batch, answers, losses)
         warnings = self._model_warnings(model)

@@ -7,6 +7,7 @@ from typing import TypedDict
 import numpy as np
 
 from raybench.data.dataset import Dataset, Split, shard
+from raybench.data.whole_set import measure
 from raybench.spec.metric import Metric
 from raybench.spec.objective import BUDGET, StopRule
 from raybench.spec.run import RunSpec
@@ -14,7 +15,7 @@ from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
 from raybench.stats.step_times import NoiseSums, StepTimes, bytes_exchanged, terms_of_parts
-from raybench.training.base import BaseTrainer, DistributedContext, Step
+from raybench.training.base import BaseTrainer, DistributedContext, Step, Totals
 from raybench.training.machine import GpuLoad
 from raybench.training.steps import take_until, training_steps, warm_up_steps
 
@@ -149,12 +150,12 @@ def run(
         row = [loss, totals.value, totals.squares, float(totals.samples), own_s]
         rows = world.gather(row)
         sums = np.sum(rows, axis=0)
+        value, error = _value(metric, sums[1:4], totals, dataset.validation, world, baseline)
         ledger.enter("report")
         ledgers = world.gather(_row(ledger, trainer))
         snapshot = merge_ranks([dict(zip(_NAMES, row, strict=True)) for row in ledgers])
         before, parts = parts, _parts(ledgers)
         train_loss = float(sums[0]) / len(chunk)
-        value = metric.finish(float(sums[1] / sums[3]), baseline)
         interval = snapshot["train"] - train_seconds
         train_seconds = snapshot["train"]
         stop = rule.update(value=value, train_s=train_seconds, finished=samples >= samples_total)
@@ -183,7 +184,7 @@ def run(
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
             failure="nan" if failed else None,
-            value_error=value_error(metric, sums[1], sums[2], sums[3], baseline),
+            value_error=error,
             rank_s=None if spec.exchange_gradients else tuple(float(one[-1]) for one in rows),
             rank_parts=tuple(map(tuple, (parts - before).tolist())) if has_ranks else None,
             input_s=snapshot["input"] if recording else None,
@@ -221,9 +222,54 @@ def evaluate_split(
     must call it."""
     split = dataset.test if part == "test" else dataset.validation
     totals = trainer.evaluate(part, _rows(len(split), world))
-    sums = np.sum(world.gather([totals.value, float(totals.samples)]), axis=0)
+    row = [totals.value, totals.squares, float(totals.samples)]
+    sums = np.sum(world.gather(row), axis=0)
     baseline = baseline_mean(trainer.metric, dataset, split)
-    return trainer.metric.finish(float(sums[0] / sums[1]), baseline)
+    return _value(trainer.metric, sums, totals, split, world, baseline)[0]
+
+
+def _value(
+    metric: Metric,
+    sums: np.ndarray,
+    totals: Totals,
+    split: Split,
+    world: DistributedContext,
+    baseline: float,
+) -> tuple[float, float | None]:
+    """Return the metric on a whole split and its standard error. Collective.
+
+    Args:
+        metric: The metric.
+        sums: Value, squared value and samples (`Totals`), summed over the workers, shape [3].
+        totals: Those of this worker.
+        split: The split.
+        world: The workers.
+        baseline: As of `baseline_mean`.
+    """
+    if not metric.is_mean:
+        return measure(metric, np.asarray(split.labels), _gathered(totals.answers, world))
+    total, squares, samples = map(float, sums)
+    value = metric.finish(total / samples, baseline)
+    return value, value_error(metric, total, squares, samples, baseline)
+
+
+def _gathered(answers: np.ndarray | None, world: DistributedContext) -> np.ndarray:
+    """Return the answers of all workers in the order of the split's rows, shape [n, ...].
+
+    Workers have different numbers of rows, and with fewer rows than workers some have none.
+    """
+    own = np.zeros(0) if answers is None else answers
+    width = own.shape[1] if own.ndim == 2 else 0
+    numbers, widths = np.array(world.gather([float(len(own)), float(width)]), int).T
+    shape = (numbers.max(), widths.max()) if width or widths.any() else (numbers.max(),)
+    padded = np.zeros(shape)
+    if len(own):
+        padded[: len(own)] = own
+    rows = world.gather(padded.ravel().tolist())
+    found = np.concatenate(
+        [np.array(row).reshape(shape)[:n] for row, n in zip(rows, numbers, strict=True)]
+    )
+    return found if len(shape) == 2 else found.astype(int)
 
 
 def _rows(num_samples: int, world: DistributedContext) -> slice:

@@ -116,11 +116,11 @@ def test_what_tables_of_others_hold(capsys: Capture) -> None:
     ("table", "words", "code", "names"),
     [
         (TABLE, ("--metric", "accuracy"), "missing", ("dropout", "train_accuracy")),
-        (TABLE, ("--metric", "f1", *NAMED), "unknown_name", ("--metric", "val_accuracy")),
+        (TABLE, ("--metric", "dice", *NAMED), "unknown_name", ("--metric", "val_accuracy")),
         ("lr,x\n1,2\n", (), "missing", ("--metric", "x")),
         ("", (), "missing", ("runs.csv",)),
         ("lr,loss,accuracy\n1,2,1\n", (), "missing", ("loss", "accuracy")),
-        ("lr,f1\n1,1\n", ("--metric", "f1"), "missing", ("--direction", "f1")),
+        ("lr,dice\n1,1\n", ("--metric", "dice"), "missing", ("--direction", "dice")),
         ("loss\n1\n", (), "missing", ("--column",)),
         ("lr,loss\n1,2\n", ("--column", "rate=x"), "unknown_name", ("rate",)),
         ("lr,loss\n1,2\n", ("--column", "lr=rate"), "unknown_key", ("lr",)),
@@ -275,8 +275,8 @@ def test_trials_of_optuna(capsys: Capture) -> None:
     study.optimize(objective, n_trials=3)
     assert refusal(capsys, "optuna.db")[0] == "missing"
     assert refusal(capsys, "optuna.db", "--metric", "loss")[0] == "conflict"
-    document = imported(capsys, "optuna.db", "--metric", "f1")
+    document = imported(capsys, "optuna.db", "--metric", "dice")
     assert any("1 run " in note for note in document["notes"])
     trials = raybench.load("results/old").trials
-    assert trials["best_f1"].tolist() == pytest.approx(trials["learning_rate"].tolist())
+    assert trials["best_dice"].tolist() == pytest.approx(trials["learning_rate"].tolist())
     assert raybench.load("results/old").metric.direction == "max"

@@ -155,10 +155,10 @@ def test_what_it_is_judged_by_is_what_it_reports() -> None:
     assert judged(target=0.9).judged_by.name == "accuracy"
     assert judged(target=0.9).baseline_value is None
     assert judged(target=0.9, metric="mae").judged_by.name == "mean_absolute_error"
-    own = judged(target=0.9, metric="f1", direction="max", is_share=True)
+    own = judged(target=0.9, metric="dice", direction="max", is_share=True)
     assert (own.judged_by.direction, own.judged_by.is_share, own.kind) == ("max", True, BUDGET)
     with pytest.raises(UserError):
-        judged(target=0.9, metric="f1")
+        judged(target=0.9, metric="dice")
     with refused(ErrorCode.CONFLICT, "objective.direction", "accuracy"):
         judged(target=0.9, metric="accuracy", direction="min")
 

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from raybench.data.dataset import Dataset
+from raybench.data.whole_set import answers_of
 from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
@@ -348,12 +349,16 @@ class Trainer(BaseTrainer):
         """Return sums of loss and metric over rows of a split. See BaseTrainer."""
         self._average_statistics()
         sums, samples = np.zeros(3), 0
+        kept: list[tf.Tensor] = []
         with self._averaging.in_place():
             for inputs, labels in self._splits[part].slices(rows, self._evaluation_batch):
-                sums += self._evaluate_batch(inputs, labels).numpy()
+                batch, values = self._evaluate_batch(inputs, labels)
+                sums += batch.numpy()
                 samples += len(labels)
+                kept += [values] * (not self.metric.is_mean)
         loss, value, squares = map(float, sums)
-        return Totals(loss=loss, value=value, squares=squares, samples=samples)
+        answers = answers_of(self.metric, tf.concat(kept, 0).numpy()) if kept else None
+        return Totals(loss=loss, value=value, squares=squares, samples=samples, answers=answers)
 
     def state(self) -> bytes:
         """Return the state of training as an `.npz` file; see BaseTrainer."""
@@ -407,9 +412,11 @@ class Trainer(BaseTrainer):
         variables += self._streams  # includes Keras's global state, which the model does not list
         return copies_of(list({id(one): one for one in variables}.values()), self._world.strategy)
 
-    def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tf.Tensor:
-        """Traced: return the sums of loss, metric and squared metric over a batch."""
+    def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Traced: return the sums of loss, metric and squared metric over a batch, and the metric's
+        values."""
         outputs = self._model(prepare_inputs(inputs), training=False)
         losses, values = self._losses.losses_and_values(outputs, labels)
-        losses, values = tf.cast(losses, tf.float64), tf.cast(values, tf.float64)
-        return tf.stack([tf.reduce_sum(one) for one in (losses, values, tf.square(values))])
+        sums = [tf.cast(one, tf.float64) for one in (losses, values)]
+        sums.append(tf.square(sums[1]))
+        return tf.stack([tf.reduce_sum(one) for one in sums]), values

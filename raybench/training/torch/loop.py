@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from raybench.data.dataset import Dataset
+from raybench.data.whole_set import answers_of
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
 from raybench.spec.errors import ErrorCode, UserError
@@ -251,6 +252,7 @@ class Trainer(BaseTrainer):
         samples = 0
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
         value, squares = torch.zeros((2,), dtype=torch.float64, device=self._device)
+        kept: list[Tensor] = []
         with self._averaging.in_place():
             for inputs, labels in self._splits[part].slices(rows, self._evaluation_batch):
                 prepared = prepare_inputs(inputs, channels_last=self._channels_last)
@@ -261,7 +263,14 @@ class Trainer(BaseTrainer):
                 loss += losses.double().sum()
                 value += values.double().sum()
                 squares += values.double().square().sum()
-        return Totals(loss=float(loss), value=float(value), squares=float(squares), samples=samples)
+                kept += [values] * (not self.metric.is_mean)
+        return Totals(
+            loss=float(loss),
+            value=float(value),
+            squares=float(squares),
+            samples=samples,
+            answers=answers_of(self.metric, torch.cat(kept).cpu().numpy()) if kept else None,
+        )
 
     def state(self) -> bytes:
         """Return the state of training as `torch.save` writes it; see BaseTrainer."""

@@ -1,0 +1,158 @@
+"""Metrics of a whole split (`Metric.is_mean` is False): values by scikit-learn, standard errors by
+the influence of each sample on the value.
+
+Macro averages: the mean over the classes with samples; with two classes, `roc_auc` and
+`average_precision` are those of class 1.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from raybench.data.inputs import Array
+from raybench.spec.metric import Metric
+
+Floats = npt.NDArray[np.float64]
+GROUPS = 20
+"""Number of groups of samples of the jackknife, for metrics without a formula of the influence."""
+
+
+def answers_of(metric: Metric, outputs: Array) -> Array:
+    """Return what the metric needs of a model's outputs.
+
+    Args:
+        metric: The metric.
+        outputs: Logits, shape [n, classes].
+
+    Returns:
+        The predicted class of each sample, shape [n], or probabilities, shape [n, classes].
+    """
+    if metric.per_sample == "prediction":
+        predicted: Array = outputs.argmax(axis=1)
+        return predicted
+    exponents = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    shares: Array = exponents / exponents.sum(axis=1, keepdims=True)
+    return shares
+
+
+def measure(metric: Metric, labels: Array, answers: Array) -> tuple[float, float | None]:
+    """Return the value of a metric and its standard error due to the finite number of samples.
+
+    Args:
+        metric: The metric.
+        labels: Class of each sample, shape [n].
+        answers: As of `answers_of`.
+
+    Returns:
+        NaN if the value is not defined, as for a single class; None as the error if it is unknown.
+    """
+    if not np.isfinite(answers).all() or (metric.per_sample != "prediction" and _one_class(labels)):
+        return math.nan, None
+    value, error = _METRICS[metric.name](labels, answers)
+    return value, error if math.isfinite(error) else None
+
+
+def constant_answers(metric: Metric, counts: Array, number: int) -> Array:
+    """Return the answers of a constant prediction.
+
+    Args:
+        metric: The metric.
+        counts: Number of training samples of each class, shape [classes].
+        number: Number of samples to predict.
+    """
+    if metric.per_sample == "prediction":
+        return np.full(number, counts.argmax())
+    return np.tile(counts / counts.sum(), (number, 1))
+
+
+def _one_class(labels: Array) -> bool:
+    return len(np.unique(labels)) < 2
+
+
+def _f1(labels: Array, answers: Array) -> tuple[float, float]:
+    from sklearn.metrics import f1_score
+
+    value = float(f1_score(labels, answers, average="macro", zero_division=0.0))
+    number = int(max(labels.max(), answers.max())) + 1
+    is_hit = labels == answers
+    hits = np.bincount(labels[is_hit], minlength=number)
+    # F1 = 2 hits / (labels + answers of the class)
+    both = np.bincount(labels, minlength=number) + np.bincount(answers, minlength=number)
+    num_classes = np.count_nonzero(both)
+    of_hit = 2 / np.maximum(both, 1) / num_classes
+    of_one = -2 * hits / np.maximum(both, 1) ** 2 / num_classes
+    influence = of_one[labels] + of_one[answers] + is_hit * of_hit[labels]
+    return value, math.sqrt(float(influence @ influence))
+
+
+def _balanced_accuracy(labels: Array, answers: Array) -> tuple[float, float]:
+    from sklearn.metrics import balanced_accuracy_score
+
+    recall, counts = _recalls(labels, answers)
+    influence = ((labels == answers) - recall[labels]) / counts[labels] / np.count_nonzero(counts)
+    value = float(balanced_accuracy_score(labels, answers))
+    return value, math.sqrt(float(influence @ influence))
+
+
+def _recalls(labels: Array, answers: Array) -> tuple[Floats, Array]:
+    counts = np.bincount(labels)
+    hits = np.bincount(labels[labels == answers], minlength=len(counts))
+    return hits / np.maximum(counts, 1), counts
+
+
+def _roc_auc(labels: Array, answers: Array) -> tuple[float, float]:
+    """DeLong et al. 1988: the influence of a sample is the share of the other class that its score
+    is above or below."""
+    from scipy.stats import rankdata
+    from sklearn.metrics import roc_auc_score
+
+    chosen = _chosen(labels, answers)
+    values, influence = [], np.zeros(len(labels))
+    for number in chosen:
+        is_one, scores = labels == number, answers[:, number]
+        values.append(float(roc_auc_score(is_one, scores)))
+        above = np.zeros(len(labels))
+        for own in (is_one, ~is_one):
+            # The rank among all less the rank within the class: how many of the other are below.
+            below = rankdata(scores)[own] - rankdata(scores[own])
+            share = below / (len(labels) - own.sum())
+            above[own] = (share if own is is_one else 1 - share) - values[-1]
+            above[own] /= own.sum()
+        influence += above / len(chosen)
+    return float(np.mean(values)), math.sqrt(float(influence @ influence))
+
+
+def _average_precision(labels: Array, answers: Array) -> tuple[float, float]:
+    """Delete-a-group jackknife over GROUPS groups of samples."""
+    group = np.arange(len(labels)) % GROUPS
+    value = _mean_precision(labels, answers)
+    rest = [
+        _mean_precision(labels[group != one], answers[group != one])
+        for one in range(min(GROUPS, len(labels)))
+    ]
+    spread = np.array(rest) - np.mean(rest)
+    return value, math.sqrt((GROUPS - 1) / GROUPS * float(spread @ spread))
+
+
+def _mean_precision(labels: Array, answers: Array) -> float:
+    from sklearn.metrics import average_precision_score
+
+    chosen = _chosen(labels, answers)
+    values = [average_precision_score(labels == one, answers[:, one]) for one in chosen]
+    return float(np.mean(values)) if values else math.nan
+
+
+def _chosen(labels: Array, answers: Array) -> Array:
+    """Return the classes over which the value is averaged: those with samples; of two, class 1."""
+    present = np.unique(labels)
+    return present[present == 1] if answers.shape[1] == 2 else present
+
+
+_METRICS: dict[str, Callable[[Array, Array], tuple[float, float]]] = {
+    "f1": _f1,
+    "balanced_accuracy": _balanced_accuracy,
+    "roc_auc": _roc_auc,
+    "average_precision": _average_precision,
+}

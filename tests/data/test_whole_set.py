@@ -1,0 +1,82 @@
+"""Metrics of a whole split: values, standard errors, baselines, and answers of several workers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raybench.data.baseline import label_baseline
+from raybench.data.dataset import Dataset, Split
+from raybench.data.whole_set import answers_of, constant_answers, measure
+from raybench.spec.metric import METRICS
+
+NAMES = ("f1", "balanced_accuracy", "roc_auc", "average_precision")
+
+
+def made_up(num_classes: int, number: int = 400, seed: int = 0) -> tuple[Any, Any]:
+    """Labels of unequal classes and logits that know something of them."""
+    chance = np.random.default_rng(seed)
+    shares = np.arange(1, num_classes + 1) / sum(range(num_classes + 1))
+    labels = chance.choice(num_classes, number, p=shares)
+    return labels, chance.normal(size=(number, num_classes)) + 1.5 * np.eye(num_classes)[labels]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_the_error_is_that_of_a_bootstrap(name: str, num_classes: int) -> None:
+    metric = METRICS[name]
+    labels, logits = made_up(num_classes)
+    answers = answers_of(metric, logits)
+    value, error = measure(metric, labels, answers)
+    chance = np.random.default_rng(1)
+    drawn = [chance.integers(len(labels), size=len(labels)) for _ in range(300)]
+    values = [measure(metric, labels[rows], answers[rows])[0] for rows in drawn]
+    assert value == pytest.approx(np.mean(values), abs=0.02)
+    assert error == pytest.approx(np.std(values), rel=0.35 if name == "average_precision" else 0.15)
+
+
+def test_values_are_those_of_scikit_learn() -> None:
+    from sklearn import metrics
+
+    labels, logits = made_up(3)
+    predicted, shares = logits.argmax(axis=1), answers_of(METRICS["roc_auc"], logits)
+    for name, expected in (
+        ("f1", metrics.f1_score(labels, predicted, average="macro")),
+        ("balanced_accuracy", metrics.balanced_accuracy_score(labels, predicted)),
+        ("roc_auc", metrics.roc_auc_score(labels, shares, multi_class="ovr")),
+        ("average_precision", metrics.average_precision_score(labels, shares)),
+    ):
+        answers = answers_of(METRICS[name], logits)
+        assert measure(METRICS[name], labels, answers)[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_without_samples_has_no_part(name: str) -> None:
+    metric = METRICS[name]
+    labels, logits = made_up(3)
+    logits[:, 2] = -9  # never predicted
+    is_kept = labels < 2
+    value, error = measure(metric, labels[is_kept], answers_of(metric, logits)[is_kept])
+    assert 0.5 < value < 1
+    assert error is not None
+
+
+def test_what_is_not_defined_is_nan() -> None:
+    metric = METRICS["roc_auc"]
+    answers = np.full((4, 2), 0.5)
+    assert measure(metric, np.zeros(4, int), answers) == (pytest.approx(np.nan, nan_ok=True), None)
+    answers[0, 0] = np.nan
+    value, _ = measure(metric, np.array([0, 1, 0, 1]), answers)
+    assert np.isnan(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("f1", 0.4), ("balanced_accuracy", 0.5), ("roc_auc", 0.5), ("average_precision", 2 / 3)],
+)
+def test_the_baseline_is_a_constant_prediction(name: str, value: float) -> None:
+    labels = np.array([0, 1, 1])
+    split = Split(np.zeros((3, 2), np.float32), labels)
+    data = Dataset("made up", 2, train=split, validation=split, test=split)
+    assert label_baseline(METRICS[name], data) == pytest.approx(value)
+    assert constant_answers(METRICS[name], np.array([1, 2]), 3).shape[0] == 3
