@@ -403,14 +403,14 @@ class CurveSearch:
         if self._placer is None:
             workers = [one.get("num_workers", self._known["num_workers"]) for one in every]
             return np.log(workers if is_cost else np.ones(len(every)))
-        ways = [
+        rates = [
             [seconds * (workers if is_cost else 1) for workers, seconds in found]
-            for found in self._ways(every)
+            for found in self._seconds_per_sample(every)
         ]
-        least = min((one for found in ways for one in found), default=1.0)
-        return np.log([min(found, default=least) for found in ways])
+        least = min((one for found in rates for one in found), default=1.0)
+        return np.log([min(found, default=least) for found in rates])
 
-    def _ways(self, every: Sequence[Values]) -> list[list[tuple[int, float]]]:
+    def _seconds_per_sample(self, every: Sequence[Values]) -> list[list[tuple[int, float]]]:
         """Return for each configuration the pairs (workers, seconds per sample) of its placements
         whose speed can be predicted."""
         assert self._placer is not None
@@ -419,7 +419,7 @@ class CurveSearch:
         for key, values in zip(keys, every, strict=True):
             if key not in known:
                 optimizer = values.get("optimizer", self._known["optimizer"])
-                known[key] = self._placer.ways(optimizer, dict(values))
+                known[key] = self._placer.seconds_per_sample(optimizer, dict(values))
         return [known[key] for key in keys]
 
     def _shares_of_wait(self, candidates: Sequence[Values], points: Array) -> Array:
@@ -431,17 +431,18 @@ class CurveSearch:
         amounts = np.exp(self.model.means(points))
         counts = {one.num_workers for one in self._placer.factors.all_placements}
         wait_s = {count: self._placer.wait_s(count) for count in counts}
-        for at, (ways, amount) in enumerate(zip(self._ways(candidates), amounts, strict=True)):
-            if ways:
-                least = min(amount * seconds for _, seconds in ways)
-                ends = min(wait_s[workers] + amount * seconds for workers, seconds in ways)
+        every = self._seconds_per_sample(candidates)
+        for at, (rates, amount) in enumerate(zip(every, amounts, strict=True)):
+            if rates:
+                least = min(amount * seconds for _, seconds in rates)
+                ends = min(wait_s[workers] + amount * seconds for workers, seconds in rates)
                 found[at] = least / ends
         return found
 
     def left_s(self, trial: str, spec: RunSpec) -> float:
         """Return the predicted remaining training seconds of a running trial. 0 if its speed is
         unknown; the rest of its training limit if the model has no observations."""
-        if self._placer is None or (seconds := self._placer.own_way(spec)) is None:
+        if self._placer is None or (seconds := self._placer.own_seconds_per_sample(spec)) is None:
             return 0.0
         samples, train_s = self._placer.totals(trial)
         most = max(self._study.objective.max_train_seconds - train_s, 0.0)

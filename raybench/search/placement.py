@@ -286,7 +286,7 @@ class Placer:
             self._ratios[id(spec)] = spec, found
         return self._ratios[id(spec)][1]
 
-    def ways(self, optimizer: str, values: dict[str, Any]) -> list[tuple[int, float]]:
+    def seconds_per_sample(self, optimizer: str, values: dict[str, Any]) -> list[tuple[int, float]]:
         """Return (workers, training seconds per sample) for each placement of a configuration.
 
         Placements in lanes (`Lane`) that were never measured are left out. With more workers than
@@ -299,7 +299,7 @@ class Placer:
                 found.append((one.num_workers, step_s / one.samples))
         return found
 
-    def own_way(self, spec: RunSpec) -> float | None:
+    def own_seconds_per_sample(self, spec: RunSpec) -> float | None:
         """Return the training seconds per sample on the placement of a run spec; None if it cannot
         be predicted."""
         step_s = self._model.step_s(spec.placement, spec.optimizer)

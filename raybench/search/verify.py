@@ -26,7 +26,7 @@ NUM_FASTEST = 3
 
 
 @dataclass(frozen=True)
-class Way:
+class PlacementOption:
     """A trial that reached the target, and a placement (framework, workers, ...) for it."""
 
     prediction: Prediction
@@ -45,7 +45,7 @@ class Way:
         return ".".join([where, *filter(None, more)])
 
 
-def ways(results: Study, placer: Placer) -> list[Way]:
+def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
     """Return all placements of all trials that reached the target, fastest first.
 
     The time on a trial's own placement is measured. On other placements, it is multiplied by the
@@ -71,29 +71,33 @@ def ways(results: Study, placer: Placer) -> list[Way]:
             expected = known.get((trial, *split.values()), record.time_to_target_s * ratio)
             spec = placed(record.spec, placement)
             prediction = Prediction(trial=trial, time_to_target_s=expected, **split)
-            found.append(Way(prediction, spec, spec in searched))
-    return sorted(found, key=lambda way: way.prediction.time_to_target_s)
+            found.append(PlacementOption(prediction, spec, spec in searched))
+    return sorted(found, key=lambda option: option.prediction.time_to_target_s)
 
 
-def choose(every: list[Way]) -> list[Way]:
+def choose_checks(every: list[PlacementOption]) -> list[PlacementOption]:
     """Return the placements to run, without those that the search has run:
 
     - the fastest placement of each of the NUM_FASTEST fastest configurations,
     - for each GPU model, the placement with the fewest worker-seconds,
     - for each framework and GPU model, the fastest placement.
     """
-    fastest: dict[str, Way] = {}
-    for way in every:
-        fastest.setdefault(way.prediction.trial, way)
+    fastest: dict[str, PlacementOption] = {}
+    for option in every:
+        fastest.setdefault(option.prediction.trial, option)
     chosen = list(fastest.values())[:NUM_FASTEST]
     # Ties in worker-seconds go to fewer workers. GPU models differ in price, so each has a winner.
-    costs = [(way.prediction.worker_seconds, way.spec.num_workers) for way in every]
-    for model in sorted({way.spec.accelerator_type for way in every}, key=str):
-        own = [i for i, way in enumerate(every) if way.spec.accelerator_type == model]
+    costs = [(option.prediction.worker_seconds, option.spec.num_workers) for option in every]
+    for model in sorted({option.spec.accelerator_type for option in every}, key=str):
+        own = [i for i, option in enumerate(every) if option.spec.accelerator_type == model]
         chosen.append(every[min(own, key=costs.__getitem__)])
-    machines = [(way.spec.framework, way.spec.accelerator_type) for way in every]
+    machines = [(option.spec.framework, option.spec.accelerator_type) for option in every]
     chosen += [every[machines.index(one)] for one in sorted(set(machines), key=str)]
-    return [way for way in {way.name: way for way in chosen}.values() if not way.is_measured]
+    return [
+        option
+        for option in {option.name: option for option in chosen}.values()
+        if not option.is_measured
+    ]
 
 
 def num_placement_checks(factors: Factors | str) -> int:
@@ -119,22 +123,26 @@ def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: Confirm
 
 
 def _check_placements(results: Study, placer: Placer, single_run: SingleRun) -> None:
-    every = ways(results, placer)
+    every = placement_options(results, placer)
     columns = list(results.predictions.columns)
     known = {tuple(row) for row in results.predictions.itertuples(index=False)}
-    for way in every:
-        if not way.is_measured and tuple(vars(way.prediction)[c] for c in columns) not in known:
-            single_run.store.append(way.prediction.line())
+    for option in every:
+        row = tuple(vars(option.prediction)[column] for column in columns)
+        if not option.is_measured and row not in known:
+            single_run.store.append(option.prediction.line())
     done = {name for name, record in results.runs.items() if record.state != "stopped"}
-    fresh = [way for way in choose(every) if way.name not in done]
+    fresh = [option for option in choose_checks(every) if option.name not in done]
     if not fresh or single_run.deadline.over:
         return
-    progress, sources = single_run.progress, [results.runs[way.prediction.trial] for way in fresh]
+    progress = single_run.progress
+    sources = [results.runs[option.prediction.trial] for option in fresh]
     after_s = progress.state.after_s  # seconds of the phases to come
     expect_s = sum(run.wall_s - run.ledger["queue"] for run in sources)
     progress.begin("placement_check", len(fresh), expect_s=expect_s)
     progress.state.after_s = after_s
-    for way in fresh:
+    for option in fresh:
         if single_run.deadline.over:
             return
-        single_run.train(way.spec, way.name, "placement_check", source=way.prediction.trial)
+        single_run.train(
+            option.spec, option.name, "placement_check", source=option.prediction.trial
+        )

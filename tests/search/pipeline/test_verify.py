@@ -3,7 +3,7 @@
 from typing import Any
 
 from raybench.search.factorisation import speed_values
-from raybench.search.verify import Way, choose
+from raybench.search.verify import PlacementOption, choose_checks
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Prediction
 
@@ -16,16 +16,16 @@ def way(
     *,
     measured: bool = False,
     **more: Any,
-) -> Way:
+) -> PlacementOption:
     batch = {"num_workers": workers, "batch_size_per_worker": 64 // workers}
     spec = RunSpec(framework=framework, **batch, **more)
     prediction = Prediction(trial=trial, time_to_target_s=seconds, **speed_values(spec.placement))
-    return Way(prediction, spec, measured)
+    return PlacementOption(prediction, spec, measured)
 
 
-def names(*every: Way) -> list[str]:
+def names(*every: PlacementOption) -> list[str]:
     ordered = sorted(every, key=lambda one: one.prediction.time_to_target_s)
-    return [one.name for one in choose(ordered)]
+    return [one.name for one in choose_checks(ordered)]
 
 
 def test_the_fastest_placement_of_each_of_the_fastest_is_run() -> None:
