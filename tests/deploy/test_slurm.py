@@ -111,7 +111,6 @@ fixed: {num_workers: 2, placement_strategy: spread, eval_every_samples: 512}
 
 
 @pytest.mark.ray
-@pytest.mark.apart
 @pytest.mark.all
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
