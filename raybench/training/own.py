@@ -218,7 +218,9 @@ class Run:
         self._adapter.synchronize()
         self._ledger.enter("report")
         own = [math.nan if given is None else given, float(given is None), float(samples)]
-        memory = float(self._memory.highest() or 0)
+        # A command trains in a process of its own.
+        is_elsewhere = is_command(self.spec.workload)
+        memory = 0.0 if is_elsewhere else float(self._memory.highest() or 0)
         seconds = self._ledger.snapshot()
         rows = self._synchronize_ranks(
             Call.REPORT, *own, memory, *(seconds[name] for name in _NAMES)

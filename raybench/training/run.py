@@ -150,7 +150,11 @@ def run(
         row = [loss, totals.value, totals.squares, float(totals.samples), own_s]
         rows = world.gather(row)
         sums = np.sum(rows, axis=0)
-        value, error = _value(metric, sums[1:4], totals, dataset.validation, world, baseline)
+        if metric.is_mean:
+            value = metric.finish(float(sums[1] / sums[3]), baseline)
+            error = value_error(metric, sums[1], sums[2], sums[3], baseline)
+        else:
+            value, error = _measured(metric, totals, dataset.validation, world)
         ledger.enter("report")
         ledgers = world.gather(_row(ledger, trainer))
         snapshot = merge_ranks([dict(zip(_NAMES, row, strict=True)) for row in ledgers])
@@ -221,36 +225,18 @@ def evaluate_split(
     """Return the exact metric on a whole split, sharded over the workers. Collective: all ranks
     must call it."""
     split = dataset.test if part == "test" else dataset.validation
-    totals = trainer.evaluate(part, _rows(len(split), world))
-    row = [totals.value, totals.squares, float(totals.samples)]
-    sums = np.sum(world.gather(row), axis=0)
-    baseline = baseline_mean(trainer.metric, dataset, split)
-    return _value(trainer.metric, sums, totals, split, world, baseline)[0]
-
-
-def _value(
-    metric: Metric,
-    sums: np.ndarray,
-    totals: Totals,
-    split: Split,
-    world: DistributedContext,
-    baseline: float,
-) -> tuple[float, float | None]:
-    """Return the metric on a whole split and its standard error. Collective.
-
-    Args:
-        metric: The metric.
-        sums: Value, squared value and samples (`Totals`), summed over the workers, shape [3].
-        totals: Those of this worker.
-        split: The split.
-        world: The workers.
-        baseline: As of `baseline_mean`.
-    """
+    totals, metric = trainer.evaluate(part, _rows(len(split), world)), trainer.metric
     if not metric.is_mean:
-        return measure(metric, np.asarray(split.labels), _gathered(totals.answers, world))
-    total, squares, samples = map(float, sums)
-    value = metric.finish(total / samples, baseline)
-    return value, value_error(metric, total, squares, samples, baseline)
+        return _measured(metric, totals, split, world)[0]
+    sums = np.sum(world.gather([totals.value, float(totals.samples)]), axis=0)
+    return metric.finish(float(sums[0] / sums[1]), baseline_mean(metric, dataset, split))
+
+
+def _measured(
+    metric: Metric, totals: Totals, split: Split, world: DistributedContext
+) -> tuple[float, float | None]:
+    """Return a metric that is not a mean on a whole split, and its standard error. Collective."""
+    return measure(metric, np.asarray(split.labels), _gathered(totals.answers, world))
 
 
 def _gathered(answers: np.ndarray | None, world: DistributedContext) -> np.ndarray:

@@ -182,13 +182,13 @@ def test_direction_decides_what_is_reached_and_best():
 @pytest.mark.parametrize("target", [0.3, 0.7, 0.8, 0.9, 0.95, 0.96, 0.97, 0.98, 0.99, 123.4])
 @pytest.mark.parametrize("direction", ["max", "min"])
 def test_a_value_is_at_the_target_to_the_rounding_of_float32(target, direction):
-    metric = Metric(name="f1", direction=direction)
+    metric = Metric(name="dice", direction=direction)
     value = float(np.float32(target))
     for near in (value, np.nextafter(np.float32(target), np.float32(metric.sign * -1e9))):
         assert metric.reaches(float(near), target)
         assert metric.gap(target, float(near)) <= 0
     assert not metric.reaches(target - metric.sign * 1e-6 * target, target)
-    objective = Objective(metric="f1", direction=direction, target=target, hold=2)
+    objective = Objective(metric="dice", direction=direction, target=target, hold=2)
     rule = StopRule(objective)
     assert rule.update(value=value, train_s=1.0, finished=False) is None
     assert rule.update(value=value, train_s=2.0, finished=False) == "target"

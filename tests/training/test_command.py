@@ -104,6 +104,7 @@ def test_lines_of_json_are_evaluations(script: Any, capfd: pytest.CaptureFixture
         (0.7, 100, "epochs"),
     ]
     assert [point.train_s for point in curve[:2]] == pytest.approx([0.001, 0.002])
+    assert curve[0].memory_peak_bytes is None, "it trains in a process of its own"
     assert "begin ['0.25', '64']" in capfd.readouterr().out
 
 

@@ -28,7 +28,8 @@ if how == "fails" and rank == 1:
 for number in range(1, 1000 if how in ("long", "fails") else 4):
     time.sleep(0.02)
     if rank == 0 and how != "silent":
-        told = {"accuracy": min(0.3 * number, 0.95), "samples": 10, "train_s": 0.01}
+        accuracy = 0.1 if how == "fails" else min(0.3 * number, 0.95)
+        told = {"accuracy": accuracy, "samples": 10, "train_s": 0.01}
         print(json.dumps(told), flush=True)
 """
 

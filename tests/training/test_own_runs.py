@@ -125,6 +125,7 @@ def test_only_training_is_on_the_clock() -> None:
     assert [point.epoch for point in curve] == [1.0, 2.0, 3.0, 3.0]
     assert [point.stop for point in curve] == [None, None, None, "epochs"]
     assert curve[-1].index == curve[-2].index, "the end is told of the evaluation before it"
+    assert all(point.memory_peak_bytes for point in curve)
 
 
 def test_it_stops_at_the_target_and_keeps_the_time_to_it() -> None:

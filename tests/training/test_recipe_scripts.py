@@ -21,10 +21,10 @@ from tests.recipe_diffs import SCRIPTS, changed, diffs, num_changed
 
 COMMANDS = {
     "classification": (
-        "--lr {learning_rate} --batch-size {batch_size_per_worker}",
+        "--lr {learning_rate} --batch-size {batch_size_per_worker} --epochs 2",
         "loss ([0-9.]+)",
     ),
-    "nano_gpt": ("--learning_rate={learning_rate}", "val loss ([0-9.]+)"),
+    "nano_gpt": ("--learning_rate={learning_rate} --max_iters=40", "val loss ([0-9.]+)"),
     "hydra_app": ("optimizer.lr={learning_rate} hydra.run.dir=.", "loss ([0-9.]+)"),
     "partial_fit": ("--eta0 {learning_rate} --jobs {num_workers}", "loss ([0-9.]+)"),
 }
