@@ -23,6 +23,8 @@ from pathlib import Path
 rank, how = int(os.environ["RANK"]), sys.argv[1]
 names = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 Path(f"{rank}.json").write_text(json.dumps({name: os.environ[name] for name in names}))
+while not Path("1.json").exists():  # or rank 0 would be over before rank 1 has begun
+    time.sleep(0.01)
 if how == "fails" and rank == 1:
     sys.exit("no data on this host")
 for number in range(1, 1000 if how in ("long", "fails") else 4):
