@@ -53,6 +53,8 @@ fraction."""
 NUM_RATES = 6
 """Number of learning rates in the space that is written for the large model."""
 YAML = (".yaml", ".yml")
+UNKNOWN_S = 200_000.0
+"""Seconds assumed for the time limit of a planned run whose model's speed is unknown."""
 LIMIT_FACTOR = 5.0
 """Time limit of planned runs, as a multiple of the expected seconds of the longest one. It is only
 a safeguard: planned runs end after their epochs."""
@@ -297,7 +299,7 @@ def planned_space(runs: Sequence[SmallRun], small: SmallRuns) -> dict[str, Any]:
     }
     objective = {key: content["objective"][key] for key in ("metric", "direction", "is_share")}
     dataset = DatasetSpec.model_validate(content["dataset"])
-    limit_s = LIMIT_FACTOR * max(small.seconds(run) or 0.0 for run in runs)
+    limit_s = LIMIT_FACTOR * max(small.seconds(run) or UNKNOWN_S for run in runs)
     return content | {
         "dataset": {"name": dataset.name} | dataset.model_dump(mode="json", exclude_defaults=True),
         "objective": objective | {"kind": BUDGET, "max_train_seconds": math.ceil(limit_s)},
@@ -441,7 +443,8 @@ def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
         found += [run for run, *_ in own]
         for run, record, _ in sorted(own, key=lambda one: -one[0].loss):  # keeps the best run
             models[run.parameters] = SmallModel(study, record.spec, each)
-            speeds[run.parameters] = statistics.median(seconds for *_, seconds in own) / length
+        known = [(run.parameters, seconds / length) for run, _, seconds in own if seconds > 0]
+        speeds |= {size: statistics.median(speed for _, speed in known) for size, _ in known}
     return SmallRuns(found, optimizer, models, speeds)
 
 

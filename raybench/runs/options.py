@@ -95,7 +95,16 @@ def budget(given: Any, info: ValidationInfo) -> Any:
     seconds = seconds_of(given) if isinstance(given, str) and given[-1:].isalpha() else None
     if seconds is not None:
         return Budget(seconds, "s")
-    return given if given is None or isinstance(given, Budget) else Budget(share(given, info))
+    if given is None or isinstance(given, Budget):
+        return given
+    try:
+        return Budget(share(given, info))
+    except UserError:
+        raise UserError(
+            f"--plan {clean(str(given))[:40]}: write it as a share of the large run, such as 10%, "
+            "or as a training time, such as 2h.",
+            ErrorCode.INVALID_VALUE,
+        ) from None
 
 
 def number_or_word(given: Any) -> Any:

@@ -112,7 +112,8 @@ class Evaluation:
     without gradient exchange."""
     steps: StepTimes | None = None
     """Step times since the last evaluation; None if no step had a full global batch. This field and
-    those below (except `skipped_steps`) are None without `record_steps`."""
+    those below are None without `record_steps`, except `skipped_steps` and, in a user's own
+    training loop, `memory_peak_bytes`."""
     input_s: Measured | None = None
     """Seconds of `train_s` spent waiting for data so far, max over ranks."""
     evenness: Measured | None = None

@@ -18,10 +18,10 @@ from raybench.scaling.cells import (
     cell_table,
     curves_of,
     on_more_hosts,
+    peak_flops,
     run_table,
     series_of,
 )
-from raybench.scaling.utilization import peak_flops
 from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import METRICS
 from raybench.spec.run import DatasetSpec, RunSpec
