@@ -9,7 +9,6 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from raybench.stats.record import Evaluation, Failure
-from raybench.training.model_check import DIFFERENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,10 +214,7 @@ class Allocation:
 
 def fault_of(message: str | None) -> UserError | None:
     """Return the error that ends the study if a run's failure `message` shows that all runs would
-    fail: a wrong network interface, or workers that build different models; otherwise None."""
-    if message is None:
+    fail, because a wrong network interface is named; otherwise None."""
+    if message is None or not message.startswith(MISNAMED):
         return None
-    if message.startswith(MISNAMED):
-        return UserError(message, ErrorCode.UNREACHABLE)
-    _, found, rest = message.partition(DIFFERENT)
-    return UserError(found + rest, ErrorCode.INVALID_MODEL) if found else None
+    return UserError(message, ErrorCode.UNREACHABLE)

@@ -78,8 +78,8 @@ class Workload:
     """Method (outputs, labels) -> 1 or 0 for each sample (N,), of which the mean is the accuracy.
     By default, a sample is correct if the label has the largest logit."""
     keras_loss: Hook | None = None
-    """The same as `torch_loss`, for Keras; by default the loss that the model was compiled with, if
-    any. Regularization losses and `add_loss` of the model are always included."""
+    """The same as `torch_loss`, for Keras. Regularization losses and `add_loss` of the model are
+    always included. Required if the model is compiled or has a training step of its own."""
     keras_metric: Hook | None = None
     """The same as `torch_metric`, for Keras."""
     keras_correct: Hook | None = None
@@ -205,16 +205,12 @@ def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
 def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
     """Raise UserError if `label_smoothing` is set and the loss would ignore it."""
     own = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
-    if spec.label_smoothing and (own or workload.task == "regression"):
-        raise no_label_smoothing(spec.label_smoothing, workload, has_loss=own is not None)
-
-
-def no_label_smoothing(smoothing: float, workload: Workload, *, has_loss: bool = True) -> UserError:
-    """Return the error for a `label_smoothing` that the loss would ignore."""
-    why = "has a loss of its own" if has_loss else "learns numbers, which are no classes"
-    return UserError(
-        f"label_smoothing: {smoothing:g}: workload {workload.name} {why}; leave it "
-        f"out{', or smooth the labels there' if has_loss else ''}.",
+    if not spec.label_smoothing or not (own or workload.task == "regression"):
+        return
+    why = "has a loss of its own" if own else "learns numbers, which are no classes"
+    raise UserError(
+        f"label_smoothing: {spec.label_smoothing:g}: workload {workload.name} {why}; leave it "
+        f"out{', or smooth the labels there' if own else ''}.",
         ErrorCode.CONFLICT,
     )
 

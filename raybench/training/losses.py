@@ -4,13 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 from raybench.data.dataset import Dataset
-from raybench.models.base import (
-    Hook,
-    Workload,
-    missing_hook,
-    no_label_smoothing,
-    refuse_label_smoothing,
-)
+from raybench.models.base import Workload, missing_hook, refuse_label_smoothing
 from raybench.spec.metric import Metric, find_metric
 from raybench.spec.run import RunSpec
 
@@ -50,10 +44,9 @@ class BaseLosses:
             scale: Factor that converts errors to the unit of the labels.
             smoothing: Label smoothing, the share of a label spread over all classes in training.
         """
-        self._workload, self._scale, self._smoothing = workload, scale, smoothing
+        self.workload, self._scale, self._smoothing = workload, scale, smoothing
         self.metric = metric
         """Metric that averages the `values`."""
-        self._model_loss: Hook | None = None
 
     @classmethod
     def for_run(
@@ -68,17 +61,6 @@ class BaseLosses:
         metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         scale = 1.0 if dataset.label_scale is None else dataset.label_scale
         return cls(workload, metric, scale=on_device(scale), smoothing=spec.label_smoothing)
-
-    def use_model_loss(self, model_loss: Hook | None) -> None:
-        """Use the loss that the model was compiled with, for a workload without a loss hook.
-
-        Raises:
-            UserError: `label_smoothing` is set, which this loss would ignore.
-        """
-        if model_loss is not None:
-            self._model_loss = model_loss
-            if self._smoothing:
-                raise no_label_smoothing(self._smoothing, self._workload)
 
     def training_losses(self, outputs: Tensor, labels: Tensor, mixed: Any) -> Tensor:
         """Return the unweighted loss of each training sample, (N,) float32.
@@ -101,17 +83,15 @@ class BaseLosses:
         return losses, self.values(outputs, labels, losses)
 
     def hook(self, name: str) -> Any:
-        """Return the workload's hook of that name for this framework, or None; `loss` falls back to
-        the loss that the model was compiled with."""
-        own = getattr(self._workload, f"{self.PREFIX}_{name}")
-        return self._model_loss if own is None and name == "loss" else own
+        """Return the workload's hook of that name for this framework, or None."""
+        return getattr(self.workload, f"{self.PREFIX}_{name}")
 
     def losses(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the loss of each sample (N,), float32."""
         own = self.hook("loss")
         if own is not None:
             return self._floats(own(outputs, labels))
-        if self._workload.task == "regression":
+        if self.workload.task == "regression":
             return self._floats(self._mean(_square(self._errors(outputs, labels))))
         losses = self._cross_entropy(outputs, labels, smoothing)
         return self._floats(self._of_samples(losses, labels))
@@ -124,7 +104,7 @@ class BaseLosses:
         kind, own, correct = self.metric.per_sample, self.hook("metric"), self.hook("correct")
         if kind == "own":
             if own is None:
-                raise missing_hook(self._workload, self.metric, f"{self.PREFIX}_metric")
+                raise missing_hook(self.workload, self.metric, f"{self.PREFIX}_metric")
             values = own(outputs, labels)
         elif kind == "loss":
             values = losses

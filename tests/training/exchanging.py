@@ -14,13 +14,10 @@ import headed
 import numpy as np
 import one_worker
 from group import serve
-from headed import PICTURES
 from local import new_trainer, small_spec
 from one_worker import weights_of
-from test_model_check import Own
 
 from raybench.data.dataset import worker_share
-from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.training.base import BaseTrainer, DistributedContext, Step
@@ -116,30 +113,6 @@ def steps_without_the_other(trainer: BaseTrainer, world: DistributedContext) -> 
     return len(steps)
 
 
-def different_models(framework: str, world: DistributedContext) -> str:
-    """Build a model of other shapes on each rank; return what is said."""
-
-    width = 7 + world.rank
-
-    class WideByRank(Own):
-        def build_torch(self):
-            import torch
-
-            return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 10))
-
-        def build_keras(self):
-            import keras
-
-            dense = keras.layers.Dense
-            return keras.Sequential([keras.Input((4,)), dense(width), dense(10)])
-
-    try:
-        new_trainer(spec_of(framework), workload=WideByRank(), dataset=PICTURES, world=world)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
 def work(framework: str, given: Any, world: DistributedContext, folder: Path) -> None:
     continued.work(framework, given["continued"], world, folder)
     headed.work(given["headed"], world, folder)
@@ -161,7 +134,6 @@ def work(framework: str, given: Any, world: DistributedContext, folder: Path) ->
             found["without_the_other"] = steps_without_the_other(trainer, world)
         trainer.close()
     found["logs"] = single_steps(framework, world)
-    found["different_models"] = different_models(framework, world)
     (folder / f"found-{world.rank}.json").write_text(json.dumps(found))
 
 

@@ -1,5 +1,5 @@
-"""Penalties, `add_loss`, compiled losses, training steps and random layers of a Keras model are
-trained like in `model.fit`, or refused."""
+"""Penalties, `add_loss` and random layers of a Keras model are trained like in `model.fit`;
+compiled models and training steps of its own are refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +16,7 @@ from raybench.spec.errors import ErrorCode
 from raybench.spec.metric import ACCURACY
 from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
+from raybench.training.model_check import check_model
 from raybench.training.steps import take_until, training_steps
 from tests.refusals import refused
 
@@ -85,106 +86,8 @@ def test_penalties_are_trained_in_every_way(changes: dict[str, Any]) -> None:
         np.testing.assert_allclose(ours, theirs, atol=2e-2)
 
 
-class Compiled(Workload):
-    """A softmax at its end, which the loss that it is compiled with takes."""
-
-    name, input_shape, num_classes = "compiled", (8, 8, 1), 10
-    loss: Any = "sparse_categorical_crossentropy"
-    end = "softmax"
-    metrics: Any = None
-    more: dict[str, Any] = {}
-
-    def build_keras(self) -> Any:
-        import keras
-
-        layers = keras.layers.Flatten(), keras.layers.Dense(10, activation=self.end)
-        model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
-        model.compile("sgd", self.loss() if callable(self.loss) else self.loss, **self.more)
-        return model
-
-
-def checked(workload: Workload, **settings: Any) -> list[str]:
-    made = find_part("tensorflow", "model_check").ModelCheck(
-        workload, ACCURACY, gpu=None, **settings
-    )
-    found: list[str] = made.run(PIXELS[:8], CLASSES[:8])
-    return found
-
-
-def own_function() -> Callable[[Any, Any], Any]:
-    def errors(labels: Any, outputs: Any) -> Any:
-        import keras
-
-        hot = keras.ops.one_hot(keras.ops.cast(labels, "int32"), 10)
-        return keras.ops.mean((outputs - hot) ** 2, -1)
-
-    return errors
-
-
-def summed() -> Any:
-    import keras
-
-    return keras.losses.SparseCategoricalCrossentropy(reduction="sum")
-
-
-def scalar() -> Callable[[Any, Any], Any]:
-    return lambda labels, outputs: own_function()(labels, outputs)[0]
-
-
-def hook(outputs: Any, labels: Any) -> Any:
-    return own_function()(labels, outputs)
-
-
-def of(**changes: Any) -> Workload:
-    """A workload whose model is compiled in another way."""
-    return type("Own", (Compiled,), changes)()
-
-
-@pytest.mark.parametrize(
-    ("changes", "loss"),
-    [
-        ({}, lambda: Compiled.loss),
-        ({"loss": staticmethod(own_function), "end": None}, own_function),
-        ({"loss": staticmethod(from_logits), "end": None}, from_logits),
-        # A keras_loss replaces the compiled loss, which may be any.
-        ({"loss": "none_of_keras", "keras_loss": staticmethod(hook)}, own_function),
-        ({"loss": staticmethod(summed), "keras_loss": staticmethod(hook)}, own_function),
-    ],
-)
-def test_a_compiled_loss_is_trained(changes: dict[str, Any], loss: Callable[[], Any]) -> None:
-    workload = of(**changes)
-    check_equal(trained(workload), fitted(workload, loss()))
-    (warning,) = checked(workload)
-    assert "optimizer" in warning
-
-
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"loss": staticmethod(summed)}, "keras_loss"),
-        ({"loss": staticmethod(scalar)}, "one number for each"),
-        ({"loss": None}, "without a loss"),
-        ({"loss": "no such loss"}, "compiled loss"),
-        ({"loss": ["mse", "mae"]}, "2 losses"),
-        ({"more": {"loss_weights": [3.0]}, "loss": ["sparse_categorical_crossentropy"]}, "weights"),
-    ],
-)
-def test_a_compiled_loss_that_is_no_mean_over_samples_is_refused(
-    changes: dict[str, Any], word: str
-) -> None:
-    with refused(ErrorCode.INVALID_MODEL, word):
-        checked(of(**changes))
-
-
-def test_no_label_smoothing_of_a_compiled_loss() -> None:
-    with refused(ErrorCode.CONFLICT, "label_smoothing"):
-        checked(Compiled(), smoothing=0.1)
-    with refused(ErrorCode.CONFLICT, "label_smoothing"):
-        trained(Compiled(), label_smoothing=0.1)
-
-
-def of_class(**methods: Any) -> Workload:
-    """A workload whose model has methods of its own."""
+def of_class(compiled: bool = False, **methods: Any) -> Workload:
+    """A workload whose model has methods of its own, or is compiled."""
 
     class Own(Workload):
         name, input_shape, num_classes = "own", (8, 8, 1), 10
@@ -194,26 +97,25 @@ def of_class(**methods: Any) -> Workload:
 
             inputs = keras.Input((8, 8, 1))
             outputs = keras.layers.Dense(10)(keras.layers.Flatten()(inputs))
-            return type("Own", (keras.Model,), methods)(inputs, outputs)
+            model = type("Own", (keras.Model,), methods)(inputs, outputs)
+            if compiled:
+                model.compile("sgd", "sparse_categorical_crossentropy")
+            return model
 
     return Own()
 
 
-@pytest.mark.parametrize("name", ["train_step", "compute_loss", "make_train_function", "fit"])
+def hook(outputs: Any, labels: Any) -> Any:
+    return outputs[:, 0] ** 2
+
+
+@pytest.mark.parametrize("name", ["compiled", "train_step", "compute_loss", "fit"])
 def test_a_training_step_of_its_own_is_refused(name: str) -> None:
     workload = of_class(**{name: lambda self, *given, **more: {"loss": 0.0}})
     with refused(ErrorCode.INVALID_MODEL, name, "keras_loss", "raybench.integrations.Keras"):
-        checked(workload)
+        check_model("tensorflow", workload, ACCURACY, PIXELS[:8], CLASSES[:8])
     workload.keras_loss = hook
-    (warning,) = checked(workload)
-    assert name in warning
-
-
-def test_a_metric_of_its_own_is_a_warning() -> None:
-    (warning,) = checked(of(more={"metrics": ["accuracy"]}))
-    assert "compiled metrics" in warning
-    (warning,) = checked(of_class(test_step=lambda self, data: {}))
-    assert "test_step" in warning
+    assert check_model("tensorflow", workload, ACCURACY, PIXELS[:8], CLASSES[:8]) == []
 
 
 def flip() -> Any:

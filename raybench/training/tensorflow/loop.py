@@ -22,7 +22,6 @@ from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
-from raybench.training.model_check import builds_user_models, check_workers
 from raybench.training.optimizers import settings_of
 from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.batches import (
@@ -39,9 +38,7 @@ from raybench.training.tensorflow.model import (
     Losses,
     Mixed,
     added_loss,
-    compiled_loss,
     prepare_inputs,
-    statistics_warnings,
 )
 from raybench.training.tensorflow.named import start_from
 from raybench.training.tensorflow.optim import build_optimizer
@@ -174,16 +171,10 @@ class Trainer(BaseTrainer):
         )
         self._spec, self._workload, self._world = spec, workload, world
         keras.mixed_precision.set_dtype_policy(HALF.get(spec.precision, "float32"))
-        if builds_user_models(spec, workload):
-            # Outside of the strategy's scope, in which workers wait for each other's variables.
-            alone = keras_model.build_model(workload, spec.seed)
-            check_workers(workload, keras_model.parameter_shapes(alone), world)
-            del alone
         with world.strategy.scope():
             self._model = keras_model.build_model(workload, spec.seed)
             set_arithmetic(spec.precision)  # the user's code may have changed it
             self.notes = start_from(self._model, workload, spec.weights)
-            self.notes += statistics_warnings(self._model, workload, spec.weights)
             self.num_parameters = keras_model.num_parameters(self._model)
             self.batch_statistics = (
                 keras_model.batch_statistics(self._model) and not spec.sync_batch_norm
@@ -200,8 +191,6 @@ class Trainer(BaseTrainer):
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
         self._losses = Losses.for_run(spec, workload, dataset)
-        if self._losses.hook("loss") is None:
-            self._losses.use_model_loss(compiled_loss(self._model))
         self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
         room = room_for_data(spec.gpus_per_worker)

@@ -1,8 +1,6 @@
 """Keras models: construction, inputs, losses, weights. Mirrors torch/model.py."""
 
-import copy
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,10 +9,9 @@ import tensorflow as tf
 
 from raybench.data.dataset import IGNORED
 from raybench.data.inputs import Array, Batch, each
-from raybench.models.base import Hook, LayerWorkload, Workload
+from raybench.models.base import LayerWorkload, Workload
 from raybench.models.layers import initial_weights, to_keras_layout
 from raybench.models.named import NamedWorkload
-from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.training.losses import BaseLosses
 from raybench.training.tensorflow.internals import all_layers
@@ -22,6 +19,10 @@ from raybench.training.tensorflow.layers import build_layers, input_type
 from raybench.training.tensorflow.named import build_named
 
 Inputs: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
+MODEL_TYPE = keras.Model
+"""Class of all models."""
+NOT_CALLED = ("train_step", "compute_loss", "make_train_function", "fit")
+"""Methods by which Keras trains a model, which raybench's loop does not call."""
 
 
 def build_model(workload: Workload, seed: int) -> keras.Model:
@@ -34,7 +35,10 @@ def build_model(workload: Workload, seed: int) -> keras.Model:
     if isinstance(workload, NamedWorkload):
         return build_named(workload, seed)
     if not isinstance(workload, LayerWorkload):
-        return workload.build_keras()
+        model = workload.build_keras()
+        if workload.keras_loss is None and isinstance(model, keras.Model):
+            _refuse_own_training(model, workload)
+        return model
     shape = workload.input_shape
     modules = build_layers(workload.layers, shape)
     # The last layer makes the logits float32 under a bf16 policy too.
@@ -46,44 +50,34 @@ def build_model(workload: Workload, seed: int) -> keras.Model:
     return model
 
 
+def _refuse_own_training(model: keras.Model, workload: Workload) -> None:
+    """Raise UserError for a model that is compiled or overrides a training method of Keras."""
+    own = [f"has a {name} of its own" for name in NOT_CALLED if _is_own(model, name)]
+    if own or model.compiled:
+        found = own[0] if own else "is compiled"
+        raise UserError(
+            f"Workload {workload.name}: its Keras model {found}, which raybench's training loop "
+            "does not use; return it uncompiled and write the loss of each sample as keras_loss, "
+            "or give a training loop of your own with raybench.integrations.Keras.",
+            ErrorCode.INVALID_MODEL,
+        )
+
+
+def _is_own(model: keras.Model, name: str) -> bool:
+    """Return whether a model overrides a method of Keras."""
+    method = getattr(model, name)
+    return getattr(method, "__func__", method) is not getattr(keras.Model, name)
+
+
 def num_parameters(model: keras.Model) -> int:
     """Return the number of trainable parameters."""
     return sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
-
-
-def parameter_shapes(model: keras.Model) -> list[tuple[str, tuple[int, ...]]]:
-    """Return path and shape of all variables, in the order of the model."""
-    return [(variable.path, tuple(variable.shape)) for variable in model.variables]
 
 
 def batch_statistics(model: keras.Model) -> bool:
     """Return whether a layer normalizes over the batch of one worker."""
     kinds = (keras.layers.BatchNormalization,)
     return any(isinstance(layer, kinds) and not layer.synchronized for layer in all_layers(model))
-
-
-SLOW_MOMENTUM = 0.99
-"""Keras's default momentum of batch normalization, too slow for short runs; torch's default
-corresponds to 0.9."""
-TIME_CONSTANTS = 5.0
-"""Time constants until the initial statistics count for less than 1 %. Such a small remainder
-matters because it scales the outputs of each of dozens of layers."""
-
-
-def statistics_warnings(model: keras.Model, workload: Workload, weights: str) -> list[str]:
-    """Return a warning if slow batch normalization makes early evaluations of a library's model
-    much worse than training, as it does without trained `weights`."""
-    kinds = keras.layers.BatchNormalization
-    slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
-    is_known = isinstance(workload, NamedWorkload)
-    if not is_known or slowest < SLOW_MOMENTUM or weights != "none":
-        return []
-    steps = round(TIME_CONSTANTS / (1 - slowest))
-    return [
-        f"Workload {workload.name}: its batch normalization has momentum {slowest:g}, so without "
-        f"weights it is evaluated near chance for the first {steps:,} steps or so; start from "
-        "trained weights, or choose another network."
-    ]
 
 
 def prepare_inputs(inputs: Inputs) -> Inputs:
@@ -102,7 +96,22 @@ def predict(model: keras.Model, inputs: Batch) -> Array:
     """Return the outputs of a model in evaluation mode for input arrays of a dataset."""
     tensors: Inputs = each(inputs, tf.convert_to_tensor)
     outputs = model(prepare_inputs(tensors), training=False)
-    found: Array = tf.cast(outputs, tf.float32).numpy()
+    return to_array(outputs)
+
+
+def training_outputs(
+    model: keras.Model, inputs: Batch, labels: Array, gpu: int | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the outputs of a model in training mode for arrays of a dataset, and the labels as a
+    tensor; TensorFlow chooses the device."""
+    del gpu
+    batch: Inputs = each(inputs, tf.constant)
+    return model(prepare_inputs(batch), training=True), tf.constant(labels)
+
+
+def to_array(tensor: tf.Tensor) -> Array:
+    """Return the numbers of a tensor as float32."""
+    found: Array = tf.cast(tensor, tf.float32).numpy()
     return found
 
 
@@ -127,53 +136,6 @@ def added_loss(model: keras.Model) -> tf.Tensor:
     activity penalties and `add_loss`, as `model.fit` sums them."""
     found = [tf.reduce_sum(tf.cast(one, tf.float32)) for one in model.losses]
     return tf.add_n(found) if found else tf.zeros(())
-
-
-class Unreduced(keras.losses.Loss):
-    """Wraps a loss function without averaging over samples."""
-
-    def __init__(self, function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> None:
-        super().__init__(reduction=None)
-        self._function = function
-
-    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Return the loss of each sample."""
-        return self._function(y_true, y_pred)
-
-
-def compiled_loss(model: keras.Model) -> Hook | None:
-    """Return the loss (N,) that a model was compiled with, or None.
-
-    Raises:
-        UserError: The model has several losses, or Keras does not know its loss.
-    """
-    if not model.compiled or model.loss is None:
-        return None
-    losses = [one for one in keras.tree.flatten(model.loss) if one is not None]
-    if len(losses) != 1:
-        raise UserError(
-            f"The Keras model {model.name} is compiled with {len(losses)} losses, and its one "
-            "output needs one; write it as keras_loss.",
-            ErrorCode.INVALID_MODEL,
-        )
-    with user_code_errors(
-        f"The Keras model {model.name}: its compiled loss is none of Keras's",
-        code=ErrorCode.INVALID_MODEL,
-    ):
-        found = keras.losses.get(losses[0])
-    if isinstance(found, keras.losses.Loss):
-        unreduced = copy.copy(found)
-        unreduced.reduction = None
-    else:
-        unreduced = Unreduced(found)
-
-    def loss(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        if outputs.shape.rank == labels.shape.rank + 1 and outputs.shape[-1] == 1:
-            labels = labels[..., None]  # as Keras aligns labels with outputs
-        values = unreduced(labels, outputs)
-        return tf.reduce_mean(values, range(1, values.shape.rank)) if values.shape.rank else values
-
-    return loss
 
 
 Mixed = tuple[tf.Tensor, ...]

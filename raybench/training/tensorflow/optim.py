@@ -12,10 +12,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from raybench.models.user_code import user_code_errors
-from raybench.spec.errors import ErrorCode
 from raybench.spec.optimizer import DEFAULTS, is_library_class
-from raybench.spec.run import RunSpec
 from raybench.training.optimizers import (
     ADAMW_RMS,
     COEFFICIENTS,
@@ -23,7 +20,6 @@ from raybench.training.optimizers import (
     SMALLEST_NORM,
     construct,
     newton_schulz,
-    settings_of,
 )
 from raybench.training.tensorflow.internals import all_layers, disable_gradient_sum
 
@@ -448,15 +444,3 @@ def _of_library(name: str, model: keras.Model | None, **given: Any) -> keras.opt
         built.exclude_from_weight_decay(var_list=biases)
     disable_gradient_sum(built)
     return built
-
-
-def check_optimizer(spec: RunSpec) -> None:
-    """Take one step with a library's optimizer on a small model; raise UserError if it fails."""
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-    optimizer = build_optimizer(spec.optimizer, model, **settings_of(spec))
-    variables = model.trainable_variables
-    with user_code_errors(
-        f"optimizer {spec.optimizer}: its first step failed", code=ErrorCode.INVALID_VALUE
-    ):
-        optimizer.build(variables)
-        optimizer.apply([tf.ones(one.shape) for one in variables], variables)

@@ -22,7 +22,7 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
-from raybench.training.model_check import builds_user_models, check_workers
+from raybench.training.model_check import builds_user_models
 from raybench.training.optimizers import settings_of
 from raybench.training.torch import model as torch_model
 from raybench.training.torch.batches import (
@@ -143,8 +143,6 @@ class Trainer(BaseTrainer):
         self._model: nn.Module = torch_model.build_model(workload, spec.seed)
         refuse_complex(self._model, spec)
         set_arithmetic(spec.precision)  # the user's code may have changed it
-        if builds_user_models(spec, workload):
-            check_workers(workload, torch_model.parameter_shapes(self._model), world)
         self.notes = start_from(self._model, workload, spec.weights)
         self.batch_statistics = (
             torch_model.batch_statistics(self._model) and not spec.sync_batch_norm

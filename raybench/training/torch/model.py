@@ -19,6 +19,8 @@ from raybench.training.torch.layers import build_layers
 from raybench.training.torch.named import build_named
 
 Inputs = torch.Tensor | dict[str, torch.Tensor]
+MODEL_TYPE = nn.Module
+"""Class of all models."""
 
 
 def build_model(workload: Workload, seed: int) -> nn.Module:
@@ -32,7 +34,7 @@ def build_model(workload: Workload, seed: int) -> nn.Module:
         return build_named(workload, seed)
     if not isinstance(workload, LayerWorkload):
         model = workload.build_torch()
-        if isinstance(model, nn.Module):  # ModelCheck refuses anything else
+        if isinstance(model, nn.Module):  # `check_model` refuses anything else
             _own_memory(model)
         return model
     model = nn.Sequential(*build_layers(workload.layers, workload.input_shape), Float32())
@@ -90,11 +92,6 @@ def num_parameters_of(workload: Workload) -> int:
         return num_parameters(build_model(workload, seed=0))
 
 
-def parameter_shapes(model: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
-    """Return name and shape of all tensors of the state dict, in the order of the model."""
-    return [(name, tuple(value.shape)) for name, value in model.state_dict().items()]
-
-
 def batch_statistics(model: nn.Module) -> bool:
     """Return whether a layer normalizes over the batch of one worker.
 
@@ -147,6 +144,22 @@ def predict(model: nn.Module, inputs: Batch) -> Array:
             return outputs.float().cpu().numpy()
     finally:
         model.train(was_training)
+
+
+def training_outputs(
+    model: nn.Module, inputs: Batch, labels: Array, gpu: int | None
+) -> tuple[Tensor, Tensor]:
+    """Return the outputs of a model in training mode for arrays of a dataset, and the labels as a
+    tensor; both on the GPU of this index, or on the CPU."""
+    device = "cpu" if gpu is None else f"cuda:{gpu}"
+    batch: Inputs = each(inputs, lambda one: torch.tensor(one, device=device))
+    outputs: Tensor = model.to(device).train()(prepare_inputs(batch))
+    return outputs, torch.tensor(labels, device=device)
+
+
+def to_array(tensor: Tensor) -> Array:
+    """Return the numbers of a tensor as float32."""
+    return tensor.detach().float().cpu().numpy()
 
 
 def save_weights(model: nn.Module) -> bytes:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from raybench.models.user_code import user_code_errors
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.optimizer import DEFAULTS, is_library_class
 from raybench.spec.run import RunSpec
@@ -24,7 +23,6 @@ from raybench.training.optimizers import (
     SMALLEST_NORM,
     construct,
     newton_schulz,
-    settings_of,
 )
 from raybench.training.torch.internals import foreach
 
@@ -302,17 +300,6 @@ def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
             "muon cannot orthogonalise; take adamw, or another.",
             ErrorCode.CONFLICT,
         )
-
-
-def check_optimizer(spec: RunSpec) -> None:
-    """Take one step with a library's optimizer on a small model; raise UserError if it fails."""
-    model = nn.Linear(2, 2)
-    optimizer = build_optimizer(spec.optimizer, model, **settings_of(spec))
-    with user_code_errors(
-        f"optimizer {spec.optimizer}: its first step failed", code=ErrorCode.INVALID_VALUE
-    ):
-        model(torch.ones(2, 2)).square().sum().backward()
-        optimizer.step()
 
 
 def _of_library(name: str, params: list[nn.Parameter], **given: Any) -> torch.optim.Optimizer:
