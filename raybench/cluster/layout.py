@@ -2,10 +2,8 @@
 and which groups can never fit."""
 
 import os
-import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from raybench.spec.errors import ErrorCode, UserError
@@ -155,28 +153,13 @@ GPU_MODEL = "accelerator_type:"
 """Prefix of the Ray resource that contains the model of a node's GPUs."""
 
 
-@dataclass(frozen=True)
-class DriverResources:
-    """Resources that the driver (the study's own process) occupies on its node."""
-
-    node: str
-    """Ray's id of the node."""
-    cpus: float
-    gpus: float = 0.0
-    host: str = ""
-    """Host name of the node."""
-
-
 def as_nodes(
-    entries: Sequence[Mapping[str, Any]],
-    driver: DriverResources | None = None,
-    leaving: Collection[str] = (),
+    entries: Sequence[Mapping[str, Any]], leaving: Collection[str] = ()
 ) -> tuple[Node, ...]:
     """Return the nodes on which workers can run, named by host, or by address if names repeat.
 
     Args:
         entries: nodes as listed by `ray.nodes`.
-        driver: resources occupied by the study's own process, which are subtracted.
         leaving: ids of nodes that are about to be shut down, where Ray starts nothing.
     """
     alive = [entry for entry in entries if entry.get("Alive", True)]
@@ -194,15 +177,11 @@ def as_nodes(
             name=name if names.count(name) == 1 else entry.get("NodeManagerAddress", name),
             accelerator=models[0] if models else "",
         )
-        if driver is not None and driver.node == node.id:
-            node = node.without(driver.cpus, driver.gpus)
         if node.cpus or node.gpus:
             nodes.append(node)
     return tuple(nodes)
 
 
-NVIDIA_FOLDER, AMD_DEVICE = Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd")
-"""Folder with an entry for each NVIDIA GPU (missing in some containers); device of AMD's driver."""
 MAX_NAMED_HOSTS = 4
 """Messages list the resources of each host if there are at most this many hosts."""
 
@@ -213,12 +192,8 @@ class Capacity:
 
     nodes: tuple[Node, ...]
     memory_bytes: float
-    knows_gpus: bool = True
-    """False if the GPUs could not be counted; groups are then not refused for lack of GPUs."""
     grows: bool = False
     """Whether the cluster has an autoscaler, so that nodes may be added."""
-    driver: DriverResources | None = None
-    """Resources occupied by the study's own process, which `nodes` do not include."""
 
     @property
     def cpus(self) -> int:
@@ -247,23 +222,8 @@ class Capacity:
         """Return how many such groups fit on the empty cluster; at least 1, at most `slots`."""
         return max(1, min(slots, self.most_workers(placement) // placement.num_workers))
 
-    def fits_together(self, placements: Iterable[Placement]) -> bool:
-        """Whether all these groups can run at the same time."""
-        free = list(self.nodes)
-        for placement in placements:
-            nodes = lay_out(placement, free, self.nodes)
-            if nodes is None:
-                return False
-            for node in nodes:
-                free[node] = free[node].without(
-                    placement.cpus_per_worker, placement.gpus_per_worker
-                )
-        return True
-
     def fits(self, placement: Placement) -> bool:
         """Whether the group fits on the empty cluster."""
-        if placement.gpus_per_worker and not self.knows_gpus:
-            return not placement.shares_a_gpu
         return num_nodes(placement, self.nodes) > 0
 
     def may_hold(self, placement: Placement) -> bool:
@@ -309,22 +269,14 @@ class Capacity:
         )
 
     def _words(self) -> str:
-        """Return a description of the cluster's resources (by host if there are few hosts) and of
-        those that the driver occupies."""
+        """Return a description of the cluster's resources, by host if there are few hosts."""
         hosts = len(self.nodes)
         said = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}, {self.gpus} GPUs on {hosts} host"
         said += "s" if hosts != 1 else ""
         if 1 < hosts <= MAX_NAMED_HOSTS:
             each = (f"{one.name or one.id[:8]} {one.cpus:g} and {one.gpus:g}" for one in self.nodes)
             said += f": {', '.join(sorted(each))}"
-        if self.driver is None:
-            return f"{said})"
-        amounts = ((self.driver.cpus, "CPU"), (self.driver.gpus, "GPU"))
-        held = " and ".join(f"{amount:g} {unit}" for amount, unit in amounts if amount)
-        return (
-            f"{said}), without {held} that the search itself holds on host {self.driver.host} "
-            "(--entrypoint-num-cpus of the job)"
-        )
+        return f"{said})"
 
 
 def num_local_cores() -> int:
@@ -339,9 +291,5 @@ def local_capacity() -> Capacity:
 
     GPUs are counted by NVIDIA's driver (NVML), as Ray and `raybench doctor` do.
     """
-    driver = gpus_of_driver()
-    number = len(driver.names) or len(list(NVIDIA_FOLDER.glob("*")))
-    gpus = num_visible(number, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    others = AMD_DEVICE.exists() or (driver.problem and shutil.which("nvidia-smi"))
-    is_known = bool(number) or not others
-    return Capacity((Node(num_local_cores(), gpus),), memory_bytes=0.0, knows_gpus=is_known)
+    gpus = num_visible(len(gpus_of_driver().names), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return Capacity((Node(num_local_cores(), gpus),), memory_bytes=0.0)

@@ -177,7 +177,7 @@ class RequestQueue:
         )
         self._leaving |= leaving
         scheduler = self._scheduler
-        if entries and (lost := scheduler.update(as_nodes(entries, self._options.driver, leaving))):
+        if entries and (lost := scheduler.update(as_nodes(entries, leaving))):
             self._on_lost(lost)
         scheduler.taken = internals.taken_by_others(scheduler.nodes, scheduler.held(), free)
 

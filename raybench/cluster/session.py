@@ -3,14 +3,11 @@
 import contextlib
 import logging
 import os
-import socket
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -44,13 +41,6 @@ WORKER_ENVIRONMENT = {
     # Number the GPUs as Ray and NVIDIA's driver do; CUDA's own order is fastest first.
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
-BUSY_S, BUSY_SHARE = 0.5, 0.25
-"""Seconds for which the CPU load is measured before Ray starts, and the share of the cores that
-other processes must use for the load to be reported."""
-ASK_HEAD_S, REFUSED_S, SILENT_S = 2.0, 10.0, 45.0
-"""Seconds between two attempts to connect to the head node, and seconds until a head that refuses
-connections or does not answer (which may be a network problem) counts as lost. Ray itself reports
-nothing for 60 s and then ends the process."""
 ANSWER_S = 10.0
 """Timeout in seconds of a call to the pool, whose event loop never blocks."""
 QUIET: dict[str, Any] = {
@@ -65,7 +55,7 @@ LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else
 class Session:
     """Context manager: a Ray connection with a worker pool; on exit, everything it started ends.
 
-    `warning` tells the user about a problem with how Ray runs, if any; `notes` are sentences about
+    `warning` says if other hosts can reach a Ray started here; `notes` are sentences about
     the machine's state at the start, for `study.yaml`.
     """
 
@@ -98,12 +88,7 @@ class Session:
             self.close()
             raise
         self._processes = local_ray.own_processes() if self.is_local else []
-        self._head = None if self.is_local else Head(ray.get_runtime_context().gcs_address)
-        self.warning = (
-            local_ray.warning()
-            if self.is_local
-            else local_ray.niceness_warning(ray.get(self.pool.niceness.remote()))
-        )
+        self.warning = local_ray.warning() if self.is_local else None
         self.notes: list[str] = []
 
     def __enter__(self) -> "Session":
@@ -113,13 +98,10 @@ class Session:
         self.close()
 
     def lost(self) -> str | None:
-        """Return a sentence if Ray's own processes or the cluster's head are gone; otherwise None.
-
-        May block for some seconds.
-        """
+        """Return a sentence if the processes of a Ray started here are gone; otherwise None."""
         if not all(local_ray.is_running(process) for process in self._processes):
             return "Ray's own processes were killed or have crashed (out of memory?)"
-        return self._head.lost() if self._head is not None else None
+        return None
 
     def waiting(self) -> dict[str, Request]:
         """Return the requests of trials that wait for workers, by trial.
@@ -170,66 +152,6 @@ class Session:
         self._resources.close()
 
 
-class Head:
-    """Monitors whether a cluster's head node still accepts connections."""
-
-    def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Try to connect to the head's store (GCS) at `address`.
-
-        If that fails, the head is not monitored, because the driver may be connected through a
-        proxy (Ray Client).
-        """
-        host, _, port = address.rpartition(":")
-        self._place, self._address = (host.strip("[]"), int(port)), address
-        self._clock, self._asked_at = clock, clock()
-        self._is_watched = self._refusal() is None
-        self._answered_at = self._asked_at
-
-    def lost(self) -> str | None:
-        """Return a sentence if the head counts as lost because it has refused connections for
-        REFUSED_S or not answered for SILENT_S; otherwise None."""
-        if not self._is_watched or self._clock() - self._asked_at < ASK_HEAD_S:
-            return None
-        refusal, self._asked_at = self._refusal(), self._clock()
-        if refusal is None:
-            self._answered_at = self._asked_at
-            return None
-        limit_s = REFUSED_S if isinstance(refusal, ConnectionRefusedError) else SILENT_S
-        if self._asked_at - self._answered_at < limit_s:
-            return None
-        return (
-            f"the Ray cluster's head ({self._address}) does not answer any more: it was stopped, "
-            "has crashed, or its host was lost"
-        )
-
-    def _refusal(self) -> OSError | None:
-        try:
-            socket.create_connection(self._place, timeout=ASK_HEAD_S).close()
-        except OSError as error:
-            return error
-        return None
-
-
-def busy_sentence(seconds: float = BUSY_S) -> str | None:
-    """Return a sentence if other processes keep this machine's cores busy; None otherwise.
-
-    Measures the CPU load for `seconds`, without that of this process.
-    """
-    this = psutil.Process()
-    began, own_began = time.perf_counter(), sum(this.cpu_times()[:2])  # user, system
-    shares = psutil.cpu_percent(interval=seconds, percpu=True)
-    if hasattr(os, "sched_getaffinity"):
-        shares = [shares[core] for core in os.sched_getaffinity(0) if core < len(shares)]
-    own = (sum(this.cpu_times()[:2]) - own_began) / (time.perf_counter() - began)
-    used = sum(shares) / 100 - own
-    if not shares or used < BUSY_SHARE * len(shares):
-        return None
-    return (
-        f"Other processes were using {used:.1f} of this machine's {len(shares)} cores when the "
-        "command began; runs that they disturb are marked !."
-    )
-
-
 def chosen_address(address: str | None) -> str | None:
     """Return the address of the cluster to connect to; None to start Ray on this machine.
 
@@ -257,8 +179,6 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
         search_path=str(Path.cwd()),
         is_local=is_local,
         scales=capacity.grows,
-        setup_s=0.0 if is_local else local_ray.environment_setup_s(),
-        driver=capacity.driver,
         interface=os.environ.get(VARIABLE) or None,
     )
     by_memory = max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus)
@@ -309,7 +229,5 @@ def _capacity(*, is_local: bool) -> Capacity:
     memory_bytes = sum(
         float(entry["Resources"].get("memory", 0.0)) for entry in entries if entry["Alive"]
     )
-    if is_local:
-        return Capacity(as_nodes(entries), memory_bytes)
-    driver = local_ray.driver_resources()
-    return Capacity(as_nodes(entries, driver), memory_bytes, grows=has_autoscaler(), driver=driver)
+    grows = not is_local and has_autoscaler()
+    return Capacity(as_nodes(entries), memory_bytes, grows=grows)

@@ -13,7 +13,6 @@ import ray
 
 from raybench.cluster import protocol
 from raybench.cluster.connectivity import UNREACHED
-from raybench.cluster.layout import DriverResources
 from raybench.cluster.output import left_behind, of_rank
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
@@ -41,10 +40,6 @@ class PoolOptions:
     """Whether raybench has started Ray itself, on this machine only."""
     scales: bool = False
     """Whether the cluster has an autoscaler."""
-    setup_s: float = 0.0
-    """Seconds that a node may take to install the job's runtime environment."""
-    driver: DriverResources | None = None
-    """Resources that the driver occupies on its node; None if it occupies none."""
     interface: str | None = None
     """Network interface that the user has set for all hosts; None detects it on each host."""
     pool: Any = None
@@ -119,7 +114,9 @@ def trainer_class(framework: str) -> Any:
 
 POLL_S = 20.0
 """Seconds after which `exchange` returns without a command, and the worker asks again."""
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S, CLUSTER_START_TIMEOUT_S = 180.0, 780.0
+"""Timeouts in seconds of the start of a group; the nodes of a cluster may first install the job's
+runtime environment, for which Ray allows 600 s."""
 SETTLE_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 20.0
 LIFE_SIGN_TIMEOUT_S = 30.0
@@ -173,7 +170,7 @@ class WorkerGroup:
             RunFailed: some workers did not start in time; call `close` to end the others.
         """
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
-        timeout_s = START_TIMEOUT_S + self._options.setup_s
+        timeout_s = START_TIMEOUT_S if self._options.is_local else CLUSTER_START_TIMEOUT_S
         replies = await self._wait(timeout_s, "did not start", failure="worker_lost")
         assert all(isinstance(reply, Ready) for reply in replies)
 

@@ -11,7 +11,6 @@ all replies; the driver copies the file to the results folder.
 import asyncio
 import contextlib
 import math
-import os
 import time
 from collections import defaultdict
 from collections.abc import Coroutine, Iterator
@@ -37,15 +36,13 @@ from raybench.cluster.queue import Request, RequestQueue
 from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
 from raybench.cluster.states import StateFiles
 from raybench.cluster.worker import on_this_host
-from raybench.cluster.worker_group import PoolOptions, WorkerGroup, trainer_class
+from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint
 from raybench.training.ranks import Position
 
 TEST_S = 60.0
 """Additional seconds, after the end of a study, for a run that evaluates the test split."""
-AHEAD = "prepare-"
-"""Prefix of the made-up trial names for which `prepare` starts groups before the first trials."""
 
 
 @dataclass
@@ -95,15 +92,9 @@ class WorkerPool:
         self._closing: set[asyncio.Task[None]] = set()
         self._states = StateFiles(lambda: on_this_host(options.scratch))
         self._runs: defaultdict[str, _PooledRun] = defaultdict(_PooledRun)
-        self._preparing: dict[Placement, asyncio.Event] = {}
-        """Groups that `prepare` is starting and that no trial waits for yet."""
         self._slowest_start_s: float | None = None
         """Duration in seconds of the slowest `Start` command so far."""
         self._stop = asyncio.Event()
-
-    def niceness(self) -> int:
-        """Return the niceness of this process, which is also that of the workers on its node."""
-        return os.getpriority(os.PRIO_PROCESS, 0)
 
     def attach(self, handle: Any) -> None:
         """Set this actor's own handle, which is passed to the workers."""
@@ -179,28 +170,6 @@ class WorkerPool:
         if group is not None and (printed := group.take_printed(is_lost=is_lost)):
             self._runs[trial].printed.add(printed)
 
-    async def prepare(self, frameworks: list[str], placements: list[Placement]) -> None:
-        """Import the frameworks' trainers and start groups before trials request them."""
-        preparing = {placement.group: asyncio.Event() for placement in placements}
-        self._preparing |= preparing
-        loop = asyncio.get_running_loop()
-        try:
-            for framework in frameworks:
-                await loop.run_in_executor(None, trainer_class, framework)
-            await asyncio.gather(*(self._warm(*entry) for entry in preparing.items()))
-        finally:  # after a failure, a trial that waits here requests a group and gets the error
-            for placement, is_there in preparing.items():
-                self._preparing.pop(placement, None)
-                is_there.set()
-
-    async def _warm(self, placement: Placement, is_there: asyncio.Event) -> None:
-        name = f"{AHEAD}{placement}"
-        with contextlib.suppress(RunFailed):  # the first trial that needs the group gets the error
-            await self._acquire(name, placement)
-        await self.release(name)
-        self._preparing.pop(placement, None)
-        is_there.set()
-
     async def acquire(self, trial: str, placement: Placement) -> Allocation:
         """Wait for a worker group and give it to the trial.
 
@@ -208,7 +177,7 @@ class WorkerPool:
             RunFailed: the workers did not start, or `stop_waiting` was called.
         """
         self._refuse_abandoned(trial)
-        acquiring = asyncio.ensure_future(self._acquire_or_join(trial, placement))
+        acquiring = asyncio.ensure_future(self._acquire(trial, placement))
         if await _ended_before(acquiring, self._stop):
             return acquiring.result()
         await self.release(trial)
@@ -235,19 +204,6 @@ class WorkerPool:
             ended[trial] = now - sent.began
         return ended
 
-    async def _acquire_or_join(self, trial: str, placement: Placement) -> Allocation:
-        """Give the trial a group; if `prepare` is starting such a group, wait until it is there."""
-        began = time.perf_counter()
-        is_there = self._preparing.pop(placement.group, None)
-        if is_there is None:
-            return await self._acquire(trial, placement)
-        with self._starting(trial):
-            await is_there.wait()
-        self._refuse_abandoned(trial)
-        waited = time.perf_counter() - began
-        allocation = await self._acquire(trial, placement)
-        return replace(allocation, start_s=allocation.start_s + waited)
-
     async def _acquire(self, trial: str, placement: Placement) -> Allocation:
         """Give the trial a group, without a retry if its workers do not start."""
         asked = time.perf_counter()
@@ -270,8 +226,7 @@ class WorkerPool:
             raise
         run = self._runs[trial]
         run.group = reserved.group
-        having = {name: one for name, one in self._runs.items() if one.group is not None}
-        running = [one for name, one in having.items() if not name.startswith(AHEAD)]
+        running = [one for one in self._runs.values() if one.group is not None]
         for one in running:
             one.max_concurrent = max(len(running) - 1, one.max_concurrent)
         return Allocation(
@@ -438,8 +393,7 @@ class WorkerPool:
 
     def waiting(self) -> dict[str, Request]:
         """Return the request of every trial that waits for workers, by trial."""
-        waiting = self._queue.waiting().items()
-        return {trial: what for trial, what in waiting if not trial.startswith(AHEAD)}
+        return self._queue.waiting()
 
     async def nodes(self) -> tuple[Node, ...]:
         """Return the current nodes of the cluster."""

@@ -4,7 +4,6 @@ import importlib.util
 import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -472,13 +471,8 @@ def _uses_gpus(
 
     `setting` is the command-line option that sets the GPUs per worker, without the number.
     """
-    if not capacity.gpus and capacity.knows_gpus:
-        return False, []
     if not capacity.gpus:
-        return False, [
-            "This machine seems to have GPUs, but no NVIDIA driver answers that counts them: runs "
-            f"train on its cores; {setting}1 trains on a GPU all the same."
-        ]
+        return False, []
     there = f"This machine has {capacity.gpus} GPU{'s' if capacity.gpus > 1 else ''}"
     if num_workers > capacity.gpus:
         return False, [f"{there}, fewer than {num_workers} workers: runs train on its cores."]
@@ -583,21 +577,6 @@ def check_room(
         f"workers {', '.join(list(said)[:MAX_NAMED_GROUPS])}{more}: left out, there is room for "
         f"{capacity.cpus} CPU and {capacity.gpus} GPU; all other combinations are searched."
     ]
-
-
-def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Placement]:
-    """Return the worker groups to start before the first trials, as many as fit at once.
-
-    Frameworks with several possible groups are left out: which one the first trials need is
-    unknown.
-    """
-    chosen: list[Placement] = []
-    every = groups(study, space)
-    kinds = Counter(group.framework for group in every)
-    for group in every:
-        if kinds[group.framework] == 1 and capacity.fits_together([*chosen, group]):
-            chosen.append(group)
-    return chosen
 
 
 def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:

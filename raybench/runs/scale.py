@@ -378,10 +378,7 @@ def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source:
     if is_grid and "strong" in study.scaling and any(batch % parts for batch in study.batch_sizes):
         return False
     cells = study_cells(study.only_workers([num_workers]), source)
-    # Every worker needs a core, even if GPUs cannot be counted.
-    return num_workers <= capacity.cpus and all(
-        capacity.fits(cell.spec.placement.group) for cell in cells
-    )
+    return all(capacity.fits(cell.spec.placement.group) for cell in cells)
 
 
 def _continued(

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from raybench.cluster.session import Session, busy_sentence, chosen_address
+from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.report.console import say
 from raybench.report.live.progress import ProgressDisplay
@@ -205,12 +205,11 @@ def live_session(address: str | None, interrupt: Interrupt, console: Console) ->
     A Ctrl-C meanwhile is raised once the session is open.
     """
     is_here = chosen_address(address) is None
-    looked = [busy_sentence(), used_gpus(gpus_of_driver())] if is_here else []
-    busy = [f"{sentence[0].upper()}{sentence[1:]}" for sentence in looked if sentence is not None]
-    for sentence in busy:
-        say(console, sentence)
+    busy = used_gpus(gpus_of_driver()) if is_here else None
+    if busy is not None:
+        say(console, busy := f"{busy[0].upper()}{busy[1:]}")
     with Session(address=address) as session, interrupt.needing(session.lost):
-        session.notes += busy
+        session.notes += [busy] if busy is not None else []
         interrupt.listen()  # again: a library may have replaced a handler
         interrupt.check()
         if session.warning is not None:

@@ -35,7 +35,6 @@ from raybench.search.resolve import ResolvedStudy, resolve_study
 from raybench.search.sampling.first import first_specs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, ErrorCode, UserError
-from raybench.spec.space import values_of
 from raybench.training.machine import machine_facts, problems_of
 
 
@@ -170,10 +169,6 @@ def _run(
         )
         concurrency = study.search.concurrency or preflight.default_concurrency(
             study, space, session.capacity
-        )
-        session.pool.prepare.remote(
-            values_of("framework", space, study.fixed),
-            preflight.first_groups(study, space, session.capacity),
         )
         from raybench.search.study import StudyPipeline
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raybench.cluster import queue as module
-from raybench.cluster.layout import DriverResources, Node, as_nodes
+from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.protocol import HostLeaves, RunFailed
 from raybench.cluster.queue import RequestQueue, missing
 from raybench.cluster.ray_internals.nodes import bundles_of, taken_by_others
@@ -310,9 +310,3 @@ def test_a_request_names_every_worker_and_what_others_hold() -> None:
         {"CPU": 2},
         {"CPU": 1, "GPU": 1},
     ]
-
-
-def test_what_the_driver_holds_is_no_worker_s() -> None:
-    driver = DriverResources("id-a", 1, host="a")
-    nodes = as_nodes(listed(Node(1, 0, "id-a", "a"), Node(1, 0, "id-b", "b")), driver)
-    assert [node.name for node in nodes] == ["b"]

@@ -3,11 +3,9 @@ is taken where it has not. Also how a session begins and watches its cluster. Ra
 never started."""
 
 import inspect
-import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,12 +17,10 @@ import pytest
 import ray
 
 from raybench.cluster import session, worker_group
-from raybench.cluster.layout import DriverResources
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.ray_internals import local_ray, trainer
 from raybench.cluster.ray_internals import nodes as nodes_internals
 from raybench.cluster.ray_internals.trainer import LOST, NOT_STARTED, OUT_OF_REACH
-from raybench.cluster.session import Head
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 
@@ -59,49 +55,13 @@ class TestLoopback:
 
 
 class TestNiceness:
-    """Workers as nice as the driver; stock path: Ray adds 15, which `niceness_warning` says."""
+    """Workers as nice as the driver; stock path: Ray adds 15."""
 
     def test_ray_still_reads_it(self) -> None:
         from ray._private import ray_constants
 
         why = "then workers give way to any process"
         assert getattr(ray_constants, "RAY_WORKER_NICENESS", None) == local_ray.NICENESS, why
-
-    def test_workers_that_give_way_are_said(self) -> None:
-        own = os.getpriority(os.PRIO_PROCESS, 0)
-        assert local_ray.niceness_warning(own) is None
-        assert str(own + 15) in str(local_ray.niceness_warning(own + 15))
-
-
-@pytest.mark.parametrize(
-    ("shares", "own", "used"),
-    [
-        ([0.0, 40.0], 0.0, None),
-        ([90.0, 80.0], 0.0, "1.7"),
-        ([90.0, 80.0], 0.5, "1.2"),
-        ([90.0, 30.0], 0.9, None),
-        ([], 0.0, None),
-    ],
-)
-def test_what_others_keep_busy_is_said_before_ray_starts(
-    shares: list[float], own: float, used: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`own`: cores that threads of this process keep busy meanwhile."""
-    now = [0.0]
-    monkeypatch.setattr(session.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(
-        session.psutil.Process, "cpu_times", lambda process: (own * now[0], 0.0, 9.0, 9.0)
-    )
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
-
-    def look(interval: float, percpu: bool) -> list[float]:
-        now[0] += interval
-        return shares
-
-    monkeypatch.setattr(session.psutil, "cpu_percent", look)
-    said = session.busy_sentence()
-    assert now == [session.BUSY_S]
-    assert (said is None) if used is None else used in str(said)
 
 
 class TestSignals:
@@ -306,6 +266,27 @@ class TestAutoscaler:
         assert nodes_internals.has_autoscaler()
 
 
+class TestJob:
+    """The environment of a submitted job; stock path: Ray refuses a name that is set twice."""
+
+    def test_ray_still_says_so(self) -> None:
+        from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+        from ray.dashboard.modules.job import common
+
+        why = "then the address of a submitted job is not taken"
+        assert RAY_JOB_CONFIG_JSON_ENV_VAR == local_ray.CONFIG, why
+        assert common.JOB_ID_METADATA_KEY == local_ray.SUBMISSION, why
+
+    @pytest.mark.parametrize("config", [None, "", "{", "[]", "{}"])
+    def test_outside_a_job_there_is_none(
+        self, config: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv(local_ray.CONFIG, raising=False)
+        if config is not None:
+            monkeypatch.setenv(local_ray.CONFIG, config)
+        assert local_ray.job_environment() == {}
+
+
 class TestDriverNode:
     """Tune's own processes beside the driver; stock path: a trace of a CPU anywhere."""
 
@@ -314,53 +295,6 @@ class TestDriverNode:
 
         assert NODE_ID_PREFIX == nodes_internals.ADDRESS, "then they take 0.001 CPU of any host"
         assert HEAD_NODE_RESOURCE_NAME == nodes_internals.HEAD
-
-
-class TestOwnJob:
-    """What the driver holds; stock path: it counts as others'."""
-
-    def test_ray_still_says_so(self) -> None:
-        from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
-        from ray.dashboard.modules.job import common
-        from ray.util.state.common import ActorState
-
-        why = "then a group that needs the driver's CPU waits for it without end"
-        assert RAY_JOB_CONFIG_JSON_ENV_VAR == local_ray.CONFIG, why
-        assert common.JOB_ACTOR_NAME_TEMPLATE.format(job_id="x") == local_ray.ACTOR.format("x"), why
-        assert common.JOB_ID_METADATA_KEY == local_ray.SUBMISSION, why
-        assert {"required_resources", "node_id"} <= set(ActorState.__dataclass_fields__), why
-
-    @pytest.mark.parametrize(
-        ("resources", "expected"),
-        [({"CPU": 1.0}, DriverResources("id-a", 1, 0, "a")), ({}, None), (None, None)],
-    )
-    def test_its_actor_is_asked(
-        self, resources: Any, expected: DriverResources | None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from ray.util import state
-
-        monkeypatch.setenv(local_ray.CONFIG, json.dumps({"metadata": {"job_submission_id": "s"}}))
-        nodes = [{"NodeID": "id-a", "NodeManagerHostname": "a"}]
-        monkeypatch.setattr(ray, "nodes", lambda: nodes)
-        asked: list[Any] = []
-
-        def list_actors(**given: Any) -> list[Any]:
-            asked.append(given["filters"])
-            return [SimpleNamespace(required_resources=resources, node_id="id-a")]
-
-        monkeypatch.setattr(state, "list_actors", list_actors)
-        assert local_ray.driver_resources() == expected
-        assert asked == [[("name", "=", "_ray_internal_job_actor_s")]]
-
-    @pytest.mark.parametrize("config", [None, "", "{", "[]", "{}"])
-    def test_outside_a_job_nothing_is_asked(
-        self, config: str | None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv(local_ray.CONFIG, raising=False)
-        if config is not None:
-            monkeypatch.setenv(local_ray.CONFIG, config)
-        assert local_ray.driver_resources() is None
-        assert local_ray.job_environment() == {}
 
 
 @pytest.mark.parametrize(
@@ -389,38 +323,6 @@ def test_what_the_job_sets_is_not_set_twice(monkeypatch: pytest.MonkeyPatch) -> 
     told = given[0]["runtime_env"]["env_vars"]
     assert set(told) == set(session.WORKER_ENVIRONMENT) - {"TF_CPP_MIN_LOG_LEVEL"}
     assert session.os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
-
-
-class TestHead:
-    """A cluster's head that is watched; one that dies is of tests/e2e/test_cluster.py."""
-
-    def test_one_that_is_silent_may_come_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        now, silent = [0.0], [False]
-
-        def connect(place: tuple[str, int], timeout: float) -> Any:
-            assert place == ("::1", 6379)
-            if silent[0]:
-                raise TimeoutError
-            return io.BytesIO()
-
-        monkeypatch.setattr(session.socket, "create_connection", connect)
-        head = Head("[::1]:6379", clock=lambda: now[0])
-        for seconds, is_silent, is_lost in (
-            (40.0, True, False),
-            (44.0, False, False),
-            (80.0, True, False),
-            (90.0, True, True),
-        ):
-            now[0], silent[0] = seconds, is_silent
-            assert bool(head.lost()) is is_lost
-
-    def test_one_that_is_out_of_reach_from_the_start_is_not_watched(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            address = f"127.0.0.1:{closed.getsockname()[1]}"
-        now = [0.0]
-        head = Head(address, clock=lambda: now[0])
-        now[0] = 100.0
-        assert head.lost() is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 from raybench.cluster.layout import (
     Capacity,
-    DriverResources,
     Node,
     lay_out,
     num_nodes,
@@ -400,12 +399,6 @@ def test_the_type_of_the_gpus_is_chosen() -> None:
         (Capacity((A100,), 0.0), ON_H100, ErrorCode.NO_ROOM, ["accelerator_type", "H100", "A100"]),
         (Capacity(nodes_of((4, 1)), 0.0), HALVES, ErrorCode.CONFLICT, ["gpus_per_worker"]),
         (
-            Capacity(nodes_of((4, 1)), 0.0, knows_gpus=False),
-            HALVES,
-            ErrorCode.CONFLICT,
-            ["gpus_per_worker"],
-        ),
-        (
             Capacity(nodes_of((2, 0), (2, 0)), 0.0, grows=True),
             HALVES,
             ErrorCode.CONFLICT,
@@ -416,12 +409,6 @@ def test_the_type_of_the_gpus_is_chosen() -> None:
             place(1, cpus_per_worker=3),
             ErrorCode.NO_ROOM,
             ["num_workers", "a 1 and 0, b 2 and 0"],
-        ),
-        (
-            Capacity(nodes_of((1, 0)), 0.0, driver=DriverResources("id-b", 1, host="b")),
-            place(2),
-            ErrorCode.NO_ROOM,
-            ["num_workers", "1 CPU", "host b"],
         ),
     ],
 )

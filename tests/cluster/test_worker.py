@@ -1,7 +1,6 @@
 """A worker: its folders, cores, GPUs and errors, and how it talks to the pool."""
 
 import asyncio
-import math
 import os
 import subprocess
 import sys
@@ -28,7 +27,6 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
 )
-from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.worker import on_this_host, own_scratch, sweep
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.errors import ErrorCode, UserError
@@ -228,23 +226,6 @@ def test_workers_whose_first_exchange_hangs_say_so(monkeypatch: pytest.MonkeyPat
         module.try_exchange(gathering(broken))
     assert failure.value is fault
     module.try_exchange(SimpleNamespace(num_workers=1))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("environment", "seconds"),
-    [
-        ({}, 0.0),
-        ({"env_vars": {"A": "1"}, "working_dir": "gcs://a.zip"}, 0.0),
-        ({"pip": ["torch"]}, 600.0),
-        ({"uv": ["torch"], "config": {"setup_timeout_seconds": 1800}}, 1800.0),
-        ({"conda": "env.yaml", "config": {"setup_timeout_seconds": -1}}, math.inf),
-    ],
-)
-def test_what_a_node_has_to_install_is_no_part_of_the_start_limit(
-    environment: dict[str, Any], seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local_ray, "_config", lambda: {"runtime_env": environment})
-    assert local_ray.environment_setup_s() == seconds
 
 
 def test_a_folder_that_another_session_sweeps_while_it_is_made_is_made_anew(

@@ -1,7 +1,6 @@
 """The owner of worker groups, with groups that start nothing, and the checkpoints that it keeps."""
 
 import asyncio
-import dataclasses
 import shutil
 import time
 from collections.abc import Awaitable
@@ -280,39 +279,6 @@ async def test_what_must_close_for_another_is_gone_before_that_starts(pool: Work
     idle.ended.set()
     await asking
     assert FakeGroup.started == 2
-
-
-async def test_a_group_that_starts_ahead_is_the_first_such_trial_s(pool: WorkerPool) -> None:
-    """Whatever its batch size: a second one would start beside it."""
-    preparing = asyncio.ensure_future(pool.prepare([], [TWO]))
-    await asyncio.sleep(0)
-    allocation = await pool.acquire("a", dataclasses.replace(TWO, batch_size_per_worker=64))
-    await preparing
-    assert allocation.start_s > 0, "what it has waited for the group"
-    assert pool.groups() == [("a", TWO, [1, 1])]
-    assert FakeGroup.started == 1
-
-
-async def test_a_framework_that_cannot_be_imported_keeps_nobody_waiting(
-    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(framework: str) -> None:
-        raise ImportError(framework)
-
-    monkeypatch.setattr(worker_pool, "trainer_class", fail)
-    preparing = asyncio.ensure_future(pool.prepare(["torch"], [ONE]))
-    await asyncio.sleep(0)
-    asking = asyncio.ensure_future(pool.acquire("a", ONE))
-    with pytest.raises(ImportError):
-        await preparing
-    await asyncio.wait_for(asking, timeout=600)
-    assert [trial for trial, *_ in pool.groups()] == ["a"]
-
-
-async def test_a_group_that_starts_ahead_is_no_company(pool: WorkerPool) -> None:
-    await pool.acquire("a", ONE)
-    await pool.prepare([], [ONE])
-    assert await pool.release("a") == 0
 
 
 SPEC = RunSpec()

@@ -11,10 +11,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from .commands import RAY, has_run, start, until
+from .commands import RAY
 from .commands import head as running
 from .host_cluster import command
 
@@ -79,39 +78,3 @@ def test_without_the_token_it_is_refused(head: tuple[str, dict[str, str]], tmp_p
         timeout=600,
     )
     assert done.returncode != 0
-
-
-def processes() -> list[psutil.Process]:
-    """Those of this machine that have a command line."""
-    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"]]
-
-
-def test_a_head_that_dies_is_said_within_seconds(
-    head: tuple[str, dict[str, str]], tmp_path: Path
-) -> None:
-    """The last test here: it takes the head away."""
-    _, environment = head
-    place, log = environment["GCS"], tmp_path / "log"
-    given = ["--trials", "50", "--target", "0.9", "--set", "space.framework=[torch]"]
-    process = start(
-        "tune", "--address", place, *given, "--out", "out", cwd=tmp_path, log=log, **environment
-    )
-    port = place.rpartition(":")[2]
-    (guard,) = (
-        one for one in processes() if {"--block", f"--port={port}"} <= {*one.info["cmdline"]}
-    )
-    try:
-        until(lambda: has_run(tmp_path / "out"), process, log)
-        (store,) = (
-            one for one in processes() if f"--gcs_server_port={port}" in one.info["cmdline"]
-        )
-        # Or it would end the raylet too, a second later, and Ray this driver without a word.
-        guard.suspend()
-        store.kill()
-        assert process.wait(timeout=600) == 1, log.read_text()
-    finally:
-        guard.resume()
-        process.kill()
-    said = log.read_text().splitlines()[-1]
-    assert said.startswith("raybench: ")
-    assert f":{port})" in said

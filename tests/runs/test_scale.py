@@ -152,19 +152,11 @@ def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "content", "expected"),
-    [
-        (1, {}, [1]),
-        (7, {}, [1, 2, 4]),
-        (256, {}, [1, 2, 4, 8, 16, 32, 64]),
-        (4, {"base": {"gpus_per_worker": 1}}, [1, 2, 4]),  # which nobody has counted
-    ],
+    ("cpus", "expected"), [(1, [1]), (7, [1, 2, 4]), (256, [1, 2, 4, 8, 16, 32, 64])]
 )
-def test_workers_are_doubled_as_long_as_they_fit_and_divide(
-    cpus: int, content: dict[str, Any], expected: list[int]
-) -> None:
-    there = Capacity((Node(cpus, 0),), 0.0, knows_gpus=not content)
-    found = body.with_room(study_of(num_workers=None, **content), there, "test")
+def test_workers_are_doubled_as_long_as_they_fit_and_divide(cpus: int, expected: list[int]) -> None:
+    there = Capacity((Node(cpus, 0),), 0.0)
+    found = body.with_room(study_of(num_workers=None), there, "test")
     assert found.num_workers == expected
 
 

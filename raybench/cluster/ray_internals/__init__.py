@@ -22,6 +22,6 @@ still has all parts, and remove each part to check that its fallback works.
 | nodes | `state.get_draining_nodes` | avoid nodes about to shut down | not avoided |
 | nodes | `available_resources_per_node` | use by others | seen when a group does not start |
 | nodes | autoscaler's report, `get_cluster_status` | can nodes be added? | taken as no |
-| local_ray | configuration and actor name of the job | its resources | count as others' |
+| local_ray | configuration of the job | its environment | Ray refuses names set twice |
 | nodes | `node:`, `node:__internal_head__` | Tune's actors on our node | 0.001 CPU anywhere |
 """

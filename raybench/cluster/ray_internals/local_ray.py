@@ -1,12 +1,11 @@
 """A local Ray started by raybench, reachable only at the loopback address and with a token.
 
 If the installed Ray lacks a part that is changed here, Ray starts in its default way, and `warning`
-says what that means. Also the environment and resources of a job started by `ray job submit`.
+says what that means. Also the environment of a job started by `ray job submit`.
 """
 
 import contextlib
 import json
-import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -16,13 +15,9 @@ from typing import Any
 import psutil
 import ray
 
-from raybench.cluster.layout import DriverResources
-
 CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Environment variable with the configuration (JSON) of a job started by `ray job submit`."""
 SUBMISSION = "job_submission_id"
-ACTOR = "_ray_internal_job_actor_{}"
-ASK_S = 10.0
 
 
 def job_environment() -> dict[str, str]:
@@ -31,50 +26,9 @@ def job_environment() -> dict[str, str]:
     return {str(name): str(value) for name, value in found.items()}
 
 
-INSTALLED = ("pip", "uv", "conda", "container", "image_uri", "py_modules")
-"""Keys of a runtime environment that may require an installation on a node."""
-SETUP_S = 600.0
-"""Ray's default timeout in seconds for installing a runtime environment."""
-
-
-def environment_setup_s() -> float:
-    """Return the maximum seconds for a node to install the job's runtime environment before a
-    worker starts; 0 if there is nothing to install."""
-    environment = _config().get("runtime_env") or {}
-    if not any(environment.get(part) for part in INSTALLED):
-        return 0.0
-    seconds = float((environment.get("config") or {}).get("setup_timeout_seconds", SETUP_S))
-    return seconds if seconds > 0 else math.inf  # -1: Ray waits forever
-
-
 def is_submitted_job() -> bool:
     """Whether `ray job submit` has started this process."""
     return bool((_config().get("metadata") or {}).get(SUBMISSION))
-
-
-def driver_resources() -> DriverResources | None:
-    """Return the resources reserved for this driver by its job (`--entrypoint-num-cpus`).
-
-    None outside a job, if nothing is reserved, or if Ray does not report the resources, which then
-    count as used by other jobs.
-    """
-    submission = (_config().get("metadata") or {}).get(SUBMISSION)
-    if not submission:
-        return None
-    try:
-        from ray.util.state import list_actors
-
-        named = [("name", "=", ACTOR.format(submission))]
-        found = list_actors(filters=named, detail=True, timeout=ASK_S)
-    except (ImportError, ray.exceptions.RayError, RuntimeError, OSError):
-        return None
-    held: Mapping[str, Any] = (getattr(found[0], "required_resources", None) or {}) if found else {}
-    cpus, gpus = float(held.get("CPU", 0.0)), float(held.get("GPU", 0.0))
-    if not cpus and not gpus:
-        return None
-    node = str(found[0].node_id)
-    hosts = [one.get("NodeManagerHostname", "") for one in ray.nodes() if one["NodeID"] == node]
-    return DriverResources(node, cpus, gpus, hosts[0] if hosts else node[:8])
 
 
 def _config() -> Mapping[str, Any]:
@@ -175,18 +129,6 @@ def own_niceness() -> AbstractContextManager[None]:
     RAY_worker_niceness, that value is kept.
     """
     return meanwhile({NICENESS: os.environ.get(NICENESS, "0")})
-
-
-def niceness_warning(of_workers: int) -> str | None:
-    """Return a warning if the niceness of the workers is above that of this process."""
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    if of_workers <= own:
-        return None
-    return (
-        f"this cluster's workers run at niceness {of_workers} (this process: {own}): another "
-        f"process on their cores slows them down many times; {NICENESS}=0 before `ray start` on "
-        f"each node gives them the default one."
-    )
 
 
 def warning() -> str | None:

@@ -23,7 +23,6 @@ from raybench.runs.preflight import (
     default_concurrency,
     drop_worker_counts_without_room,
     files_of,
-    first_groups,
     groups,
     num_queued_ahead,
     spec_on_gpus,
@@ -142,10 +141,8 @@ def test_room_is_counted_node_by_node() -> None:
     group = Placement("torch", 2, cpus_per_worker=4, gpus_per_worker=1)
     assert two.num_fitting(replace(group, num_workers=9)) == 2
     assert two.fits(group)
-    assert not two.fits_together([group, group])
     study, space = build_study(STUDY, "test")
     assert default_concurrency(study, space, Capacity((Node(3, 0), Node(1, 0)), 0.0)) == 4
-    assert first_groups(study, space, two) == [], "the first trials decide which are wanted"
 
 
 @pytest.mark.parametrize(
@@ -402,14 +399,6 @@ def test_one_run_trains_on_gpus_that_are_there(
     assert (says is None) == (not words)
     assert says is None or says in words[0]
     assert spec_on_gpus(spec, Capacity((Node(16, 0),), 0.0)) == (spec, [])
-
-
-def test_gpus_that_cannot_be_counted_are_said() -> None:
-    unknown = Capacity((Node(16, 0),), 0.0, knows_gpus=False)
-    _, (said,) = with_gpus(STUDY, *build_study(STUDY, "test"), unknown, all_workers=False)
-    _, (of_one,) = spec_on_gpus(RunSpec(), unknown)
-    for sentence, asking in ((said, "--gpus-per-worker 1"), (of_one, "--set gpus_per_worker=1")):
-        assert asking in sentence
 
 
 def test_a_framework_that_sees_no_gpus_is_refused_before_anything_starts(torch_alone: None) -> None:
