@@ -185,7 +185,7 @@ def remove_unfinished(store: Path) -> int:
     return freed
 
 
-LAYOUT = 6  # version of the code that reads and stores datasets; part of the key
+LAYOUT = 7  # version of the code that reads and stores datasets; part of the key
 MAX_FILES_READ = 64  # evenly chosen files whose content enters the key, in part
 READ_BYTES = 2**15  # bytes read at the start, in the middle and at the end of such a file
 

@@ -31,7 +31,6 @@ from raybench.data.sources.tables import (
     require_image_column,
     with_default_columns,
 )
-from raybench.data.sources.written import parse_text_columns
 from raybench.data.store import file_at, list_files, size_in_words
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import ErrorCode, UserError
@@ -165,11 +164,8 @@ def _summarize_tables(
     if name == "huggingface":
         tables, _ = open_huggingface(DatasetSpec.model_validate(content))
     else:
-        tables = open_tables(name, str(path))
-    # Texts are read as numbers and dates first, because the label column is found by content.
+        tables = open_tables(DatasetSpec.model_validate(content | {"label": "?"}))
     labels = _label_columns(tables["train"], labels)
-    asked = DatasetSpec.model_validate(content | {"label": _one_or_all(labels) or "?"})
-    tables = parse_text_columns(asked, tables, said.append)
     spec = DatasetSpec.model_validate(content | _find_columns(tables["train"], labels, task))
     if name == "huggingface":
         spec, tables = with_default_columns(spec, tables)

@@ -86,11 +86,10 @@ class DatasetSpec(Document):
     categories: list[str] | None = None
     """Input columns that are categorical even if they hold numbers, such as codes."""
     decimal: DecimalMark | None = None
-    """Decimal mark in columns where it is ambiguous (1,200 or 2.100); by default, other columns
-    decide. The other mark separates thousands."""
+    """Decimal mark of a CSV file; by default a point. Thousands must not be separated."""
     dates: DateOrder | None = None
-    """Order of day, month and year in columns where it is ambiguous (01/02/2017); by default, other
-    columns decide."""
+    """Order of day, month and year in a CSV file (such as 31/12/2017); by default, only dates such
+    as 2017-12-31 are read."""
     image: str | None = None
     """Column with images: their bytes, or paths relative to the folder of the file."""
     text: str | None = None
@@ -160,9 +159,9 @@ class DatasetSpec(Document):
             raise ValueError(f"{self.name} needs the name of the set: set: cifar10")
         if self.name in NEEDS_LABEL and not self.label and self.task != "language_modelling":
             raise ValueError(f"{self.name} needs the column of the labels: label: price")
-        for key in ("decimal", "dates", "split_by"):
-            if getattr(self, key) is not None and self.name not in TABLES:
-                raise ValueError(f"{key} is for tables ({', '.join(TABLES)}); leave it out")
+        for key, names in (("decimal", ("csv",)), ("dates", ("csv",)), ("split_by", TABLES)):
+            if getattr(self, key) is not None and self.name not in names:
+                raise ValueError(f"{key} is for tables ({', '.join(names)}); leave it out")
         if isinstance(self.split_by, dict) and len(self.split_by) != 1:
             raise ValueError("split_by takes one column: {time: when}, or {group: patient}")
         return self

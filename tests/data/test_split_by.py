@@ -43,7 +43,7 @@ def write(folder, frame, name="visits.csv"):
 def rows_of(path, **keys):
     """Return the rows of each split, by the table's order, and what is said."""
     spec, said = DatasetSpec(name="csv", path=str(path), label="ill", **keys), []
-    _, members, _ = prepare(spec, open_tables("csv", str(path)), said.append)
+    _, members, _ = prepare(spec, open_tables(spec), said.append)
     return {one.split: one.rows for one in members}, said
 
 

@@ -2,7 +2,6 @@
 they are found: blanks, parts of several types, saved row numbers."""
 
 import datetime
-from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -14,15 +13,14 @@ from PIL import Image
 from raybench.data.baseline import baselines
 from raybench.data.check import check_dataset
 from raybench.data.dataset import SPLITS
-from raybench.data.sources import encode, table_set
+from raybench.data.sources import encode
 from raybench.data.sources.encode import (
     ColumnLeftOut,
-    count_names,
     fit_name_encoder,
     fit_number_encoder,
 )
 from raybench.data.sources.files import open_tables
-from raybench.data.sources.table import Table, as_numbers
+from raybench.data.sources.table import as_numbers
 from raybench.data.sources.table_set import prepare
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
@@ -139,8 +137,8 @@ def test_a_named_column_that_says_nothing_is_an_error(csv):
     ],
 )
 def test_what_a_missing_test_file_takes_from_training_is_said(csv, splits, test_size, rows):
-    tables, said = dict.fromkeys(splits, open_tables("csv", str(csv))["train"]), []
     spec = DatasetSpec(name="csv", path=str(csv), label="town", test_size=test_size)
+    tables, said = dict.fromkeys(splits, open_tables(spec)["train"]), []
     _, members, _ = prepare(spec, tables, said.append)
     assert [len(one.rows) for one in members] == rows
     assert any("40 of the 400" in one for one in said) == (rows == [360, 400, 40])
@@ -159,11 +157,7 @@ def numbers(training, *, is_flag=False, counted_rows=0):
 
 
 def names(training, *, is_asked=False):
-    values = pa.array(training)
-    counts = Counter()
-    for part in (values[:3], values[3:]):
-        count_names(part, counts)
-    return fit_name_encoder("x", counts, len(values), is_asked=is_asked)
+    return fit_name_encoder("x", pa.array(training), is_asked=is_asked)
 
 
 def test_numbers_that_do_not_count_rows_and_what_is_missing_or_infinite():
@@ -201,17 +195,6 @@ def test_names_get_a_feature_each_and_unseen_ones_none():
     assert column.features == ["x=b", "x=", "x=a"]
     out = column.encode(pa.array(["a", "b", "c", None, " b"]))
     np.testing.assert_array_equal(out, [[0, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0]])
-
-
-def test_columns_are_read_in_parts_where_memory_is_short(csv, monkeypatch):
-    together = load(csv, label="price", limit=10)
-    passes, read = [], Table.batches
-    monkeypatch.setattr(Table, "batches", lambda *given: passes.append(given[1]) or read(*given))
-    monkeypatch.setattr(table_set, "MAX_BYTES_READ", 3 * 8 * ROWS)
-    spec = DatasetSpec(name="csv", path=str(csv), label="price")
-    in_parts = prepare(spec, open_tables("csv", str(csv)), print)[2]
-    assert [len(one) for one in passes if one not in (["price"], ["sold"])] == [3, 3, 1]
-    assert in_parts.encoding == together.encoding
 
 
 def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):

@@ -3,7 +3,6 @@
 Encoders are plain data that are saved with a model, to encode new rows in the same way.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +15,9 @@ import pyarrow.compute as pc
 
 from raybench.data.dataset import Array
 from raybench.data.sources.table import as_numbers, as_texts, is_text_type
-from raybench.data.sources.written import ValueNotation
 from raybench.spec.errors import ErrorCode, UserError
 
 MAX_LEVELS = 128  # maximum number of names of a column that have their own feature
-MAX_COUNTED = 1_000_000
-"""Maximum number of distinct names of a column that are counted; others are treated as unseen."""
 ID_SHARE = 0.5  # distinct names per row above which a column is assumed to hold ids
 MAX_TEXT_SHOWN = 40  # maximum characters of a text in a message
 
@@ -37,8 +33,6 @@ class NumberEncoder:
     scale: float
     missing: float
     """Fraction of missing values in the training rows. If above 0, a second feature marks them."""
-    form: ValueNotation | None = None
-    """Notation of the numbers, if the column holds strings that are read as numbers or dates."""
     kind: str = "number"
 
     @property
@@ -116,8 +110,8 @@ def encoder_of(document: Mapping[str, Any]) -> Encoder:
     """Recreate an encoder from its `dataclasses.asdict`."""
     if document["kind"] == "name":
         return NameEncoder(**document)
-    form = document.get("form")
-    return NumberEncoder(**{**document, "form": ValueNotation(**form) if form else None})
+    # Models that were saved by earlier versions have a key `form`.
+    return NumberEncoder(**{key: document[key] for key in document if key != "form"})
 
 
 class ColumnLeftOut(Exception):  # noqa: N818 (not an error: the column is left out)
@@ -126,12 +120,7 @@ class ColumnLeftOut(Exception):  # noqa: N818 (not an error: the column is left 
 
 
 def fit_number_encoder(
-    name: str,
-    numbers: Array,
-    *,
-    is_flag: bool,
-    counted_rows: int,
-    form: ValueNotation | None = None,
+    name: str, numbers: Array, *, is_flag: bool, counted_rows: int
 ) -> NumberEncoder:
     """Fit an encoder that standardizes a column of numbers.
 
@@ -141,7 +130,6 @@ def fit_number_encoder(
         is_flag: Whether the values are booleans, which are encoded as 1 and 0.
         counted_rows: Number of rows in the table, to leave out a column of mere row numbers; 0 to
             keep such a column.
-        form: Notation of the numbers, if the column holds strings.
 
     Raises:
         ColumnLeftOut: The values are all missing, all equal, or row numbers.
@@ -161,20 +149,10 @@ def fit_number_encoder(
         offset=0.0 if is_flag else mean,
         scale=1.0 if is_flag or not deviation > 0 else deviation,
         missing=1 - len(known) / len(numbers),
-        form=form,
     )
 
 
-def count_names(values: Any, counts: Counter[str | None]) -> None:
-    """Add the number of occurrences of each string in a `pyarrow.Array` to `counts`."""
-    for count in pc.value_counts(as_texts(values)).to_pylist():
-        if len(counts) < MAX_COUNTED or count["values"] in counts:
-            counts[count["values"]] += count["counts"]
-
-
-def fit_name_encoder(
-    name: str, counts: Counter[str | None], num_rows: int, *, is_asked: bool
-) -> NameEncoder:
+def fit_name_encoder(name: str, values: Any, *, is_asked: bool) -> NameEncoder:
     """Fit an encoder to a column of names, or of codes listed in `dataset.categories`.
 
     The MAX_LEVELS most frequent names have a feature each. If there are more, the others share one
@@ -183,13 +161,14 @@ def fit_name_encoder(
 
     Args:
         name: Name of the column.
-        counts: Number of training rows of each name; None stands for a missing name.
-        num_rows: Number of training rows.
+        values: The column in the training rows, a `pyarrow.Array`.
         is_asked: Whether the user listed the column, which is then used even if it holds ids.
 
     Raises:
         ColumnLeftOut: The values are all missing, all equal, or ids.
     """
+    num_rows = len(values)
+    counts = {one["values"]: one["counts"] for one in as_texts(values).value_counts().to_pylist()}
     frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
     known = [name for name in frequent if name is not None]
     if not known:
@@ -212,7 +191,7 @@ def fit_name_encoder(
         own=frequent[:MAX_LEVELS],
         known=known,
         frequency=frequency.tolist() if len(frequent) > MAX_LEVELS else [],
-        missing=counts[None] / num_rows,
+        missing=counts.get(None, 0) / num_rows,
     )
 
 
@@ -255,7 +234,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
         values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])
         try:
             if isinstance(encoder, NumberEncoder) and is_text_type(values.type):
-                values = (encoder.form or ValueNotation(kind="number")).read(values)
+                values = as_texts(values).cast(pa.float64())
             found.append(encoder.encode(values))
         except (ValueError, pa.ArrowNotImplementedError) as error:
             raise UserError(

@@ -2,13 +2,12 @@
 
 import bisect
 import codecs
-import copy
 import csv
 import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -17,6 +16,7 @@ import pyarrow.dataset
 from raybench.data.memory import require_memory
 from raybench.data.sources.table import Table, Tables, is_number
 from raybench.data.store import list_files
+from raybench.spec.dataset_spec import DatasetSpec, DateOrder, DecimalMark
 from raybench.spec.errors import ErrorCode, UserError
 
 SPLIT_NAMES = {
@@ -66,7 +66,10 @@ HEAD_BYTES = 2**20  # bytes at the start of a file by which encoding and delimit
 MEMORY_FACTOR = 3
 """Maximum bytes of memory per byte of a CSV file while it is read, for its text and its columns."""
 BLANKS = tuple(" " * number for number in range(9))
-MISSING_NUMBERS = (*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
+MISSING_NUMBERS = (
+    *(*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "n.a.", "na", "nan", "none"),
+    *("null", "unknown", "Unknown", "-", "--", ".", "?"),
+)
 """Strings that stand for a missing value in a column of numbers."""
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
@@ -84,9 +87,15 @@ class CsvTable(Table):
     messages, rows are numbered as in a spreadsheet, where the column names are row 1.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Read the file; raise UserError if it is not valid CSV, with the row of the mistake."""
-        self._path = path
+    def __init__(
+        self, path: Path, decimal: DecimalMark = ".", dates: DateOrder | None = None
+    ) -> None:
+        """Read the file, with a decimal mark and an order of day, month and year.
+
+        Raises:
+            UserError: The file is not valid CSV; the message has the row of the mistake.
+        """
+        self._path, self._decimal, self._dates = path, decimal, dates
         require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
         try:
             self._encoding = encoding_of(path)
@@ -110,35 +119,23 @@ class CsvTable(Table):
             if separator
             else max(DELIMITERS, key=lambda one: len(next(csv.reader([lines[0]], delimiter=one))))
         )
-        self._table = self._read()
-        if any(map(pa.types.is_binary, self._table.schema.types)):
+        table = self._read()
+        if any(map(pa.types.is_binary, table.schema.types)):
             raise not_utf8(path)
-        if all(is_number(name.strip()) for name in self._table.column_names if name.strip()):
+        if all(is_number(name.strip()) for name in table.column_names if name.strip()):
             raise UserError(
                 f"{path}: row 1 must name the columns, and holds numbers or nothing "
                 f"({lines[0][:CHARACTERS_SHOWN]}); write a line of names above it.",
                 ErrorCode.INVALID_FILE,
             )
         super().__init__(
-            self._table,
+            table,
             str(path),
             folder=str(path.parent),
             place=lambda row: f"row {row + 2 + self._skipped} of {path}",
         )
 
-    def with_texts(self, columns: Sequence[str]) -> Self:
-        """Return a copy of the table in which `columns` hold the original strings of the file
-        instead of parsed values."""
-        found, given = copy.copy(self), [self._given[column] for column in columns]
-        texts = self._read(given)
-        for name in given:
-            place = found._table.column_names.index(name)
-            found._table = found._table.set_column(place, name, texts.column(name))
-        found._hold(found._table)
-        return found
-
-    def _read(self, as_texts: Sequence[str] = (), *, use_threads: bool = True) -> Any:
-        """Read all columns with inferred types, or only the columns `as_texts`, as strings."""
+    def _read(self, *, use_threads: bool = True) -> Any:
         read = pa.csv.ReadOptions(
             skip_rows=self._skipped,
             encoding=self._encoding.replace("utf-8-sig", "utf8"),
@@ -147,8 +144,8 @@ class CsvTable(Table):
         parse = pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         convert = pa.csv.ConvertOptions(
             null_values=list(MISSING_NUMBERS),
-            include_columns=list(as_texts),
-            column_types=dict.fromkeys(as_texts, pa.string()),
+            decimal_point=self._decimal,
+            timestamp_parsers=[pa.csv.ISO8601, *_date_formats(self._dates)],
         )
         try:
             return pa.csv.read_csv(
@@ -157,7 +154,7 @@ class CsvTable(Table):
         except pa.ArrowInvalid as error:
             if use_threads:
                 # The error has the row number only if one thread reads the file.
-                return self._read(as_texts, use_threads=False)
+                return self._read(use_threads=False)
             raise UserError(
                 f"{self._path} cannot be read as CSV: {error}. Give every row a value for each "
                 f"name, and put values that hold {self.delimiter!r} in double quotes.",
@@ -165,6 +162,14 @@ class CsvTable(Table):
             ) from error
         except UnicodeDecodeError as error:
             raise not_utf8(self._path) from error
+
+
+def _date_formats(order: DateOrder | None) -> list[str]:
+    """Return the formats of dates, such as %d/%m/%Y, for the value of `dataset.dates`."""
+    parts = {"day_first": "dmY", "month_first": "mdY", "year_first": "Ymd"}
+    if order is None:
+        return []
+    return [mark.join(f"%{part}" for part in parts[order]) for mark in "/.-"]
 
 
 def encoding_of(path: Path) -> str:
@@ -207,45 +212,44 @@ def not_utf8(path: Path) -> UserError:
 ENDINGS = {"parquet": (".parquet", ".pq"), "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz")}
 
 
-def open_tables(kind: str, given: str) -> Tables:
+def open_tables(spec: DatasetSpec) -> Tables:
     """Open the tables of `dataset.path` and return them by split.
 
     Args:
-        kind: `csv` or `parquet`.
-        given: Path of a file, of a folder with files named `train`, `val` and `test`, or of a
-            folder with the parts of one Parquet table.
+        spec: A dataset of kind `csv` or `parquet`. `path` is a file, a folder with files named
+            `train`, `val` and `test`, or a folder with the parts of one Parquet table.
 
     Raises:
         UserError: There are no such files, there is no training split, or a table is damaged.
     """
-    path = Path(given).expanduser()
+    path = Path(str(spec.path)).expanduser()
     if path.is_file():
-        return {"train": _open(kind, [path], path)}
-    files = find_files(path, ENDINGS[kind])
+        return {"train": _open(spec, [path], path)}
+    files = find_files(path, ENDINGS[spec.name])
     if not files:
         raise UserError(
-            f"dataset.path: {path} has no file that ends in {ENDINGS[kind][0]}.",
+            f"dataset.path: {path} has no file that ends in {ENDINGS[spec.name][0]}.",
             ErrorCode.NOT_FOUND,
         )
     by_split = _files_by_split(path, files)
     if not by_split:
-        return {"train": _open(kind, files, path)}
+        return {"train": _open(spec, files, path)}
     if "train" not in by_split:
         raise UserError(
             f"dataset.path: {path} has {', '.join(by_split)} and no train; add it.",
             ErrorCode.MISSING,
         )
     return {
-        name: _open(kind, parts, path / name if len(parts) > 1 else parts[0])
+        name: _open(spec, parts, path / name if len(parts) > 1 else parts[0])
         for name, parts in by_split.items()
     }
 
 
-def _open(kind: str, files: list[Path], source: Path) -> Table:
-    if kind == "parquet":
+def _open(spec: DatasetSpec, files: list[Path], source: Path) -> Table:
+    if spec.name == "parquet":
         return open_parquet(files, source)
     if len(files) == 1:
-        return CsvTable(files[0])
+        return CsvTable(files[0], spec.decimal or ".", spec.dates)
     raise UserError(
         f"dataset.path: {source} has {len(files)} files ({files[0].name}, ...); name one, or call "
         "them train.csv, val.csv and test.csv.",

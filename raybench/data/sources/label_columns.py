@@ -65,10 +65,8 @@ def read_labels(
     if task is None:
         limit = MAX_NUMBERED_PICTURES if allow_many_classes else MAX_NUMBERED_CLASSES
         task = task_of(train, columns, limit)
-    if task == "regression":
-        for column in columns:
-            if unread := train.unread.get(column):
-                raise unread.about(f"label column '{column}'")
+        if train.is_text(columns[0]) and columns[0] not in train.class_names:
+            train.require_names(columns[0])
     for table, column in pairs:
         _require_all(table, column, is_class=task == "classification")
     if task == "classification":
@@ -93,9 +91,7 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
     """
     if len(columns) > 1:
         return "regression"
-    form, kind = table.forms.get(columns[0]), table.kind(columns[0])
-    if columns[0] in table.unread or (form is not None and form.is_amount):
-        return "regression"
+    kind = table.kind(columns[0])
     if columns[0] in table.class_names or table.is_text(columns[0]) or pa.types.is_boolean(kind):
         return "classification"
     if pa.types.is_temporal(kind):
@@ -111,13 +107,10 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
 def _require_all(table: Table, column: str, *, is_class: bool) -> None:
     """Raise UserError if a row has no label; the message names the first such row."""
     values, are_names = table.column(column), is_class or table.is_text(column)
-    advice = "fill them in, or leave these rows out"
-    if column in table.forms:  # numbers or dates that were read from strings
-        advice += "; dataset.task: classification keeps signs such as '-' and 'none'"
     table.require_none(
         as_texts(values).is_null() if are_names else np.isnan(as_numbers(values)),
         f"label column '{column}' is {'empty' if is_class else 'empty, or no number'}",
-        advice,
+        "fill them in, or leave these rows out",
     )
 
 

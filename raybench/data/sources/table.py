@@ -1,11 +1,9 @@
 """Tables, read in batches of rows, and the role of each column (label, input, ...)."""
 
-import copy
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,33 +84,18 @@ Note = Callable[[str], None]
 """Function that shows the user a sentence on how the data are read."""
 
 
-@dataclass(frozen=True)
-class Unread:
-    """Reason why a column of strings that seems to hold numbers or dates cannot be read as such."""
-
-    reason: str
-    """The reason, as a predicate that follows the name of the column."""
-    wrong: str | None = None
-    """An invalid string in the column; None if the whole column is ambiguous."""
-    place: str = ""
-    """File and row of the first invalid string; the name of the table if there is none."""
-
-    def about(self, column: str) -> UserError:
-        """Return the error for a column that must be read; `column` is its name in the message."""
-        return UserError(f"{self.place}: {column} {self.reason}.", ErrorCode.INVALID_DATA)
-
-
+LOOKS_NUMERIC = (
+    r"^[-+(]?\s*\p{Sc}?\s*(?:(?:\d{1,3}(?:[.,' ]\d{3})+|\d+)(?:[.,]\d*)?|[.,]\d+)\s*[\p{Sc}%]?\)?$"
+    r"|^\d{1,2}[-/.]\d{1,2}[-/.](?:\d{2}|\d{4})(?:\D.*)?$|^\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:\D.*)?$"
+)
+"""Strings such as `1.200,50`, `$5`, `12 %` and `31/12/2017`."""
+PLAIN_NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$"
 LONG_TEXT = 40  # minimum mean characters of a column of strings to count as texts, not names
 SEEN_ROWS = 2000  # number of first rows by which the kind of a column is decided
 
 
 class Table:
     """A table read in batches of rows from files, a folder or a Hugging Face dataset."""
-
-    forms: Mapping[str, Any] = {}
-    """For each column of strings that is read as numbers or dates, a `written.ValueNotation`."""
-    unread: Mapping[str, Unread] = {}
-    """Columns of strings that seem to hold numbers or dates but cannot be read, with the reason."""
 
     def __init__(
         self,
@@ -137,9 +120,6 @@ class Table:
         """
         self.source, self.folder, self.class_names = source, folder, class_names or {}
         self.place = place or (lambda row: f"row {row + 1} of {source}")
-        self._hold(data)
-
-    def _hold(self, data: Any) -> None:
         self._data = data
         # pandas writes row numbers under an empty name, and reads this name as "Unnamed: 0".
         names = [
@@ -171,11 +151,7 @@ class Table:
                     columns=given, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
                 )
             for batch in found:
-                arrays = [
-                    self.forms[name].read(values) if self._is_written(name, values.type) else values
-                    for name, values in zip(columns, batch.columns, strict=True)
-                ]
-                yield pa.record_batch(arrays, names=list(columns))
+                yield pa.record_batch(batch.columns, names=list(columns))
         except (pa.ArrowInvalid, OSError) as error:
             raise UserError(
                 f"{self.source} cannot be read on ({error}); write it again.",
@@ -206,16 +182,30 @@ class Table:
         """Return the first values of a column, at most SEEN_ROWS, as a `pyarrow.Array`."""
         return next(iter(self.batches([name]))).column(0).slice(0, SEEN_ROWS)
 
-    def read_as(self, forms: Mapping[str, Any], unread: Mapping[str, Unread]) -> Self:
-        """Return a copy of the table that reads the columns in `forms` as numbers or dates."""
-        found = copy.copy(self)
-        found.forms, found.unread = forms, unread
-        kinds = {
-            one.name: forms[one.name].type if found._is_written(one.name, one.type) else one.type
-            for one in self.schema
-        }
-        found.schema = pa.schema(list(kinds.items()))
-        return found
+    def require_names(self, column: str) -> None:
+        """Raise UserError if most cells of a column of strings look like numbers or dates.
+
+        Columns in which all cells are digits, such as codes in a Parquet file, are names. So are
+        categorical columns of pandas.
+        """
+        if pa.types.is_dictionary(self.kind(column)):
+            return
+        first = as_texts(self.head(column))
+        share = pc.mean(pc.match_substring_regex(first, LOOKS_NUMERIC)).as_py() or 0.0
+        if share <= 0.5:
+            return
+        texts = as_texts(self.column(column))
+        if pc.all(pc.match_substring_regex(texts, r"^\d+$")).as_py():
+            return
+        is_plain = pc.match_substring_regex(texts, PLAIN_NUMBER).fill_null(True)
+        wrong = ~np.asarray(is_plain) if not pc.all(is_plain).as_py() else np.asarray(is_plain)
+        self.require_none(
+            wrong,
+            f"column '{column}' holds the text '{texts[int(np.argmax(wrong))]}', and most of its "
+            "texts look like numbers or dates",
+            "write numbers as 1200.5 and dates as 2017-12-31, set dataset.decimal or dataset.dates "
+            "for a CSV file, or list the column in dataset.categories if its values are names",
+        )
 
     def require_none(self, wrong: npt.ArrayLike, what: str, advice: str) -> None:
         """Raise UserError if any row is wrong, with the place of the first one and their number.
@@ -233,9 +223,6 @@ class Table:
                 f"{self.place(int(rows[0]))}: {what} ({number}); {advice}{end}",
                 ErrorCode.INVALID_DATA,
             )
-
-    def _is_written(self, column: str, kind: Any) -> bool:
-        return column in self.forms and is_text_type(kind)
 
 
 Tables = Mapping[str, Table]

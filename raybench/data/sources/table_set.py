@@ -1,6 +1,5 @@
 """Conversion of tables to datasets: rows to splits, columns to inputs and labels."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,10 +27,6 @@ from raybench.data.sources.table import (
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
-MAX_BYTES_READ = 2**28
-"""Maximum bytes of number columns that are read in one pass over the table. Each pass opens all
-files again."""
-
 
 @dataclass(frozen=True)
 class Member:
@@ -50,6 +45,10 @@ class Member:
             yield batch.filter(pa.array(is_own[start : start + batch.num_rows]))
             start += batch.num_rows
 
+    def column(self, name: str) -> Any:
+        """Return a column of the split's rows as a `pyarrow.Array`."""
+        return pa.concat_arrays([batch.column(0) for batch in self.batches([name])])
+
 
 class Features:
     """Encodes columns of numbers and names as inputs: a float32 vector of features for each row."""
@@ -61,14 +60,11 @@ class Features:
         """Fit an encoder to each column in `inputs`; call `note` for columns that are left out."""
         self.encoders: list[encode.Encoder] = []
         reasons = []
-        together = max(1, MAX_BYTES_READ // (np.dtype(np.float64).itemsize * len(train.rows)))
-        for start in range(0, len(inputs), together):
-            seen = _read_columns(spec, inputs[start : start + together], train)
-            for name in list(seen):
-                try:
-                    self.encoders.append(_learn(spec, name, train, seen.pop(name)))
-                except encode.ColumnLeftOut as reason:
-                    reasons.append(f"column '{name}' is left out: it {reason}.")
+        for name in inputs:
+            try:
+                self.encoders.append(_fit_encoder(spec, name, train))
+            except encode.ColumnLeftOut as reason:
+                reasons.append(f"column '{name}' is left out: it {reason}.")
         if not self.encoders:
             more = f" ({len(reasons) - MAX_SHOWN} more)" if len(reasons) > MAX_SHOWN else ""
             raise UserError(
@@ -89,45 +85,23 @@ class Features:
         return np.hstack([one.encode(batch.column(one.name)) for one in self.encoders])
 
 
-ColumnValues = list[npt.NDArray[np.float64]] | Counter[str | None]
-"""Values of a column in the training rows: numbers in batches, or the count of each name."""
-
-
-def _read_columns(
-    spec: DatasetSpec, names: Sequence[str], train: Member
-) -> dict[str, ColumnValues]:
-    """Read the values of some columns in the training rows in one pass over the table."""
-    seen: dict[str, ColumnValues] = {}
-    for name in names:
-        is_number = is_number_type(train.table.kind(name))
-        seen[name] = [] if is_number and name not in (spec.categories or []) else Counter()
-    for batch in train.batches(names):
-        for name, found in seen.items():
-            if isinstance(found, Counter):
-                encode.count_names(batch.column(name), found)
-            else:
-                found.append(as_numbers(batch.column(name)))
-    return seen
-
-
-def _learn(spec: DatasetSpec, name: str, train: Member, seen: ColumnValues) -> encode.Encoder:
+def _fit_encoder(spec: DatasetSpec, name: str, train: Member) -> encode.Encoder:
     """Fit the encoder of a column; raise ColumnLeftOut if nothing can be learned from it."""
     table, kind = train.table, train.table.kind(name)
+    is_category = name in (spec.categories or [])
     is_asked = spec.columns is not None
-    if isinstance(seen, list):
+    if is_number_type(kind) and not is_category:
         # Only integers can be mere row numbers; dates in increasing order may be useful.
         counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
-        is_flag, numbers = pa.types.is_boolean(kind), np.concatenate(seen)
-        form = table.forms.get(name)
         return encode.fit_number_encoder(
-            name, numbers, is_flag=is_flag, counted_rows=counted_rows, form=form
+            name,
+            as_numbers(train.column(name)),
+            is_flag=pa.types.is_boolean(kind),
+            counted_rows=counted_rows,
         )
-    if unread := table.unread.get(name):
-        if unread.wrong is not None or is_asked:
-            raise unread.about(f"column '{name}'")
-        raise encode.ColumnLeftOut(unread.reason)
-    is_asked = is_asked or name in (spec.categories or [])
-    return encode.fit_name_encoder(name, seen, len(train.rows), is_asked=is_asked)
+    if not is_category:
+        table.require_names(name)
+    return encode.fit_name_encoder(name, train.column(name), is_asked=is_asked or is_category)
 
 
 MakeArray = Callable[[str, tuple[int, ...], npt.DTypeLike], Array]
@@ -234,10 +208,8 @@ def row_order(
     column = split_column(spec)
     kind = table.kind(column)
     if isinstance(spec.split_by, str) and not pa.types.is_temporal(kind):
-        unread = table.unread.get(column)
-        why = unread.reason if unread else f"holds {kind}, no dates"
         raise UserError(
-            f"dataset.split_by: column '{column}' of {table.source} {why}; to split by it, write "
+            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, no dates; write "
             f"{{time: {column}}} for rows in order of numbers, or {{group: {column}}}.",
             ErrorCode.INVALID_DATA,
         )

@@ -24,7 +24,6 @@ from raybench.data.sources.table import (
     require_columns,
 )
 from raybench.data.sources.table_set import choose_split_rows, note_splits, row_order, table_dataset
-from raybench.data.sources.written import parse_text_columns
 from raybench.data.store import (
     File,
     Source,
@@ -50,7 +49,7 @@ IMAGE_OPTIONS = (
 
 def load_csv(spec: DatasetSpec) -> Dataset:
     """Load a CSV or Parquet file, or a folder of such files: one per split, or parts of a table."""
-    return _load(spec, _files(spec), lambda: open_tables(spec.name, str(spec.path)))
+    return _load(spec, _files(spec), lambda: open_tables(spec))
 
 
 load_parquet = load_csv
@@ -116,9 +115,7 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         return stored_and_cut(source, lambda writer: _store_images(spec, tables, writer), spec)
 
     def build(writer: Writer) -> Dataset:
-        tables = parse_text_columns(
-            spec, open_them(), _notes(spec)
-        )  # `build` runs only if not stored
+        tables = open_them()  # `build` runs only if not stored
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
             return table_dataset(spec, tables, _notes(spec), make=writer.array, advance=advance)
@@ -203,7 +200,6 @@ def first_pictures(table: Table, column: str) -> list[images.Picture]:
 
 def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
     """Write images and labels in a shuffled order; return the other fields of the dataset."""
-    tables = parse_text_columns(spec, tables, _notes(spec))
     columns, _ = find_roles(spec, tables, _notes(spec))
     image = spec.image
     assert image is not None

@@ -1,0 +1,138 @@
+"""CSV files: encodings, delimiters, and columns of strings that look like numbers or dates."""
+
+import codecs
+import datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from raybench.data.load import build_dataset
+from raybench.data.sources.encode import encoder_of, rows_as_inputs
+from raybench.data.sources.files import CsvTable
+from raybench.spec.dataset_spec import DatasetSpec
+from raybench.spec.errors import ErrorCode
+from tests.data.making import load, write
+from tests.refusals import refused
+
+pytestmark = pytest.mark.usefixtures("own_store")
+
+
+def of_column(path, cells):
+    """Write a CSV file with a column of cells and a label of two classes."""
+    rows = [f"{cells[number % len(cells)]};{'ab'[number % 2]}" for number in range(60)]
+    return write(path / "t.csv", ["x;y", *rows])
+
+
+def kinds(dataset):
+    return [one["kind"] for one in dataset.encoding["columns"]]
+
+
+@pytest.mark.parametrize(
+    ("cells", "shown"),
+    [
+        (["$35.50", "$1,200.00", "-$5"], "$35.50"),
+        (["45%", "12 %"], "45%"),
+        (["1.200,50", "3,5", "-"], "1.200,50"),
+        (["(1,200)", "5"], "(1,200)"),
+        (["€ 5", "6 €"], "€ 5"),
+        (["31/12/2017", "01/02/2018"], "31/12/2017"),
+        (["1.12.2017 10:15", "3.2.2018"], "1.12.2017 10:15"),
+        (["1.5", "2.5", "many"], "many"),
+    ],
+)
+def test_texts_that_look_like_numbers_or_dates_are_refused(tmp_path, cells, shown):
+    path = of_column(tmp_path, cells)
+    row = 2 + cells.index(shown)
+    with refused(ErrorCode.INVALID_DATA, f"row {row} of", "'x'", f"'{shown}'", "categories"):
+        load(path, label="y")
+    assert kinds(load(path, label="y", categories=["x"])) == ["name"]
+    with refused(ErrorCode.INVALID_DATA, f"row {row} of", "'x'"):
+        load(path, label="x", columns=["y"])
+    assert load(path, label="x", columns=["y"], task="classification").num_classes == len(cells)
+
+
+@pytest.mark.parametrize(
+    "cells", [["a", "1"], ["3.8.1", "3.9.12"], ["192.168.1.1", "10.0.0.1"], ["-", "x", "-"]]
+)
+def test_names_stay_names(tmp_path, cells):
+    assert kinds(load(of_column(tmp_path, cells), label="y")) == ["name"]
+
+
+def test_codes_of_a_table_with_types_are_names(tmp_path):
+    codes = ["01234", "90210"] * 30
+    frame = pd.DataFrame({"x": codes, "y": ["a", "b", "b"] * 20})
+    frame["z"] = pd.Categorical(["$5", "$6"] * 30)
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert kinds(load(tmp_path / "t.parquet", "parquet", label="y")) == ["name", "name"]
+
+
+def test_a_german_file_has_the_numbers_and_dates_of_an_english_one(tmp_path):
+    rows = [(number / 8, number % 28 + 1, number * 3 + 0.5) for number in range(80)]
+    english = [f"{a};2017-02-{day:02};{price}" for a, day, price in rows]
+    german = [f"{a};{day:02}/02/2017;{price}".replace(".", ",") for a, day, price in rows]
+    one = load(write(tmp_path / "e.csv", ["a;when;price", *english]), label="price")
+    path = write(tmp_path / "g.csv", ["a;when;price", *german], end="\r\n")
+    other = load(path, label="price", decimal=",", dates="day_first")
+    np.testing.assert_array_equal(one.train.array, other.train.array)
+    np.testing.assert_array_equal(one.train.labels, other.train.labels)
+    assert kinds(other) == ["number", "number"]
+    with refused(ErrorCode.INVALID_DATA, "'price'", "dataset.decimal"):
+        load(path, label="price", dates="day_first")
+
+
+def test_a_label_without_a_number_is_named(tmp_path):
+    lines = ["x,y", *(f"{number},{number / 4 if number else 'none'}" for number in range(60))]
+    with refused(ErrorCode.INVALID_DATA, "row 2 ", "'y'"):
+        load(write(tmp_path / "t.csv", lines), label="y")
+
+
+def test_signs_of_missing_values_and_splits_of_other_types(tmp_path):
+    rows = [f"{number / 4},{'ab'[number % 2]}" for number in range(40)]
+    write(tmp_path / "s" / "train.csv", ["x,y", *rows, "-,a"])
+    write(tmp_path / "s" / "val.csv", ["x,y", *rows])
+    assert load(tmp_path / "s", label="y").input_shape == (2,)
+    write(tmp_path / "s" / "val.csv", ["x,y", *rows, "low,a"])
+    with refused(ErrorCode.INVALID_DATA, "val.csv", "'x'"):
+        load(tmp_path / "s", label="y")
+
+
+@pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE])
+def test_unicode_with_a_byte_order_mark_is_read(tmp_path, mark):
+    name = {2: "utf-16", 4: "utf-32"}[len(mark)] + ("-be" if mark[0] == 0xFE else "-le")
+    lines = ["größe;y", *(f"{number / 8};{'äb'[number % 2]}" for number in range(40))]
+    path = tmp_path / "t.csv"
+    path.write_bytes(mark + "\r\n".join(lines).encode(name))
+    found = load(path, label="y")
+    assert (found.class_names, found.encoding["columns"][0]["name"]) == (("b", "ä"), "größe")
+    assert CsvTable(path).place(1) == f"row 3 of {path}"
+
+
+def test_utf16_without_a_mark_is_called_so(tmp_path):
+    for name in ("utf-16-le", "utf-16-be"):
+        path = write(tmp_path / "t.csv", ["a,y", *["1.5,2"] * 40], name)
+        with refused(ErrorCode.INVALID_FILE, path, f"iconv -f {name.replace('16-', '16')}"):
+            load(path, label="y")
+        with refused(ErrorCode.INVALID_FILE, path):
+            build_dataset(DatasetSpec(name="text", path=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("first", "delimiter"), [("sep=;", ";"), ('"sep=;"', ";"), ("\ufeffsep=,", ","), ("sep=:", ":")]
+)
+def test_the_line_that_names_the_delimiter_is_taken(tmp_path, first, delimiter):
+    rows = [f"{number}{delimiter}{'ab'[number % 2]}" for number in range(40)]
+    table = CsvTable(write(tmp_path / "t.csv", [first, f"x{delimiter}y", *rows], end="\r\n"))
+    assert (table.schema.names, table.num_rows) == (["x", "y"], 40)
+    assert table.place(0) == f"row 3 of {tmp_path / 't.csv'}"
+
+
+def test_new_rows_are_numbers_or_strings_of_numbers(tmp_path):
+    lines = ["when;x;y", *(f"2017-02-{n % 28 + 1:02};{n}.5;{'ab'[n % 2]}" for n in range(60))]
+    columns = load(write(tmp_path / "t.csv", lines), label="y").encoding["columns"]
+    day = datetime.datetime(2017, 2, 13)
+    one, other = (rows_as_inputs([{"when": day, "x": x}], columns) for x in (" 1.5", 1.5))
+    np.testing.assert_allclose(one, other)
+    with refused(ErrorCode.INVALID_DATA, "'x'", "1,5"):
+        rows_as_inputs([{"when": day, "x": "1,5"}], columns)
+    assert encoder_of(columns[1] | {"form": None}).name == "x", "of a model saved before"
