@@ -87,9 +87,6 @@ class FakeBucket:
     def get(self, key):
         return self.objects.get(key)
 
-    def size(self, key):
-        return len(self.objects.get(key, b""))
-
     def get_file(self, key, path):
         if key in self.objects:
             path.write_bytes(self.objects[key])

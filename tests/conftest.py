@@ -102,8 +102,6 @@ def url(server, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "this machine"))
     monkeypatch.setattr(storage, "COPY_S", 0.3)
-    monkeypatch.setattr(storage, "RETRY_S", 0.5)
-    monkeypatch.setattr(storage, "CLOSE_S", 3.0)
     return server.url()
 
 

@@ -17,13 +17,6 @@ from raybench.spec.text import clean, redact_text, shorten
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
 CHUNK = 2**20
-EXPIRED = ("EXPIRED",)
-REFUSED = (
-    *("ACCESSDENIED", "PERMISSIONDENIED", "FORBIDDEN", "HTTPSTATUS401", "HTTPSTATUS403"),
-    *("INVALIDACCESSKEYID", "INVALIDCLIENTTOKENID", "INVALIDTOKEN", "SIGNATUREDOESNOTMATCH"),
-    *("UNRECOGNIZEDCLIENT", "MISSINGAUTHENTICATIONTOKEN", "UNAUTHENTICATED"),
-)
-"""Words in the errors of stores that refuse credentials, in upper case and without `_`."""
 
 
 class BucketError(Exception):
@@ -59,11 +52,6 @@ class Bucket:
                     return bytes(stream.read())
             except FileNotFoundError:
                 return None
-
-    def size(self, key: str) -> int:
-        """Return the size of an object in bytes; 0 if there is none."""
-        with self._asked() as system:
-            return int(system.get_file_info(self._path(key)).size or 0)
 
     def get_file(self, key: str, path: Path) -> None:
         """Write an object's content to a file, in chunks; the file appears only when complete.
@@ -171,15 +159,5 @@ def _filesystems() -> Any:
 
 def in_words(url: str, error: OSError) -> str:
     """Return an error of a store as a sentence that says what to do."""
-    said = redact_text(clean(str(error)), os.environ)
-    code = said.upper().replace("_", "").replace(" ", "")
-    if any(word in code for word in EXPIRED):
-        return f"{url}: the credentials have expired ({shorten(said, 200)}); renew them."
-    if any(word in code for word in REFUSED) or isinstance(error, PermissionError):
-        return (
-            f"{url}: the credentials are refused ({shorten(said, 200)}); set credentials that "
-            "may read and write there, as for the store's own tools."
-        )
-    if "NOSUCHBUCKET" in code or "BUCKETNOTFOUND" in code:
-        return f"{url}: there is no such bucket; make it, or name another."
-    return f"{url}: cannot be reached ({shorten(said, 200)})."
+    said = shorten(redact_text(clean(str(error)), os.environ), 200)
+    return f"{url}: cannot be used ({said}); check that the bucket exists, and the credentials."

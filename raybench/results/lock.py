@@ -1,16 +1,17 @@
 """Lock of a results folder, so that only one command at a time writes to it."""
 
-import errno
 import json
 import os
 import platform
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+import psutil
+from filelock import FileLock, Timeout
 
 from raybench.results.store import command
 from raybench.spec.errors import ErrorCode, UserError
@@ -18,10 +19,6 @@ from raybench.spec.text import clean
 
 LOCK_FILE = "study.lock"
 OWNER_FILE = f"{LOCK_FILE}.owner"
-SOFT_LOCK_FILE = f"{LOCK_FILE}.soft"
-"""File whose existence is the lock, on file systems that do not support locks."""
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTSUP)
-"""Error codes of a file system that does not support locks."""
 PATIENCE_S = 0.2
 """Seconds to wait for the lock: enough for taking over the lock file of a killed process, and for a
 new owner to write OWNER_FILE."""
@@ -31,20 +28,21 @@ class StudyLock:
     """Locks a results folder while its context is open; a file next to the lock names the owner.
 
     The operating system releases the lock when the process ends, even if it is killed. On a file
-    system that does not support locks, the existence of SOFT_LOCK_FILE is the lock. That file is
-    taken over if its process ran on this host and has ended; if another host left it, the user has
-    to delete it.
+    system that does not support locks, the existence of LOCK_FILE is the lock (`filelock`). That
+    file is taken over if its process ran on this host and has ended; if another host left it, the
+    user has to delete it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock: BaseFileLock = FileLock(folder / LOCK_FILE, fallback_to_soft=False)
+        self._lock = FileLock(folder / LOCK_FILE, timeout=PATIENCE_S)
         self._owner = ""
 
     def __enter__(self) -> Self:
         """Acquire the lock; UserError names the process that holds it."""
         try:
-            self._acquire()
+            with warnings.catch_warnings(action="ignore"):  # that the file system knows no locks
+                self._lock.acquire()
             self._owner = _owner()
             (self.folder / OWNER_FILE).write_text(self._owner)
         except Timeout:
@@ -65,60 +63,33 @@ class StudyLock:
                 (self.folder / LOCK_FILE).unlink()  # processes that wait for it open a new one
         self._lock.release()
 
-    def _acquire(self) -> None:
-        try:
-            self._lock.acquire(timeout=PATIENCE_S)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            self._lock = SoftFileLock(self.folder / SOFT_LOCK_FILE)
-            self._lock.acquire(timeout=PATIENCE_S)
-
     def _held(self) -> UserError:
+        owner = owner_of(self.folder)
         advice = "wait for it, end it, or name another folder with --out"
-        if isinstance(self._lock, SoftFileLock):
-            advice += f"; if it is gone, delete {self._lock.lock_file}"
-        who = _in_words(owner_of(self.folder))
+        if owner.get("host") != platform.node():
+            advice += f"; if it is gone, delete {self.folder / LOCK_FILE}"
         return UserError(
-            clean(f"{self.folder}: is in use by {who}; {advice}."), ErrorCode.STUDY_IN_USE
+            clean(f"{self.folder}: is in use by {_in_words(owner)}; {advice}."),
+            ErrorCode.STUDY_IN_USE,
         )
 
 
-Driver = Literal["lives", "died", "unknown"]
-"""State of the process that owns a folder. `died`: it ended without releasing the folder;
-`unknown`: it is on another host."""
-
-
-def owner_of(folder: Path) -> dict[str, Any] | None:
-    """Return the content of a folder's OWNER_FILE; None if there is no such file, {} if its content
-    is invalid."""
+def owner_of(folder: Path) -> dict[str, Any]:
+    """Return the content of a folder's OWNER_FILE; {} if there is none, or if it is invalid."""
     try:
         found = json.loads((folder / OWNER_FILE).read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError):
+        return found if isinstance(found["pid"], int) else {}
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def driver_of(owner: Mapping[str, Any]) -> Driver:
-    """Return the state of an owner's process; a killed process leaves OWNER_FILE behind."""
-    if owner.get("host") != platform.node() or not isinstance(owner.get("pid"), int):
-        return "unknown"
-    try:
-        os.kill(owner["pid"], 0)
-    except ProcessLookupError:
-        return "died"
-    except (PermissionError, OverflowError):  # process of another user; number out of range
-        return "unknown"
-    return "lives"
 
 
 def owner_in(folder: Path) -> str | None:
-    """Return a description of a folder's owner; None without an owner, or if its process has
-    died."""
+    """Return a description of the other process that owns a folder; None if there is none, or if
+    it ran on this host and has died (a killed process leaves OWNER_FILE behind)."""
     owner = owner_of(folder)
-    return clean(_in_words(owner)) if owner and driver_of(owner) != "died" else None
+    is_here, pid = owner.get("host") == platform.node(), owner.get("pid", 0)
+    is_own_or_dead = is_here and (pid == os.getpid() or not psutil.pid_exists(pid))
+    return None if not owner or is_own_or_dead else clean(_in_words(owner))
 
 
 def _owner() -> str:
@@ -131,8 +102,7 @@ def _owner() -> str:
     return json.dumps(content)
 
 
-def _in_words(owner: Mapping[str, Any] | None) -> str:
-    owner = owner or {}
+def _in_words(owner: Mapping[str, Any]) -> str:
     who = f"process {owner.get('pid', '?')}"
     if owner:
         who += f" on {owner.get('host')} since {owner.get('since')} ({owner.get('command')})"

