@@ -8,9 +8,8 @@ from noisy import Leader
 from recorded import SLOTS, Config, Point, Space
 
 from raybench.search.confirm_budget import are_alike
-from raybench.search.curve_search import CurvePolicy
+from raybench.search.curve_search import CurvePolicy, Decision
 from raybench.search.factorisation import Factors, factorise, placed
-from raybench.search.scheduler import Decision
 from raybench.search.search import Search
 from raybench.spec.run import Placement, RunSpec
 from raybench.spec.study import build_study
@@ -93,7 +92,7 @@ class Raybench:
         name, spec = self._asked[trial]
         outcome = self._outcome(trial, point, None if stop == "stopped" else stop)
         record = outcome.record(name, spec, role="trial", source=None, stopped_by="scheduler")
-        self._search.on_complete(record)
+        self._search.on_end(record)
         self.records[trial] = record
 
     def incumbent(self) -> Config | None:

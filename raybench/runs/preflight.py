@@ -4,7 +4,7 @@ import importlib.util
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -379,10 +379,6 @@ def drop_worker_counts_without_room(
     return content | {"space": content["space"] | {"num_workers": kept}}, [sentence]
 
 
-Kind = tuple[str, int]
-"""Framework and number of workers."""
-
-
 def groups(study: StudySpec, space: Space) -> list[Placement]:
     """Return all worker groups that a study can need; a range of values counts by its bounds."""
     found: dict[Placement, None] = {}
@@ -393,28 +389,6 @@ def groups(study: StudySpec, space: Space) -> list[Placement]:
         is_one = one["strategy"] == "single_process" or is_alone
         found[group.in_one_process if is_one else group] = None
     return list(found)
-
-
-MAX_STARTING = 1 / 3
-"""Largest fraction of the remaining time budget that starting new kinds of groups may take."""
-
-
-def kinds_in_time(
-    every: Collection[Kind], started: Collection[Kind], *, start_s: float, left_s: float
-) -> set[Kind] | None:
-    """Return the kinds (framework, worker count) of group that a search has time for; None for all.
-
-    If starting the other kinds would take more than MAX_STARTING of the time left, only `started`
-    is returned.
-
-    Args:
-        every: all kinds.
-        started: kinds of which a group has already been started.
-        start_s: seconds that starting one group takes.
-        left_s: seconds left of the time budget.
-    """
-    num_others = len(set(every) - set(started))
-    return None if num_others * start_s <= MAX_STARTING * left_s else set(started)
 
 
 def with_gpus(

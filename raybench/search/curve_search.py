@@ -8,6 +8,7 @@ space is not factorized (`factorisation.py`), the curve model predicts seconds d
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,6 @@ from raybench.search.sampling.default_rates import (
     initial_configurations,
     rate_factor,
 )
-from raybench.search.scheduler import Decision
 from raybench.spec.run import RunSpec, value_of
 from raybench.spec.space import (
     Space,
@@ -28,7 +28,7 @@ from raybench.spec.space import (
 from raybench.spec.study import TIME, StudySpec
 from raybench.spec.values import identity
 from raybench.stats.curve_model import Array, CurveModel, ModelSettings
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, RunRecord, StopReason
 
 LEAST_LEFT = 0.05
 """A running trial is assumed to have at least this fraction of its samples still to go."""
@@ -37,6 +37,23 @@ SECONDS: Kind = "seconds"
 WORKER_SECONDS: Kind = "worker_seconds"
 SPEED = ("optimizer", "framework", "precision", GLOBAL_BATCH)
 """Keys that determine which placements a configuration has, and their seconds per sample."""
+
+
+class Decision(Enum):
+    """Decision about a running trial after an evaluation."""
+
+    CONTINUE = None
+    """The trial may still become the best."""
+    STOP_SLOW = "scheduler"
+    """The trial is predicted to reach the target later than the best, by more than the error of
+    its extrapolated learning curve."""
+    STOP_CAP = "cap"
+    """The trial's next evaluation comes later than `search.cap_factor` times the best time."""
+
+    @property
+    def stop(self) -> StopReason | None:
+        """Stop reason for the trial's record; None for CONTINUE."""
+        return self.value
 
 
 @dataclass(frozen=True)

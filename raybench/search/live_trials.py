@@ -1,4 +1,4 @@
-"""Running trials of a search: record and show them, and pass their results to the scheduler.
+"""Running trials of a search: record and show them, and pass their results to the search.
 
 Several hooks of Ray Tune report the same event, in any order, but each evaluation and each end of a
 trial is processed once.
@@ -116,7 +116,7 @@ class LiveTrials:
         return run.reason is not None
 
     def ended(self, name: str, *, is_lost: bool = False, error: str = "") -> None:
-        """Record the end of a trial and tell the scheduler.
+        """Record the end of a trial and tell the search.
 
         Args:
             name: Name of the trial.
@@ -139,10 +139,7 @@ class LiveTrials:
         if (fault := self._hopeless(outcome)) is not None:
             self._deadline.ends_with(fault)
         record = run.end(stopped_by=running.reason or self._deadline.reason() or "scheduler")
-        if record.failure is None:
-            self._search.on_complete(record)
-        else:
-            self._search.on_error(record)
+        self._search.on_end(record)
         self._confirm_budget.add(record)
         self._deadline.reserve_s = self._confirm_budget.reserve_s()
         self._progress.state.after_s = self._confirm_budget.confirming_s()

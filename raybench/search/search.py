@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from raybench.results.store import machine
-from raybench.search.curve_search import CurvePolicy, CurveSearch
+from raybench.search.curve_search import CurvePolicy, CurveSearch, Decision
 from raybench.search.factorisation import Factors, placed
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import num_trials
@@ -34,7 +34,6 @@ from raybench.search.sampling.optuna_study import (
     restore,
 )
 from raybench.search.sampling.proposer import Proposal, Proposer
-from raybench.search.scheduler import Decision, Scheduler, Suggestion
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import DEFAULT_TRIALS, StudySpec
@@ -47,8 +46,13 @@ SEED_STEP = 5000
 """A trial that repeats a configuration has the seed `search.seed + SEED_STEP + trials so far`."""
 
 
-class Search(Scheduler):
-    """Scheduler of a study's trials, for every `search.sampler`.
+class Search:
+    """Proposes and judges the trials of a study, for every `search.sampler`.
+
+    The driver calls `suggest` whenever a trial could start, `on_result` after each evaluation that
+    does not end the trial, and `on_end` once. Calls for different trials may interleave, in one
+    thread. In a study, Ray Tune calls the search through adapters (`live_trials.py`,
+    `ray_tune.py`); replays in `benchmarks/search/` use a simulated clock.
 
     The order is: interrupted trials; trials that ran out of memory, on a placement (framework,
     workers, batch per worker, ...) that needs less; the user's own configurations
@@ -62,7 +66,6 @@ class Search(Scheduler):
         runs: Records of earlier sessions (invocations of the command) by run name.
         curves: Evaluations of earlier sessions by run name.
         has_room: Returns whether the workers of a run fit on the cluster.
-        is_in_time: Returns whether this session has time to start the workers of a run.
         curve_policy: Constants of proposals and early stopping; benchmarks vary them.
         slots: Number of workers that can run at the same time; None if unknown.
     """
@@ -77,7 +80,6 @@ class Search(Scheduler):
         runs: Mapping[str, RunRecord] | None = None,
         curves: Mapping[str, list[Evaluation]] | None = None,
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
-        is_in_time: Callable[[RunSpec], bool] = lambda spec: True,
         curve_policy: CurvePolicy | None = None,
         slots: int | None = None,
     ) -> None:
@@ -86,7 +88,6 @@ class Search(Scheduler):
             equal_frameworks=is_equal,
             most_passes=None if factors is None else factors.most_passes,
             has_room=has_room,
-            is_in_time=is_in_time,
         )
         self._too_large: list[RunSpec] = []
         """Run specs that ran out of memory; another placement may need less."""
@@ -151,8 +152,9 @@ class Search(Scheduler):
         number = sum(one.user_attrs.get(NOT_RUN) == WOULD_FAIL for one in rejected)
         return self._infeasible.sentence(label_keys(self._study.space), number)
 
-    def suggest(self) -> Suggestion | None:
-        """Return the next trial; see `Scheduler.suggest`."""
+    def suggest(self) -> tuple[str, RunSpec] | None:
+        """Return name and run spec of the next trial; None if there is nothing to try now. A later
+        call may return a trial, once a running trial has ended."""
         if self._proposer.history.num_ran >= self._most_trials:
             return None
         self._feedback.report_known(is_early=self._is_early)
@@ -163,7 +165,7 @@ class Search(Scheduler):
         self.curves.begin(proposal.name, proposal.spec)
         # An interrupted trial keeps its name, so its earlier evaluations are found.
         self.curves.resume(proposal.name, self._curves.get(proposal.name, []))
-        return Suggestion(proposal.name, proposal.spec)
+        return proposal.name, proposal.spec
 
     def _wait_s(self, num_workers: int) -> float:
         """Return the predicted seconds until `num_workers` workers are free; 0 if unknown."""
@@ -205,7 +207,7 @@ class Search(Scheduler):
         return None
 
     def on_result(self, name: str, outcome: RunOutcome) -> Decision:
-        """Process an evaluation of a running trial; see `Scheduler.on_result`."""
+        """Return whether a running trial continues after its newest evaluation."""
         trial, _, spec = self._open[name]
         evaluation = outcome.evaluation
         assert evaluation is not None
@@ -216,21 +218,14 @@ class Search(Scheduler):
             return Decision.CONTINUE  # the user's own configurations are never stopped early
         return self.curves.judge(name, evaluation)
 
-    def on_complete(self, record: RunRecord) -> None:
-        """Process the record of a trial that ended; see `Scheduler.on_complete`."""
-        self._learn(record)
-
-    def on_error(self, record: RunRecord) -> None:
-        """Process the record of a trial that failed; see `Scheduler.on_error`."""
-        spec = self._open[record.trial].spec
-        self._learn(record)
-        if record.failure == "oom" and record.stop != "interrupted":
-            self._too_large.append(spec)
-
-    def _learn(self, record: RunRecord) -> None:
+    def on_end(self, record: RunRecord) -> None:
+        """Process the record of a trial that ended. An interrupted trial is suggested again in the
+        next session."""
         trial, _, spec = self._open.pop(record.trial)
         if record.stop == "interrupted":
             return
+        if record.failure == "oom":
+            self._too_large.append(spec)
         self._observe(record.trial, spec, record.samples, _own_s(record))
         self._end(record.trial, record)
         self.curves.end(record)

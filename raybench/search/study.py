@@ -22,11 +22,8 @@ from raybench.results.study import NUM_TRIALS, load
 from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.preflight import (
-    Kind,
     first_values,
     following,
-    groups,
-    kinds_in_time,
     num_queued_ahead,
 )
 from raybench.runs.saved_runs import Disturbed, SavedRuns
@@ -153,18 +150,15 @@ class StudyPipeline:
         if self.num_more:
             self._run_more()
             return
-        only: set[Kind] | None = None
-        if self.study.needs_reference:
-            if not self._set_by_reference():
-                self._note_unset()
-                return
-            only = self._kinds_in_time()
+        if self.study.needs_reference and not self._set_by_reference():
+            self._note_unset()
+            return
         restore_reference_role(self.study, self.store)
         records = read_records(self.store.folder)
         if records.left_out is not None:
             say(self.console, records.left_out)
         trials = [run for run in records.runs.values() if run.role == "trial"]
-        search, confirm_budget = self._open_search(records, only)
+        search, confirm_budget = self._open_search(records)
         progress = self._progress(search.num_trials, search.num_finished)
         progress.state.best = min(
             (run for run in trials if run.failure is None and run.samples),
@@ -173,10 +167,9 @@ class StudyPipeline:
         )
         with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
             has_trained = any(run.samples for run in trials)
-            self._search(search, progress, confirm_budget, only, has_trained=has_trained)
+            self._search(search, progress, confirm_budget, has_trained=has_trained)
             self.deadline.reserve_s = 0.0
-            if only is None:
-                verify(search.placer, self._single_run(progress), confirm_budget)
+            verify(search.placer, self._single_run(progress), confirm_budget)
             self._keep_best()
             if not self.deadline.interrupted:
                 self._confirmation(progress).run()
@@ -249,9 +242,7 @@ class StudyPipeline:
             say(self.console, sentence)
         return self.study.is_set
 
-    def _open_search(
-        self, records: Records, only: set[Kind] | None
-    ) -> tuple[Search, ConfirmBudget]:
+    def _open_search(self, records: Records) -> tuple[Search, ConfirmBudget]:
         """Return the search with the records of earlier sessions, and the confirmation budget."""
         folder, found = self.store.folder, self._plan.factors
         references = [run for name, run in records.runs.items() if name.startswith("reference")]
@@ -272,7 +263,6 @@ class StudyPipeline:
             runs=records.runs,
             curves=records.curves,
             has_room=self._has_room,
-            is_in_time=lambda spec: only is None or (spec.framework, spec.num_workers) in only,
         )
         earlier = self.resolved.earlier
         if earlier is not None and (learnt := search.learn_from(earlier)) is not None:
@@ -289,7 +279,6 @@ class StudyPipeline:
         search: Search,
         progress: ProgressDisplay,
         confirm_budget: ConfirmBudget,
-        only: set[Kind] | None,
         *,
         has_trained: bool,
     ) -> None:
@@ -329,8 +318,7 @@ class StudyPipeline:
         if search.num_finished < search.num_trials and ended_by == "time_budget":
             self._note(f"{self._budget()} ended the search after {done}.")
         elif search.num_finished < search.num_trials and ended_by is None:
-            left = NOTHING_LEFT if only is None else "these workers have tried all they can."
-            self._note(f"The search ended after {done}: {left}")
+            self._note(f"The search ended after {done}: {NOTHING_LEFT}")
 
     def _trial_begun(self) -> None:
         """Record that a new trial has made the confirmation of an earlier session out of date."""
@@ -368,27 +356,6 @@ class StudyPipeline:
 
     def _has_room(self, spec: RunSpec) -> bool:
         return self.session.capacity.may_hold(spec.placement.group)
-
-    def _kinds_in_time(self) -> set[Kind] | None:
-        """Return the kinds of worker group (framework, worker count) that reference runs started;
-        None if other kinds may start too."""
-        runs = read_records(self.store.folder).runs.items()
-        references = [run for name, run in runs if name.startswith("reference") and run.samples]
-        if not references or self.deadline.time_budget_s is None:
-            return None
-        only = kinds_in_time(
-            {(group.framework, group.num_workers) for group in groups(self.study, self.space)},
-            {(run.spec.framework, run.spec.num_workers) for run in references},
-            start_s=max(run.ledger["start"] for run in references),
-            left_s=self.deadline.left_s,
-        )
-        if only is not None:
-            there = " and ".join(f"{name} with {n} worker{'s' * (n > 1)}" for name, n in only)
-            self._note(
-                f"{self._budget()} had no room to start other workers than the reference's, "
-                f"{there}: no others were tried; a longer one tries all."
-            )
-        return only
 
     def _note(self, sentence: str) -> None:
         self._update(notes=tuple(dict.fromkeys([*self.state.notes, sentence])))

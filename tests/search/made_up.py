@@ -72,7 +72,7 @@ def ask(search: Search) -> tuple[str, RunSpec]:
 
 def tell(search: Search, ended: RunRecord) -> None:
     """Tell a search how a trial ended."""
-    (search.on_complete if ended.failure is None else search.on_error)(ended)
+    search.on_end(ended)
 
 
 def run_all(search: Search, judge: Judge = record, most: int = 1000) -> list[RunRecord]:

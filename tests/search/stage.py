@@ -15,8 +15,8 @@ from raybench.results.store import RECORDS_FILE, Store
 from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import RunRecorder
 from raybench.search.confirm_budget import ConfirmBudget
+from raybench.search.curve_search import Decision
 from raybench.search.live_trials import LiveTrials
-from raybench.search.scheduler import Decision
 from raybench.search.search import Search
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, RunOutcome, RunRecord
@@ -42,13 +42,9 @@ class HeardSearch(Search):
         self.reported.append((name, outcome))
         return super().on_result(name, outcome)
 
-    def on_complete(self, record: RunRecord) -> None:
+    def on_end(self, record: RunRecord) -> None:
         self.told.append(record)
-        super().on_complete(record)
-
-    def on_error(self, record: RunRecord) -> None:
-        self.told.append(record)
-        super().on_error(record)
+        super().on_end(record)
 
 
 class FullDisk(Store):

@@ -51,7 +51,6 @@ class FailurePredictor:
         equal_frameworks: Whether the learning curve is the same in both frameworks.
         most_passes: Largest number of accumulation steps of the space; None: no limit.
         has_room: Returns whether the cluster can hold the workers of a run.
-        is_in_time: Returns whether this session has time to start the workers of a run.
     """
 
     def __init__(
@@ -60,9 +59,8 @@ class FailurePredictor:
         equal_frameworks: bool = False,
         most_passes: int | None = None,
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
-        is_in_time: Callable[[RunSpec], bool] = lambda spec: True,
     ) -> None:
-        self.has_room, self.is_in_time = has_room, is_in_time
+        self.has_room = has_room
         self.batch_statistics = False
         """Whether the model has batch normalization, so that accumulation changes its training."""
         self._most_passes = most_passes
@@ -89,8 +87,8 @@ class FailurePredictor:
             self._diverged.setdefault(self._rate_key(spec), []).append(spec)
 
     def is_feasible(self, spec: RunSpec) -> bool:
-        """Return whether a run has room and time, and is not expected to fail."""
-        if not self.has_room(spec) or not self.is_in_time(spec):
+        """Return whether a run has room, and is not expected to fail."""
+        if not self.has_room(spec):
             return False
         if _compile_key(spec) in self._not_compiled:
             return False

@@ -28,7 +28,6 @@ from raybench.search.sampling.optuna_study import (
     EARLIER_STUDY,
     FIRST,
     NO_ROOM,
-    NO_TIME,
     NOT_RUN,
     PLACEMENT,
     PRIOR,
@@ -66,8 +65,6 @@ class ProposalHistory:
         self._lowest = itertools.count()
         for trial in proposed_trials(journal):
             reason = trial.user_attrs.get(NOT_RUN)
-            if reason == NO_TIME:
-                continue  # this session may have time for the trial
             if reason is None and trial.state != TrialState.WAITING:
                 self.accepted(trial.params, str(trial.user_attrs.get(TRIAL)))
             else:
@@ -154,7 +151,7 @@ class Proposer:
                 break
             reason = DUPLICATE if options else self._reason(values)
             trial.set_user_attr(NOT_RUN, reason)
-            if reason in (DUPLICATE, NO_TIME):
+            if reason == DUPLICATE:
                 self._journal.tell(trial, state=TrialState.FAIL)
             else:  # report a failure to the sampler
                 self._feedback.tell_would_fail(trial)
@@ -175,7 +172,7 @@ class Proposer:
             return None
         for given, spec in list(self._firsts.items()):
             del self._firsts[given]
-            if not (self._infeasible.has_room(spec) and self._infeasible.is_in_time(spec)):
+            if not self._infeasible.has_room(spec):
                 continue
             params = params_of(spec, self._study, self._space, widen=True)
             attributes: dict[str, Any] = {FIRST: given}
@@ -343,10 +340,8 @@ class Proposer:
 
     def _reason(self, values: dict[str, Any]) -> str:
         """Return why no run spec of a proposal is feasible, as a value of NOT_RUN."""
-        fitting = list(filter(self._infeasible.has_room, self._specs(values)))
-        if not fitting:
-            return NO_ROOM
-        return WOULD_FAIL if any(map(self._infeasible.is_in_time, fitting)) else NO_TIME
+        has_room = any(map(self._infeasible.has_room, self._specs(values)))
+        return WOULD_FAIL if has_room else NO_ROOM
 
     def _specs(self, values: dict[str, Any]) -> list[RunSpec]:
         if self._placer is None:

@@ -36,7 +36,7 @@ from raybench.spec.run import Placement, RunSpec
 from raybench.spec.study import build_study
 from raybench.training.machine import GpusSeen
 from tests.refusals import refused
-from tests.search.made_up import by_name, run_all
+from tests.search.made_up import run_all
 
 STUDY: dict[str, Any] = {
     "objective": {"target": 0.9},
@@ -221,20 +221,6 @@ def test_combinations_that_have_no_room_are_left_out_and_said(
     assert tried == {(1, 1), (1, 2), (2, 1)}
     assert search.left_out() is None
     assert has_room(reference_spec(study, parsed, has_room=has_room))
-
-
-def test_what_one_session_has_no_time_for_a_later_one_tries(tmp_path: Path) -> None:
-    space = {"framework": ["torch", "tensorflow"], "batch_size_per_worker": [16, 32, 64]}
-    content = STUDY | {"space": space, "search": {"trials": 20, "priors": False}}
-    study, parsed = build_study(content, "test")
-
-    def of_torch(spec: RunSpec) -> bool:
-        return spec.framework == "torch"
-
-    found = run_all(Search(study, parsed, tmp_path, is_in_time=of_torch))
-    assert [one.spec.framework for one in found] == ["torch"] * 3
-    later = run_all(Search(study, parsed, tmp_path, runs=by_name(found)))
-    assert [one.spec.framework for one in later] == ["tensorflow"] * 3
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "ray://host:0", "host:port", ":6379"])

@@ -50,28 +50,10 @@ def test_a_reference_that_was_the_answer_is_no_trial_of_the_study_s_target(tmp_p
             store.append(evaluation().line(name, role="trial", spec=one))
             store.append(record(name, one).line())
         restore_reference_role(pipeline.study, store)
-        search, _ = pipeline._open_search(read_records(tmp_path), None)
+        search, _ = pipeline._open_search(read_records(tmp_path))
         roles = {one.trial: one.role for one in read_records(tmp_path).runs.values()}
     assert roles == {"reference0": "reference", "reference1": "trial"}
     assert search.num_finished == 1
-
-
-@pytest.mark.parametrize(("left_s", "is_short"), [(59.0, True), (61.0, False)])
-def test_where_time_is_short_no_other_workers_are_started(
-    tmp_path: Path, left_s: float, is_short: bool
-) -> None:
-    with Store(tmp_path) as store:
-        pipeline = pipeline_in(store)
-        search = pipeline.study.search.model_copy(update={"time_budget_s": 100.0})
-        study = pipeline.study.model_copy(update={"search": search})
-        pipeline.state = replace(pipeline.state, study=study)
-        one = pipeline.study.run_spec({"num_workers": 1})
-        assert pipeline._kinds_in_time() is None, "no reference ran"
-        ran = record("reference0", one, role="reference")
-        store.append(replace(ran, ledger=ran.ledger | {"start": 20.0}).line())
-        pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 94.0 + left_s)
-        assert pipeline._kinds_in_time() == ({(one.framework, 1)} if is_short else None)
-        assert bool(pipeline.state.notes) == is_short
 
 
 @pytest.mark.parametrize(("begun_s", "needed"), [(99.0, "210"), (120.0, "250")])
@@ -123,8 +105,8 @@ def test_a_study_with_new_trials_is_over_after_its_next_race(
         monkeypatch.setattr(module, "run_trials", lambda trials, **options: trials.next())
         pipeline = pipeline_in(store)
         pipeline.state = replace(pipeline.state, is_over=True)
-        search, budget = pipeline._open_search(read_records(tmp_path), None)
+        search, budget = pipeline._open_search(read_records(tmp_path))
         progress = ProgressDisplay(pipeline.console, num_trials=3)
-        pipeline._search(search, progress, budget, None, has_trained=True)
+        pipeline._search(search, progress, budget, has_trained=True)
         with refused(ErrorCode.NO_RESULT, "--more 4", "there"):
             check_finished(4, "there", tmp_path)

@@ -11,9 +11,9 @@ from optuna.trial import TrialState
 
 from raybench.results.store import STUDY_FILE, Store, machine
 from raybench.runs.train import write_study
+from raybench.search.curve_search import Decision
 from raybench.search.sampling.earlier import load_earlier, settings_of
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, PRIOR, real_trials
-from raybench.search.scheduler import Decision
 from raybench.search.search import Search
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec

@@ -66,7 +66,7 @@ def test_an_interrupted_trial_runs_again_on_its_placement(
     if is_recorded:
         runs = by_name([record(*one, stop=None, stopped_by="interrupted") for one in before])
         for ended in runs.values():
-            killed.on_complete(ended)
+            killed.on_end(ended)
     flags = [PRIOR in trial.user_attrs for trial in journal_of(killed).get_trials()]
     assert any(flags)
     again = make_search(tmp_path, study(3), apart=True, runs=runs)
@@ -91,7 +91,7 @@ def test_what_was_interrupted_is_proposed_once_however_many_sessions_follow(
         if is_asked:
             asked = ask(short)
             assert asked in before
-            short.on_complete(record(*asked, stop=None, stopped_by="interrupted"))
+            short.on_end(record(*asked, stop=None, stopped_by="interrupted"))
     last = make_search(tmp_path, study(6), runs=runs)
     waiting = [t for t in journal_of(last).get_trials() if t.state.name == "WAITING"]
     assert len(waiting) == 3
@@ -232,12 +232,12 @@ def test_an_interrupted_repeat_comes_back_with_its_name_and_seed(
     repeat = killed._proposer.again(spec.model_copy(update={"seed": spec.seed + 7}))
     assert repeat is not None
     ended = record(name, spec)
-    killed.on_complete(ended)
+    killed.on_end(ended)
     runs = by_name([ended])
     if is_recorded:
         killed._open[repeat.name] = repeat
         last = record(repeat.name, repeat.spec, stop=None, stopped_by="interrupted")
-        killed.on_complete(last)
+        killed.on_end(last)
         runs |= by_name([last])
     resumed = make_search(tmp_path, content, apart=True, runs=runs)
     assert ask(resumed) == (repeat.name, repeat.spec)
