@@ -1,22 +1,20 @@
 """Store of decoded datasets on this machine: built once, then memory-mapped by every process.
 
 An entry of the store is a folder that holds `.npy` files and `about.json`. The name of the folder,
-the key, is a digest of the source files and of the options that the arrays depend on. To keep
-entries in use from being removed, a process holds a shared lock on the `about.json` of each entry
-it has opened, until the process ends. On each machine, all workers of a session (one raybench
-command) use the key that the first of them computed (`pinning`). Otherwise, if a file changed
-during a search, later trials would train on different data than earlier ones.
+the key, is a digest of the source files and of the options that the arrays depend on. Arrays that a
+process has opened stay valid if their entry is removed. On each machine, all workers of a session
+(one raybench command) use the key that the first of them computed (`pinning`). Otherwise, if a file
+changed during a search, later trials would train on different data than earlier ones.
 """
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
-import math
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -36,7 +34,6 @@ from raybench.spec.errors import ErrorCode, UserError
 
 VARIABLE = "RAYBENCH_CACHE"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-LEFT_FREE = 64 * 2**20  # bytes of the disk that are left free for other programs
 ABOUT = "about.json"
 PART = ".part"
 """Suffix of the name of an unfinished folder."""
@@ -72,22 +69,15 @@ def make_store_folder() -> Path:
     return folder
 
 
-def require_room(num_bytes: int, what: str) -> None:
-    """Raise UserError unless the store's disk has room for the `num_bytes` bytes of `what`."""
-    make_store_folder()
-    if num_bytes + LEFT_FREE > free_bytes():
-        raise no_room(what, size_in_words(num_bytes))
-
-
 def free_bytes() -> int:
     """Return the free bytes on the store's disk."""
     return shutil.disk_usage(store_folder()).free
 
 
-def no_room(what: str, needed: str = "more room") -> UserError:
+def _no_room(what: str) -> UserError:
     """Return the error for a disk that is too full to store `what`."""
     return UserError(
-        f"{what} needs {needed} in {store_folder()}, and its disk has "
+        f"{what} needs more room in {store_folder()}, and its disk has "
         f"{size_in_words(free_bytes())} left; remove stored datasets (`raybench data` lists them), "
         f"or set {VARIABLE} to a folder on another disk.",
         ErrorCode.NO_ROOM,
@@ -144,7 +134,7 @@ class Entry:
 
     folder: Path
     about: dict[str, Any]
-    """Keys: layout, source, path, options, bytes, samples, created, description."""
+    """Keys: source, path, options, bytes, samples, created, description."""
     last_used: float
     """Seconds since 1970."""
 
@@ -166,13 +156,12 @@ def list_entries(store: Path) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.last_used, reverse=True)
 
 
-def remove_entry(folder: Path) -> bool:
-    """Remove an entry unless a process uses it; return whether the entry is gone."""
-    with contextlib.suppress(FileNotFoundError), (folder / ABOUT).open() as about:
-        if not _lock(about.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
-            return False
-        shutil.rmtree(folder)
-    return True
+def remove_entry(folder: Path) -> None:
+    """Remove an entry; processes that have opened its arrays keep them."""
+    trash = tempfile.mkdtemp(suffix=PART, dir=folder.parent)
+    with contextlib.suppress(FileNotFoundError):
+        folder.replace(trash)  # in one step, so that no process finds a part of it
+    shutil.rmtree(trash)
 
 
 def remove_unfinished(store: Path) -> int:
@@ -186,8 +175,7 @@ def remove_unfinished(store: Path) -> int:
 
 
 LAYOUT = 7  # version of the code that reads and stores datasets; part of the key
-MAX_FILES_READ = 64  # evenly chosen files whose content enters the key, in part
-READ_BYTES = 2**15  # bytes read at the start, in the middle and at the end of such a file
+DAY = 86400  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +209,10 @@ class Source:
 
     @property
     def key(self) -> str:
-        """Name of the folder in the store: the same for equal files and options, at any path."""
-        digest = hashlib.sha256(json.dumps([LAYOUT, self.name, self.shown["options"]]).encode())
+        """Name of the folder in the store."""
+        digest = hashlib.sha256(json.dumps([LAYOUT, self.shown]).encode())
         for file in self.files:
             digest.update(f"{file.name}\0{file.size}\0{file.mtime_ns}\n".encode(errors="replace"))
-        for file in self.files[:: max(1, -(-len(self.files) // MAX_FILES_READ))]:
-            digest.update(_some_of(self.root / file.name, file.size))
         return f"{self.name}-{digest.hexdigest()[:16]}"
 
     @property
@@ -246,25 +232,6 @@ class Source:
                 )
 
 
-def _some_of(path: Path, size: int) -> bytes:
-    """Return the first, middle and last READ_BYTES bytes of a file.
-
-    Size and modification time alone do not identify a file, because archives may store times in
-    whole seconds, or no times at all.
-    """
-    found = b""
-    try:
-        with path.open("rb") as opened:
-            for start in (0, size // 2, size - READ_BYTES):
-                opened.seek(max(0, start))
-                found += opened.read(READ_BYTES)
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror}); repair or remove it.", ErrorCode.NOT_FOUND
-        ) from error
-    return found
-
-
 def file_at(path: Path, *, name: str | None = None) -> File:
     """Return the current size and time of a file, named `name` (by default, its own name)."""
     found = path.stat()
@@ -277,31 +244,26 @@ def list_files(folder: Path) -> list[File]:
     Raises:
         UserError: A symbolic link is broken, or points to one of the folders that contain it.
     """
-    return sorted(_walk(folder, "", frozenset()), key=lambda file: file.name)
-
-
-def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[File]:
-    found = folder.stat()
-    here = (found.st_dev, found.st_ino)
-    if here in above:
-        raise UserError(
-            f"{folder} is a link to a folder that it lies in; remove the link.",
-            ErrorCode.INVALID_DATA,
-        )
-    with os.scandir(folder) as listed:
-        for entry in listed:
-            name = f"{prefix}{entry.name}"
-            if entry.name.startswith("."):
+    found, root = [], folder.resolve()
+    for place, folders, names in os.walk(root, followlinks=True):
+        here = Path(place)
+        if here.resolve() in here.parents:
+            raise UserError(
+                f"{here} is a link to a folder that it lies in; remove the link.",
+                ErrorCode.INVALID_DATA,
+            )
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            file = here / name
+            if name.startswith("."):
                 continue
-            if entry.is_dir():
-                yield from _walk(Path(entry.path), f"{name}/", above | {here})
-            elif entry.is_file():
-                yield file_at(Path(entry.path), name=name)
-            else:
+            if not file.is_file():
                 raise UserError(
-                    f"{entry.path} is no file, or a link that leads nowhere; repair or remove it.",
+                    f"{file} is no file, or a link that leads nowhere; repair or remove it.",
                     ErrorCode.NOT_FOUND,
                 )
+            found.append(file_at(file, name=file.relative_to(root).as_posix()))
+    return sorted(found, key=lambda one: one.name)
 
 
 _folder: ContextVar[Path | None] = ContextVar("_folder", default=None)
@@ -352,7 +314,6 @@ class Writer:
             UserError: The disk has no room for the array.
         """
         shape = tuple(int(size) for size in shape)
-        require_room(math.prod(shape) * np.dtype(dtype).itemsize, self.what)
         file = self._file(name)
         made = np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
         if hasattr(os, "posix_fallocate"):  # not on macOS
@@ -365,7 +326,6 @@ class Writer:
         file = self._file(name)
         if isinstance(array, np.memmap) and Path(str(array.filename)) == file.resolve():
             return
-        require_room(array.nbytes, self.what)
         np.save(file, np.ascontiguousarray(array), allow_pickle=False)
 
     def _file(self, name: str) -> Path:
@@ -391,8 +351,6 @@ class Writer:
 
 Build = Callable[[Writer], Mapping[str, Any]]
 """Function that writes the arrays of a dataset and returns all other fields as JSON values."""
-_in_use: dict[Path, int] = {}
-"""File descriptors that hold the locks of all entries that this process has opened, by folder."""
 
 
 @dataclass(frozen=True)
@@ -409,8 +367,7 @@ class Stored:
 def stored(source: Source, build: Build) -> Stored:
     """Return the stored dataset of `source`, after building it if it is not in the store.
 
-    Only one process of the machine builds; the others print that they wait. The builder removes
-    unfinished folders of killed processes, and entries of earlier versions of the same files.
+    Only one process of the machine builds; the others print that they wait.
 
     Raises:
         UserError: The disk is full, or a file changes while it is read. Within `pinning`: a file
@@ -418,8 +375,8 @@ def stored(source: Source, build: Build) -> Stored:
     """
     key = _pinned_key(source)
     about = make_store_folder() / key / ABOUT
-    waiting = f"dataset {source.name} is being stored by another process; waiting for it."
-    while (found := _open(about)) is None:
+    if not about.is_file():
+        waiting = f"dataset {source.name} is being stored by another process; waiting for it."
         with built_once(about, lambda: print_note(waiting)) as part:
             if part is not None and key != source.key:
                 raise UserError(
@@ -429,66 +386,23 @@ def stored(source: Source, build: Build) -> Stored:
                 )
             if part is not None:
                 _build(part, source, build)
-    return found
-
-
-def _open(about: Path) -> Stored | None:
-    """Open the entry of an `about.json`, locked against removal until this process ends.
-
-    Returns None if there is no such entry.
-    """
-    folder = about.parent
-    if folder not in _in_use:
-        try:
-            _in_use[folder] = os.open(about, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-    _lock(_in_use[folder], fcntl.LOCK_SH)
-    if not about.is_file():  # another process has removed it, or a user by hand
-        os.close(_in_use.pop(folder))
-        return None
     os.utime(about)  # the modification time is the time of the last use
-    arrays = {file.stem: map_array(file) for file in sorted(folder.glob("*.npy"))}
-    return Stored(folder, arrays, json.loads(about.read_text())["description"])
-
-
-def _lock(file: int, kind: int) -> bool:
-    """Lock an open file; return False if another process holds its lock."""
-    try:
-        fcntl.flock(file, kind)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise UserError(
-            f"{store_folder()} has no locks ({error.strerror}); set {VARIABLE} to another disk.",
-            ErrorCode.UNSUPPORTED,
-        ) from error
-    return True
+    arrays = {file.stem: map_array(file) for file in sorted(about.parent.glob("*.npy"))}
+    return Stored(about.parent, arrays, json.loads(about.read_text())["description"])
 
 
 def _build(part: Path, source: Source, build: Build) -> None:
-    """Build an entry in the folder `part`, and remove entries with old content of its files."""
-    store = part.parent
-    remove_unfinished(store)
+    """Build an entry in the folder `part`, and remove entries with old content of its files that no
+    command has opened for a day."""
     shown = json.loads(json.dumps(source.shown))
-    old = [one for one in list_entries(store) if one.about | shown == one.about]
+    old = [one for one in list_entries(part.parent) if one.about | shown == one.about]
     if old:
-        is_ours = any(one.about["layout"] == LAYOUT for one in old)
-        why = "has changed since it was stored" if is_ours else "was stored by another version"
-        print_note(f"{source.path} {why}, so it is read anew.")
-    _write(part, source, build)
-    source.require_unchanged()
-    for entry in old:
-        remove_entry(entry.folder)
-
-
-def _write(part: Path, source: Source, build: Build) -> None:
+        print_note(f"{source.path}: what is stored of it is outdated, so it is read anew.")
     writer = Writer(part, f"dataset {source.name}")
     try:
         description = build(writer)
         labels = [np.load(file, mmap_mode="r") for file in part.glob("*labels.npy")]
         about = {
-            "layout": LAYOUT,
             **source.shown,
             "bytes": sum(file.stat().st_size for file in part.glob("*.npy")),
             "samples": sum(len(array) for array in labels),
@@ -499,7 +413,11 @@ def _write(part: Path, source: Source, build: Build) -> None:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        raise no_room(writer.what) from error
+        raise _no_room(writer.what) from error
+    source.require_unchanged()
+    for entry in old:
+        if entry.last_used < datetime.now(UTC).timestamp() - DAY:
+            remove_entry(entry.folder)
 
 
 def stored_dataset(source: Source, build: Callable[[Writer], Dataset]) -> Dataset:

@@ -553,7 +553,7 @@ class DataOptions(Options):
 
     OF: ClassVar[str] = "data"
     remove: Annotated[list[str], Argument("KEY", nargs="+")] = []
-    """Remove these datasets, or `all`, except those in use by a running command."""
+    """Remove these datasets, or `all`; running commands keep what they have opened."""
     unused_for: Annotated[float | None, Argument("AGE", parse=age)] = None
     """List or remove only datasets that no command has opened for this long: 12h, 30d, 8w."""
 

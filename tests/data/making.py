@@ -1,11 +1,9 @@
 """Small data for tests, and the datasets that are made of them."""
 
 import io
-import os
 
 from PIL import Image
 
-from raybench.data import store
 from raybench.data.load import build_dataset
 from raybench.spec.run import DatasetSpec
 
@@ -37,9 +35,3 @@ def content(image, kind="PNG", **options):
 def grey(value, size=(6, 4)):
     """Return a grey image that its value tells from others."""
     return Image.new("L", size, value)
-
-
-def close_datasets():
-    """Release the locks of the datasets that this process has opened, as its end would."""
-    while store._in_use:
-        os.close(store._in_use.popitem()[1])

@@ -12,7 +12,6 @@ from raybench.data.memory import is_mapped
 from raybench.data.shared import open_shared, share, shared_key
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
-from tests.factories import start_python
 from tests.refusals import refused
 
 
@@ -49,29 +48,6 @@ def test_what_is_shared_is_what_was_built(tmp_path):
     found = open_shared(tmp_path / "b", never)
     assert_equal(found, wanted)
     assert is_mapped(found.train.array), "processes have the pages in common"
-
-
-def test_processes_that_ask_at_once_build_once(tmp_path):
-    code = f"""
-        import sys, time
-        from pathlib import Path
-        from raybench.data.shared import open_shared
-        from tests.data.test_shared import dataset
-        folder = Path({str(tmp_path / "data")!r})
-        def build():
-            with (folder.parent / "built").open("a") as file:
-                file.write("x")
-            time.sleep(0.5)
-            return dataset(100)
-        sys.stdin.readline()
-        print(len(open_shared(folder, build).train))
-        """
-    processes = [start_python(code) for _ in range(3)]
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    assert [process.communicate()[0].strip() for process in processes] == ["100"] * 3
-    assert (tmp_path / "built").read_text() == "x"
 
 
 def test_a_full_disk_leaves_the_data_private(tmp_path, monkeypatch):
