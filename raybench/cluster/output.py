@@ -1,43 +1,21 @@
-"""Output of runs: captured in each worker, collected by the worker pool, and limited in size."""
+"""Output of runs: captured in each worker and collected by the worker pool, which keeps its end."""
 
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-KEPT_BYTES = 1 << 19
-"""Bytes kept at the beginning of a run's output, and as many at the end."""
-FILE_BYTES = 8 << 20
-"""Size in bytes above which a worker's output file is emptied."""
-LOOK_S = 1.0
+KEPT_BYTES = 1 << 20
+"""Bytes kept of a run's output: its end."""
 STREAMS = (1, 2)
 """File descriptors of stdout and stderr, which C code and child processes also write to."""
+CUT = b"... earlier output is left out ...\n"
 
 
-class HeadAndTail:
-    """A byte buffer that keeps only the first and the last KEPT_BYTES bytes."""
-
-    def __init__(self) -> None:
-        self._head, self._tail, self._num_dropped = b"", b"", 0
-
-    def add(self, content: bytes) -> None:
-        """Append bytes."""
-        room = 0 if self._tail else KEPT_BYTES - len(self._head)
-        self._head += content[:room]
-        tail = self._tail + content[room:]
-        self._num_dropped += max(0, len(tail) - KEPT_BYTES)
-        self._tail = tail[-KEPT_BYTES:]
-
-    def skip(self, num_bytes: int) -> None:
-        """Count bytes as dropped without adding them; usually more than KEPT_BYTES bytes follow."""
-        self._num_dropped += num_bytes
-
-    def content(self) -> bytes:
-        """Return the kept bytes; a line in the middle replaces the dropped bytes."""
-        missing = f"\n... {self._num_dropped:,} bytes are left out here ...\n".encode()
-        return self._head + (missing if self._num_dropped else b"") + self._tail
+def end_of(content: bytes) -> bytes:
+    """Return at most the last KEPT_BYTES bytes of an output, after a line that says so."""
+    return content if len(content) <= KEPT_BYTES else CUT + content[-KEPT_BYTES:]
 
 
 class Capture:
@@ -52,9 +30,6 @@ class Capture:
         self._num_read = 0
         """Bytes of the file that were read so far."""
         self._before: list[int] = []
-        self._kept = HeadAndTail()
-        self._reading = threading.Lock()
-        self._is_over = threading.Event()
 
     def begin(self) -> None:
         """Redirect stdout and stderr to the file, unless this was already done."""
@@ -67,53 +42,28 @@ class Capture:
         self._before = [os.dup(stream) for stream in STREAMS]
         for stream in STREAMS:
             os.dup2(self._file, stream)
-        self._is_over = threading.Event()
-        threading.Thread(target=self._shorten, args=[self._is_over], daemon=True).start()
 
     def take(self) -> bytes:
-        """Return the output since the last call; of long output, only the beginning and end."""
+        """Return the end of the output since the last call."""
         if not self._before:
             return b""
         _flush()
-        with self._reading:
-            self._read()
-            kept, self._kept = self._kept, HeadAndTail()
-        return kept.content()
+        size = os.fstat(self._file).st_size
+        start = max(self._num_read, size - KEPT_BYTES - 1)
+        taken, self._num_read = os.pread(self._file, size - start, start), size
+        _taken(self._path).write_text(str(size))
+        return end_of(taken)
 
     def end(self) -> None:
         """Restore stdout and stderr."""
         if not self._before:
             return
         _flush()
-        self._is_over.set()
         for stream, before in zip(STREAMS, self._before, strict=True):
             os.dup2(before, stream)
             os.close(before)
         self._before = []
-        with self._reading:
-            os.close(self._file)
-            self._file = -1
-
-    def _read(self) -> None:
-        """Read the new part of the file; if it is long, only its beginning and end."""
-        size = os.fstat(self._file).st_size
-        first = min(size, self._num_read + KEPT_BYTES)
-        self._kept.add(os.pread(self._file, first - self._num_read, self._num_read))
-        start = max(first, size - 2 * KEPT_BYTES)
-        self._kept.skip(start - first)
-        self._kept.add(os.pread(self._file, size - start, start))
-        self._num_read = size
-        if size > FILE_BYTES:  # output written in the meantime is lost, but counted as dropped
-            self._kept.skip(os.fstat(self._file).st_size - size)
-            os.ftruncate(self._file, 0)
-            self._num_read = 0
-        _taken(self._path).write_text(str(self._num_read))
-
-    def _shorten(self, is_over: threading.Event) -> None:
-        while not is_over.wait(LOOK_S):
-            with self._reading:
-                if self._file >= 0 and os.fstat(self._file).st_size > FILE_BYTES:
-                    self._read()
+        os.close(self._file)
 
 
 def _flush() -> None:
@@ -140,7 +90,7 @@ def left_behind(scratch: str | Path, group: int, num_workers: int) -> Iterator[t
         with contextlib.suppress(OSError), path.open("rb") as file:
             if (taken := _taken(path)).is_file():
                 file.seek(int(taken.read_text() or 0))
-            yield rank, file.read(FILE_BYTES)
+            yield rank, end_of(file.read())
 
 
 def of_rank(content: bytes, rank: int, num_workers: int) -> bytes:

@@ -117,10 +117,10 @@ class Finished(WorkerAnswer):
 class Crashed:
     """Worker to driver: an exception ended the run on this worker."""
 
-    failure: Literal["oom", "error", "refused"]
-    """`oom`: out of memory; `refused`: the worker cannot continue from the checkpoint."""
+    failure: Literal["oom", "error"]
+    """`oom`: out of memory."""
     message: str
-    """One line with the exception's type and message; for `refused` a sentence."""
+    """One line with the exception's type and message."""
     traceback: str
     mistake: ErrorCode | None = None
     """Error code if a user mistake in the model or its settings kept the run from starting
@@ -159,9 +159,6 @@ way, so a mistake of this kind ends a study in which no run has trained yet."""
 STOPPED: Final = "stopped"
 """`RunFailed.failure` of a run that was ended from outside, which is not counted as failed."""
 
-REFUSED: Final = "refused"
-"""`RunFailed.failure` of a run whose checkpoint the workers refuse; the run can start over."""
-
 
 def sender_of(group: int) -> str:
     """Return the sender name of a worker group that sends checkpoints or weights to the pool."""
@@ -173,7 +170,7 @@ class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
 
     def __init__(
         self,
-        failure: Failure | Literal["stopped", "refused"],
+        failure: Failure | Literal["stopped"],
         message: str,
         traceback: str = "",
         mistake: ErrorCode | None = None,
@@ -208,8 +205,6 @@ class Allocation:
     """Description of the resources that the run waited for; None if none were missing."""
     resume: RunState | None = None
     """State from which the run continues; None to start from scratch."""
-    slowest_start_s: float | None = None
-    """Seconds that the slowest `Start` of any run took so far; None before the first."""
 
 
 def fault_of(message: str | None) -> UserError | None:

@@ -14,7 +14,7 @@ import ray
 
 from raybench.cluster import protocol
 from raybench.cluster.connectivity import MISNAMED
-from raybench.cluster.protocol import REFUSED, STOPPED, HostLeaves, RunFailed
+from raybench.cluster.protocol import STOPPED, HostLeaves, RunFailed
 from raybench.data.load import STORED
 from raybench.spec.objective import baseline_value_of
 from raybench.spec.own_loop import is_own_loop
@@ -108,12 +108,6 @@ class RunAccount:
             self._first = self._last = attempt.base = _Point(at=self._first.at, worker=worker)
             self._worker = worker
 
-    def checkpoint_refused(self) -> None:
-        """Record that the workers refused the checkpoint. The run's seconds no longer include those
-        of the interrupted command that saved it."""
-        self._earlier_s, self._kept, self._worker = 0.0, None, {}
-        self._first = self._last = _Point(at=self._first.at)
-
     def command_sent(self) -> None:
         """Record that a command is sent."""
         self._sent = time.perf_counter()
@@ -184,11 +178,8 @@ class RunAccount:
         )
 
 
-MIN_TIMEOUT_S, UNKNOWN_TIMEOUT_S, TIMES_SLOWEST = 600.0, 3600.0, 10.0
-"""The timeout of a command is the sum of two parts. For training: three times the objective's
-`max_train_seconds`. For everything else: TIMES_SLOWEST times the slowest answer so far (of this
-run; for a `Start`, of any run), but at least MIN_TIMEOUT_S. If there is no answer yet, and for
-evaluating the test split, the second part is at least UNKNOWN_TIMEOUT_S."""
+TIMEOUT_S = 3600.0
+"""Timeout of a command, besides three times the objective's `max_train_seconds`."""
 STORE_TIMEOUT_S = 6 * 3600.0
 """Timeout of `Start` for a dataset that is decoded into a store on disk: nodes other than the
 driver's may not have it yet, and would decode from the beginning again if stopped early."""
@@ -201,9 +192,8 @@ class RunClient:
     """Trains one run, evaluation by evaluation, on workers that are requested at the first `step`.
 
     If the workers are lost, the run continues on new workers from its newest checkpoint, or from
-    its beginning without a checkpoint; later evaluations are repeated. A checkpoint that the
-    workers refuse is deleted, and the run starts over. Always call `finish` once at the end, or the
-    function `release` if the driver ends the run.
+    its beginning without a checkpoint; later evaluations are repeated. Always call
+    `finish` once at the end, or the function `release` if the driver ends the run.
     """
 
     def __init__(
@@ -230,10 +220,6 @@ class RunClient:
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
         self._is_own = is_own_loop(spec.workload)
         self._goes_on, self._limit_s = goes_on, math.inf if limit_s is None else limit_s
-        self._slowest_s = 0.0
-        """Seconds that the slowest answer of this run took so far."""
-        self._slowest_start_s: float | None = None
-        """Seconds that the slowest `Start` of any run took; None if there was none yet."""
         self._in_a_row = 0
         """Restarts since the newest checkpoint."""
         self._outcome, self._account = RunOutcome(), RunAccount()
@@ -294,9 +280,6 @@ class RunClient:
 
     def _restart_or_raise(self, failed: RunFailed) -> None:
         """Prepare a restart on new workers; raise `failed` if the run may not restart."""
-        if failed.failure == REFUSED:
-            self._start_over(failed)
-            return
         is_final = failed.failure not in MACHINE_FAULTS or failed.message.startswith(MISNAMED)
         if is_final or not self._goes_on():
             raise failed
@@ -308,27 +291,10 @@ class RunClient:
         self._in_a_row += is_counted
         self._outcome = replace(self._outcome, restarts=given + 1, restart_reason=failed.message)
 
-    def _start_over(self, refused: RunFailed) -> None:
-        """Delete the refused checkpoint and restart from scratch; raise RunFailed if the run may
-        not get new workers."""
-        if not self._goes_on():
-            raise RunFailed(STOPPED, refused.message)
-        _get(self._pool.forget.remote(self._name))
-        self._account.checkpoint_refused()
-        self._outcome = replace(
-            self._outcome,
-            evaluation=None,
-            saved=None,
-            refused=refused.message,
-            restarts=self._outcome.restarts + 1,
-            restart_reason=refused.message,
-        )
-
     def _acquire(self) -> None:
         self._account.begin_attempt()
         allocation = _get(self._pool.acquire.remote(self._name, self._spec.placement))
         self._account.workers_given(allocation)
-        self._slowest_start_s = allocation.slowest_start_s
         evaluation = self._outcome.evaluation
         if evaluation is None and allocation.resume is not None:
             evaluation = allocation.resume.evaluations[-1]
@@ -416,19 +382,13 @@ class RunClient:
         self._has_waiting_workers = not isinstance(command, protocol.Finish)
         busy_s = max(one.busy_s for one in replies if isinstance(one, protocol.WorkerAnswer))
         self._account.answered(busy_s=busy_s)
-        self._slowest_s = max(self._slowest_s, busy_s)
         return replies
 
     def _timeout_s(self, command: protocol.Command) -> float:
         """Return the timeout of a command, after which the workers count as hung."""
-        is_start = isinstance(command, protocol.Start)
-        if is_start and self._spec.dataset.name in STORED:
+        if isinstance(command, protocol.Start) and self._spec.dataset.name in STORED:
             return STORE_TIMEOUT_S
-        slowest_s = self._slowest_start_s if is_start else self._slowest_s
-        rest_s = 0.0 if slowest_s is None else max(MIN_TIMEOUT_S, TIMES_SLOWEST * slowest_s)
-        if slowest_s is None or (isinstance(command, protocol.Finish) and command.test):
-            rest_s = max(rest_s, UNKNOWN_TIMEOUT_S)
-        return rest_s + 3 * self._spec.objective.max_train_seconds
+        return TIMEOUT_S + 3 * self._spec.objective.max_train_seconds
 
     def _over_limit(self) -> RunFailed:
         evaluation = self._outcome.evaluation
@@ -439,7 +399,7 @@ class RunClient:
 
     def _fail(self, failed: RunFailed) -> None:
         self._outcome = replace(self._outcome, is_over=True)
-        if failed.failure != STOPPED and failed.failure != REFUSED:
+        if failed.failure != STOPPED:
             failure, message, traceback, mistake = failed.args
             self._outcome = replace(
                 self._outcome,

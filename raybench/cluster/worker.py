@@ -45,7 +45,7 @@ from raybench.training.model_check import check_start
 from raybench.training.own import OwnTrainer, PlainWorld
 from raybench.training.ranks import Position
 from raybench.training.run import evaluate_split, run
-from raybench.training.saved import Checkpoints, RefusedStateError
+from raybench.training.saved import Checkpoints
 from raybench.training.settings import signal_handlers_ignored
 from raybench.training.timeout import call_within
 
@@ -403,8 +403,6 @@ def _mistake(error: UserError, crashed: Crashed) -> ErrorCode | None:
 
 
 def _report(error: Exception) -> Crashed:
-    if isinstance(error, RefusedStateError):
-        return Crashed(failure=protocol.REFUSED, message=str(error), traceback="")
     name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
     is_memory = OUT_OF_MEMORY.search(f"{name}{error}") is not None
     lines = str(error).strip().splitlines()

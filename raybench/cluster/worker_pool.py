@@ -21,7 +21,7 @@ from typing import Any
 
 from raybench.cluster import protocol
 from raybench.cluster.layout import Node, workers_per_node
-from raybench.cluster.output import HeadAndTail
+from raybench.cluster.output import end_of
 from raybench.cluster.protocol import (
     STOPPED,
     Allocation,
@@ -62,8 +62,8 @@ class _PooledRun:
 
     checkpoint: Checkpoint | None = None
     """Newest checkpoint."""
-    printed: HeadAndTail = field(default_factory=HeadAndTail)
-    """Output so far."""
+    printed: bytes = b""
+    """End of the output so far."""
     group: int | None = None
     """Number of the worker group that the run has; None without workers."""
     max_concurrent: int = 0
@@ -92,8 +92,6 @@ class WorkerPool:
         self._closing: set[asyncio.Task[None]] = set()
         self._states = StateFiles(lambda: on_this_host(options.scratch))
         self._runs: defaultdict[str, _PooledRun] = defaultdict(_PooledRun)
-        self._slowest_start_s: float | None = None
-        """Duration in seconds of the slowest `Start` command so far."""
         self._stop = asyncio.Event()
 
     def attach(self, handle: Any) -> None:
@@ -160,15 +158,16 @@ class WorkerPool:
     def printed(self, trial: str, *, is_over: bool = False) -> bytes:
         """Return the output of a run so far; delete it afterwards if the run `is_over`."""
         run = self._runs[trial]
-        found = run.printed.content()
+        found = run.printed
         if is_over:
-            run.printed = HeadAndTail()
+            run.printed = b""
         return found
 
     def _collect(self, trial: str, group: WorkerGroup | None, *, is_lost: bool = False) -> None:
         """Add what a run's workers have printed since the last call to the run's output."""
         if group is not None and (printed := group.take_printed(is_lost=is_lost)):
-            self._runs[trial].printed.add(printed)
+            run = self._runs[trial]
+            run.printed = end_of(run.printed + printed)
 
     async def acquire(self, trial: str, placement: Placement) -> Allocation:
         """Wait for a worker group and give it to the trial.
@@ -238,7 +237,6 @@ class WorkerPool:
             accelerators=self._scheduler.accelerators(reserved),
             waited_for=waited_for,
             resume=None if run.checkpoint is None else run.checkpoint.state,
-            slowest_start_s=self._slowest_start_s,
         )
 
     @contextlib.contextmanager
@@ -287,9 +285,6 @@ class WorkerPool:
                 raise _stopped()
             replies = asking.result()
             self._collect(trial, self._groups.get(number))
-            if isinstance(command, Start):
-                taken_s = time.perf_counter() - sent.began
-                self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
         except RunFailed:
             if run.group is not None:
                 await self._drop(trial, number)

@@ -116,9 +116,7 @@ class RunLifecycle:
         if _moment(outcome) < _moment(before):
             return False
         self.outcome = outcome
-        if outcome.refused is not None and before.refused is None:
-            recorder.saved.refused(self.name, outcome.refused)
-        elif outcome.restarts > before.restarts and not outcome.is_over:
+        if outcome.restarts > before.restarts and not outcome.is_over:
             reason = outcome.restart_reason
             recorder.progress.say(f"trial {self.name} goes on in new workers: {reason}")
         point = outcome.evaluation

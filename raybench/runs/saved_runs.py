@@ -25,7 +25,7 @@ from typing import Any, Self, TypeVar
 import ray
 
 from raybench.cluster import states
-from raybench.cluster.output import HeadAndTail
+from raybench.cluster.output import end_of
 from raybench.results.store import Store
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.own_loop import is_own_loop
@@ -133,8 +133,10 @@ class SavedRuns:
         try:
             found = latest_checkpoint(folder, spec)
         except UserError as error:
-            _put_aside(folder)
-            self._say_anew(str(error), name)
+            aside = folder.with_name(f"{folder.name}.refused")
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.replace(aside)
+            self._say(f"{error} Run {name} begins anew; what was there is now {aside}.")
             return ()
         if found is None:
             return ()
@@ -163,12 +165,6 @@ class SavedRuns:
         """Write the output of a run; return its file, None if there is no output."""
         return self._writer.submit(self._noting_faults, self._write_log, name).result()
 
-    def refused(self, name: str, why: str) -> None:
-        """Move the checkpoint that a run's workers have refused out of the way, with a message."""
-        self._say_anew(why, name)
-        # In the background thread, so that checkpoints that are saved later are not moved.
-        self._writer.submit(self._noting_faults, _put_aside, self._folder(name))
-
     def over(self, record: RunRecord) -> None:
         """Delete the checkpoints of a recorded run, unless the run was cut off."""
         is_kept = not record.counts_for(
@@ -177,10 +173,6 @@ class SavedRuns:
         self._looked.pop(record.trial, None)
         self._writer.submit(self._noting_faults, self._write_log, record.trial, True)
         self._writer.submit(self._noting_faults, self._forget, record.trial, is_kept)
-
-    def _say_anew(self, why: str, name: str) -> None:
-        aside = _aside(self._folder(name))
-        self._say(f"{why} Run {name} begins anew; what was there is now {aside}.")
 
     def _write(self, name: str) -> None:
         checkpoint = ray.get(self._pool.checkpoint.remote(name))
@@ -202,10 +194,7 @@ class SavedRuns:
             return None  # the pool is lost, which ends the study
         if not printed or self._fault is not None:
             return None
-        kept = HeadAndTail()
-        kept.add(self._earlier.get(name, b""))
-        kept.add(printed)
-        return self._store.write_log(name, kept.content())
+        return self._store.write_log(name, end_of(self._earlier.get(name, b"") + printed))
 
     def _forget(self, name: str, is_kept: bool) -> None:
         self._pool.forget.remote(name)
@@ -223,14 +212,3 @@ class SavedRuns:
 
     def _folder(self, name: str) -> Path:
         return self._store.folder / FOLDER / name
-
-
-def _aside(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.refused")
-
-
-def _put_aside(folder: Path) -> None:
-    """Rename a run's checkpoint folder, if there is one, to `NAME.refused`."""
-    if folder.is_dir():
-        shutil.rmtree(_aside(folder), ignore_errors=True)
-        folder.replace(_aside(folder))

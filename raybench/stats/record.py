@@ -299,8 +299,6 @@ class RunOutcome:
     """Baseline value to use if the objective has none: 1 / number of classes; None if unknown."""
     saved: int | None = None
     """Index of the evaluation after the newest checkpoint; None without a checkpoint."""
-    refused: str | None = None
-    """Why the run restarted from scratch instead of resuming from its checkpoint."""
     notes: tuple[str, ...] = ()
     """Messages for the user about the model or the end of the run; not failures."""
     mistake: ErrorCode | None = None

@@ -29,10 +29,6 @@ DATA_FILE = "model.json"
 """Name of the file that describes the data to the model (`ModelData`)."""
 
 
-class RefusedStateError(UserError):
-    """Raised for a checkpoint that belongs to the spec but cannot be loaded into the model."""
-
-
 class Trained:
     """A saved model and a description of its data: `load_model(...).raybench`."""
 
@@ -91,10 +87,10 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
 
 
 def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -> None:
-    """Raise RefusedStateError if saved shapes, by name, differ from the built model's."""
+    """Raise UserError if saved shapes, by name, differ from the built model's."""
     for name in (*saved, *built):
         if saved.get(name) != built.get(name):
-            raise RefusedStateError(
+            raise UserError(
                 f"the checkpoint holds another model ({name}: {saved.get(name, 'none')} there, "
                 f"{built.get(name, 'none')} here); was the workload's code changed? Remove the "
                 "checkpoint to start the run anew.",
@@ -102,10 +98,10 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
             )
 
 
-def foreign_state_error(error: Exception) -> RefusedStateError:
+def foreign_state_error(error: Exception) -> UserError:
     """Return the error for a state that raybench has not written, such as a pickle with code."""
     kind = type(error).__name__
-    return RefusedStateError(
+    return UserError(
         f"the checkpoint's weights are not what raybench writes, tensors and numbers ({kind}), and "
         "nothing of them was run; remove the checkpoint to start the run anew.",
         ErrorCode.INVALID_WEIGHTS,

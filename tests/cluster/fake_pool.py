@@ -24,7 +24,6 @@ from tests.factories import evaluation
 SPEC = RunSpec(objective=Objective(target=0.9))
 SAVING_S = 0.5
 LOST = RunFailed("worker_lost", "a worker process has died")
-REFUSAL = RunFailed("refused", "the checkpoint holds another model.")
 BROKEN = RunFailed("error", "ValueError: no", "Traceback ...")
 
 
@@ -67,11 +66,9 @@ class FakePool:
         self.saves, self.resume = saves, resume
         self.heard: list[Any] = []
         self.waits_s: list[float] = []
-        self.slowest_start_s: float | None = None
         self._curve: list[Evaluation] = []
         self.acquire = SimpleNamespace(remote=self._acquire)
         self.command = SimpleNamespace(remote=self._command)
-        self.forget = SimpleNamespace(remote=self._forget)
         self.release = SimpleNamespace(remote=self._release)
 
     def _acquire(self, name: str, placement: Any) -> Allocation:
@@ -84,7 +81,6 @@ class FakePool:
             hosts=("here",),
             devices=("cpu",),
             resume=self.resume,
-            slowest_start_s=self.slowest_start_s,
         )
 
     def _raise(self, when: type | int) -> None:
@@ -93,10 +89,6 @@ class FakePool:
             fault = fault.pop(0) if fault else None
         if fault is not None:
             raise fault
-
-    def _forget(self, name: str) -> None:
-        self.heard.append("forget")
-        self.resume = None
 
     def _release(self, name: str, **options: bool) -> int:
         self.heard.append((name, options))

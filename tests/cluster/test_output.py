@@ -4,39 +4,30 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from raybench.cluster import output
-from raybench.cluster.output import Capture, HeadAndTail, left_behind, of_rank, path_of
+from raybench.cluster.output import CUT, Capture, end_of, left_behind, of_rank, path_of
 from raybench.cluster.protocol import Advance, Finished
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_much_output_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(output, "KEPT_BYTES", 10)
-
-
-@pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("sizes", [(50,), (1,) * 50, (9, 2, 39), (10, 10, 30)])
-def test_of_much_output_its_beginning_and_its_end_are_kept(sizes: tuple[int, ...]) -> None:
-    text, kept, at = b"".join(b"%02d" % n for n in range(25)), HeadAndTail(), 0
-    for size in sizes:
-        kept.add(text[at : at + size])
-        at += size
-    assert kept.content() == b"0001020304\n... 30 bytes are left out here ...\n2021222324"
-
-
-def test_of_little_output_all_is_kept() -> None:
-    kept = HeadAndTail()
-    assert kept.content() == b""
-    kept.add(b"one")
-    kept.add(b" two")
-    assert kept.content() == b"one two"
+    capture = Capture(path_of(tmp_path, 0, 0))
+    capture.begin()
+    os.write(1, b"all of it.")
+    assert capture.take() == b"all of it."
+    os.write(1, 1000 * b"." + b"last words")
+    taken = capture.take()
+    capture.end()
+    assert taken == CUT + b"last words"
+    assert end_of(taken + b"!") == CUT + b"ast words!"
 
 
 def test_prints_of_a_run_are_taken_whoever_writes_them(
@@ -63,25 +54,6 @@ def test_prints_of_a_run_are_taken_whoever_writes_them(
     capture.begin()
     assert capture.take() == b"", "the next run has its own"
     capture.end()
-
-
-@pytest.mark.usefixtures("short")
-def test_the_file_is_shortened_between_two_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(output, "FILE_BYTES", 100)
-    monkeypatch.setattr(output, "LOOK_S", 0.01)
-    path = path_of(tmp_path, 0, 0)
-    capture = Capture(path)
-    capture.begin()
-    os.write(1, b"first line" + 1000 * b"." + b"last words")
-    deadline = time.monotonic() + 60
-    while path.stat().st_size and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert path.stat().st_size == 0
-    taken = capture.take()
-    capture.end()
-    assert taken == b"first line\n... 1,000 bytes are left out here ...\nlast words"
 
 
 def test_nothing_is_lost_that_is_written_while_it_is_taken(

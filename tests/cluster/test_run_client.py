@@ -19,7 +19,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import PHASES
 from raybench.stats.record import RunOutcome
-from tests.cluster.fake_pool import BROKEN, LOST, REFUSAL, SAVING_S, SPEC, FakePool, time
+from tests.cluster.fake_pool import BROKEN, LOST, SAVING_S, SPEC, FakePool, time
 
 pytestmark = pytest.mark.usefixtures("no_ray")
 
@@ -47,21 +47,6 @@ def test_what_no_phase_accounts_for_is_seen() -> None:
     """The ledger can fail: a phase that is not counted is not absorbed by another."""
     outcome = run_two(FakePool(busy_s=0.05, unaccounted_s=0.02))
     assert outcome.ledger["other"] == pytest.approx(3 * 0.02)
-
-
-def test_how_long_a_worker_may_be_silent_follows_what_was_measured() -> None:
-    """An evaluation may take hours; set-up and compilation are no part of what a run trains."""
-    train_s = 3 * SPEC.objective.max_train_seconds
-    pool = FakePool(busy_s=200.0)
-    run_two(pool)
-    assert pool.waits_s == [3600 + train_s, 2000 + train_s, 2000 + train_s]
-    RunClient(pool, "b", SPEC).step()
-    pool.slowest_start_s = 90.0  # another run's
-    client = RunClient(pool, "c", SPEC)
-    client.step()
-    assert pool.waits_s[-1] == 900 + train_s
-    client.finish(test=True)
-    assert pool.waits_s[-1] == 3600 + train_s, "the test split may be larger"
 
 
 @pytest.mark.parametrize(
@@ -297,28 +282,3 @@ def test_a_run_of_an_earlier_session_goes_on_where_its_checkpoint_is() -> None:
     assert outcome.ledger["checkpoint"] == pytest.approx(SAVING_S)
     assert outcome.wall_s < 100
     adds_up(outcome)
-
-
-def refusing_pool(**options: object) -> FakePool:
-    """Its workers refuse the checkpoint of an earlier session, of two evaluations."""
-    return slow_pool(faults={2: [REFUSAL]}, resume=begun_earlier(2), **options)
-
-
-def test_a_run_whose_checkpoint_is_refused_begins_anew() -> None:
-    pool = refusing_pool(last=3)
-    came, outcome = run(pool)
-    assert came == [0, 1, 2], "and 3 is the last"
-    assert (outcome.failure, outcome.stop, outcome.restarts) == (None, "epochs", 1)
-    assert outcome.refused == outcome.restart_reason == REFUSAL.message
-    assert pool.heard.count("forget") == 1
-    assert outcome.ledger["train"] == pytest.approx(5 * BUSY_S), "four evaluations and the end"
-    assert outcome.ledger["lost"] == pytest.approx(ASKING_S - QUEUE_S + BUSY_S + TRAVEL_S)
-    assert outcome.ledger["checkpoint"] == 0
-    adds_up(outcome)
-
-
-def test_a_refused_checkpoint_stays_where_the_study_is_over() -> None:
-    pool = refusing_pool()
-    outcome = RunClient(pool, "a", SPEC, goes_on=lambda: False).step()
-    assert (outcome.is_over, outcome.failure, outcome.refused) == (True, None, None)
-    assert "forget" not in pool.heard

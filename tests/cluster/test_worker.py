@@ -18,7 +18,6 @@ import ray
 from raybench.cluster import states, worker, worker_group
 from raybench.cluster import worker as module
 from raybench.cluster.protocol import (
-    REFUSED,
     Advance,
     Close,
     Command,
@@ -31,7 +30,6 @@ from raybench.cluster.worker import on_this_host, own_scratch, sweep
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import Placement
-from raybench.training.saved import check_same_model
 from tests.refusals import refused
 from tests.training.fake_gpus import FakeNvml
 
@@ -276,11 +274,3 @@ def test_a_worker_asks_again_and_hands_in_what_may_be_lost(
     pool = Pool(ray.exceptions.GetTimeoutError, None, None, Close())
     assert worker.next_command(pool, 0, 0, 7, FIRST) == Close()
     assert pool.heard == [(7, FIRST), (7, FIRST), (7, None), (7, None)]
-
-
-def test_a_refused_checkpoint_is_no_error_of_the_run() -> None:
-    with pytest.raises(UserError) as refused:
-        check_same_model({"0.weight": (2, 3)}, {"0.weight": (2, 4)})
-    told = worker._report(refused.value)
-    assert (told.failure, told.message) == (REFUSED, str(refused.value))
-    assert "0.weight: (2, 3)" in told.message

@@ -26,7 +26,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.record import Evaluation, Failure, RunOutcome, RunRecord, StopReason
 from tests.cluster.conftest import no_ray as no_ray
-from tests.cluster.fake_pool import BROKEN, LOST, REFUSAL, SPEC, FakePool
+from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool
 from tests.factories import evaluation, outcome, read_lines, record
 from tests.search.stage import FIRST, REACHED, FakeSavedRuns
 
@@ -148,18 +148,6 @@ def test_a_folder_that_is_gone_ends_the_study_and_the_run_is_repeated(desk: Desk
     (desk.folder / "records.jsonl").unlink()
     found = single_run.train(SPEC, "a", "confirm")
     assert (found.stop, found.samples, desk.deadline.interrupted) == ("interrupted", 1, True)
-
-
-def test_a_checkpoint_that_the_workers_refuse_is_put_aside_and_the_run_begins_anew(
-    desk: Desk,
-) -> None:
-    desk.saved.curve = [evaluation(), evaluation(index=1)]
-    pool = FakePool(last=1, faults={2: REFUSAL})
-    pool.resume = RunState.after(SPEC, desk.saved.curve)
-    found = desk.train(pool)
-    assert desk.saved.put_aside == [("a", REFUSAL.message)]
-    assert desk.indices() == [0, 1, 0, 1, None]
-    assert (found.state, found.stop, found.restarts) == ("complete", "epochs", 1)
 
 
 def test_lost_workers_are_said_while_the_run_goes_on(desk: Desk) -> None:

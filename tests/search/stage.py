@@ -66,16 +66,12 @@ class FakeSavedRuns:
         self.curve: tuple[Evaluation, ...] = ()
         self.written: list[str] = []
         self.over_with: list[str] = []
-        self.put_aside: list[tuple[str, str]] = []
 
     def resume(self, name: str, spec: RunSpec) -> tuple[Evaluation, ...]:
         return self.curve
 
     def save(self, name: str) -> None:
         self.written.append(name)
-
-    def refused(self, name: str, why: str) -> None:
-        self.put_aside.append((name, why))
 
     def look(self, name: str) -> None:
         pass

@@ -142,17 +142,17 @@ def test_what_runs_print_is_written_while_they_go_on_and_when_they_end(
     with bench.saved() as saved:
         saved.look("0001")
         assert saved.log("0001") is None, "it has printed nothing"
-        run.printed.add(b"first\n")
+        run.printed += b"first\n"
         assert saved.log("0001") == log
-        run.printed.add(b"second\n")
+        run.printed += b"second\n"
         monkeypatch.setattr(module, "LOOK_S", 0.0)
         saved.look("0001")
     assert log.read_text() == "first\nsecond\n"
     with bench.saved() as saved:
-        run.printed.add(b"third\n")
+        run.printed += b"third\n"
         saved.over(record("0001"))
     assert log.read_text() == "first\nsecond\nthird\n"
-    assert not run.printed.content()
+    assert not run.printed
 
 
 def test_a_run_that_goes_on_in_another_session_adds_to_what_it_has_printed(bench: Bench) -> None:
@@ -160,7 +160,7 @@ def test_a_run_that_goes_on_in_another_session_adds_to_what_it_has_printed(bench
     bench.store.write_log("0001", b"of the first session\n")
     with bench.saved() as saved:
         saved.resume("0001", SPEC)
-        bench.pool.pool._runs["0001"].printed.add(b"of the second\n")
+        bench.pool.pool._runs["0001"].printed += b"of the second\n"
         log = saved.log("0001")
     assert log is not None
     assert log.read_text() == "of the first session\nof the second\n"
@@ -201,19 +201,6 @@ def test_what_cannot_serve_is_put_aside_and_said(is_damaged: bool, bench: Bench)
     assert f"{folder}.refused" in sentence
     assert folder.with_name("0001.refused").is_dir()
     bench.write("0001", 1)
-    assert is_one_of(latest_checkpoint(folder, SPEC), 1)
-
-
-def test_what_the_workers_refuse_is_put_aside_before_anything_new_is_written(bench: Bench) -> None:
-    bench.write("0001", 3)
-    folder = bench.store.folder / "checkpoints" / "0001"
-    with bench.saved() as saved:
-        bench.pool.hold("0001", 1)
-        saved.refused("0001", "It holds another model.")
-        saved.save("0001")
-        saved.refused("0002", "It too.")
-    assert all(value in bench.said[0] for value in ("0001", f"{folder}.refused"))
-    assert is_one_of(latest_checkpoint(folder.with_name("0001.refused"), SPEC), 3)
     assert is_one_of(latest_checkpoint(folder, SPEC), 1)
 
 

@@ -9,10 +9,9 @@ import pytest
 from continued import END, MIDDLE, all_of, continued, facts, spec_of, whole
 from local import alone, new_trainer
 
-from raybench.spec.errors import ErrorCode
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import OPTIMIZERS
 from raybench.stats.checkpoint import latest_checkpoint
-from raybench.training.saved import RefusedStateError
 from tests.refusals import refused
 
 ALIKE = ("adamw", "muon", "lamb", "sgd")
@@ -65,7 +64,7 @@ def test_a_model_that_was_changed_is_refused(framework: str, tmp_path: Path) -> 
     checkpoint = latest_checkpoint(tmp_path / str(MIDDLE), spec)
     assert checkpoint is not None
     trainer, _, _ = new_trainer(spec.model_copy(update={"workload": "regularised:Wider"}))
-    with pytest.raises(RefusedStateError):
+    with pytest.raises(UserError):
         trainer.restore(checkpoint.weights.read_bytes())
 
 

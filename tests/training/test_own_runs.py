@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from local import Clock, ThreadWorld, alone, on_ranks
 
-from raybench.spec.errors import ErrorCode
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
@@ -34,7 +34,7 @@ from raybench.training.own import (
     state_of,
     unpack_arrays,
 )
-from raybench.training.saved import Checkpoints, RefusedStateError
+from raybench.training.saved import Checkpoints
 from raybench.training.settings import signal_handlers_ignored
 from tests.refusals import refused
 
@@ -331,7 +331,7 @@ def test_nothing_is_checkpointed_that_is_not_of_the_report() -> None:
 
 @pytest.mark.parametrize("state", [b"", b"no header\n", b'{"kind": "arrays", "epoch": 1}\nPK'])
 def test_a_state_of_another_kind_is_refused(state: bytes) -> None:
-    with pytest.raises(RefusedStateError):
+    with pytest.raises(UserError):
         Worker(reporting()).trainer.restore(state)
 
 
