@@ -74,12 +74,7 @@ FILES = [
     Bad("no objective", Code.MISSING, ("'objective'",), "space: {optimizer: [adam]}\n"),
     in_file("yes", "search: {priors: yes}\n", Code.INVALID_VALUE, "'search.priors'", "'yes'"),
     in_file("a number as a key", "7: 1\n", Code.INVALID_VALUE, "'7'"),
-    in_file(
-        "a huge number", "search: {time_budget_s: 1e300}\n", Code.INVALID_VALUE, "1e+300", "float32"
-    ),
-    in_file(
-        "a rate of 0 in float32", "fixed: {learning_rate: 1e-60}\n", Code.INVALID_VALUE, "float32"
-    ),
+    in_file("no number", "fixed: {learning_rate: .nan}\n", Code.INVALID_VALUE, "learning_rate"),
     in_file(
         "pixels", "dataset: {name: digits, image_size: 100000}\n", Code.NO_ROOM, "16,735.9 GiB"
     ),
@@ -117,7 +112,6 @@ FLAGS = [
     given(Code.NO_ROOM, "dataset.image_size", "--set", "dataset.image_size=100000"),
     given(Code.INVALID_VALUE, "'price'", "--set", "price={A100: 2}"),
     given(Code.INVALID_VALUE, "'time_budget' inf", "--time-budget", "inf"),
-    given(Code.INVALID_VALUE, "'trials' 64", "--trials", "1" + "0" * 30),
     given(Code.INVALID_VALUE, "'search.seed'", "--seed", "4294967296"),
     given(Code.INVALID_FILE, "--workers", "--workers", "1,,2"),
     given(Code.INVALID_VALUE, "'space.num_workers'", "--workers", ""),

@@ -267,8 +267,6 @@ class ScalingReport:
     results: Study
     fitted: list[fit_command.FittedSeries]
     plans: list[fits.TargetPlan]
-    not_predicted: tuple[str, ...] = ()
-    """Sentences on predictions that need more measurements."""
     is_asked: bool = False
     """Whether the user requested these predictions with `--predict`."""
 
@@ -280,8 +278,7 @@ class ScalingReport:
         """
         asked = predict or results.study.get(PREDICT)
         fitted = fits.fit_study(results, predict=asked)
-        plans, missing = fits.target_plans([results], fitted), fits.not_measured(results, asked)
-        return cls(results, fitted, plans, tuple(missing), asked is not None)
+        return cls(results, fitted, fits.target_plans([results], fitted), asked is not None)
 
     def write(self, files: StudyFiles) -> list[Path]:
         """Write the tables as CSV into the results folder; return all files."""
@@ -337,7 +334,7 @@ class ScalingReport:
         found = [fit_part(one) for one in self.fitted] if is_whole or self.is_asked else []
         if scaling_cells(results).empty:
             return []
-        if lines := [*self.not_predicted, *(fits.noise_lines(results) if is_whole else [])]:
+        if is_whole and (lines := fits.noise_lines(results)):
             found.append(PagePart("What else is told of other sizes", lines))
         found += map(plan_part, self.plans)
         if named in STUDIES:
@@ -439,9 +436,7 @@ def fit_to_files(
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
     between, following = None if network is None else read_network(network), list[dict[Any, Any]]()
     measured = read_measurements(file)
-    asked, missing = ({}, []) if predict is None else fit_command.cells_matched(predict, measured)
-    if missing:  # checked before the first fit
-        raise UserError(missing[0], ErrorCode.UNKNOWN_NAME)
+    asked = {} if predict is None else fit_command.cells_to_predict(predict, measured)
     for fitted in fit_command.fits(measured, asked, between):
         tables.append(fitted.predictions)
         following += next_rows(fitted)

@@ -386,7 +386,7 @@ class ScaleOptions(LoggedOptions):
     predict: Annotated[Text, Argument("8,16,64|FILE.csv")] = None
     """Predict step times for these worker counts, such as 8,16,64, at every measured batch size,
     with as many workers per node as on the fullest measured node; or for the rows of a CSV file
-    with the columns of --fit except step_s."""
+    with the columns num_workers, num_nodes and batch_size_per_worker."""
     until: Annotated[float | None, BeforeValidator(share), Argument("SHARE", parse=str)] = None
     """Keep measuring further configurations, those that narrow the predictions of --predict most,
     until every 90 % interval has at most this relative half-width, such as 10%."""

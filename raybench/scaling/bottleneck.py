@@ -22,7 +22,7 @@ from raybench.stats.step_times import bytes_exchanged
 MORE = 4
 """Factor on the batch size, or on the passes between two exchanges, that is tried."""
 PREFETCH = 2
-"""Fewest prefetched batches that are tried."""
+"""Prefetched batches that are tried; with augmentation, factor on the threads."""
 
 
 @dataclass(frozen=True)
@@ -114,25 +114,13 @@ class Outlook:
         low, middle, high = (float(np.quantile(ratios, q)) for q in (0.05, 0.5, 0.95))
         return Gain("gradient_compression: bf16", middle, low, high, is_limit=True)
 
-    @property
-    def readers(self) -> int:
-        """Number of threads that prepare samples as fast as the step consumes them.
-
-        Only augmentation runs in parallel; one thread at a time reads samples.
-        """
-        if not self.spec.augment:
-            return PREFETCH
-        now = max(1, self.spec.prefetch)
-        return max(PREFETCH, math.ceil(self.feed_s * now / self.worked_s))
-
     def prefetch(self) -> Gain:
-        """Return the maximum gain from prefetching, which overlaps reading with the step."""
-        spec, change = self.spec, f"prefetch: {self.readers}"
-        share = max(1, spec.prefetch) / self.readers if spec.augment else 1.0
-        if spec.augment and not spec.gpus_per_worker and spec.cpus_per_worker <= self.readers:
-            # A worker without a GPU is pinned to its cores, so each thread needs its own core.
-            change += f", cpus_per_worker: {self.readers + 1}"
-        return self._at_most(change, float(_hidden(self.worked_s, self.feed_s * share)))
+        """Return the maximum gain from prefetching, which overlaps reading with the step. Augmented
+        samples are always prepared ahead; they gain from twice as many threads."""
+        number, feed = PREFETCH, self.feed_s
+        if self.spec.augment:
+            number, feed = PREFETCH * max(1, self.spec.prefetch), feed / PREFETCH
+        return self._at_most(f"prefetch: {number}", float(_hidden(self.worked_s, feed)))
 
     def quicker_data(self) -> Gain:
         """Return the maximum gain from data so fast that steps never wait for them."""
@@ -275,7 +263,7 @@ def _gains(largest: StepPart, outlook: Outlook) -> list[Gain]:
     spec, fewer = outlook.spec, list[Gain]()
     if largest == "input":
         tried = [outlook.quicker_data()]
-        if outlook.readers > spec.prefetch:
+        if spec.augment or spec.prefetch < PREFETCH:
             tried.append(outlook.prefetch())
     elif largest == "compute":
         tried = [outlook.other_workers(2 * spec.num_workers), outlook.larger_batch()]

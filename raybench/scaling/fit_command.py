@@ -128,55 +128,33 @@ MOST_WORKERS = 1_000_000
 def check_predict(predict: str | None) -> None:
     """Raise UserError if `--predict` names neither worker counts nor a file of cells.
 
-    This is called before anything runs; the series are known only after the measurements.
+    This is called before anything runs.
     """
     if predict is not None and _worker_numbers(predict) is None:
         read_rows(Path(predict), CellRow)
 
 
-def cells_matched(
-    text: str, measured: Measurements
-) -> tuple[dict[SeriesKey, list[Cell]], list[str]]:
+def cells_to_predict(text: str, measured: Measurements) -> dict[SeriesKey, list[Cell]]:
     """Return the cells (workers, nodes, batch size) to predict for each measured series.
 
     Args:
-        text: Worker counts separated by commas, or the name of a CSV file. Worker counts are
-            combined with every measured batch size, on nodes as full as the fullest measured node.
-            In a file, an empty model or GPU type matches any.
+        text: Worker counts separated by commas, or the name of a CSV file of cells. Worker counts
+            are combined with every measured batch size, on nodes as full as the fullest measured
+            node.
         measured: Measured steps by series.
-
-    Returns:
-        The cells to predict by series, without duplicates, and a sentence for each series in the
-        file that was not measured.
     """
     workers = _worker_numbers(text)
+    if workers is None:
+        rows = read_rows(Path(text), CellRow).values()
+        listed = list(dict.fromkeys(row.cell for row in rows))
+        return dict.fromkeys(measured.series, listed)
     asked: dict[SeriesKey, list[Cell]] = {}
-    if workers is not None:
-        for key, steps in measured.series.items():
-            cells = [cell for cell, _ in steps]
-            most = max(cell.num_workers / cell.num_nodes for cell in cells)
-            batches = sorted({(cell.batch_size_per_worker, cell.accumulate) for cell in cells})
-            asked[key] = [Cell(k, math.ceil(k / most), *one) for k in workers for one in batches]
-        return asked, []
-    missing: dict[SeriesKey, str] = {}
-    for number, row in read_rows(Path(text), CellRow).items():
-        own = row.key
-        keys = [
-            key
-            for key in measured.series
-            if own.model in ("", key.model) and own.gpu_type in ("", key.gpu_type)
-        ]
-        for key in [own] if own in keys else keys:
-            cells = asked.setdefault(key, [])
-            if row.cell not in cells:
-                cells.append(row.cell)
-        if not keys and own not in missing:
-            there = ", ".join(str(key) or "no names" for key in measured.series)
-            missing[own] = (
-                f"{clean(text)}, row {number}: {own} was not measured; "
-                f"{measured.source} has {there}."
-            )
-    return asked, list(missing.values())
+    for key, steps in measured.series.items():
+        cells = [cell for cell, _ in steps]
+        most = max(cell.num_workers / cell.num_nodes for cell in cells)
+        batches = sorted({(cell.batch_size_per_worker, cell.accumulate) for cell in cells})
+        asked[key] = [Cell(k, math.ceil(k / most), *one) for k in workers for one in batches]
+    return asked
 
 
 def _worker_numbers(text: str) -> list[int] | None:

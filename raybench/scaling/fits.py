@@ -21,7 +21,7 @@ from raybench.results.study import Study
 from raybench.results.trials import accelerators_of
 from raybench.scaling.averaged import ThroughputModel
 from raybench.scaling.cells import MISSES, scaling_runs, series_of
-from raybench.scaling.fit_command import FittedSeries, cells_matched, fits
+from raybench.scaling.fit_command import FittedSeries, cells_to_predict, fits
 from raybench.scaling.measurements import Cell, MeasuredSteps, Measurements, Predicted, SeriesKey
 from raybench.scaling.plan import (
     KEYS,
@@ -34,7 +34,7 @@ from raybench.scaling.plan import (
     plan,
     with_measured,
 )
-from raybench.scaling.samples_to_target import SamplesToTarget, fit, from_noise_scale, read
+from raybench.scaling.samples_to_target import fit, read
 from raybench.spec.errors import UserError
 from raybench.spec.prices import MachinePrice
 from raybench.spec.run import RESOURCES, RunSpec
@@ -60,8 +60,7 @@ def fit_study(
         are_few_enough: Also fit series with fewer than LEAST_CELLS cells or one worker count.
 
     Returns:
-        The fitted series. Series in the file that were not measured are left out; for their names
-        see `not_measured`.
+        The fitted series.
     """
     measured = measurements(*studies, are_few_enough=are_few_enough)
     if not measured.series:
@@ -69,16 +68,7 @@ def fit_study(
     if predict is None:
         most = max(cell.num_workers for rows in measured.series.values() for cell, _ in rows)
         predict = ",".join(str(most * 2 ** (i + 1)) for i in range(DOUBLINGS))
-    asked, _ = cells_matched(predict, measured)
-    return list(fits(measured, asked))
-
-
-def not_measured(results: Study, predict: str | None) -> list[str]:
-    """Return a sentence for each series in the file `predict` that was not measured."""
-    measured = measurements(results)
-    if predict is None or not measured.series:
-        return []
-    return [f"Not predicted: {one}" for one in cells_matched(predict, measured)[1]]
+    return list(fits(measured, cells_to_predict(predict, measured)))
 
 
 def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
@@ -205,19 +195,14 @@ def noise_lines(results: Study) -> list[str]:
     ]
 
 
-TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Multiples of a single measured batch size that a plan tries. Farther away neither the noise scale
-nor the throughput model is accurate."""
-
-
 @dataclass(frozen=True)
 class TargetPlan:
     """A plan for one series."""
 
     series: str
     sentences: tuple[str, ...]
-    """Sentences on the critical batch size or on why there is no plan, and on prices that do not
-    apply."""
+    """Sentences on the critical batch size or on why there is no plan, and on machines that were
+    not measured."""
     table: pd.DataFrame
     """Result of `plan.with_measured`, plus the columns `series` and `unit` (of costs); empty if
     there is no plan."""
@@ -230,8 +215,8 @@ class TargetPlan:
 class Terms:
     """Prices and limits of a plan."""
 
-    prices: Mapping[str, MachinePrice] | dict[str, float] | float | None = None
-    """Prices in any of the forms that `scaling.plan.offers_of` takes."""
+    prices: Mapping[str, MachinePrice] | float | None = None
+    """Machines by name, or the price of a worker-hour; None: each worker costs 1 per second."""
     budget: float | None = None
     deadline_s: float | None = None
 
@@ -241,9 +226,7 @@ def target_plans(
 ) -> list[TargetPlan]:
     """Return a plan for each fitted series; [] if no study has a target.
 
-    The plans use batch sizes that ran, and layouts (workers, nodes) that ran or were predicted. If
-    only one batch size reached the target, they also use its multiples TIMES, predicted from the
-    gradient noise scale.
+    The plans use batch sizes that ran, and layouts (workers, nodes) that ran or were predicted.
 
     Args:
         studies: Scaling studies of the same training.
@@ -257,9 +240,9 @@ def target_plans(
     by_series: dict[str, dict[str, FittedSeries]] = {}
     for one in fitted:
         by_series.setdefault(one.key.model, {})[one.key.gpu_type or NO_GPU] = one
-    runs, noise = measured_runs(*studies), critical_batches(*studies)
+    runs = measured_runs(*studies)
     return [
-        _plan(series, groups, runs[runs["series"] == series], terms, noise.get(series, []))
+        _plan(series, groups, runs[runs["series"] == series], terms)
         for series, groups in by_series.items()
     ]
 
@@ -337,22 +320,19 @@ def run_spread(runs: pd.DataFrame) -> float | None:
 
 
 def _plan(
-    series: str,
-    groups: Mapping[str, FittedSeries],
-    runs: pd.DataFrame,
-    terms: Terms,
-    noise: Sequence[float],
+    series: str, groups: Mapping[str, FittedSeries], runs: pd.DataFrame, terms: Terms
 ) -> TargetPlan:
     cells = [cell for one in groups.values() for cell in (*one.model.observed.cells, *one.asked)]
     runs_to_target = runs[runs["has_target"]]
     try:
         offers = offers_of(list(groups), terms.prices)
-        curve, sentence, batch_sizes = _curve(runs_to_target, noise)
+        by_batch = read(runs_to_target.rename(columns={"global_batch_size": "batch_size"}))
+        curve = fit(by_batch)
         found = plan(
             curve,
             {kind: partial(predicted_steps, one.model) for kind, one in groups.items()},
             layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
-            batch_sizes=batch_sizes,
+            batch_sizes=[size.batch_size for size in by_batch.batch_sizes],
             offers=offers,
             beside=cache(partial(_beside, runs)),
             apart=run_spread(runs_to_target),
@@ -368,30 +348,7 @@ def _plan(
         unseen = [name for name in terms.prices if name not in {one.name for one in offers}]
         more += [f"Not measured, and left out: {', '.join(unseen)}."] if unseen else []
     taken = answers(beside, budget=terms.budget, deadline_s=terms.deadline_s)
-    return TargetPlan(series, (sentence, *more), beside, taken, terms)
-
-
-def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget, str, list[int]]:
-    """Return the curve of samples to target, a sentence on it, and batch sizes to plan with.
-
-    If only one batch size reached the target, the curve is from the gradient noise scale; otherwise
-    it is fitted.
-    """
-    table = read(runs.rename(columns={"global_batch_size": "batch_size"}))
-    ran = {size.batch_size for size in table.batch_sizes}
-    critical = statistics.median(noise) if noise else 0.0
-    if len(table.medians) != 1 or not critical > 0:
-        curve = fit(table)
-        return curve, curve.sentence(), sorted(ran)
-    ((size, samples),) = table.medians.items()
-    batch = size.batch_size
-    curve = from_noise_scale(batch, samples, critical, missed=tuple(ran - {batch}))
-    sentence = (
-        f"Of one batch size, {batch}, is known what it needs to the target; what others need "
-        "follows from the noise of the gradients, which is right within a factor of three."
-    )
-    near = {int(times * batch) for times in TIMES if times * batch >= 1}
-    return curve, sentence, sorted(ran | near)
+    return TargetPlan(series, (curve.sentence(), *more), beside, taken, terms)
 
 
 def predicted_steps(

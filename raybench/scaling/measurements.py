@@ -87,8 +87,6 @@ class CellRow(BaseModel):
     num_nodes: Count
     batch_size_per_worker: Count
     accumulate: Count = 1
-    model: str = ""
-    gpu_type: str = ""
 
     @model_validator(mode="after")
     def _enough_workers(self) -> "CellRow":
@@ -100,11 +98,6 @@ class CellRow(BaseModel):
         return self
 
     @property
-    def key(self) -> SeriesKey:
-        """Key of the series to which the row belongs."""
-        return SeriesKey(self.model, self.gpu_type)
-
-    @property
     def cell(self) -> Cell:
         """Cell that the row describes."""
         return Cell(self.num_workers, self.num_nodes, self.batch_size_per_worker, self.accumulate)
@@ -113,6 +106,8 @@ class CellRow(BaseModel):
 class MeasuredRow(CellRow):
     """Row of a CSV file of measurements."""
 
+    model: str = ""
+    gpu_type: str = ""
     step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Seconds of an optimizer step."""
 
@@ -197,7 +192,9 @@ def read_measurements(path: Path) -> Measurements:
             ErrorCode.TOO_FEW,
         )
     for row in rows.values():
-        measured.series.setdefault(row.key, []).append((row.cell, row.step_s))
+        measured.series.setdefault(SeriesKey(row.model, row.gpu_type), []).append(
+            (row.cell, row.step_s)
+        )
     return measured
 
 

@@ -73,40 +73,36 @@ class Offer:
         return -(-workers // self.terms.workers)
 
 
+def by_worker(kind: str, hourly: float = HOUR) -> Offer:
+    """Return the offer of single workers at a price per hour (default: 1 per second)."""
+    terms = MachinePrice(accelerator=kind, workers=1, price=hourly, billing_step_s=0.0)
+    return Offer(kind, terms, is_by_worker=True)
+
+
 def offers_of(
-    kinds: Sequence[str], price: Mapping[str, MachinePrice] | Mapping[str, float] | float | None
+    kinds: Sequence[str], price: Mapping[str, MachinePrice] | float | None
 ) -> list[Offer]:
     """Return the machines or workers that can be rented, for given kinds of worker.
 
     Args:
         kinds: Kinds of worker that were measured.
-        price: Machines by name, or the price of a worker-hour (one for all kinds, or one for each).
-            None: each worker costs 1 per second.
+        price: Machines by name, or the price of a worker-hour. None: each worker costs 1 per
+            second.
 
     Raises:
-        UserError: No machine has a kind that was measured, or a kind has no price.
+        UserError: No machine has a kind that was measured.
     """
     if not isinstance(price, Mapping):
-        price = dict.fromkeys(kinds, HOUR if price is None else price)
-    found = [Offer(name, one) for name, one in price.items() if isinstance(one, MachinePrice)]
-    if found:
-        if not (known := [one for one in found if one.kind in kinds]):
-            there = ", ".join(dict.fromkeys(one.kind for one in found))
-            raise UserError(
-                f"prices: are of {there}, and measured was {', '.join(kinds)}; name a machine "
-                "with these, its accelerator as it is called here.",
-                ErrorCode.UNKNOWN_NAME,
-            )
-        return known
-    for kind in kinds:
-        if not isinstance(hourly := price.get(kind), float | int):
-            raise UserError(
-                f"prices: no price for {kind!r}; name one for every kind of worker",
-                ErrorCode.MISSING,
-            )
-        terms = MachinePrice(accelerator=kind, workers=1, price=hourly, billing_step_s=0.0)
-        found.append(Offer(kind, terms, is_by_worker=True))
-    return found
+        return [by_worker(kind, HOUR if price is None else price) for kind in kinds]
+    found = [Offer(name, one) for name, one in price.items()]
+    if not (known := [one for one in found if one.kind in kinds]):
+        there = ", ".join(dict.fromkeys(one.kind for one in found))
+        raise UserError(
+            f"prices: are of {there}, and measured was {', '.join(kinds)}; name a machine with "
+            "these, its accelerator as it is called here.",
+            ErrorCode.UNKNOWN_NAME,
+        )
+    return known
 
 
 def drawn_seconds(row: Mapping[Any, Any]) -> Floats:

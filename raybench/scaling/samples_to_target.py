@@ -220,8 +220,7 @@ class SamplesToTarget:
     log_least: Floats
     """ln S_min."""
     curves: Curves
-    residuals: Residuals | None
-    """None if the law has no residual (`from_noise_scale`)."""
+    residuals: Residuals
     spread: float
     """Standard deviation of the log samples to target of single runs (`Convergence.spread`)."""
     tried: tuple[int, int]
@@ -240,11 +239,8 @@ class SamplesToTarget:
             Columns batch_size, samples, low and high (90 %).
         """
         batch = np.asarray(batch_sizes, dtype=float)
-        logs = self.log_least[:, None] + self.curves.log_rise(batch)
-        variance = np.zeros_like(logs)
-        if self.residuals is not None:
-            over, variance = self.residuals.at(batch)
-            logs = logs + over
+        over, variance = self.residuals.at(batch)
+        logs = self.log_least[:, None] + self.curves.log_rise(batch) + over
         noise = MEDIAN_NOISE * self.spread / np.sqrt(num_runs) if num_runs else 0.0
         widths = np.sqrt(variance + noise**2) * scattered(len(logs), 1)[:, None]
         low, high = np.quantile(logs + widths, (LOW, HIGH), axis=0)
@@ -269,14 +265,13 @@ class SamplesToTarget:
         """The critical batch size B_crit, beyond which larger batches hardly save steps."""
         found = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
         low, value, high = (float(x) for x in found)
-        if self.residuals is not None:
-            # The interval is widened by the resolution of the grid.
-            step = (CRITICAL[1] / CRITICAL[0] * self.tried[1] / self.tried[0]) ** (
-                0.5 / (CRITICAL[2] - 1)
-            )
-            low, high = low / step, high * step
-            low = 0.0 if low < self.tried[0] / FAR else low
-            high = np.inf if high > FAR * self.tried[1] else high
+        # The interval is widened by the resolution of the grid.
+        step = (CRITICAL[1] / CRITICAL[0] * self.tried[1] / self.tried[0]) ** (
+            0.5 / (CRITICAL[2] - 1)
+        )
+        low, high = low / step, high * step
+        low = 0.0 if low < self.tried[0] / FAR else low
+        high = np.inf if high > FAR * self.tried[1] else high
         return Predicted(value, low, high)
 
     def sentence(self) -> str:
@@ -364,33 +359,6 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
     tried = (int(batch[0]), int(batch[-1]))
     curves = Curves(*(values[chosen] for values in vars(sets).values()))
     return SamplesToTarget(log_least, curves, residuals, runs.spread, tried, missed)
-
-
-FACTOR = 3.0
-"""Factor within which the noise scale is assumed to be right in 90 % of cases."""
-
-
-def from_noise_scale(
-    batch_size: int, samples: float, critical: float, *, missed: tuple[int, ...] = ()
-) -> SamplesToTarget:
-    """Return the curve through one batch size, with B_crit from the gradient noise scale.
-
-    Noise scales differed from the critical batch sizes of tuned runs by factors of two to four, in
-    our measurements and in McCandlish et al. 2018, section 3; hence FACTOR.
-
-    Args:
-        batch_size: Measured global batch size.
-        samples: Median samples to target at that batch size.
-        critical: Critical batch from the noise scale, assumed correct within FACTOR.
-        missed: Batch sizes at which most runs missed the target.
-    """
-    if not 0 < critical < np.inf:
-        raise ValueError(f"a critical batch of {critical} says nothing: measure more steps")
-    width = np.log(FACTOR) / ndtri(HIGH)
-    many = critical * np.exp(width * ndtri(middles(NUM_DRAWS)))
-    curves = Curves(many, np.ones(NUM_DRAWS), np.zeros(NUM_DRAWS))
-    log_least = np.log(samples) - np.log1p(batch_size / many)
-    return SamplesToTarget(log_least, curves, None, 0.0, (batch_size, batch_size), missed)
 
 
 def leave_one_out(table: pd.DataFrame) -> pd.DataFrame:

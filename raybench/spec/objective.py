@@ -52,10 +52,10 @@ class Objective(Document):
     """Regular expression that finds the metric in the output of a command, as its first group:
     `accuracy=([0-9.]+)`. Groups named `train_s`, `samples` and `test` are also read. By default,
     the command must print lines of JSON."""
-    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    target: float | None = None
     """Value of the metric to reach; an accuracy is a fraction: 0.98, not 98. In a search, `auto`
     lets reference runs set the target."""
-    baseline_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    baseline_value: float | None = None
     """Metric of a constant prediction; by default computed from the labels."""
     hold: Annotated[PositiveInt, Field(le=1000)] = 1
     """Number of consecutive evaluations that must reach the target; the time of the first of them

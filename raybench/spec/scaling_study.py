@@ -89,8 +89,8 @@ class ScalingStudy(Document):
     """Runs per cell (run spec), with the seeds `base.seed`, `base.seed` + 1, ..."""
     seed: Seed = 0
     """Seed of the random order in which cells are run."""
-    price: PositiveFloat | dict[str, PositiveFloat] | None = None
-    """Price of a worker-hour, or prices by GPU model. If given, plans state costs in money."""
+    price: PositiveFloat | None = None
+    """Price of a worker-hour. If given, plans state costs in money; see also `raybench plan`."""
     budget: PositiveFloat | None = None
     """Maximum cost of a training job, in money if there is a price, else in worker-seconds. The
     plan names the fastest configuration within this budget."""
@@ -246,6 +246,9 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
     Study keys are set directly, run-spec keys in `base`: `epochs: 5` sets `base.epochs`. Axes and
     explicit cells (run specs) do not override a setting: `framework: torch` also removes an axis of
     frameworks and the framework of explicit cells.
+
+    Raises:
+        UserError: A key is unknown or cannot be set, or axes or cells set a parent of the key.
     """
     known = (*ScalingStudy.model_fields, *RunSpec.model_fields)
     for key, value in settings.items():
@@ -260,64 +263,38 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
         is_of_base = first not in ScalingStudy.model_fields
         if is_of_base and (key not in OWN_KEYS or content.get("cells")):
             key = f"base.{key}"
-        if key.partition(".")[0] == "base":
-            whole = value.items() if key == "base" and isinstance(value, dict) else ()
-            for name, said in whole or [(key.removeprefix("base."), value)]:
-                if ALWAYS.get(str(name), said) != said:
-                    raise UserError(
-                        f"--set {name}: is set for all runs of a scaling study; leave it out.",
-                        ErrorCode.CONFLICT,
-                    )
-                content = _everywhere(content, str(name), said)
+        if key.startswith("base."):
+            content = _without_changes(content, key.removeprefix("base."))
         content = with_key(content, key, value, f"--set {key}")
     return content
 
 
-def _everywhere(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return the content without a run-spec key in axes and cells, where the key would override the
-    base; a parent of the key (a mapping) in axes and cells gets the value."""
+def _without_changes(content: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the content without a run-spec key and its subkeys in axes and cells."""
     axes, cells = content.get("axes"), content.get("cells")
-    if key in OWN_KEYS and not cells:
-        raise UserError(
-            f"--set {key}: is set by the grid; write --set '{OWN_KEYS[key]}=[{value}]'.",
-            ErrorCode.CONFLICT,
-        )
     if isinstance(axes, dict):
-        content = content | {"axes": _overruled(axes, key, value)}
+        content = content | {"axes": _without(axes, key)}
     if isinstance(cells, list):
-        content = content | {"cells": _once([_in_cell(cell, key, value) for cell in cells])}
+        kept = [
+            one | {"changes": _without(one["changes"], key)}
+            if isinstance(one, dict) and isinstance(one.get("changes"), dict)
+            else one  # invalid; validation reports the problem
+            for one in cells
+        ]
+        content = content | {"cells": kept}
     return content
 
 
-def _in_cell(cell: Any, key: str, value: Any) -> Any:
-    changes = cell.get("changes") if isinstance(cell, dict) else None
-    if not isinstance(changes, dict):
-        return cell  # invalid; validation reports the problem
-    if key in OWN_KEYS and key in changes:
-        raise UserError(
-            f"--set {key}: this study lists its cells, each with its own {key}; leave it out, or "
-            "list your own cells in a file.",
-            ErrorCode.CONFLICT,
-        )
-    kept = _overruled({name: [one] for name, one in changes.items()}, key, value)
-    return cell | {"changes": {name: one for name, (one,) in kept.items()}}
-
-
-def _overruled(axes: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return axes without `key` and its subkeys; values of a parent of `key` get its `value`."""
-    kept = {}
-    for name, values in axes.items():
-        if f"{name}.".startswith(f"{key}."):
-            continue
-        if key.startswith(f"{name}.") and isinstance(values, list):
-            source = f"--set {key}"
-            values = _once([with_key({name: one}, key, value, source)[name] for one in values])
-        kept[name] = values
-    return kept
-
-
-def _once(values: list[Any]) -> list[Any]:
-    return [one for index, one in enumerate(values) if one not in values[:index]]
+def _without(changes: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the changes of a cell, or axes, without `key` and its subkeys."""
+    for name in changes:
+        if key.startswith(f"{name}.") or key == name in NO_AXES:
+            raise UserError(
+                f"--set {key}: the cells of this study set {name}; leave it out, or write your own "
+                "study file.",
+                ErrorCode.CONFLICT,
+            )
+    return {name: one for name, one in changes.items() if not f"{name}.".startswith(f"{key}.")}
 
 
 def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> ScalingStudy:

@@ -6,13 +6,12 @@ Each searched key has a dimension: a list of values, a range, or cases that depe
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from raybench.spec.documents import Document, problem_of, validate, validate_key
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
-from raybench.spec.other_tools import translation_hint
 from raybench.spec.run import OPEN, RunSpec, flat, is_case, is_open, nested, value_of
 from raybench.spec.values import identity, is_among, short
 
@@ -280,14 +279,11 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
     return space
 
 
-Bound = Annotated[float, Field(allow_inf_nan=False)]
-
-
 class RangeForm(Document):
     """Range as written in a file; includes both bounds."""
 
-    low: Bound
-    high: Bound
+    low: float
+    high: float
     log: bool = False
     """Sample the logarithm uniformly."""
     log2: bool = False
@@ -341,8 +337,6 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
 
     Messages about the form begin with `where`, those about values with `source`.
     """
-    if (how := translation_hint(content)) is not None:
-        raise UserError(f"{where}: is in the form of another tool; {how}.", ErrorCode.INVALID_VALUE)
     if isinstance(content, dict):
         if not content.keys() & RangeForm.model_fields.keys():
             raise UserError(
@@ -385,7 +379,7 @@ def _validated(key: str, value: Any, source: str) -> Any:
 
 def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str) -> Range | Powers:
     if is_open(key):  # the type is unknown: 1 to 8 is a range of integers, 1.0 to 8.0 is not
-        is_integer = _are_whole(content["low"], content["high"], where)
+        is_integer = isinstance(content["low"], int) and isinstance(content["high"], int)
     else:
         # The type of the key decides whether numbers are whole, not the bounds.
         annotation = RunSpec.model_fields[key].annotation
@@ -406,18 +400,6 @@ def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str)
             f"{where}: no power of two lies between {low:g} and {high:g}.", ErrorCode.INVALID_VALUE
         )
     return powers
-
-
-def _are_whole(low: float, high: float, where: str) -> bool:
-    """Return whether both bounds are integers; raise UserError for an ambiguous 1 and 8.0."""
-    whole = [isinstance(end, int) for end in (low, high)]
-    if any(whole) and not all(whole) and all(float(end).is_integer() for end in (low, high)):
-        raise UserError(
-            f"{where}: {low} is to {high} in whole numbers or in fractions? For whole numbers "
-            f"write {int(low)} and {int(high)}, for fractions {float(low)} and {float(high)}.",
-            ErrorCode.INVALID_VALUE,
-        )
-    return all(whole)
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from raybench.results.store import SCALING, STUDY_FILE, Store
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import ScalingStudy, build_scaling_study, study_cells
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.stats.step_times import NoiseSums, StepTimes
+from raybench.stats.step_times import StepTimes
 from tests.search.made_up import evaluation, record
 
 EPOCH = 1000
@@ -70,13 +70,11 @@ def needed(batch: float) -> float:
 def reaching(
     folder: Path,
     *,
-    noise: Callable[[RunSpec], NoiseSums | None] = lambda spec: None,
-    misses: int = 0,
     epoch: int = EPOCH,
     **content: Any,
 ) -> StudyResults:
     """Return a study of 1, 2 and 4 workers, three repeats, whose runs reach the target as the law
-    says, but at the global batch size `misses`; evaluations are 100 samples apart."""
+    says; evaluations are 100 samples apart."""
     objective = {"kind": "best_at_budget", "target": TARGET, "max_train_seconds": 600.0}
     usual = {"num_workers": [1, 2, 4], "repeats": 3, "base": {"objective": objective}}
     study = study_of(**(usual | content))
@@ -91,8 +89,7 @@ def reaching(
                 samples=100 * number,
                 train_s=100 * number / rate,
                 epoch=100 * number / epoch,
-                value=TARGET if batch != misses and 100 * number >= needed(batch) else 0.5,
-                noise_scale=noise(run.spec),
+                value=TARGET if 100 * number >= needed(batch) else 0.5,
             )
             for number in range(1, math.ceil(needed(batch) / 100) + 6)
         ]

@@ -1,7 +1,5 @@
-"""Models and plans of a study whose steps follow a known law: its fits, plans of one batch size by
-the noise of gradients, and `--predict FILE.csv`."""
+"""Models and plans of a study whose steps follow a known law, and `--predict FILE.csv`."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,20 +8,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 
-from raybench.report.scaling_report import ScalingReport
 from raybench.report.study import StudyResults, load
-from raybench.results.store import StudyFiles
 from raybench.scaling.fit_command import check_predict, median_error
 from raybench.scaling.fits import (
-    TargetPlan,
     critical_batches,
     fit_study,
     measured_runs,
     measurements,
     noise_lines,
-    not_measured,
     predicted_steps,
     run_spread,
     target_plans,
@@ -33,7 +26,7 @@ from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import NoiseSums, NoiseTerms
 from tests.refusals import numbers_in, refused
-from tests.runs.made_up import CRITICAL, law, needed, reaching, run_of, study_of, write
+from tests.runs.made_up import law, reaching, run_of, study_of, write
 
 pytestmark = pytest.mark.usefixtures("without_pollux")
 
@@ -161,62 +154,11 @@ def test_a_step_is_predicted_for_all_of_its_samples(own: int, passes: int) -> No
     assert asked == [Cell(2, 1, own // passes, passes)]
 
 
-BATCH = 64
-
-
-def noise(spec: RunSpec) -> NoiseSums | None:
-    """Return the sums of a hundred steps whose noise scale is CRITICAL; one worker has none."""
-    if spec.num_workers == 1:
-        return None
-    return NoiseSums(num_steps=100, gradient=100.0, noise=100.0 * CRITICAL)
-
-
-def plan_of(folder: Path, *sizes: int, has_noise: bool = True, misses: int = 0) -> TargetPlan:
-    told = noise if has_noise else lambda spec: None
-    made = {"scaling": "strong", "batch_sizes": list(sizes)}
-    results = reaching(folder, noise=told, misses=misses, **made)
+def test_one_batch_size_makes_no_plan(tmp_path: Path) -> None:
+    results = reaching(tmp_path, scaling="strong", batch_sizes=[64])
     (one,) = target_plans([results], fit_study(results, predict="8"))
-    return one
-
-
-@pytest.fixture(scope="module")
-def one_size(tmp_path_factory: pytest.TempPathFactory) -> TargetPlan:
-    folder = tmp_path_factory.mktemp("one")
-    return plan_of(folder, BATCH)
-
-
-def test_one_batch_size_and_the_noise_make_a_plan(one_size: TargetPlan) -> None:
-    assert set(one_size.table["global_batch_size"]) == {16, 32, 64, 128, 256}
-    assert set(one_size.table["num_workers"]) == {1, 2, 4, 8}
-    for row in one_size.table.to_dict("records"):
-        # Evaluations are 100 samples apart.
-        assert row["samples"] == pytest.approx(needed(row["global_batch_size"]), rel=0.05)
-        assert row["extrapolated"] == (row["global_batch_size"] != BATCH)
-    assert list(one_size.answers["answer"]) == ["fastest", "cheapest"]
-
-
-def test_what_was_run_stands_beside_it_and_the_rest_is_said_to_be_no_measurement(
-    one_size: TargetPlan,
-) -> None:
-    measured = one_size.table[one_size.table["measured_s"].notna()]
-    assert set(measured["global_batch_size"]) == {BATCH}
-    assert np.median(np.abs(measured["error"])) < 0.1
-    (sentence,) = one_size.sentences
-    assert "64" in sentence
-    assert "three" in sentence
-
-
-def test_without_noise_one_batch_size_makes_no_plan(tmp_path: Path) -> None:
-    one = plan_of(tmp_path, BATCH, has_noise=False)
     assert one.sentences[0].startswith("No plan: ")
     assert one.table.empty
-
-
-def test_a_batch_size_that_missed_and_what_lies_beyond_it_are_not_planned_with(
-    tmp_path: Path,
-) -> None:
-    one = plan_of(tmp_path, BATCH, 128, misses=128)
-    assert set(one.table["global_batch_size"]) == {16, 32, 64}
 
 
 OF_GRADIENTS = 50.0
@@ -249,51 +191,12 @@ def test_every_run_of_several_workers_tells_it(tmp_path: Path) -> None:
     assert numbers_in(line)[0] == pytest.approx(OF_GRADIENTS, rel=0.05)
 
 
-PAIRS = """model,gpu_type,num_workers,num_nodes,batch_size_per_worker
-"torch, mnist_small",,8,1,64
-,,8,1,32
-,A100,16,1,32
-bert,,8,1,64
-bert,,16,1,64
-"""
-
-
-def test_a_file_that_names_pairs_is_matched_with_what_was_measured(results, tmp_path) -> None:
+def test_cells_of_a_file_are_predicted_for_every_series(results, tmp_path) -> None:
     asked = tmp_path / "asked.csv"
-    asked.write_text(PAIRS)
-    check_predict(str(asked))  # nothing is known yet of what will be measured
+    asked.write_text("num_workers,num_nodes,batch_size_per_worker\n8,1,64\n")
+    check_predict(str(asked))
     (fitted,) = fit_study(results, predict=str(asked))
-    assert [(c.num_workers, c.batch_size_per_worker) for c in fitted.asked] == [(8, 64), (8, 32)]
-    lines = not_measured(results, str(asked))
-    assert len(lines) == 2, "a pair is named once"
-    assert "row 4: A100 " in lines[0]
-    assert "row 5: bert " in lines[1]
-    assert "torch, mnist_small" in lines[1]
-
-
-def test_a_file_without_pairs_or_with_empty_ones_is_for_every_series(results, tmp_path) -> None:
-    plain, empty = tmp_path / "plain.csv", tmp_path / "empty.csv"
-    plain.write_text("num_workers,num_nodes,batch_size_per_worker\n8,1,64\n")
-    empty.write_text("model,num_workers,num_nodes,batch_size_per_worker\n,8,1,64\n")
-    for asked in (plain, empty):
-        check_predict(str(asked))
-        (fitted,) = fit_study(results, predict=str(asked))
-        assert [cell.num_workers for cell in fitted.asked] == [8]
-        assert not_measured(results, str(asked)) == []
-
-
-def test_a_file_of_which_nothing_was_measured_is_said_and_costs_no_results(
-    results, tmp_path, capsys
-) -> None:
-    asked = tmp_path / "asked.csv"
-    asked.write_text("model,num_workers,num_nodes,batch_size_per_worker\nbert,8,1,64\n")
-    report = ScalingReport.of(results, str(asked))
-    console = Console(file=sys.stdout, width=200)
-    report.show(console)
-    assert "Not predicted:" in capsys.readouterr().out
-    report.write(StudyFiles(tmp_path))
-    assert (tmp_path / "scaling.csv").is_file()
-    assert not (tmp_path / "predictions.csv").exists()
+    assert fitted.asked == [Cell(8, 1, 64)]
 
 
 @pytest.mark.parametrize("row", ["0,1,64", "1,2,64", "x,1,64"])

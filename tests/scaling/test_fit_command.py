@@ -10,7 +10,7 @@ import pytest
 
 from raybench.commands import cli
 from raybench.report.scaling_report import fit_to_files
-from raybench.scaling.fit_command import cells_matched, fits
+from raybench.scaling.fit_command import cells_to_predict, fits
 from raybench.scaling.measurements import Cell, Measurements, read_measurements
 from raybench.spec.errors import ErrorCode
 from tests.refusals import refused
@@ -87,27 +87,21 @@ def test_worker_counts_are_predicted_at_every_batch(several: Path, tmp_path: Pat
         assert name in printed
 
 
-def test_a_file_of_cells_is_predicted_row_by_row(several: Path, tmp_path: Path) -> None:
+def test_a_file_of_cells_is_predicted_for_every_series(several: Path, tmp_path: Path) -> None:
     asked, out = tmp_path / "asked.csv", tmp_path / "predicted.csv"
-    asked.write_text(
-        "model,gpu_type,num_workers,num_nodes,batch_size_per_worker,step_s\n"
-        "bert,T4,16,4,32,9\nbert,T4,16,4,32,8\nresnet,A100,8,8,64,7\nbert,T4,1,1,16,6\n"
-    )
+    head = "model,num_workers,num_nodes,batch_size_per_worker"
+    asked.write_text(f"{head}\nx,16,4,32\nx,16,4,32\n,8,8,64\n")
     assert run("--fit", several, "--predict", asked, "--out", out) == cli.DONE
     found = pd.read_csv(out)
-    rows = {tuple(row) for row in found[COLUMNS[:5]].itertuples(index=False)}
-    assert rows == {
-        ("bert", "T4", 16, 4, 32),
-        ("resnet", "A100", 8, 8, 64),
-        ("bert", "T4", 1, 1, 16),
-    }
-    assert len(found) == 3
+    assert len(found) == 3 * 2
+    cells = set(found[COLUMNS[2:5]].itertuples(index=False, name=None))
+    assert cells == {(16, 4, 32), (8, 8, 64)}
 
 
 def test_what_was_never_measured_is_said(good: Path) -> None:
     def words(predict: str) -> list[str]:
         measured = read_measurements(good)
-        (found,) = fits(measured, cells_matched(predict, measured)[0])
+        (found,) = fits(measured, cells_to_predict(predict, measured))
         return found.words()
 
     # Four workers fill a node: sixteen need several, which were not measured.
@@ -127,7 +121,7 @@ def test_a_spreadsheet_s_file_is_read(tmp_path: Path) -> None:
 
 def test_nodes_are_as_full_as_the_fullest_measured() -> None:
     rows = [(Cell(4, 1, 32), 1.0), (Cell(12, 2, 32), 1.0), (Cell(1, 1, 16, 2), 1.0)]
-    asked = cells_matched("6,7,24", Measurements("x", {("", ""): rows}))[0]["", ""]
+    asked = cells_to_predict("6,7,24", Measurements("x", {("", ""): rows}))["", ""]
     assert {(cell.num_workers, cell.num_nodes) for cell in asked} == {(6, 1), (7, 2), (24, 4)}
     assert {(cell.batch_size_per_worker, cell.accumulate) for cell in asked} == {(32, 1), (16, 2)}
 
@@ -166,19 +160,12 @@ def test_a_wrong_file_is_refused(
 @pytest.mark.parametrize("predict", ["8,,16", "9" * 5000, "-8", "\N{ARABIC-INDIC DIGIT EIGHT}"])
 def test_worker_counts_that_are_none_are_refused(predict: str, good: Path) -> None:
     with refused(ErrorCode.INVALID_VALUE, "--predict", predict[:40]):
-        cells_matched(predict, read_measurements(good))
+        cells_to_predict(predict, read_measurements(good))
 
 
 def test_a_file_of_cells_that_is_not_there_is_refused(good: Path) -> None:
     with refused(ErrorCode.NOT_FOUND, "nowhere.csv"):
-        cells_matched("nowhere.csv", read_measurements(good))
-
-
-def test_a_model_that_was_not_measured_is_named(several: Path, tmp_path: Path) -> None:
-    asked = tmp_path / "asked.csv"
-    asked.write_text("model,gpu_type,num_workers,num_nodes,batch_size_per_worker\nyolo,T4,1,1,8\n")
-    with refused(ErrorCode.UNKNOWN_NAME, asked, "row 2", "yolo on T4", "bert on T4"):
-        fit_to_files(several, str(asked), None)
+        cells_to_predict("nowhere.csv", read_measurements(good))
 
 
 @pytest.mark.parametrize(

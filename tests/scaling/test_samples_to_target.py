@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.scaling.samples_to_target import fit, from_noise_scale, leave_one_out, read
+from raybench.scaling.samples_to_target import fit, leave_one_out, read
 from raybench.spec.errors import ErrorCode
 from tests.refusals import refused
 
@@ -129,23 +129,6 @@ def test_a_single_batch_size_is_refused() -> None:
     with refused(ErrorCode.TOO_FEW):
         fit(pd.concat([runs([64]), pd.DataFrame({"batch_size": [8, 8, 8]})]))
     assert leave_one_out(runs([64, 128])).empty
-
-
-def test_one_run_and_its_noise_scale_give_a_curve() -> None:
-    curve = from_noise_scale(64, float(law(64)), 400.0)
-    table = curve.predict([16, 64, 512])
-    # Where it was measured there is no doubt; elsewhere as much as the noise scale has.
-    assert table["samples"].to_numpy() == pytest.approx(law([16, 64, 512]), rel=0.15)
-    assert table.loc[1, "low"] == pytest.approx(table.loc[1, "high"])
-    assert table.loc[2, "low"] < law(512) < table.loc[2, "high"]
-    found = curve.critical_batch
-    assert (found.low, found.value, found.high) == pytest.approx((400 / 3, 400, 1200), rel=0.02)
-
-
-@pytest.mark.parametrize("critical", [0.0, np.inf, np.nan])
-def test_a_noise_scale_that_is_not_known_gives_no_curve(critical) -> None:
-    with pytest.raises(ValueError, match=str(critical)):
-        from_noise_scale(64, 1e5, critical)
 
 
 @pytest.mark.skipif(

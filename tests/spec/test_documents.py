@@ -72,10 +72,8 @@ def test_a_duplicate_key_is_named_with_its_own_line():
         lambda text: text.replace("\n", "\r\n").encode(),
         lambda text: text.replace("\n", "\r").encode(),
         lambda text: b"\xef\xbb\xbf" + text.encode(),
-        lambda text: text.encode("utf-16"),
-        lambda text: b"\xfe\xff" + text.replace("\n", "\r\n").encode("utf-16-be"),
     ],
-    ids=["windows", "old mac", "mark", "utf-16", "utf-16 windows"],
+    ids=["windows", "old mac", "mark"],
 )
 def test_files_of_other_systems_are_read(tmp_path, encode):
     path = tmp_path / "space.yaml"
@@ -83,26 +81,12 @@ def test_files_of_other_systems_are_read(tmp_path, encode):
     assert read_mapping(path) == {"name": "größer", "inner": {"width": 2}}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: " + "[" * 3000 + "]" * 3000,
-        "a: &a [*a]",
-        "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
-        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
-    ],
-    ids=["3000 lists", "an alias of itself", "aliases that multiply"],
-)
-def test_text_that_would_swallow_the_machine_is_refused(text):
-    with refused(ErrorCode.INVALID_FILE) as caught:
-        parse_yaml(text, "f")
-    assert len(str(caught.value)) < 200
-
-
 ODD = "int few, float few, int '', float '', bool maybe, int [1], timestamp x, binary ü, map [a]"
 
 
-@pytest.mark.parametrize("text", [*(f"!!{one}" for one in ODD.split(", ")), "!!seq {}", "9" * 5000])
+@pytest.mark.parametrize(
+    "text", [*(f"!!{one}" for one in ODD.split(", ")), "!!seq {}", "9" * 5000, "[" * 3000]
+)
 def test_values_that_yaml_itself_cannot_build_are_the_users_mistake(text):
     with refused(ErrorCode.INVALID_FILE, "space.yaml"):
         parse_yaml(f"a: {text}", "space.yaml")

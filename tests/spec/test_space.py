@@ -274,35 +274,14 @@ def test_a_space_is_refused_in_a_sentence_or_all_of_it_can_run(study):
 @pytest.mark.parametrize(
     ("dimension", "how"),
     [
-        ({"values": [1, 2]}, "[1, 2]"),
-        ({"values": ["a", "b"], "probabilities": [0.5, 0.5]}, "[a, b]"),
-        ({"type": "categorical", "choices": ["a", None]}, "[a, null]"),
-        ({"_type": "choice", "_value": [1, 2]}, "[1, 2]"),
-        ({"grid_search": [1, 2]}, "[1, 2]"),
-        ({"value": 3}, "[3]"),
-        ({"min": 1, "max": 8}, "{low: 1, high: 8}"),
-        ({"distribution": "log_uniform_values", "min": 0.1, "max": 1}, "high: 1, log: true}"),
-        (
-            {"distribution": "log_uniform", "min": -2.3, "max": 0},
-            "{low: 0.1, high: 1.0, log: true}",
-        ),
-        ({"_type": "loguniform", "_value": [0.1, 1]}, "{low: 0.1, high: 1, log: true}"),
-        ({"loguniform": [1e-4, 0.1]}, "{low: 0.0001, high: 0.1, log: true}"),
-        ({"type": "float", "low": 0.1, "high": 1, "log": True}, "high: 1, log: true}"),
-        ({"type": "range", "bounds": [0, 1]}, "{low: 0, high: 1}"),
-        ({"feasibleSpace": {"min": "1", "max": "8"}}, "{low: 1, high: 8}"),
-        ({"low": 0, "high": 0.5, "step": 0.1}, "[0.0, 0.1, 0.2, 0.3, 0.4, 0.5]"),
-        ({"low": 0, "high": 8, "q": 2}, "[0, 2, 4, 6, 8]"),
-        ({"low": 0, "high": 1e6, "step": 1}, "{low: 0, high: 1000000.0}"),
-        ({"distribution": "normal", "mu": 0, "sigma": 1}, "{low: 0.001, high: 0.1, log: true}"),
-        ("tune.loguniform(1e-4, 1e-1)", "{low: 0.001, high: 0.1, log: true}"),
-        ("choice(1, 2)", "{low: 0.001, high: 0.1, log: true}"),
+        ({"values": [1, 2]}, "[{...}, {...}]"),
+        ({"min": 1, "max": 8}, "low"),
         ({"kernel": 3, "stride": 1}, "[{...}, {...}]"),
         ([{"low": 1, "high": 2}, {"low": 4, "high": 8}], "'when'"),
         ([{"when": {"optimizer": "adam"}, "values": [1]}, 3], "'when'"),
     ],
 )
-def test_another_tools_form_is_refused_with_how_it_is_written_here(dimension, how):
+def test_what_is_neither_a_list_nor_a_range_is_refused(dimension, how):
     with refused(INVALID, "'space.model.n'", how):
         parse({"model.n": dimension})
 
@@ -313,17 +292,12 @@ def test_a_value_that_is_not_finite_is_refused(value):
         parse({"model.n": [value, 1]})
 
 
-@pytest.mark.parametrize(("low", "high"), [(100.0, 1000), (8, 512.0), (0, 1.0)])
-def test_bounds_of_which_one_is_written_as_a_fraction_are_asked_about(low, high):
-    with refused(INVALID, int(low), int(high), float(low), float(high)):
-        parse({"model.n": {"low": low, "high": high}})
-
-
 @pytest.mark.parametrize(
     ("low", "high", "words"),
     [
         (100, 1000, "whole numbers 100 to 1000"),
         (100.0, 1000.0, "fractions 100 to 1000"),
+        (100, 1000.0, "fractions 100 to 1000"),
         (0, 0.5, "fractions 0 to 0.5"),
     ],
 )
