@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Metric
-from raybench.training.memory import BYTES_OF_A_PARAMETER, Memory, fitting_batch
+from raybench.training.memory import Memory
 
 WARM_UP_STEPS = 2
 """Warm-up steps for each batch shape: the first one traces, allocates and picks kernels; the second
@@ -140,23 +140,17 @@ class BaseTrainer(Protocol):
 
     def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation on throw-away data in the shape of each step, then restore
-        all state.
-
-        Sets the evaluation batch size to the largest one that takes no more memory than training.
-        """
+        all state."""
         self._freeze(steps[0].is_frozen)  # a continued run may start after the frozen epochs
         num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
-        real, few = self._splits, max(2, self._spec.batch_size_per_worker)
+        real = self._splits
         with self._restored():
             self._splits = {name: part.noise(num_rows) for name, part in real.items()}
-            taken = self._evaluation_bytes(few) if self._evaluation_batch > few else None
             for one in steps:
                 for _ in range(WARM_UP_STEPS):
                     self.train([one])
             if self._recorder:
                 self.flops_per_sample = self._count_flops(steps[0])
-            if taken is not None:
-                self._fit_evaluation(few, *taken)
             self.evaluate("validation", slice(0, self._evaluation_batch))
             self._splits = real
             self._freeze(steps[0].is_frozen)
@@ -166,29 +160,6 @@ class BaseTrainer(Protocol):
         unknown."""
         del step
         return None
-
-    def _evaluation_bytes(self, few: int) -> tuple[int | None, int]:
-        """Return the bytes in use before an evaluation (None if unknown), and the bytes that a
-        forward pass of `few` samples adds."""
-        # The first evaluation, not measured, allocates graphs and workspaces. On a GPU it has the
-        # same size as the second, because kernels are picked for each size; on a CPU it has one
-        # sample, because TensorFlow keeps the memory that it frees.
-        first = few if self._world.gpus else 1
-        self.evaluate("validation", slice(0, first))
-        before = self._memory.begin()
-        samples = self.evaluate("validation", slice(0, few)).samples
-        peak = self._memory.peak()
-        if before is None or peak is None:
-            return None, 0
-        return before, (peak - before) * few // max(1, samples - first % few)
-
-    def _fit_evaluation(self, few: int, before: int | None, taken: int) -> None:
-        """Set the evaluation batch size to what fits into the memory that training has taken, the
-        same on all ranks; `before` and `taken` are the results of `_evaluation_bytes`."""
-        trained = 0 if before is None else (self._memory.peak() or before) - before
-        room = trained - BYTES_OF_A_PARAMETER * self.num_parameters
-        fitting = fitting_batch(few, self._evaluation_batch, taken, room)
-        self._evaluation_batch = int(min(self._world.gather([float(fitting)]))[0])
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps.
@@ -233,7 +204,7 @@ class BaseTrainer(Protocol):
     def memory_peak_bytes(self) -> int | None:
         """Return the peak memory in bytes since this trainer was created; with several GPUs, the
         peak of the fullest one."""
-        return self._memory.highest()
+        return self._memory.peak()
 
     def skipped_steps(self) -> int:
         """Return the number of steps skipped because an fp16 gradient was not finite."""

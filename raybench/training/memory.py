@@ -14,10 +14,10 @@ import resource
 import sys
 from pathlib import Path
 
-import psutil
+import numpy as np
 
 from raybench.data.dataset import Dataset, Split
-from raybench.data.inputs import parts, sample_shape
+from raybench.data.inputs import parts
 from raybench.spec.run import RunSpec
 
 logger = logging.getLogger(__name__)
@@ -53,51 +53,14 @@ class Memory:
     have a subclass for GPUs."""
 
     def __init__(self) -> None:
-        self._highest = 0
         self._reset()
 
-    def begin(self) -> int | None:
-        """Start measuring a new peak; return the bytes in use now, or None if the system cannot
-        reset the peak."""
-        self._highest = max(self._highest, self.peak() or 0)
-        used = self._in_use()
-        return used if self._reset() else None
-
     def peak(self) -> int | None:
-        """Return the peak in bytes since `begin`, or None if unknown."""
+        """Return the peak in bytes since this object was created, or None if unknown."""
         return peak_bytes()
 
-    def highest(self) -> int | None:
-        """Return the peak in bytes since this object was created, or None if unknown."""
-        peak = self.peak()
-        return None if peak is None else max(self._highest, peak)
-
-    def _reset(self) -> bool:
-        return reset_peak()
-
-    def _in_use(self) -> int:
-        """Return the bytes in use, without freed memory that the allocator keeps."""
-        give_back()
-        return int(psutil.Process().memory_info().rss)
-
-
-FREE_BYTES = 2**29
-"""Bytes that an evaluation pass may take even if a training pass takes less."""
-NOISE_BYTES = 2**24
-"""Bytes that a measured pass may take apart from its samples: workspace of kernels, pages of the
-process."""
-BYTES_OF_A_PARAMETER = 12
-"""Bytes per parameter that stay allocated after a step: gradient and two optimizer states
-(float32)."""
-
-
-def fitting_batch(few: int, most: int, taken: int, room: int) -> int:
-    """Return the largest batch size that fits into `room` bytes if `few` samples take `taken`
-    bytes: `few`, doubled any number of times, and at most `most`."""
-    room, taken, size = max(room, FREE_BYTES), max(taken - NOISE_BYTES, 0), few
-    while size < most and taken * min(2 * size, most) <= room * few:
-        size = min(2 * size, most)
-    return size
+    def _reset(self) -> None:
+        reset_peak()
 
 
 SHARE = 0.5
@@ -106,8 +69,10 @@ SHARE_OF_GPU = 0.2
 """Share of a GPU's free memory that all samples of a run may take. Gradients, optimizer state and
 activations are allocated later; if data left them too little memory, the batch size would seem too
 large for the GPU."""
-MAX_VALUES = 2**25
+MAX_VALUES = 2**24
 """Largest number of values that enter or leave a model in one evaluation pass."""
+TOKEN_VALUES = 1024
+"""Values that a token counts for: models turn it into vectors of about this length."""
 
 
 def num_bytes(split: Split) -> int:
@@ -132,14 +97,12 @@ class Room:
 
 
 def evaluation_batch(spec: RunSpec, dataset: Dataset, most: int) -> int:
-    """Return an upper limit for the evaluation batch size: `most`, or less for large samples, but
-    at least the batch size of training, which is known to fit.
-
-    Only inputs and outputs count here; `base.BaseTrainer.warm_up` measures what lies between and
-    may lower the limit.
-    """
-    shapes = parts(sample_shape(dataset.train.inputs))
-    values = sum(math.prod(shape) for shape in shapes)
+    """Return the batch size of evaluations: `most`, or less for large samples, but at least the
+    batch size of training, which is known to fit."""
+    values = sum(
+        math.prod(one.shape[1:]) * (TOKEN_VALUES if np.dtype(one.dtype).kind == "i" else 1)
+        for one in parts(dataset.train.inputs)
+    )
     if dataset.task == "language_modelling":
         values = max(values, dataset.num_outputs * math.prod(dataset.train.labels.shape[1:]))
     return min(most, max(spec.batch_size_per_worker, MAX_VALUES // max(1, values), 1))

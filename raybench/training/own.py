@@ -220,7 +220,7 @@ class Run:
         own = [math.nan if given is None else given, float(given is None), float(samples)]
         # A command trains in a process of its own.
         is_elsewhere = is_command(self.spec.workload)
-        memory = 0.0 if is_elsewhere else float(self._memory.highest() or 0)
+        memory = 0.0 if is_elsewhere else float(self._memory.peak() or 0)
         seconds = self._ledger.snapshot()
         rows = self._synchronize_ranks(
             Call.REPORT, *own, memory, *(seconds[name] for name in _NAMES)

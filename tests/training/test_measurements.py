@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from local import NoTraining, zeros
 
+from raybench.data.dataset import Dataset, Split
 from raybench.spec.run import RunSpec
 from raybench.training import memory
 from raybench.training.machine import (
@@ -44,6 +45,24 @@ def test_the_peak_of_memory_is_since_it_was_forgotten() -> None:
     later = memory.peak_bytes()
     assert later
     assert later > again - 0.1 * size  # a peak stays when the memory is given back
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "batch", "size"),
+    [
+        ((28, 28, 1), np.uint8, 16, 1024),
+        ((224, 224, 3), np.uint8, 16, 2**24 // (224 * 224 * 3)),
+        ((224, 224, 3), np.uint8, 512, 512),  # as many as training is known to take
+        ((512,), np.int32, 16, 32),  # tokens, which become vectors
+    ],
+)
+def test_an_evaluation_takes_fewer_large_samples_at_once(
+    shape: tuple[int, ...], kind: type, batch: int, size: int
+) -> None:
+    split = Split(np.zeros((4, *shape), kind), np.zeros(4, np.int64))
+    dataset = Dataset("drawn", 2, split, split, split)
+    spec = RunSpec(batch_size_per_worker=batch)
+    assert memory.evaluation_batch(spec, dataset, 1024) == size
 
 
 STEPS = """

@@ -77,20 +77,13 @@ class GpuMemory(Memory):
         super().__init__()
 
     def peak(self) -> int:
-        """Return the peak in bytes since `begin`."""
-        return self._fullest("peak")
+        """Return the peak in bytes since this object was created."""
+        known = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
+        return max(int(one["peak"]) for one in known)
 
-    def _reset(self) -> bool:
+    def _reset(self) -> None:
         for gpu in self._gpus:
             tf.config.experimental.reset_memory_stats(gpu)
-        return True
-
-    def _in_use(self) -> int:
-        return self._fullest("current")
-
-    def _fullest(self, name: str) -> int:
-        known = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
-        return max(int(one[name]) for one in known)
 
 
 class StepRecorder:

@@ -69,16 +69,12 @@ class GpuMemory(Memory):
         super().__init__()
 
     def peak(self) -> int:
-        """Return the peak in bytes since `begin`."""
+        """Return the peak in bytes since this object was created."""
         return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
 
-    def _reset(self) -> bool:
+    def _reset(self) -> None:
         for device in self._devices:
             torch.cuda.reset_peak_memory_stats(device)
-        return True
-
-    def _in_use(self) -> int:
-        return max(torch.cuda.memory_allocated(device) for device in self._devices)
 
 
 class StepRecorder:
