@@ -8,17 +8,14 @@ modules in that folder first, and would run a script `optuna.py` instead of impo
 """
 
 import contextlib
-import functools
 import importlib
 import importlib.util
 import inspect
-import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
-from importlib.machinery import PathFinder, all_suffixes
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,19 +23,18 @@ from typing import Any
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.text import clean, shorten
 
-OWN = "raybench"
 NEVER_IMPORTED = {
     *("aifc", "antigravity", "cgi", "cgitb", "chunk", "crypt", "idlelib", "imaplib", "lib2to3"),
     *("mailbox", "mailcap", "nntplib", "poplib", "sched", "sndhdr", "sunau", "telnetlib", "this"),
     *("trace", "turtle", "turtledemo", "wave", "xdrlib"),
 }
 """Modules of the standard library that neither raybench nor its dependencies import."""
-STRAY = {"benchmarks", "docs", "example", "examples", "scripts", "test", "tests", "tools"}
-"""Top-level folders that some packages install by mistake; no code imports them."""
-NAME = re.compile(r"^[\w.-]+")
-EXTRA = re.compile(r"extra\s*==\s*[\"']([\w-]+)")
-FRAMEWORKS = ("torch", "tensorflow")
-"""Extras of raybench (optional dependencies) whose packages count as needed if installed."""
+PACKAGES = {
+    *("cmaes", "filelock", "jinja2", "keras", "matplotlib", "numpy", "optuna", "pandas", "PIL"),
+    *("pooch", "psutil", "pyarrow", "pydantic", "pynvml", "ray", "raybench", "rich", "scipy"),
+    *("sklearn", "sqlalchemy", "tensorflow", "torch", "typing_extensions", "yaml"),
+}
+"""Packages that raybench and its dependencies import."""
 
 
 def refuse_hiding_files(folder: Path) -> None:
@@ -50,76 +46,22 @@ def refuse_hiding_files(folder: Path) -> None:
     Raises:
         UserError: A module in the folder hides such a module; the message names it.
     """
-    for name, entry in _modules_in(folder):
-        hides = _hidden_kind(name, entry, folder)
-        if hides is not None:
+    needed = (sys.stdlib_module_names - NEVER_IMPORTED) | PACKAGES
+    for entry in sorted(folder.iterdir()):
+        name, suffix = entry.name.partition(".")[::2]
+        is_module = f".{suffix}" in all_suffixes() and entry.is_file()
+        is_package = not suffix and (entry / "__init__.py").is_file()
+        is_harmless = name in sys.builtin_module_names or entry.resolve() == Path(_OURS)
+        if name in needed and (is_module or is_package) and not is_harmless:
             raise UserError(
-                f"{clean(entry.name)} in {clean(str(folder))} hides the {hides} {name}, which "
+                f"{clean(entry.name)} in {clean(str(folder))} hides the module {name}, which "
                 "raybench needs; rename it.",
                 ErrorCode.CONFLICT,
             )
 
 
-def _modules_in(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the path of each module and each package in a folder."""
-    for entry in sorted(folder.iterdir()):
-        name, suffix = entry.name.partition(".")[::2]
-        if not name.isidentifier():
-            continue
-        is_module = f".{suffix}" in all_suffixes() and entry.is_file()
-        if is_module or (not suffix and (entry / "__init__.py").is_file()):
-            yield name, entry
-
-
-def _hidden_kind(name: str, entry: Path, folder: Path) -> str | None:
-    """Return what a module in the folder hides: "package", "standard library's module" or None."""
-    if name in sys.stdlib_module_names:
-        is_needed = name not in sys.builtin_module_names and name not in NEVER_IMPORTED
-        # On this system, since some modules exist only on Windows.
-        is_here = PathFinder.find_spec(name, _without(folder)) is not None
-        return "standard library's module" if is_needed and is_here else None
-    if name in STRAY:
-        return None
-    if name == OWN:
-        own = Path(__file__).resolve().parents[1]
-        return None if entry.resolve() == own else "package"
-    found = PathFinder.find_spec(name, _without(folder))
-    if found is None or found.origin is None:  # not installed, or a folder without __init__.py
-        return None
-    owners = {_normal(one) for one in metadata.packages_distributions().get(name, [])}
-    return "package" if owners & _needed_distributions() else None
-
-
-def _without(folder: Path) -> list[str]:
-    """Return `sys.path` without a folder."""
-    return [one for one in sys.path if Path(one).resolve() != folder.resolve()]
-
-
-@functools.cache
-def _needed_distributions() -> frozenset[str]:
-    """Return the names of raybench's installed dependencies, including indirect ones."""
-    needed, left = set[str](), [OWN]
-    while left:
-        one = left.pop()
-        try:
-            requirements = metadata.requires(one) or []
-        except metadata.PackageNotFoundError:
-            continue
-        needed.add(_normal(one))
-        for line in requirements:
-            extra, name = EXTRA.search(line), NAME.match(line)
-            is_framework = one == OWN and extra is not None and extra[1] in FRAMEWORKS
-            if name and (extra is None or is_framework) and _normal(name[0]) not in needed:
-                left.append(_normal(name[0]))
-    return frozenset(needed)
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 _LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib"))
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).resolve().parents[1])
 MAX_ERROR = 300
 """Maximum characters of an error's text in a UserError's message; `details` has the whole text."""
 

@@ -47,7 +47,7 @@ from raybench.training.launcher import NAMES, environment_of_device, environment
 from raybench.training.memory import Memory, give_back
 from raybench.training.ranks import Call, Position, mismatch
 from raybench.training.saved import foreign_state_error
-from raybench.training.settings import settings_kept, signals_note
+from raybench.training.settings import settings_kept
 
 UNREPORTED_S, UNREPORTED_BUDGETS = 60.0, 3.0
 """Longest training without a report: UNREPORTED_S seconds, or UNREPORTED_BUDGETS times
@@ -524,8 +524,8 @@ class OwnTrainer:
         while not self.run._reports.empty():
             if isinstance(reported := self.run._reports.get(), BaseException):
                 raise reported
-        if (note := self.run.note or signals_note()) is not None:
-            self.notes.append(note)
+        if self.run.note is not None:
+            self.notes.append(self.run.note)
         return self.run._test
 
     def state(self) -> bytes | None:

@@ -4,6 +4,7 @@ ends, and signal handlers, which are not installed.
 
 import contextlib
 import gc
+import logging
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from raybench.training.base import find_part
+
+logger = logging.getLogger(__name__)
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]
 """Getter and setter of a process-wide setting."""
@@ -74,10 +77,6 @@ def _read(setting: Setting) -> Any:
         return None
 
 
-_ignored_signals: dict[str, None] = {}
-"""Names of the signals for which loops have set handlers since the last `signals_note`."""
-
-
 @contextlib.contextmanager
 def signal_handlers_ignored() -> Iterator[None]:
     """Context manager: make `signal.signal` do nothing outside the main thread, where it would
@@ -92,8 +91,7 @@ def signal_handlers_ignored() -> Iterator[None]:
     def set_handler(number: int, handler: Any) -> Any:
         if threading.current_thread() is threading.main_thread():
             return original(number, handler)
-        name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
-        _ignored_signals[name] = None
+        logger.warning("signal.signal has no effect in a loop; use run.save (docs/models.md)")
         return signal.getsignal(number)
 
     signal.signal = set_handler  # type: ignore[assignment]
@@ -101,15 +99,3 @@ def signal_handlers_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal = original
-
-
-def signals_note() -> str | None:
-    """Return a sentence for the user if a loop has set signal handlers since the last call."""
-    names = ", ".join(_ignored_signals)
-    _ignored_signals.clear()
-    if not names:
-        return None
-    return (
-        f"the loop sets a handler of {names}, which is left out: loops run beside the main thread, "
-        "where no signal arrives; hand what a run is continued from to run.save"
-    )

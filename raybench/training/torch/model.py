@@ -53,24 +53,12 @@ def set_random_seed(seed: int) -> None:
 
 
 def _own_memory(model: nn.Module) -> None:
-    """Copy buffers whose elements share memory (`expand`, `unfold`), as these could not be written
-    to when a state is loaded or averaged over workers."""
-    copies: dict[Tensor, Tensor] = {}
+    """Copy buffers whose elements may share memory (`expand`, `unfold`), as these could not be
+    written to when a state is loaded or averaged over workers."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
-            if buffer.layout == torch.strided and _overlaps(buffer):
-                copies.setdefault(buffer, buffer.contiguous())
-                setattr(module, name, copies[buffer])
-
-
-def _overlaps(tensor: Tensor) -> bool:
-    """Return whether elements of a strided tensor may share memory."""
-    reach = 0
-    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and step <= reach:
-            return True
-        reach += (size - 1) * step
-    return False
+            if buffer.layout == torch.strided and not buffer.is_contiguous():
+                setattr(module, name, buffer.contiguous())
 
 
 class Float32(nn.Module):

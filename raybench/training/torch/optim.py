@@ -27,15 +27,6 @@ from raybench.training.optimizers import (
 from raybench.training.torch.internals import foreach
 
 
-def as_real(tensor: Tensor) -> Tensor:
-    """Return a complex tensor as pairs of real numbers (..., 2) in the same memory, and any other
-    tensor unchanged.
-
-    Updating the pairs updates the complex numbers; g * g of a complex g would not be |g|^2.
-    """
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
     """Scale all gradients by one factor so that their joint norm is at most `max_norm`.
 
@@ -90,7 +81,7 @@ class Optimizer(torch.optim.Optimizer):
         for one in params:
             if name not in self.state[one]:
                 self.state[one][name] = torch.zeros_like(one)
-        return [as_real(self.state[one][name]) for one in params]
+        return [self.state[one][name] for one in params]
 
     def _adam_directions(self, params: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """Update both moments with the gradients; return m_hat / (sqrt(v_hat) + epsilon)."""
@@ -109,7 +100,7 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _gradients(params: list[Tensor]) -> list[Tensor]:
-    return [as_real(one.grad) for one in params if one.grad is not None]
+    return [one.grad for one in params if one.grad is not None]
 
 
 class Lars(Optimizer):
@@ -118,18 +109,18 @@ class Lars(Optimizer):
     SETTINGS = DEFAULTS["lars"]
 
     def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
-        weights, grads = [as_real(one) for one in params], _gradients(params)
+        grads = _gradients(params)
         buffers, weight_decay = self._states(params, "momentum_buffer"), group["weight_decay"]
         foreach.mul_(buffers, group["momentum"])
         if excluded:
             foreach.add_(buffers, grads)
         else:
-            norms = torch.stack(foreach.norm(weights))
+            norms = torch.stack(foreach.norm(params))
             denominators = torch.stack(foreach.norm(grads)) + weight_decay * norms
-            updates = foreach.add(grads, weights, alpha=weight_decay)
+            updates = foreach.add(grads, params, alpha=weight_decay)
             ratios = _ratios(group["trust_coefficient"] * norms, denominators)
             foreach.addcmul_(buffers, updates, ratios.unbind())
-        foreach.add_(weights, buffers, alpha=-group["lr"])
+        foreach.add_(params, buffers, alpha=-group["lr"])
 
 
 def _ratios(numerators: Tensor, denominators: Tensor) -> Tensor:
@@ -143,13 +134,13 @@ class Lamb(Optimizer):
     SETTINGS = DEFAULTS["lamb"]
 
     def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
-        weights, updates = [as_real(one) for one in params], self._adam_directions(params, group)
+        updates = self._adam_directions(params, group)
         if excluded:
-            foreach.add_(weights, updates, alpha=-group["lr"])
+            foreach.add_(params, updates, alpha=-group["lr"])
             return
-        foreach.add_(updates, weights, alpha=group["weight_decay"])
-        norms = (torch.stack(foreach.norm(one)) for one in (weights, updates))
-        foreach.addcmul_(weights, updates, _ratios(*norms).unbind(), value=-group["lr"])
+        foreach.add_(updates, params, alpha=group["weight_decay"])
+        norms = (torch.stack(foreach.norm(one)) for one in (params, updates))
+        foreach.addcmul_(params, updates, _ratios(*norms).unbind(), value=-group["lr"])
 
 
 class Muon(Optimizer):
@@ -160,10 +151,9 @@ class Muon(Optimizer):
     def _update(self, params: list[Tensor], group: dict[str, Any], excluded: bool) -> None:
         lr, kept = group["lr"], 1 - group["lr"] * (0.0 if excluded else group["weight_decay"])
         if not group["orthogonal"]:
-            weights = [as_real(one) for one in params]
             updates = self._adam_directions(params, group)
-            foreach.mul_(weights, kept)
-            foreach.add_(weights, updates, alpha=-lr)
+            foreach.mul_(params, kept)
+            foreach.add_(params, updates, alpha=-lr)
             return
         momentum, buffers = group["momentum"], self._states(params, "momentum_buffer")
         for param, grad, buffer in zip(params, _gradients(params), buffers, strict=True):
@@ -287,17 +277,13 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
-    """Raise UserError for complex weights in fp16, or for complex hidden matrices with muon."""
-    if spec.precision == "fp16" and any(one.is_complex() for one in trainable(model)):
+    """Raise UserError for complex weights that the optimizer or the loss scale cannot handle."""
+    key = "optimizer" if spec.optimizer in OURS else "precision"
+    is_unfit = spec.optimizer in OURS or spec.precision == "fp16"
+    if is_unfit and any(one.is_complex() for one in trainable(model)):
         raise UserError(
-            "precision: fp16: the model has complex weights, whose gradients torch does not scale; "
-            "set precision: bf16 or fp32.",
-            ErrorCode.CONFLICT,
-        )
-    if spec.optimizer == "muon" and any(one.is_complex() for one in hidden_matrices(model)):
-        raise UserError(
-            "optimizer muon: the model has complex weights between its inputs and its head, which "
-            "muon cannot orthogonalise; take adamw, or another.",
+            f"{key} {getattr(spec, key)}: takes no complex weights, which the model has; take "
+            "adam, adamw, radam or sgd in bf16 or fp32.",
             ErrorCode.CONFLICT,
         )
 

@@ -17,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 from raybench.spec.run import RunSpec
 from raybench.training.base import DistributedContext
 from raybench.training.machine import GpusSeen, require_gpus, require_replicas
-from raybench.training.torch.optim import as_real
 
 
 class World(DistributedContext):
@@ -295,7 +294,8 @@ class Exchange:
         ) -> Future[Tensor]:
             # Scaled before the exchange, so that both frameworks compress the same numbers.
             buffer: Tensor = bucket.buffer().mul_(share)
-            part = as_real(buffer).flatten()
+            real = torch.view_as_real(buffer) if buffer.is_complex() else buffer
+            part = real.flatten()
             if squares:
                 squares.add_sent(part)
             sent = part if wire is None else part.to(wire)
