@@ -3,9 +3,8 @@ comment in best.yaml, and the display of a study in notebooks."""
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -16,7 +15,6 @@ from raybench.report.remarks import (
     code_line,
     disturbed_line,
     edge_lines,
-    speed_line,
     target_warning,
     unranked_lines,
 )
@@ -27,7 +25,6 @@ from raybench.report.words import (
     named_trials,
     price_of,
     refuted_words,
-    span_s,
     target_in_words,
     target_words,
     wall_clock_words,
@@ -43,7 +40,6 @@ from raybench.results.ranking import (
     ranked,
     repeated,
     result_of,
-    rows_error,
 )
 from raybench.results.store import IMPORTED
 from raybench.results.study import Study
@@ -55,21 +51,16 @@ from raybench.results.verdict import (
     judge,
     judge_each,
     judged_on,
-    new_value,
 )
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES
-from raybench.spec.run import RATE, RunSpec, describe, flat, named_optimizer, value_of
-from raybench.spec.space import is_one_of
+from raybench.spec.run import RATE, RunSpec, describe, named_optimizer
 from raybench.spec.text import clean, counted
-from raybench.spec.values import identity
 
 FRAMEWORK_NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
 LEAST_DIFFERENCE = 0.005
 """Smallest relative difference between two costs, or two times, that the summary mentions."""
-CRITICAL_VALUE = 2.33
-"""One-sided critical value, in standard errors, for an error rate of 1 %."""
 
 
 def configuration_words(results: Study, spec: RunSpec) -> str:
@@ -120,9 +111,9 @@ def summary_of(results: Study) -> Summary:
     if results.is_scaling:
         cells = scaling_cells(results)
         found = scaling_printed.scaling_answer(cells)
-        if not found:
-            is_all_failed = (results.trials["state"] == "failed").all()
-            found = [_nothing(results) if is_all_failed else _fastest_cell(cells)]
+        if not found and (results.trials["state"] == "failed").all():
+            found = [_nothing(results)]
+        found = found or ["No result: a speed-up takes measured runs on one worker and several."]
         mind = [
             *scaling_printed.outlier_lines(results),
             *scaling_printed.other_lines(cells),
@@ -142,9 +133,6 @@ def summary_of(results: Study) -> Summary:
         on = f"On {kind}: " if len(each) > 1 else ""
         answer += [(on + first, *rest) for first, *rest in _winners(results, one)]
         mind += [on + line for line in _doubts(results, one)]
-        mind += [on + line for line in speed_line(results, one.fastest)]
-    if len(each) > 1 and results.is_timed:
-        answer.append(_fastest_model(results, each))
     mind += [
         *code_line(results),
         *disturbed_line(results),
@@ -183,57 +171,26 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
         near = f"{_saved(results, fastest, cheapest)}{near}"
         second = f"The cheapest is {named(results, cheapest.trial)}{near}."
         found.append((second, f"It {reaches(results, cheapest)}."))
-    return [*found, *((line,) for line in optimism_lines(results, verdict))]
+    return found
 
 
 def _beside_first(results: Study, winner: str) -> list[str]:
-    """Return a sentence that compares the winner with the user's first configuration
-    (`search.first`); [] if there is none, or its trial has not ended."""
-    firsts = (results.study["study"].get("search") or {}).get("first") or []
-    wanted = flat(firsts[0]) if firsts else {}
-    own = [
-        name
-        for name, run in sorted(results.runs.items())
-        if run.role == "trial" and all(_has(run.spec, *one) for one in wanted.items())
-    ]
-    if not wanted or not own:
+    """Return a sentence that compares the winner with the user's first configuration, which the
+    search runs before all others (`search.first`); [] if there is none, or one of the two times is
+    not known."""
+    firsts = (results.study["study"].get("search") or {}).get("first")
+    own = sorted(name for name, run in results.runs.items() if run.role == "trial")
+    if not firsts or not own:
         return []
-    first, metric = own[0], results.metric
-    called = f"your first configuration (trial {first})"
-    seedless = [results.specs[name].model_copy(update={"seed": 0}) for name in (winner, first)]
+    called = f"your first configuration (trial {own[0]})"
+    seedless = [results.specs[name].model_copy(update={"seed": 0}) for name in (winner, own[0])]
     if seedless[0] == seedless[1]:
         return [f"It is {called}."]
-    rows = configurations(results).set_index("trial")
-    column = "time_to_target_s" if results.is_timed else metric.best_column
-    known = {name: float(rows[column].get(name, math.nan)) for name in (winner, first)}
-    if results.is_timed and not math.isnan(known[winner]) and not math.isnan(known[first]):
-        times = known[first] / known[winner]
-        once = "" if rows["is_confirmed"][first] else ", one run"
-        return [f"That is {times:.3g} times as fast as {called}, {duration(known[first])}{once}."]
-    run = results.runs[first]
-    best = metric.shown(run.best_value)
-    if run.failure is not None:
-        return [f"{called.capitalize()} failed ({run.failure})."]
-    if results.is_timed and run.time_to_target_s is None:
-        ended = "was stopped" if run.state == "stopped" else "ended"
-        return [f"{called.capitalize()} {ended} short of the target, at {metric.words} {best}."]
-    return [f"{called.capitalize()} reached {metric.words} {best}."]
-
-
-def _has(spec: RunSpec, key: str, value: Any) -> bool:
-    """Return whether a run spec has `value`, as written in a YAML file, under `key`."""
-    own = value_of(spec, key)
-    return is_one_of(key, own, [value]) or identity(own) == identity(value)
-
-
-def _fastest_model(results: Study, verdicts: Mapping[str, Verdict]) -> tuple[str, str]:
-    """Return two sentences: the fastest GPU model, and the GPU model of best.yaml."""
-    fastest = {kind: winners_of(results, one)[0] for kind, one in verdicts.items()}
-    first = min(fastest, key=lambda kind: fastest[kind].seconds)
-    said = f"The fastest of these is {first}, {duration(fastest[first].seconds)} of training"
-    if not all(one.new_hits for one in fastest.values()):
-        said += " (not confirmed on all of them)"
-    return f"{said}.", f"best.yaml and cheapest.yaml are of {next(iter(fastest))}."
+    times = configurations(results).set_index("trial")["time_to_target_s"].reindex([winner, own[0]])
+    if not results.is_timed or times.isna().any():
+        return []
+    ratio = times.iloc[1] / times.iloc[0]
+    return [f"That is {ratio:.3g} times as fast as {called}, {duration(times.iloc[1])}."]
 
 
 def named(results: Study, trial: str) -> str:
@@ -322,10 +279,7 @@ def _reaches_value(results: Study, one: ConfigurationResult) -> str:
     notes = [f"median of {_new_runs(one)}"]
     ends = one.interval_low, one.interval_high
     if all(map(math.isfinite, ends)):
-        names = repeated(results)[one.trial].printed_runs
-        is_known = metric.is_share or rows_error(results, "validation", one.value, names)
-        over = "" if is_known else " over seeds"
-        notes.append(f"90 % interval{over}: {between(metric, ends)}")
+        notes.append(f"90 % interval: {between(metric, ends)}")
     if budget is not None:
         notes.append(wall_clock_words(results, one.trial, budget))
     within = "; ".join(filter(None, notes))
@@ -352,9 +306,8 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
     """Return sentences on ties, configurations that ran once, and effects of chance."""
     if not verdict.is_confirmed:
         return []
-    (fast, cheap), metric = winners_of(results, verdict), results.metric
     tied, cheap_tied = verdict.others(), verdict.others(is_cheapest=True)
-    which = "fastest" if results.is_timed else metric.superlative
+    which = "fastest" if results.is_timed else results.metric.superlative
     if verdict.is_one and set(tied) == set(cheap_tied):
         which, cheap_tied = "winner", ()
     lines = [
@@ -365,18 +318,8 @@ def _doubts(results: Study, verdict: Verdict) -> list[str]:
     if once := len({*verdict.once, *verdict.cheapest_once}):
         others = counted(once, "other configuration")
         lines.append(f"{others} ran only in the search and cannot be ruled out.")
-    is_turned = fast.printed_s > cheap.printed_s
-    if results.study["study"].get("price") is None:
-        costs = [one.num_workers * one.printed_s for one in (fast, cheap)]
-        is_turned = is_turned or costs[0] < costs[1]
-    are_alone = fast.new_hits and cheap.new_hits and fast.is_alone and cheap.is_alone
-    if results.is_timed and are_alone and is_turned:
-        lines.append(
-            "Fastest and cheapest were chosen by runs in parallel; that their runs alone, which "
-            "chose nothing, came out the other way round is chance."
-        )
-    if not results.baselines and metric.name not in METRICS:
-        lines.append(f"Not compared with a baseline: that of {metric.words} is not known.")
+    if not results.baselines and results.metric.name not in METRICS:
+        lines.append(f"Not compared with a baseline: that of {results.metric.words} is not known.")
     return lines
 
 
@@ -436,30 +379,6 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
     return lines
 
 
-def optimism_lines(results: Study, verdict: Verdict) -> list[str]:
-    """Return a sentence if the fastest configuration is significantly better on the validation
-    split than on the test split."""
-    both, metric = results.baselines, results.metric
-    if not verdict.is_confirmed or len(both) < 2:
-        return []
-    trial = verdict.fastest
-    names, values, errors, shares = repeated(results)[trial].printed_runs, [], [], []
-    for part in ("validation", "test"):
-        value = new_value(results, trial, part)
-        error = None if value is None else rows_error(results, part, value, names)
-        if value is None or error is None:
-            return []
-        values.append(value)
-        errors.append(error)
-        shares.append(f"{metric.shown(value)} of {both[part].rows:,}")
-    if metric.gap(*values) <= CRITICAL_VALUE * math.hypot(*errors):
-        return []
-    return [
-        f"The validation value is better than the test value by more than the sampling error of "
-        f"the rows ({' against '.join(shares)}); rely on the test value."
-    ]
-
-
 def _nothing(results: Study) -> str:
     """Return why there is no winner, and what to change."""
     trials, metric, target = results.trials, results.metric, results.target
@@ -480,16 +399,11 @@ def _nothing(results: Study) -> str:
             "the search, but none that ran again did with new seeds; name a target that runs "
             "reach each time, or raise objective.max_train_seconds (with --fresh)."
         )
-    who, own = f"No run reached the target of {aim}", trials[trials["role"] == "trial"]
-    by_reference = trials["crossed_s"][trials["role"] == "reference"].min()
-    if not math.isnan(by_reference):
-        best = metric.best(own[metric.best_column])
-        reached = f"the best of the trials was {'none' if best is None else metric.shown(best)}"
-        who = f"No trial reached the target of {aim}, a reference run did, after "
-        who += f"{by_reference:.3g} s of training"
+    own = trials[trials["role"] == "trial"]
+    who = f"No {'trial' if len(own) else 'run'} reached the target of {aim}"
     if ended := _cut_by_budget(results):
         again = "with a longer --time-budget the same command goes on from there."
-        return " ".join([f"{who}: {ended}; {again}", *_start_up(results)])
+        return f"{who}: {ended}; {again}"
     if any(metric.reaches(value, target) for value in own[metric.best_column].dropna()):
         reached += ", but too late or not held (objective.max_train_seconds, objective.hold)"
     advice = "name one that runs reach, or raise objective.max_train_seconds (with --fresh)"
@@ -508,30 +422,8 @@ def _cut_by_budget(results: Study) -> str:
     return f"the time budget of {budget:g} s ended the search after {done}{of} trials"
 
 
-def _start_up(results: Study) -> list[str]:
-    """Return a sentence on the time budget needed, if start-up took longer than training."""
-    trials = results.trials
-    ready, trained = trials[["start_s", "setup_s", "compile_s"]].sum(axis=1), trials["train_s"]
-    if ready.sum() <= trained.sum():
-        return []
-    longest = max(run.spec.objective.max_train_seconds for run in results.runs.values())
-    known = trials["crossed_s"].min()
-    needed = max(ready) + (longest if math.isnan(known) else known)
-    needed += span_s(trials[trials["role"] == "reference"]) or 0.0
-    return [
-        f"Starting workers, set-up and compiling took {ready.sum():.3g} s of these runs, training "
-        f"{trained.sum():.3g} s; a first answer needs about {float(f'{needed:.2g}'):g} s here."
-    ]
-
-
 NOTEBOOK_ROWS = 5
 """Maximum number of rows of the table in a notebook."""
-PHASE_WORDS = {
-    "search": "search",
-    "confirm": "confirming",
-    "reference": "reference",
-    "compare": "of pairs",
-}
 
 
 def lines_of(results: Study) -> list[str]:
@@ -581,14 +473,8 @@ def _best(results: Study) -> pd.DataFrame:
 def _counted(results: Study) -> str:
     """Return the number of runs and evaluations, and whether the study is still running."""
     trials = results.trials
-    phases = trials["phase"].value_counts(sort=False)
-    parts = [
-        f"{number} {PHASE_WORDS[name]}" for name, number in phases.items() if name in PHASE_WORDS
-    ]
     failed = int((trials["state"] == "failed").sum())
-    which = ", ".join(parts) if len(parts) > 1 or failed else ""
-    which += f"; {failed} failed" if failed else ""
-    inside = f" ({which})" if which else ""
+    inside = f" ({failed} failed)" if failed else ""
     text = f"{counted(len(trials), 'run')}{inside}, {len(results.curves):,} evaluations"
     return f"{text}; still running: {results.owner}" if results.owner else text
 
@@ -621,17 +507,3 @@ def _imported(results: Study) -> str:
         reached = target_in_words(results)
     named = f"trial {best['trial']}, {best['config']}"
     return f"The best of {runs} of {source} is {named}: {reached}{after}."
-
-
-def _fastest_cell(cells: pd.DataFrame) -> str:
-    """Return a sentence on the cell (run spec) with the most samples per second, for a scaling
-    study in which no speed-up is known."""
-    known = cells.dropna(subset="samples_per_s")
-    if known.empty:
-        return "No result: no cell has a speed yet."
-    best = known.nlargest(1, "samples_per_s").iloc[0]
-    workers = counted(int(best["num_workers"]), "worker")
-    return (
-        f"Most samples per second: {best['samples_per_s']:,.0f} with {workers}, {best['curve']}; "
-        "how it scales is not known: that takes one worker and several."
-    )

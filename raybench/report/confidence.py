@@ -20,11 +20,9 @@ from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.study import ConfirmSpec
 from raybench.spec.text import clean, counted, split_command
-from raybench.stats.replicates import Noise, noise_at_least
+from raybench.stats.replicates import Noise
 from raybench.stats.standing import SMALLEST
 
-MOST_PRIOR_FREEDOM = 4.0
-"""Degrees of freedom up to which the prior dominates the estimated scatter between runs."""
 MORE_OPTION = "--more"
 RUNS_EACH = 4
 """Runs proposed for the winner and for each undecided trial."""
@@ -49,7 +47,7 @@ def confidence_of(results: Study, verdict: Verdict | None) -> str:
 def _unconfirmed(results: Study, verdict: Verdict, noise: Noise) -> str:
     once = len(verdict.once)
     near = f"; {counted(once, 'other configuration')} cannot be ruled out" if once else ""
-    scatter = _scatter(results, noise, verdict.fastest)
+    scatter = _scatter(results, noise)
     ran = ", and no configuration ran again after the search"
     if repeated(results):
         missed = "did not reach the target" if results.is_timed else "failed"
@@ -62,7 +60,7 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
     again = repeated(results).items()
     found = {name: one for name, one in again if results.runs[name].accelerators == kind}
     share = len(found[verdict.fastest].chosen)
-    scatter = _scatter(results, noise, verdict.fastest)
+    scatter = _scatter(results, noise)
     if len(found) == 1:
         head = f"only trial {verdict.fastest} was run again ({counted(share, 'run')})"
         return f"{head}; {scatter}."
@@ -77,21 +75,12 @@ def _stands_on(results: Study, verdict: Verdict, noise: Noise) -> str:
     )
 
 
-def _scatter(results: Study, noise: Noise, trial: str) -> str:
-    """Return the pooled standard deviation between runs of one configuration, in words; also that
-    of `trial` if its runs scatter significantly more."""
+def _scatter(results: Study, noise: Noise) -> str:
+    """Return the pooled standard deviation between runs of one configuration, in words."""
     if math.isinf(noise.sigma):
         return "the standard deviation between runs of one configuration is not known"
-    one = repeated(results).get(trial)
-    runs = one.chosen if one is not None else ()
-    own, more = noise_at_least(runs, noise), ""
-    if own is not noise:
-        more = f" ({_size(results, own)} for trial {trial})"
-    usually = "usually " if results.is_timed and noise.freedom <= MOST_PRIOR_FREEDOM else ""
     size = _size(results, noise)
-    return (
-        f"the standard deviation between runs of one configuration is {usually}about {size}{more}"
-    )
+    return f"the standard deviation between runs of one configuration is about {size}"
 
 
 def _size(results: Study, noise: Noise) -> str:

@@ -9,17 +9,14 @@ from raybench.report.words import (
     price_of,
     span_s,
     target_in_words,
-    target_words,
 )
-from raybench.results.analyses import around_target, ledger_totals, search_curves
+from raybench.results.analyses import ledger_totals
 from raybench.results.ranking import ranked
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
 from raybench.spec.errors import UserError
-from raybench.spec.run import value_of
-from raybench.spec.space import Range, at_run, end_of, parse_space
+from raybench.spec.space import end_of, parse_space
 from raybench.spec.text import clean, counted, shorten
-from raybench.spec.values import short
 
 FEWEST_REACHED, MOST_REACHED = 0.05, 0.9
 """If the share of trials that reach the target is outside this range, the target hardly
@@ -30,15 +27,11 @@ ENOUGH_TRIALS = 8
 def target_warning(results: Study) -> list[str]:
     """Return a sentence if nearly all or nearly none of the search trials reach the target."""
     trials = ranked(results.trials)
-    every = len(trials)
-    trials = trials[trials["stop"] != "cap"]  # stopped as too slow; might have reached it
     if results.target is None or not results.is_timed or len(trials) < ENOUGH_TRIALS:
         return []
     reached = int(trials["time_to_target_s"].notna().sum())
     easy, hard = ("low", "high") if results.metric.direction == "max" else ("high", "low")
-    slow = every - len(trials)
-    apart = f" ({slow} others were stopped as too slow before they could)" if slow else ""
-    count = f"{reached} of {len(trials)} trials reach {target_in_words(results)}{apart}"
+    count = f"{reached} of {len(trials)} trials reach {target_in_words(results)}"
     if reached > MOST_REACHED * len(trials):
         return [f"{count}: a target this {easy} hardly distinguishes them; try a {hard}er one."]
     if reached < FEWEST_REACHED * len(trials):
@@ -54,34 +47,6 @@ def code_line(results: Study) -> list[str]:
     spans = {code: f"{min(names)} to {max(names)}" for code, names in versions.items()}
     runs = "; ".join(f"{code}: {span}" for code, span in spans.items())
     return [f"The code was changed between runs, which are compared all the same ({runs})."]
-
-
-def sensitivity_lines(results: Study) -> list[str]:
-    """Return sentences on which trial would lead with a slightly easier or slightly harder target.
-
-    They come from the learning curves of the search. Trials stop at the study's target, so few
-    curves continue to a harder one.
-    """
-    searched = ranked(results.trials)["trial"]
-    if results.target is None or not results.is_timed or len(searched) < ENOUGH_TRIALS:
-        return []
-    curves, start = search_curves(results), results.value_at_start
-    curves = curves[curves["trial"].isin(searched)]
-    if curves.empty:
-        return []
-    table = around_target(
-        curves, results.metric, results.target, hold=results.hold, baseline_value=start
-    )
-    lines = []
-    for row in table[table["target"] != results.target].dropna().to_dict("records"):
-        config = results.label(results.specs[row["trial"]])
-        target = target_words(results.metric, row["target"])
-        lines.append(
-            f"With a target of {target}, trial {row['trial']} ({config}) would be the fastest "
-            f"of the search, after {row['seconds']:.2f} s; "
-            f"{counted(row['reached'], 'trial')} reached it."
-        )
-    return lines
 
 
 LEAST_SHARE = 0.05
@@ -165,41 +130,6 @@ def effort_words(results: Study) -> str:
     return f"{words}{price_of(results, workers)}{over}."
 
 
-BATCH = "batch_size_per_worker"
-SHORTLY = {"framework": "{} over {}", "num_workers": "workers {} over {}"}
-WORTH_SAYING = 1.02
-"""Smallest speed-up that is mentioned."""
-
-
-def speed_line(results: Study, trial: str) -> list[str]:
-    """Return a sentence on the speed-up of the winner `trial` over the slowest value of each key.
-
-    It covers the keys that change only speed, such as the framework. The speed-up is predicted from
-    the step times of the search; other keys, except the batch size per worker, are as in the
-    winner.
-    """
-    source = results.runs[trial].source
-    origin = trial if source is None else source
-    own = {"time_to_target_s": results.runs[origin].time_to_target_s, "trial": origin}
-    keys = [key for key in results.predictions.columns if key not in own]
-    table = results.predictions[results.predictions["trial"] == origin].astype(object)
-    every = table.where(table.notna(), None).to_dict("records")
-    every.append(own | {key: getattr(results.specs[origin], key) for key in keys})
-    best = {key: getattr(results.specs[trial], key) for key in keys}
-    same = [row for row in every if best.items() <= row.items()]
-    found = []
-    for key in keys if same and len(table) else []:
-        others = [one for one in keys if one not in (key, BATCH)]
-        rows = [row for row in every if all(row[one] == best[one] for one in others)]
-        slowest = max(rows, key=lambda row: row["time_to_target_s"])
-        times = slowest["time_to_target_s"] / same[-1]["time_to_target_s"]
-        if key != BATCH and slowest[key] != best[key] and times >= WORTH_SAYING:
-            form = SHORTLY.get(key, f"{key} {{}} over {{}}")
-            both = (int(v) if isinstance(v, float) else v for v in (best[key], slowest[key]))
-            found.append(f"{form.format(*map(short, both))} {times:.2f}x")
-    return [f"Predicted speedup (~): {', '.join(found)}."] if found else []
-
-
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
     """Return sentences on the keys whose value in the fastest trial is at an end of the searched
     range."""
@@ -213,11 +143,7 @@ def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:
     spec = results.specs[verdict.fastest]
     ends: dict[str, list[str]] = {"upper": [], "lower": []}
     for key, dimension in space.items():
-        end, simple = end_of(dimension, key, spec), at_run(dimension, spec)
-        was_widened = (
-            isinstance(simple, Range) and not simple.low <= value_of(spec, key) <= simple.high
-        )
-        if end is not None and not was_widened:  # otherwise values beyond the end were tried
+        if (end := end_of(dimension, key, spec)) is not None:
             ends[end].append(key)
     return [
         f"At the {end} end of what was searched: {' and '.join(keys)} of trial {verdict.fastest}; "

@@ -1,6 +1,5 @@
 """The last screen of a study: tables of its runs, the summary, and the next steps."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,16 +11,14 @@ from raybench.report.confidence import PAGE_FILE, next_steps
 from raybench.report.console import say, say_pairs, say_wrapped
 from raybench.report.pairs import answer_lines as pair_lines
 from raybench.report.pairs import comparison_of
-from raybench.report.remarks import failed_line, ledger_line, sensitivity_lines
+from raybench.report.remarks import failed_line, ledger_line
 from raybench.report.tables import (
-    BATCH_STATISTICS,
     DISTURBED,
     MARK,
     MARK_SAYS,
     CellFormat,
     failures,
     has_marks,
-    predictions,
     print_frame,
     texts,
     value_form,
@@ -41,29 +38,16 @@ MOST_SEARCH_ROWS, MOST_CONFIRMED_ROWS = {True: 4, False: 10}, {True: 5, False: 1
 CONFIGURATION_NOTE = (
     "configuration: framework, workers x batch per worker, optimizer, learning rate"
 )
-CONFIRMED_TITLE = "Confirmation of the winners: new seeds, each run alone on the machine"
-PREDICTED_NOTE = (
-    "~ predicted from the trial's learning curve and measured step times. The combinations of "
-    "framework and worker count that were predicted to be fastest of all were run; their names are "
-    "like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
-)
 TRIAL_FORMS: dict[str, CellFormat] = {"trial": "{trial}", "configuration": "{config}"}
 CONFIRMATION_FORMS: dict[str, CellFormat] = TRIAL_FORMS | {
     "reached": "{hits} of {runs}",
     "expected s": "{expected_s:.2f}{mark}",
     "90 % interval": "{expected_low_s:.2f} - {expected_high_s:.2f}",
     "worker-s": "{cost:.2f}{mark}",
+    "alone s": "{alone_s:.2f}{mark}",
 }
-ALONE_FORMS: dict[str, CellFormat] = {
-    "median s": "{median_s:.2f}{mark}",
-    "expected s": "{expected:.2f}{mark}",
-    "90 % interval": "{interval_low_s:.2f} - {interval_high_s:.2f}",
-    "worker-s": "{worker_seconds_to_target:.2f}{mark}",
-    "search s": "{search_s:.2f}",
-}
+SEARCH_FORMS: dict[str, CellFormat] = {"search s": "{search_s:.2f}"}
 LEDGER_FORMS = {"phase": "{phase}", "seconds": "{seconds:.2f}", "share": "{share:.0%}"}
-PREDICTION_FORMS = {"trial": "{trial}", "configuration": "{configuration}"}
-PREDICTION_FORMS |= {name: f"{{{name}:.2f}}" for name in ("seconds ~", "worker s ~")}
 FAILURE_FORMS = {name: f"{{{name}}}" for name in ("failure", "runs", "for example")}
 Printed = tuple[pd.DataFrame, str, str]
 """A table of strings, its title, and the lines below it."""
@@ -100,7 +84,6 @@ def _show_summary(console: Console, results: Study, *, verbose: bool) -> None:
     for paragraph in (
         *([] if verbose or results.is_imported else [ledger_line(results), *failed_line(results)]),
         *found.caveats,
-        *(sensitivity_lines(results) if verbose else []),
         *([f"Confidence: {found.confidence}"] if found.confidence else []),
     ):
         say_wrapped(console, paragraph)
@@ -121,10 +104,8 @@ def _show_tables(console: Console, results: Study, *, is_brief: bool) -> None:
         _show_failures(console, failures(results.trials))
     printed = _search_table(results, is_brief=is_brief)
     if not is_brief:
-        printed += _prediction_table(results)
         ledger = texts(ledger_totals(results.trials), LEDGER_FORMS)
         printed.append((ledger, "Seconds by phase (all runs)", ""))
-    printed += _race_table(results, is_brief=is_brief)
     printed += _confirmed_table(results, is_brief=is_brief)
     for cells, title, below in printed:
         print_frame(console, cells, title, below=below, is_explained=not is_brief)
@@ -166,10 +147,9 @@ def _search_table(results: Study, *, is_brief: bool) -> list[Printed]:
 
 
 def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
-    """Return columns for hosts, GPUs and the awaited resource, if the runs differ in them.
+    """Return columns for hosts and GPUs, if the runs differ in them.
 
-    Failed runs do not count, as they may have had no workers. The awaited resource explains why a
-    run was on other hosts.
+    Failed runs do not count, as they may have had no workers.
     """
     trained = runs[runs["state"] != "failed"]
     found: dict[str, CellFormat] = {}
@@ -177,85 +157,40 @@ def _layout_columns(runs: pd.DataFrame) -> dict[str, CellFormat]:
         found["hosts"] = "{num_nodes}"
     if len(set(trained["accelerators"].fillna(""))) > 1:
         found["GPUs"] = "{accelerators}"
-    if "hosts" in found and trained["waited_for"].notna().any():
-        found["waited for"] = "{waited_for}"
     return found
 
 
-def _prediction_table(results: Study) -> list[Printed]:
-    predicted = predictions(results)
-    if predicted.empty:
-        return []
-    predicted["configuration"] = _brief(predicted["configuration"])
-    title = "Predicted only (~), from a trial's curve and the step times"
-    is_rough = results.trials["batch_statistics"].eq(True).any()
-    below = f"{PREDICTED_NOTE}\n\n{BATCH_STATISTICS}" if is_rough else PREDICTED_NOTE
-    return [(texts(predicted, PREDICTION_FORMS), title, below)]
-
-
-def _race_table(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return the table of the confirmation runs to a target (role `race`). On a brief screen, it
-    also has the times of runs alone on the machine."""
-    table = confirmed(results)
-    if not _has_race(results) or table.empty:
-        return []
-    rows = table.head(MOST_CONFIRMED_ROWS[is_brief])
-    rows = rows.assign(
-        cost=rows["expected_s"] * rows["num_workers"],
-        alone_s=rows["printed_s"].where(rows["is_alone"].astype(bool)),
-        mark=_marks(rows),
-    )
-    more = len(table) - len(rows)
-    title = f"Confirmation: {_number_of(table, rows)}, new seeds"
-    if is_brief:
-        title += "; then the winner alone" if rows["is_alone"].any() else ""
-        last, below = {"alone s": "{alone_s:.2f}{mark}"}, ""
-    else:
-        last = {"search s": "{search_s:.2f}"}
-        below = f"and {more} more; see raybench.load(...).confirmed" if more > 0 else ""
-    return [(texts(_named(rows, results), CONFIRMATION_FORMS | last), title, below)]
-
-
-def _has_race(results: Study) -> bool:
-    return results.is_timed and bool((results.trials["role"] == "race").any())
-
-
-def _number_of(table: pd.DataFrame, printed: pd.DataFrame) -> str:
-    """Return `best 5 of 14`, or `5 configurations` if all are printed."""
-    if len(printed) < len(table):
-        return f"best {len(printed)} of {len(table)}"
-    return counted(len(table), "configuration")
-
-
 def _confirmed_table(results: Study, *, is_brief: bool) -> list[Printed]:
-    """Return the table of the runs alone on the machine (role `confirm`). Without a target, and if
-    there are none, it has the confirmation runs in parallel."""
-    if _has_race(results) and is_brief:
-        return []  # the table of `_race_table` has these runs
+    """Return the table of the configurations that were trained again: with a target, their seconds
+    and those of runs alone on the machine, otherwise their values."""
     table, metric = confirmed(results), results.metric
-    rows, title = (
-        table[table["is_alone"].astype(bool)].head(MOST_CONFIRMED_ROWS[is_brief]),
-        CONFIRMED_TITLE,
-    )
-    if rows.empty and not results.is_timed:
-        rows = table.head(MOST_CONFIRMED_ROWS[is_brief])
-        title = f"Confirmation: {_number_of(table, rows)}, new seeds, in parallel"
+    rows = table.head(MOST_CONFIRMED_ROWS[is_brief])
     if rows.empty:
         return []
-    reached = "reached" if results.is_timed else "finished"
-    forms = TRIAL_FORMS | {reached: "{new_hits} of {new_runs}"}
+    tested = {f"test {metric.words}": value_form(metric, metric.test_column)}
     if results.is_timed:
-        forms |= ALONE_FORMS
+        forms = CONFIRMATION_FORMS if is_brief else CONFIRMATION_FORMS | SEARCH_FORMS | tested
     else:
         ends = (f"interval_{end}_{metric.name}" for end in ("low", "high"))
-        forms[f"median {metric.words}"] = value_form(metric, f"median_{metric.name}")
-        forms["90 % interval"] = value_form(metric, *ends)
-        forms[f"search {metric.words}"] = value_form(metric, f"search_{metric.name}")
-    forms[f"test {metric.words}"] = value_form(metric, metric.test_column)
-    has_misses = (rows["new_hits"] < rows["new_runs"]).any()  # else equal to the median
-    expected = rows["printed_s"] if has_misses else math.nan
-    rows = rows.assign(config=_brief(rows["config"]), mark=_marks(rows), expected=expected)
-    return [(texts(rows, forms), title, "")]
+        forms = TRIAL_FORMS | {
+            "finished": "{new_hits} of {new_runs}",
+            f"median {metric.words}": value_form(metric, f"median_{metric.name}"),
+            "90 % interval": value_form(metric, *ends),
+            f"search {metric.words}": value_form(metric, f"search_{metric.name}"),
+            **tested,
+        }
+    is_alone = rows["is_alone"].astype(bool)
+    rows = rows.assign(
+        cost=rows["expected_s"] * rows["num_workers"],
+        alone_s=rows["printed_s"].where(is_alone),
+        mark=_marks(rows),
+    )
+    which = counted(len(table), "configuration")
+    which = which if len(rows) == len(table) else f"best {len(rows)} of {len(table)}"
+    has_race = (results.trials["role"] == "race").any()
+    alone = "; then the winner alone" if has_race else ", each run alone on the machine"
+    title = f"Confirmation: {which}, new seeds{alone if is_alone.any() else ''}"
+    return [(texts(_named(rows, results), forms), title, "")]
 
 
 def _marks(table: pd.DataFrame) -> list[str]:

@@ -209,22 +209,6 @@ class StudyResults(Study):
         """Return the seconds and share of each phase (setup, train, ...), summed over all runs."""
         return analyses.ledger_totals(self.trials)
 
-    def around_target(self, target: float | None = None) -> pd.DataFrame:
-        """Return the fastest trial for an easier target, the target itself and a harder target.
-
-        Columns: target, trial, seconds, reached, trials; see `results.analyses`.
-        """
-        found = self.target if target is None else target
-        if found is None:
-            raise UserError(
-                "The study asked for no target; name one: study.around_target(0.95).",
-                ErrorCode.MISSING,
-            )
-        curves, start = analyses.search_curves(self), self.value_at_start
-        return analyses.around_target(
-            curves, self.metric, found, hold=self.hold, baseline_value=start
-        )
-
     def by_workers(self) -> pd.DataFrame:
         """Return the best configuration for each worker count.
 

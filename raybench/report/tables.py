@@ -16,9 +16,7 @@ from rich.text import Text
 
 from raybench.report.console import say, wrapped
 from raybench.results.store import ERRORS_FOLDER, LOGS_FOLDER
-from raybench.results.study import Study
 from raybench.spec.metric import Metric
-from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, shorten
 
 VARYING_TEXT = re.compile(
@@ -51,34 +49,11 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("runs", ascending=False, kind="stable", ignore_index=True)
 
 
-MOST_PREDICTED = 6
 BATCH_STATISTICS = (
     "The model has batch normalization over each worker's own samples, so what it learns depends "
     "on the batch per worker too, and predictions (~) for other splits are rough. "
     "--set search.factorise=false --fresh samples workers like the rest."
 )
-
-
-def predictions(results: Study) -> pd.DataFrame:
-    """Return the fastest configurations that were predicted by the step-time model but not run.
-
-    Columns: trial (whose learning curve is used), configuration, "seconds ~" and "worker s ~" to
-    the target; `~` marks a prediction.
-    """
-    measured = {results.label(spec) for spec in results.specs.values()}
-    rows = []
-    for row in results.predictions.to_dict("records"):
-        if row["trial"] not in results.specs:
-            continue  # the record of the trial was lost
-        seconds = float(row["time_to_target_s"])
-        split = {str(key): one for key, one in row.items() if key in RunSpec.model_fields}
-        label = results.label(results.specs[row["trial"]].model_copy(update=split))
-        if label not in measured:
-            rows.append((row["trial"], label, seconds, seconds * row["num_workers"]))
-    table = pd.DataFrame(rows, columns=["trial", "configuration", "seconds ~", "worker s ~"])
-    return table.sort_values("seconds ~", kind="stable", ignore_index=True).head(MOST_PREDICTED)
-
-
 MISSING, MARK = "-", "*"
 """Text of a missing or infinite value, and suffix of an interpolated value."""
 LONGEST_CELL = 400
@@ -135,7 +110,7 @@ NUMERIC = re.compile(r"[\d.,%*()~ -]*")
 """A column is aligned right if all its cells match, unless it is one of LEFT."""
 DROPPED = (
     *("train s", "total s", "samples/s", "waited for", "search ", "global batch", "test "),
-    "worker-s",
+    *("worker-s", "alone s"),
 )
 """Prefixes of the columns that a narrow terminal drops, in this order."""
 MARK_SAYS = f"{MARK} interpolated: where the line between two evaluations crosses the target"

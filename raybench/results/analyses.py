@@ -8,11 +8,9 @@ import pandas as pd
 
 from raybench.results.study import Study, once
 from raybench.results.trials import interpolated_score
-from raybench.spec import objective
 from raybench.spec.metric import Metric
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import CUT_SHORT, MACHINE_FAULTS
-from raybench.stats.standing import crossing
 
 SEARCH = ("trial", "placement_check")
 """Roles of the runs of a search."""
@@ -118,78 +116,6 @@ def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
     return table[[*SPEED_UP_COLUMNS]].sort_values(
         ["scaling", "curve", "num_workers"], kind="stable", ignore_index=True
     )
-
-
-def time_to_target(
-    curves: pd.DataFrame,
-    metric: Metric,
-    target: float,
-    *,
-    hold: int = 1,
-    baseline_value: float | None = None,
-) -> pd.DataFrame:
-    """Return the training time at which each trial reached a target.
-
-    Trials stop at the target of their study, so few of them reach a harder target.
-
-    Args:
-        curves: Columns trial, train_s [s] and the metric's name.
-        metric: Metric of the study.
-        target: Value to reach.
-        hold: Number of consecutive evaluations that must be at the target; the time is that of
-            the first.
-        baseline_value: Value before training, for interpolation before the first evaluation.
-
-    Returns:
-        Columns trial, seconds (missing if it never reached the target) and is_interpolated (whether
-        the time lies between two evaluations that are far apart; see `stats.standing`).
-    """
-    rows: list[tuple[Any, float, bool]] = []
-    lists = curves.groupby("trial", sort=False).agg({"train_s": list, metric.name: list})
-    for trial, seconds, values in lists.itertuples(name=None):
-        reached_s = objective.time_to_target(
-            values, seconds, target=target, hold=hold, metric=metric
-        )
-        if reached_s is None:
-            rows.append((trial, np.nan, False))
-            continue
-        at = seconds.index(reached_s)
-        before_s, before = (seconds[at - 1], values[at - 1]) if at else (0.0, baseline_value)
-        found = crossing(reached_s, values[at], before_s, before, target)
-        rows.append((trial, found.seconds, found.is_interpolated))
-    table = pd.DataFrame(rows, columns=["trial", "seconds", "is_interpolated"])
-    return table.astype({"seconds": float, "is_interpolated": bool})
-
-
-def around_target(
-    curves: pd.DataFrame,
-    metric: Metric,
-    target: float,
-    *,
-    hold: int = 1,
-    baseline_value: float | None = None,
-) -> pd.DataFrame:
-    """Return the fastest trial for an easier target, the target itself and a harder target.
-
-    The targets differ by one percentage point for a proportion. For other metrics, they differ by
-    1 % of the gap to the baseline value. Takes the same arguments as `time_to_target`.
-
-    Returns:
-        Columns target, trial, seconds (both missing if no trial reaches it), reached (number of
-        trials that reach it) and trials (number of all trials).
-    """
-    step = metric.sign * objective.small_difference(metric, target, baseline_value)
-    rows = []
-    for one in (target - step, target, target + step):
-        if metric.is_share and one > 1:
-            continue
-        times = time_to_target(curves, metric, one, hold=hold, baseline_value=baseline_value)
-        known = times.dropna(subset=["seconds"])
-        first = known.nsmallest(1, "seconds")
-        trial = first["trial"].iloc[0] if len(first) else None
-        seconds = first["seconds"].iloc[0] if len(first) else np.nan
-        rows.append((one, trial, seconds, len(known), len(times)))
-    return pd.DataFrame(rows, columns=["target", "trial", "seconds", "reached", "trials"])
 
 
 COST_COLUMNS, RATIO_COLUMNS = ("seconds", "worker_seconds"), ("times_as_fast", "times_the_cost")

@@ -4,15 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.results.analyses import (
-    around_target,
-    best_at_every_budget,
-    by_workers,
-    importance,
-    time_to_target,
-)
+from raybench.results.analyses import best_at_every_budget, by_workers, importance
 from raybench.spec.metric import ACCURACY, METRICS
-from raybench.spec.objective import time_to_target as recorded_time
 
 LOSS = METRICS["loss"]
 
@@ -84,50 +77,6 @@ def test_importance_asks_runs_that_say_something():
     runs.loc[20:24, "role"] = "confirm"
     runs.loc[25:29, "failure"] = "oom"  # of its configuration: it counts
     assert set(importance(runs, KEYS)["runs"]) == {35}
-
-
-@pytest.mark.parametrize("metric", [ACCURACY, LOSS])
-@pytest.mark.parametrize("hold", [1, 2, 3])
-def test_the_time_to_a_target_is_that_of_the_stop_rule(metric, hold):
-    random = np.random.default_rng(hold)
-    curves = {
-        name: [(1.0 + n / 4, value) for n, value in enumerate(random.uniform(0, 1, 12))]
-        for name in "abcdefgh"
-    }
-    curves["empty"] = [(1.0, np.nan)]
-    table = time_to_target(frame(metric, **curves), metric, 0.5, hold=hold).set_index("trial")
-    assert list(table.index) == list(curves)
-    for name, points in curves.items():
-        seconds, values = zip(*points, strict=True)
-        found = recorded_time(values, seconds, target=0.5, hold=hold, metric=metric)
-        if found is None:
-            assert np.isnan(table["seconds"][name])
-        elif not table["is_interpolated"][name]:
-            assert table["seconds"][name] == found
-        else:
-            assert found - 1.0 < table["seconds"][name] < found
-
-
-def test_a_time_far_from_the_one_before_is_interpolated():
-    curves = frame(ACCURACY, a=[(1.0, 0.5), (3.0, 0.9)], b=[(2.0, 0.8)])
-    times = time_to_target(curves, ACCURACY, 0.7, baseline_value=0.1)
-    assert list(times["seconds"]) == [pytest.approx(2.0), pytest.approx(2 * 0.6 / 0.7)]
-    assert times["is_interpolated"].all()
-    assert list(time_to_target(curves, ACCURACY, 0.7)["seconds"])[1] == 2.0, "chance not known"
-
-
-def test_around_a_target_another_may_be_first():
-    curves = frame(
-        ACCURACY, a=[(1.0, 0.5), (1.1, 0.895)], b=[(1.0, 0.8), (1.2, 0.905)], c=[(9.0, 0.95)]
-    )
-    table = around_target(curves, ACCURACY, 0.9)
-    assert list(table["target"]) == [0.89, 0.9, 0.91]
-    assert list(table["trial"]) == ["a", "b", "c"]
-    assert list(table["reached"]) == [3, 2, 1]
-    assert len(around_target(curves, ACCURACY, 1.0)) == 2, "no share is above 1"
-    none = around_target(curves, ACCURACY, 0.99)
-    assert list(none["reached"]) == [0, 0, 0]
-    assert none["trial"].isna().all()
 
 
 NAMES = ["trial", "config", "is_confirmed", "hits", "num_workers", "time_to_target_s"]

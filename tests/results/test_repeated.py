@@ -113,7 +113,7 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     assert result_of(results, judge(results).fastest, is_confirmed=True).is_interpolated
     text = shown(results)
     assert "1.33*" in text
-    assert text.count("* interpolated") == 3
+    assert text.count("* interpolated") == 2
 
 
 def test_what_a_second_look_rescued_was_not_stopped(tmp_path):

@@ -145,7 +145,7 @@ def test_no_head_and_no_number_is_cut_at_any_width(tmp_path, width, is_terminal)
         lines = [line for line in tables.splitlines() if not line.startswith("configuration:")]
         assert max(cell_len(line) for line in lines) <= width
     words = set(tables.split())
-    for head in ("trial", "configuration", "median", "target", "reached", "accuracy", "share"):
+    for head in ("trial", "configuration", "expected", "target", "reached", "accuracy", "share"):
         assert head in words, head
     for number in ("12345.68", "24691.34", "0118.torch64"):
         assert number in words, number

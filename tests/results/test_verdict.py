@@ -169,9 +169,6 @@ def test_where_all_runs_of_the_race_failed_nothing_is_confirmed(tmp_path):
     assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
 
 
-STARVED = {"start": 20.0, "setup": 10.0, "compile": 10.0}
-
-
 def beside_guessing(folder, rows, *, test, validation=0.6, has_test=True, kind=TIME):
     """A confirmed configuration whose splits are so large, of classes as frequent as each other."""
     known = {"value": 0.51, "rows": rows, "error": (0.25 / rows) ** 0.5, "square": None}
@@ -298,29 +295,16 @@ def test_intervals_of_other_metrics_hold_the_error_that_runs_have_recorded(tmp_p
     assert (fastest.test_low, fastest.test_high) == of_test, "of 4 times as many rows"
 
 
-@pytest.mark.parametrize("name", ["r2", "mean_error"])
-def test_values_that_are_no_shares_have_intervals_over_seeds(tmp_path, name):
-    """Of the user's own metric nobody knows what guessing reaches."""
-    own = {"metric": name, "direction": "max" if name == "r2" else "min"}
+def test_of_the_users_own_metric_nobody_knows_what_guessing_reaches(tmp_path):
+    own = {"metric": "mean_error", "direction": "min"}
     budget = Objective(kind="best_at_budget", max_train_seconds=60.0, **own)
     given = {"stop": "max_train_seconds", "objective": budget}
     lines = [run_line("0000", best_value=0.5, **given)]
     for number in range(3):
         found = {"role": "confirm", "best_value": 0.5 + number / 100, **given}
-        if name == "r2":
-            (line,) = curve(f"0000-confirm{number}", [0.5])
-            lines.append(line | {"value_error": 0.05})
         lines.append(run_line(f"0000-confirm{number}", test_value=0.1, **found))
-    known = {part: {"value": 0.0, "rows": 200} for part in ("validation", "test")}
-    results = results_folder(tmp_path, lines, objective=budget, baseline=known)
-    text = " ".join(summary_of(results).lines)
-    assert ("interval over" in text) == (name != "r2"), "recorded of the rows"
-    optimism = "0.51 of 200 against 0.1 of 200"
-    assert (optimism in text) == (name == "r2")
-    results.study["baseline"] = {}
-    vars(results).pop("baselines")
-    mind = summary_of(results).caveats
-    assert any("baseline" in one for one in mind) == (name != "r2")
+    results = results_folder(tmp_path, lines, objective=budget)
+    assert any("baseline" in one for one in summary_of(results).caveats)
 
 
 def test_trials_of_one_configuration_are_one_that_cannot_be_excluded(tmp_path):

@@ -243,7 +243,7 @@ class ProgressDisplay(_Shown):
     def evaluated(self, name: str, evaluation: Evaluation) -> None:
         """Show an evaluation of a run."""
         with self._changing:
-            self.state.evaluated(name, evaluation, self._clock())
+            self.state.evaluated(name, evaluation)
         self._lines.evaluated(name, evaluation, self._clock())
         self._changed()
 
@@ -303,7 +303,7 @@ class TrainingScreen(_Shown):
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Show an evaluation of the run."""
-        self._run.add(evaluation, self._clock())
+        self._run.add(evaluation)
         line = curve_line(self._metric, evaluation)
         self._rows = [*self._rows[1 - MOST_NOTEBOOK_ROWS :], line]
         if not self._console.is_jupyter:
@@ -312,18 +312,15 @@ class TrainingScreen(_Shown):
             self._view.changed()
 
     def left_s(self) -> float | None:
-        """Return the seconds until the run reaches its limit of training time or epochs, including
-        evaluations; None if unknown."""
-        point, limit_s = self._run.evaluation, self._spec.objective.max_train_seconds
-        if point is None or point.train_s <= 0:
+        """Return the training seconds until the run reaches its limit of training time or epochs;
+        None if unknown."""
+        point = self._run.evaluation
+        if point is None:
             return None
-        left = max(limit_s - point.train_s, 0.0)
+        left = self._spec.objective.max_train_seconds - point.train_s
         if point.epoch > 0:
-            share = max(self._spec.epochs / point.epoch - 1, 0.0)
-            left = min(left, share * point.train_s)
-        since_s = self._clock() - self._run.heard_s
-        spent_s = self._run.heard_s - self._run.trains_since_s
-        return max(left * max(spent_s / point.train_s, 1.0) - since_s, 0.0)
+            left = min(left, (self._spec.epochs / point.epoch - 1) * point.train_s)
+        return max(left, 0.0)
 
     def _draw(self, console: Console) -> Group:
         rows = [curve_head(self._metric), *self._rows] if self._console.is_jupyter else []
@@ -339,7 +336,7 @@ class TrainingScreen(_Shown):
             parts.append(f"target {target_words(self._metric, target)}")
         left_s = self.left_s()
         if left_s is not None:
-            parts.append(f"at most {screen.about(left_s)} left")
+            parts.append(f"at most {screen.about(left_s)} of training left")
         words = "best " + ", ".join(parts)
         room = (
             0

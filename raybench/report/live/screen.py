@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -114,8 +113,6 @@ MOST_CAUSES = 5
 BAR_WIDTH = 60
 NAMES_WIDTH = 9
 """Width of the column of names on the left, in characters."""
-LEAST_ROWS = 4
-"""Minimum number of lines for open runs, regardless of the height of the terminal."""
 
 
 def study_screen(
@@ -150,9 +147,7 @@ def study_screen(
         failed.append(f"{more} of other causes")
     named = [("" if number else "failed", words, "red") for number, words in enumerate(failed)]
     bottom = [_named(named, width, 1)] if named else []
-    used = sum(len(console.render_lines(one, pad=False)) for one in (*top, *bottom))
-    room = max(console.height - used - 1, LEAST_ROWS)
-    rows: list[RenderableType] = _running(console, state, at, room)
+    rows: list[RenderableType] = _running(console, state, at)
     if not rows and not state.pace.num_done:
         rows = [Text(STARTING)]
     return Group(*top, *([Text(), *rows] if rows else []), *bottom)
@@ -199,51 +194,39 @@ SPARKLINE_WIDTH = 16
 """Width of a sparkline in characters."""
 LEAST_WIDTHS = {"train s": 40, "curve": 60, "samples/s": 100}
 """Minimum width of the terminal at which a column is shown; 30 for the column of the metric."""
-LONGEST_NAME = 20
+LONGEST_NAME, LEAST_RUNS = 20, 4
+"""Maximum width of a trial's name, and minimum number of runs in the table of a low terminal."""
 
 
-def _running(console: Console, state: LiveState, at: float, room: int) -> list[RenderableType]:
-    """Return a table of the open runs, those that train first. If there is no room for all runs, a
-    last line counts the rest."""
+def _running(console: Console, state: LiveState, at: float) -> list[RenderableType]:
+    """Return a table of the open runs, those that train first. On a low console, a last line counts
+    the runs that are left out."""
     runs = sorted(state.runs.values(), key=lambda run: run.evaluation is None)
     if not runs:
         return []
-    name = max(5, *(min(cell_len(clean(run.name)), LONGEST_NAME) for run in runs))
-    columns = {runs[0].metric.words: 8, "train s": 8, "samples/s": 9}
-    columns |= {} if console.options.ascii_only else {"curve": SPARKLINE_WIDTH}
-    shown = {
-        key: max(wide, len(key))
-        for key, wide in columns.items()
-        if console.width >= LEAST_WIDTHS.get(key, 30)
-    }
-    taken = name + 2 + sum(shown.values()) + 2 * len(shown)
-    wide = max(console.width - taken, 6)
+    columns = [state.metric.words, "train s", "samples/s"]
+    columns += [] if console.options.ascii_only else ["curve"]
+    columns = [one for one in columns if console.width >= LEAST_WIDTHS.get(one, 30)]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("trial", width=name, overflow="ellipsis", no_wrap=True)
-    table.add_column("configuration", max_width=wide, overflow="fold")
-    for one, width in shown.items():
-        if one == "curve":
-            table.add_column(one, no_wrap=True, style="cyan")
-        else:
-            table.add_column(one, no_wrap=True, justify="right", min_width=width)
-    values = [value for run in runs for value in run.values]
+    table.add_column("trial", max_width=LONGEST_NAME, overflow="ellipsis", no_wrap=True)
+    table.add_column("configuration", overflow="fold")
+    for one in columns:
+        style: dict[str, Any] = {"style": "cyan"} if one == "curve" else {"justify": "right"}
+        table.add_column(one, no_wrap=True, **style)
+    shown = runs[: max(console.height // 3, LEAST_RUNS)]
+    values = [value for run in shown for value in run.values]
     scale = values if state.target is None else [*values, state.target]
-    lines = 1
-    for number, run in enumerate(runs):
-        words = _text(run.label, wide, lines=2)
+    for run in shown:
+        words = _text(run.label, console.width)
         if run.evaluation is None:
-            standing = clean(_standing(state, run, at))
-            fits = cell_len(words.plain) + cell_len(standing) + 2 <= wide
-            words.append((", " if fits else "\n") + standing)
-        lines += len(words.wrap(console, wide))
-        if number and lines > room - (number < len(runs) - 1):
-            training = sum(one.evaluation is not None for one in runs[number:])
-            more = len(runs) - number
-            left_out = f"and {more} more: {training} training, {more - training} not yet"
-            return [table, _text(left_out, console.width, "dim")]
+            words.append(f"\n{clean(_standing(state, run, at))}")
         cells = _cells(run, scale)
-        table.add_row(Text(clean(run.name)), words, *(cells.get(one, "") for one in shown))
-    return [table]
+        table.add_row(Text(clean(run.name)), words, *(cells.get(one, "") for one in columns))
+    if not (rest := runs[len(shown) :]):
+        return [table]
+    training = sum(run.evaluation is not None for run in rest)
+    left_out = f"and {len(rest)} more: {training} training, {len(rest) - training} not yet"
+    return [table, _text(left_out, console.width, "dim")]
 
 
 def _standing(state: LiveState, run: LiveRun, at: float) -> str:

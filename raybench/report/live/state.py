@@ -5,7 +5,6 @@ seconds of any monotonic clock. Open runs were requested and have not ended.
 """
 
 import bisect
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,19 +17,6 @@ from raybench.stats.record import Evaluation, RunRecord
 
 ENOUGH_RUNS = 3
 """Finished runs needed to estimate the time left of a phase whose duration was not predicted."""
-EXPECTED_RUNS = 3
-"""Weight of a phase's predicted duration: as much as this number of measured runs."""
-MOST_OF_RUN = 0.9
-"""An open run counts as at most this fraction of a finished one, however long it trains."""
-LEAST_RECENT, MOST_RECENT = 8, 256
-"""Limits of the number of recent runs that give the time left, otherwise half of the finished runs.
-Runs of a search become shorter: worker groups are reused, and bad trials stopped early."""
-
-
-class _Done(NamedTuple):
-    at: float
-    run_s: float
-    """Seconds of the run, excluding the wait for free workers."""
 
 
 @dataclass
@@ -45,37 +31,22 @@ class Pace:
     """Predicted total seconds of the runs that remained when the phase began."""
 
     def __post_init__(self) -> None:
-        self._num_before = self.num_done
-        self._recent: deque[_Done] = deque(maxlen=2 * MOST_RECENT)
+        self._num_before, self._ends = self.num_done, [self.began_s]
 
-    def finished(self, record: RunRecord, at: float) -> None:
+    def finished(self, at: float) -> None:
         """Count a finished run."""
         self.num_done += 1
-        self._recent.append(_Done(at, max(record.wall_s - record.ledger["queue"], 0.0)))
+        self._ends.append(at)
 
-    def left_s(self, at: float, ages: Iterable[float] = ()) -> float | None:
-        """Return the seconds until the phase ends; None if unknown.
-
-        Args:
-            at: current time.
-            ages: seconds since each open run began to train.
-        """
-        num_new = self.num_done - self._num_before
-        if num_new < ENOUGH_RUNS and self.expect_s is None:
-            return None
-        recent = list(self._recent)[-min(max(num_new // 2, LEAST_RECENT), MOST_RECENT) :]
-        is_all = len(recent) == num_new
-        since_s = self.began_s if is_all else self._recent[-len(recent) - 1].at
-        mean_s = sum(done.run_s for done in recent) / len(recent) if recent else 0.0
-        begun = sum(min(age / mean_s, MOST_OF_RUN) for age in ages) if mean_s else 0.0
-        weight, expected_s = 0, 0.0
-        if self.expect_s is not None:
-            weight = EXPECTED_RUNS
-            expected_s = self.expect_s / max(self.num_runs - self._num_before, 1)
-        # When the recent runs began, about as many runs were open as now.
-        units = len(recent) + (begun if is_all else 0.0)
-        each_s = (weight * expected_s + at - since_s) / max(weight + units, 1.0)
-        return max(self.num_runs - self.num_done - begun, 0.0) * each_s
+    def left_s(self, at: float) -> float | None:
+        """Return the seconds until the phase ends, at the pace of the later half of its finished
+        runs (runs of a search become shorter); None if unknown."""
+        num_new, left = self.num_done - self._num_before, max(self.num_runs - self.num_done, 0)
+        if num_new >= ENOUGH_RUNS:
+            half = num_new // 2
+            return left * (at - self._ends[half]) / (num_new - half)
+        planned = max(self.num_runs - self._num_before, 1)
+        return None if self.expect_s is None else self.expect_s * left / planned
 
 
 class TimeLeft(NamedTuple):
@@ -97,20 +68,14 @@ class LiveRun:
     num_workers: int = 1
     evaluation: Evaluation | None = None
     """The latest evaluation."""
-    trains_since_s: float = 0.0
-    """Time at which training began, derived from the first evaluation."""
-    heard_s: float = 0.0
-    """Time of the last evaluation, or of the request."""
     values: list[float] = field(default_factory=list)
     """Value of the metric at each evaluation."""
     _indices: list[int] = field(default_factory=list)
 
-    def add(self, evaluation: Evaluation, at: float) -> None:
+    def add(self, evaluation: Evaluation) -> None:
         """Add an evaluation. If a restarted run repeats an evaluation, the new one replaces the old
         one and all evaluations after it."""
-        if self.evaluation is None:
-            self.trains_since_s = max(self.asked_s, at - evaluation.train_s)
-        self.evaluation, self.heard_s = evaluation, at
+        self.evaluation = evaluation
         kept = bisect.bisect_left(self._indices, evaluation.index)
         del self._indices[kept:], self.values[kept:]
         self._indices.append(evaluation.index)
@@ -183,19 +148,19 @@ class LiveState:
         """Add a run that was requested."""
         self.metric = spec.objective.judged_by
         label = self.label(spec)
-        self.runs[name] = LiveRun(name, at, label, self.metric, spec.num_workers, heard_s=at)
+        self.runs[name] = LiveRun(name, at, label, self.metric, spec.num_workers)
         if self.phase == "search":
             self._aim(spec)
 
-    def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
+    def evaluated(self, name: str, evaluation: Evaluation) -> None:
         """Add an evaluation to its run."""
         if name in self.runs:
-            self.runs[name].add(evaluation, at)
+            self.runs[name].add(evaluation)
 
     def finished(self, record: RunRecord, at: float) -> Cause | None:
         """Count a finished run; return the cause of its failure, or None."""
         self.runs.pop(record.trial, None)
-        self.pace.finished(record, at)
+        self.pace.finished(at)
         if record.phase == "search":
             self.num_searched += 1
             self.metric = record.spec.objective.judged_by
@@ -234,7 +199,7 @@ class LiveState:
     def time_left(self, at: float) -> TimeLeft | None:
         """Return the time left, including later phases, but no more than is left of the time
         budget; None if unknown."""
-        found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
+        found = self.pace.left_s(at)
         is_known = self.phase != "reference"  # the search follows, for an unknown time
         work_s = found + self.after_s if is_known and found is not None else None
         budget_s = None if self.ends_s is None else max(self.ends_s - at, 0.0)

@@ -31,9 +31,9 @@ from raybench.report.page.tables import (
     trial_link,
     trials_of,
 )
-from raybench.report.remarks import effort_words, sensitivity_lines
+from raybench.report.remarks import effort_words
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
-from raybench.report.tables import BATCH_STATISTICS, failures, predictions
+from raybench.report.tables import failures
 from raybench.report.words import ENDINGS, duration, fault_words, price_of, target_sentence
 from raybench.results.place import shown, unlike
 from raybench.results.records import uncollected
@@ -76,7 +76,6 @@ def answer_of(results: Study, study: str) -> PageAnswer:
     elif not results.is_scaling:
         sure = found.confidence[:1].upper() + found.confidence[1:]
         facts = [("Confidence", sure), ("Target", target_sentence(results))]
-        facts.append(("Another target", " ".join(sensitivity_lines(results))))
         steps = [
             one for one in next_steps(results, judge(results)) if not one.do.endswith(PAGE_FILE)
         ]
@@ -173,10 +172,6 @@ class StudyPart:
     parts: Sequence[PagePart]
 
 
-PREDICTED_CAPTION = (
-    "Predicted (~), not run: from a trial's learning curve and the measured step times. Never "
-    "mixed with what was measured."
-)
 FAILED_CAPTION = "Failed runs by cause, the most frequent first"
 
 
@@ -214,11 +209,6 @@ def _parts(
     for number, extra in enumerate(extras):
         yield f"extra-{number}", extra
     yield "trials", PagePart("Runs" if is_scaling else "Trials", trials=trials_of(results, study))
-    predicted = pd.DataFrame() if is_scaling else predictions(results)
-    if len(predicted):
-        rough = [BATCH_STATISTICS] if trials["batch_statistics"].eq(True).any() else []
-        tables = [(PREDICTED_CAPTION, predicted.rename(columns={"trial": "curve of trial"}))]
-        yield "predicted", PagePart("Not run: predicted", rough, tables)
     failed = failures(trials)
     tables = [(FAILED_CAPTION, failed)] if len(failed) else []
     lines = [] if tables else ["No run failed."]
@@ -244,25 +234,11 @@ def _pictures(
     return pictures, missing
 
 
-MOST_MACHINES_NAMED = 20
-"""Maximum number of hosts, of devices and of GPUs that are named."""
-
-
 def _provenance(results: Study) -> list[tuple[str, str, bool]]:
     """Return `PagePart.pairs` with what is needed to interpret or repeat the results."""
     pairs: list[tuple[str, str, bool]] = [
         (STUDY_FILE, escape(clean_lines(to_yaml(results.study))), True)
     ]
-    runs = results.runs.values()
-    for name, values in (
-        ("Hosts of runs", {host for run in runs for host in run.hosts}),
-        ("Devices of runs", {str(device) for run in runs for device in run.devices}),
-        ("GPUs of runs", {one for run in runs for one in run.accelerators}),
-    ):
-        if values:
-            more = len(values) - MOST_MACHINES_NAMED
-            listed = ", ".join(sorted(values)[:MOST_MACHINES_NAMED])
-            pairs.append((name, listed + (f" and {more} more" if more > 0 else ""), False))
     pairs.append(("Results", shown(results.place, results.folder), False))
     pairs.append(("Page written", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", False))
     return pairs

@@ -62,7 +62,7 @@ def busy_state() -> tuple[LiveState, float]:
         state.started(name, spec(learning_rate=0.003 * (number + 1)), 50.0 - number)
         for index in range(count):  # it rises to `last`, faster in the beginning
             value = last * (1 - 0.6 ** (index + 1))
-            state.evaluated(name, evaluation(index, value), 55.0)
+            state.evaluated(name, evaluation(index, value))
     state.started("0023", spec(framework="tensorflow", optimizer="lamb"), 57.0)
     state.started("0024", spec(num_workers=4), 58.0)
     state.waiting = {"0024": ("4 CPUs: 1 free on host a, 1 on host b", 3.0)}

@@ -44,7 +44,7 @@ def test_every_width_holds_the_screen_and_no_number_is_cut(width: int) -> None:
     lines = shown(state, at, width, height=24)
     assert max(map(cell_len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    for words in ("18 of 40 done", "about 95 s left", "reached by 9 of 18", "6 of 8 training"):
+    for words in ("18 of 40 done", "about 105 s left", "reached by 9 of 18", "6 of 8 training"):
         assert words in text
     assert ("torch 2x128 adam 0.003 weight_decay 0.01 schedule cosine" in text) == (width >= 120)
     assert "92.1 %" in text or width < 30
@@ -77,7 +77,7 @@ def test_no_text_breaks_the_screen(text: str) -> None:
     state = LiveState(0.0, keys=("schedule",))
     hostile = spec().model_copy(update={"schedule": text})
     state.started(text, hostile, 0.0)
-    state.evaluated(text, evaluation(), 1.0)
+    state.evaluated(text, evaluation())
     state.started(f"{text}2", hostile, 0.0)
     state.waiting = {f"{text}2": (text, 1.0)}
     state.finished(record("0001", failure="error", message=text), 1.0)
@@ -96,7 +96,7 @@ def test_no_runs_no_numbers_no_crash() -> None:
     assert shown(state, 0.0)[0] == "search: 0 of 0 done, 0 s elapsed"
     assert shown(state, 0.0)[-1] == "starting workers"
     state.started("0000", spec(), 0.0)
-    state.evaluated("0000", evaluation(value=float("nan")), 1.0)
+    state.evaluated("0000", evaluation(value=float("nan")))
     assert "none" in " ".join(shown(state, 1.0))
 
 

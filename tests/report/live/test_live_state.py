@@ -17,7 +17,7 @@ def test_workers_train_from_the_first_evaluation_on() -> None:
     state = LiveState(0.0)
     state.started("0000", spec(), 0.0)
     state.started("0001", spec(), 0.0)
-    state.evaluated("0000", evaluation(train_s=10.0), 30.0)
+    state.evaluated("0000", evaluation(train_s=10.0))
     assert state.num_training == 2
     assert state.is_starting
 
