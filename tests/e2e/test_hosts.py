@@ -121,6 +121,31 @@ def test_a_launched_command_over_two_hosts(cluster: Hosts, tmp_path: Path) -> No
     assert set(run.hosts) == {"host1", "host2"}
 
 
+TRAINERS = {"hugging_face": ("transformers", "accelerate"), "lightning_fit": ("lightning",)}
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("script", TRAINERS)
+def test_a_trainer_over_two_hosts(cluster: Hosts, tmp_path: Path, script: str) -> None:
+    """The library's trainer joins the group's processes, and learns what it learns on one host."""
+    for library in TRAINERS[script]:
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    own = ("--train", f"examples/{script}.py:train", "--set", "model.hidden_units=32", *TWO[:2])
+    aim = ("objective.kind=best_at_budget", "objective.max_train_seconds=100", "epochs=3")
+    settings = [word for change in aim for word in ("--set", change)]
+    values = {}
+    for strategy, per_node in {"spread": [1, 1], "pack": [2]}.items():
+        out, where = tmp_path / strategy, ("--set", f"placement_strategy={strategy}")
+        done(raybench(cluster[0], "train", *own, *settings, *where, "--out", out))
+        (run,) = package.load(out).runs.values()
+        assert (run.failure, run.workers_per_node) == (None, per_node)
+        assert len(set(run.hosts)) == len(per_node)
+        (curve,) = package.load(out).evaluations.values()
+        values[strategy] = [point.value for point in curve]
+    assert len(values["spread"]) == 3
+    assert values["spread"] == pytest.approx(values["pack"], abs=1e-5)
+
+
 @pytest.mark.all
 def test_a_group_over_three_hosts(cluster: Hosts, tmp_path: Path) -> None:
     """Comes last: the others count on two hosts."""
