@@ -210,11 +210,11 @@ def test_a_library_that_is_missing_is_named(
     library: str, _: str, make: Any, metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = library.partition(".")[0]
-    monkeypatch.delitem(sys.modules, library, raising=False)
+    for module in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+        monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(
         sys, "meta_path", [types.SimpleNamespace(find_spec=missing(name)), *sys.meta_path]
     )
-    monkeypatch.delitem(sys.modules, name, raising=False)
     with refused(ErrorCode.NOT_INSTALLED, name):
         Worker(lambda run: make(run)).to_the_end()
 
