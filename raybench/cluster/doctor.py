@@ -7,14 +7,11 @@ A Ray task on each node collects its data; the network is measured by a worker g
 import itertools
 import math
 import os
-import socket
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -23,7 +20,6 @@ from raybench.cluster.protocol import Measure, MeasuredSums, RunFailed
 from raybench.cluster.session import Session
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import Placement
-from raybench.stats.clock import unix_seconds
 from raybench.training.base import PACKAGES as FRAMEWORKS
 from raybench.training.machine import (
     Facts,
@@ -36,15 +32,12 @@ from raybench.training.machine import (
     require_gpus,
 )
 
-VERSION = 1
+VERSION = 2
 """Version of the JSON document, incremented when a key is removed or changes its meaning."""
 SIZES = (4 * 2**10, 2**20, 32 * 2**20)
 """Bytes of the all-reduces: the smallest shows the latency, the largest the bandwidth."""
 ROUNDS = 5
-OBJECT_BYTES = 64 * 2**20
-FACTS_S, WORKERS_S, MEASURE_S, CONNECT_S = 300.0, 60.0, 120.0, 5.0
-PORTS = {"raylet": "NodeManagerPort", "objects": "ObjectManagerPort"}
-"""Ports of every node, by name, with their keys in `ray.nodes`."""
+FACTS_S, WORKERS_S, MEASURE_S = 300.0, 60.0, 120.0
 MAX_WORKERS = 8
 NAME, INSIDE = "doctor", "doctor-inside"
 """Run names of the two measurements; they must differ, since the pool serves each name once."""
@@ -64,17 +57,10 @@ def examine(session: Session, address: str | None) -> Facts:
             "address": entry["NodeManagerAddress"],
             "ray_cpus": entry["Resources"].get("CPU", 0.0),
             "ray_gpus": entry["Resources"].get("GPU", 0.0),
-            "ports": _ports_of(entry),
         }
         hosts.append(found)
         problems += problems_of(found, found["ray_gpus"])
         notes += notes_of(found)
-        problems += [
-            f"host {found['host']}: port {port['port']} ({name}) does not answer from here; open "
-            "the hosts' ports to each other."
-            for name, port in found["ports"].items()
-            if not port["is_open"]
-        ]
     problems += problems_between(hosts)
     placement = measured_by(hosts)
     network = _network(session, NAME, placement, problems, notes)
@@ -152,17 +138,13 @@ def _unhide_gpus() -> None:
 def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
     """Return the data of every node, collected in parallel; a sentence for a node that failed."""
     tasks = [
-        (
-            on_node(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU"))),
-            on_node(entry["NodeID"], unix_seconds),
-        )
+        on_node(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU")))
         for entry in entries
     ]
     found: list[Facts | str] = []
-    for entry, (facts, clock) in zip(entries, tasks, strict=True):
+    for entry, facts in zip(entries, tasks, strict=True):
         try:
-            answer: Facts = ray.get(facts, timeout=FACTS_S)
-            found.append(answer | {"clock_skew_s": _skew_s(clock)})
+            found.append(ray.get(facts, timeout=FACTS_S))
         except ray.exceptions.RayError as error:
             found.append(
                 f"host {entry['NodeManagerHostname']}: its facts cannot be had "
@@ -172,41 +154,10 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
 
 
 def _facts_there(has_gpus: bool) -> Facts:
-    """Return the data of a node, including its object store's speed; runs as a task on that node.
-
-    `has_gpus` says whether the node has GPUs in Ray.
-    """
+    """Return the data of a node, which has GPUs in Ray or not; runs as a task on that node."""
     if has_gpus:
         _unhide_gpus()
-    content = np.ones(OBJECT_BYTES, np.uint8)
-    began = time.perf_counter()
-    kept = ray.put(content)
-    seconds = time.perf_counter() - began
-    del kept
-    return machine_facts() | {"object_store_bytes_per_s": OBJECT_BYTES / seconds}
-
-
-def _skew_s(clock: Any) -> float:
-    """Return by how many seconds a node's clock is ahead, from the quickest of three requests."""
-    found = []
-    for _ in range(3):
-        before = unix_seconds()
-        there = ray.get(clock.remote(), timeout=FACTS_S)
-        after = unix_seconds()
-        found.append((after - before, there - (before + after) / 2))
-    return float(min(found)[1])
-
-
-def _ports_of(entry: dict[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name, key in PORTS.items():
-        if port := int(entry.get(key, 0)):
-            try:
-                socket.create_connection((entry["NodeManagerAddress"], port), CONNECT_S).close()
-                found[name] = {"port": port, "is_open": True}
-            except OSError:
-                found[name] = {"port": port, "is_open": False}
-    return found
+    return machine_facts()
 
 
 def measured_by(hosts: list[Facts]) -> Placement | None:

@@ -53,13 +53,11 @@ def lines_of(found: dict[str, Any]) -> list[str]:
 def _host(facts: dict[str, Any]) -> Iterator[str]:
     yield (
         f"host {facts['host']} ({facts['address']}): {facts['cores']} cores, Ray has "
-        f"{facts['ray_cpus']:g}, load {facts['load']:.1f}, niceness {facts['niceness']}, clock "
-        f"{1e3 * facts['clock_skew_s']:+.1f} ms"
+        f"{facts['ray_cpus']:g}, load {facts['load']:.1f}, niceness {facts['niceness']}"
     )
     yield (
         f"  free: memory {facts['free_memory_bytes'] / GIB:.1f} GiB, disk "
-        f"{facts['free_disk_bytes'] / GIB:.1f} GiB; disk {facts['disk_bytes_per_s'] / MB:,.0f} "
-        f"MB/s, object store {facts['object_store_bytes_per_s'] / MB:,.0f} MB/s"
+        f"{facts['free_disk_bytes'] / GIB:.1f} GiB; disk {facts['disk_bytes_per_s'] / MB:,.0f} MB/s"
     )
     yield f"  {', '.join(f'{name} {version}' for name, version in facts['versions'].items())}"
     counts = [f"Ray {facts['ray_gpus']:g}"]
@@ -71,5 +69,3 @@ def _host(facts: dict[str, Any]) -> Iterator[str]:
             said = ", ".join(f"{key} {version}" for key, version in seen["versions"].items())
             free = sum(seen["free_bytes"]) / GIB
             yield f"    {name}: {said}" + (f", {free:.0f} GiB free" if free else "")
-    ports = [f"{name} {one['port']}" for name, one in facts["ports"].items()]
-    yield f"  ports: {', '.join(ports) or 'none told'}"

@@ -282,9 +282,6 @@ SHARED = Path("/dev/shm")
 MIN_MEMORY_BYTES, MIN_DISK_BYTES = 2 * GIB, 2 * GIB
 """Free memory (for one worker and its data) and disk space (for results, checkpoints and Ray's
 logs) below which a host is reported."""
-MAX_SKEW_S = 1.0
-"""Largest clock difference between hosts, in seconds, that is no problem; records contain the time
-of day."""
 
 
 def machine_facts(*, is_quick: bool = False) -> Facts:
@@ -402,7 +399,7 @@ def num_visible(number: int, visible: str | None) -> int:
 
 
 def problems_between(hosts: list[Facts]) -> list[str]:
-    """Return differences of versions and clocks between hosts, one sentence each."""
+    """Return differences of versions between hosts, one sentence each."""
     said = []
     for name in (*SAME_EVERYWHERE, "torch", "tensorflow"):
         by_version: dict[str, list[str]] = {}
@@ -411,12 +408,6 @@ def problems_between(hosts: list[Facts]) -> list[str]:
         if len(by_version) > 1:
             each = "; ".join(f"{version} on {', '.join(on)}" for version, on in by_version.items())
             said.append(f"{name} differs between hosts ({each}): install one version on all.")
-    for facts in hosts:
-        if abs(skew := facts.get("clock_skew_s") or 0.0) > MAX_SKEW_S:
-            said.append(
-                f"host {facts['host']}: its clock is {skew:+.1f} s from this one's; run an NTP "
-                "client there (records carry the time of day)."
-            )
     return said
 
 
