@@ -15,6 +15,7 @@ from raybench.cluster.ray_internals import nodes as internals
 from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
+from raybench.spec.text import counted
 
 LOOK_S = 2.0
 """Seconds between two checks of the nodes and of the resources that other jobs use. Ray announces
@@ -212,7 +213,8 @@ def missing(scheduler: ResourceScheduler) -> dict[str, str]:
     said: dict[str, str] = {}
     for trial, placement in scheduler.waiting.items():
         if not scheduler.fits(placement):
-            said[trial] = _what_hosts_lack(placement, scheduler.nodes)
+            there = [node for node in scheduler.nodes if not node.is_gone]
+            said[trial] = f"{_amounts(placement, there)} in all; hosts must join"
         elif trial == head:
             said[trial] = reason
         else:
@@ -223,7 +225,10 @@ def missing(scheduler: ResourceScheduler) -> dict[str, str]:
 def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
     idle = [one for one in scheduler.reservations.values() if one.trial is None]
     if scheduler.lay_out(placement, without=idle) is None:
-        return _what_is_missing(placement, scheduler.free(without=idle), scheduler.nodes)
+        nodes = zip(scheduler.free(without=idle), scheduler.nodes, strict=True)
+        free = [now for now, ever in nodes if ever.room(placement)]
+        count = num_nodes(placement, scheduler.nodes)
+        return f"{_amounts(placement, free)} free (needed on {counted(count, 'host')})"
     alive = sum(one.placement.num_workers for one in scheduler.busy)
     return (
         f"memory for {placement.num_workers} more worker processes: {alive} of at most "
@@ -231,46 +236,12 @@ def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
     )
 
 
-def _what_is_missing(placement: Placement, free: Sequence[Node], empty: Sequence[Node]) -> str:
-    """Return what a group waits for, such as `2 GPUs: 1 free on host a, 1 on host b`.
-
-    Counts GPUs if the group needs GPUs and they are scarcer than CPUs, otherwise CPUs. If enough
-    are free in total, a part after a semicolon says why they cannot be used.
-    """
-    left = [now for now, ever in zip(free, empty, strict=True) if ever.room(placement)]
-    sentence = _amounts(placement, left, " free")
-    if sum(one.room(placement) for one in left) < placement.num_workers:
-        return sentence
-    count = num_nodes(placement, empty)
-    hosts = f"{count} host{'' if count == 1 else 's'}"
-    return f"{sentence}; placement_strategy {placement.strategy} wants them on {hosts}"
-
-
-def _what_hosts_lack(placement: Placement, nodes: Sequence[Node]) -> str:
-    """Return what a group that needs more hosts needs, and what the hosts have."""
-    there = [node for node in nodes if not node.is_gone]
-    if not there:
-        return f"{_need(placement, is_gpu=placement.gpus > 0)}: the cluster has no host for workers"
-    return f"{_amounts(placement, there, '')} in all; hosts must join"
-
-
-def _amounts(placement: Placement, left: Sequence[Node], word: str) -> str:
-    """Return what a group needs and what each host has, with `word` after the first amount."""
-    each, model = placement.gpus_per_worker, placement.accelerator_type
-    usable = [one.usable_gpus(each) if model in (None, one.accelerator) else 0 for one in left]
-    by_gpus = sum(placement.num_fitting(placement.cpus, gpus) for gpus in usable)
-    by_cpus = sum(placement.num_fitting(one.cpus, placement.gpus) for one in left)
-    is_gpu = placement.gpus > 0 and by_gpus <= by_cpus
-    amounts = [max(gpus if is_gpu else one.cpus, 0) for one, gpus in zip(left, usable, strict=True)]
-    said = [
-        f"{amount:g}{'' if number else word} on host {one.name or one.id[:8]}"
-        for number, (one, amount) in enumerate(zip(left, amounts, strict=True))
-    ]
-    return f"{_need(placement, is_gpu=is_gpu)}: {', '.join(said)}"
-
-
-def _need(placement: Placement, *, is_gpu: bool) -> str:
-    need, unit = (placement.gpus, "GPU") if is_gpu else (placement.cpus, "CPU")
-    if placement.accelerator_type and is_gpu:
-        unit = f"{placement.accelerator_type} {unit}"
-    return f"{need:g} {unit}{'' if need == 1 else 's'}"
+def _amounts(placement: Placement, nodes: Sequence[Node]) -> str:
+    """Return what a group needs and what each host has: `2 CPUs: 1 on host a, 1 on host b`."""
+    need, has = f"{placement.cpus:g} CPU{'' if placement.cpus == 1 else 's'}", "{0.cpus:g}"
+    if placement.gpus:
+        model = f"{placement.accelerator_type} " if placement.accelerator_type else ""
+        need += f" and {placement.gpus:g} {model}GPU{'' if placement.gpus == 1 else 's'}"
+        has += " CPU and {0.gpus:g} GPU"
+    each = (f"{has.format(one)} on host {one.name or one.id[:8]}" for one in nodes)
+    return f"{need}: {', '.join(each) or 'no host'}"

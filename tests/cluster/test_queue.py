@@ -126,7 +126,7 @@ class TestNodes:
         pool.submit("1", ONE)
         assert pool.admit() == []
         (said,) = missing(pool).items()
-        assert (said[0], shortage_in(said[1])) == ("1", ["1 CPU", "0", "host b"])
+        assert (said[0], shortage_in(said[1])) == ("1", ["1 CPU", "0", "host b", "1"])
         pool.update([C, A, B])
         assert [grant.nodes for grant in pool.admit()] == [(0,)], "it has come back"
         assert [node.name for node in pool.nodes] == ["a", "b", "c"]
@@ -156,7 +156,7 @@ class TestNodes:
         assert [grant.trial for grant in pool.admit()] == ["0", "1"]
         said = missing(pool)
         assert shortage_in(said["wide"])[:5] == ["5 CPUs", "2", "host a", "2", "host b"]
-        assert shortage_in(said["2"]) == ["1 CPU", "0", "host a", "0", "host b"]
+        assert shortage_in(said["2"]) == ["1 CPU", "0", "host a", "0", "host b", "1"]
         assert pool.is_short(WIDE)
         assert not pool.is_short(ONE), "runs of ours have what it waits for"
         pool.update([A, B, C])

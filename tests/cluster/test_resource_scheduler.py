@@ -337,7 +337,7 @@ def test_a_part_lies_on_one_gpu(held: list[float], room_for: dict[float, bool]) 
         assert bool(node.room(place(1, gpus_per_worker=part))) == fits, part
 
 
-HEAD = ["3 CPUs", "0", "host a", "1", "host b"]
+HEAD = ["3 CPUs", "0", "host a", "1", "host b", "2"]
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,19 @@ HEAD = ["3 CPUs", "0", "host a", "1", "host b"]
             nodes_of((8, 2), (8, 2)),
             {"taken": [(0, 1), (0, 1)]},
             [place(2, gpus_per_worker=1)],
-            {"0": ["2 GPUs", "1", "host a", "1", "host b", "1"]},
+            {
+                "0": [
+                    "2 CPUs",
+                    "2 GPUs",
+                    "8 CPU",
+                    "1 GPU",
+                    "host a",
+                    "8 CPU",
+                    "1 GPU",
+                    "host b",
+                    "1",
+                ]
+            },
         ),
         (
             nodes_of((2, 0), (1, 0)),
@@ -355,17 +367,11 @@ HEAD = ["3 CPUs", "0", "host a", "1", "host b"]
             [place(3), place(1)],
             {"0": HEAD, "1": ["0", *HEAD]},
         ),
-        (  # CPUs, where GPUs are not what is short
+        (
             nodes_of((2, 2), (4, 0)),
             {"taken": [(1, 0), (0, 0)]},
             [place(1, cpus_per_worker=2, gpus_per_worker=1)],
-            {"0": ["2 CPUs", "1", "host a"]},
-        ),
-        (  # parts that do not add up are not called free
-            nodes_of((8, 2)),
-            {},
-            [place(1, gpus_per_worker=part) for part in (0.6, 0.6, 1)],
-            {"2": ["1 GPU", "0", "host a"]},
+            {"0": ["2 CPUs", "1 GPU", "1 CPU", "2 GPU", "host a", "1"]},
         ),
         (
             nodes_of((8, 0)),
