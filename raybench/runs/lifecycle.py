@@ -20,7 +20,7 @@ from raybench.cluster.session import Session
 from raybench.results.records import read_records
 from raybench.results.store import Store, keep_error
 from raybench.runs.deadline import Deadline
-from raybench.runs.saved_runs import Disturbed, SavedRuns
+from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.wait_watch import RunScreen, WaitWatch
 from raybench.spec.errors import StudyError
 from raybench.spec.run import RunSpec
@@ -38,8 +38,6 @@ class RunRecorder:
     """Display of the runs: a `RunScreen`; a `ProgressDisplay` if the study has phases."""
     saved: SavedRuns
     """Checkpoints and output of the runs."""
-    disturbed: Disturbed = field(default_factory=Disturbed)
-    """Marks runs that were slowed down by a throttled core."""
     said: set[str] = field(default_factory=set, repr=False)
     """Notes on runs that were already printed."""
     writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -168,7 +166,6 @@ class RunLifecycle:
         )
         if record.stop == "time_budget" and record.ledger["train"] > cap_s:
             record = replace(record, stop="cap")
-        record = recorder.disturbed.judged(record)
         if mistake is not None or not recorder.append(record.line()):
             record = replace(record, stop="interrupted")
         recorder.saved.over(record)

@@ -264,56 +264,26 @@ def check_data(study: StudySpec, space: Space, spec: RunSpec, dataset: Dataset) 
 
 
 def _without_effect(study: StudySpec, space: Space) -> list[str]:
-    """Return a warning for each searched key that the user's own loop or command does not use."""
-    searched = [key for key in space if key not in RESOURCES]
-    if is_command(study.workload):
-        placed = keys_of(study.workload)
-        return [
-            f"space.{key}: the command has no {{{key}}}, so all its values train alike"
-            for key in searched
-            if not any(f"{one}.".startswith(f"{key}.") for one in placed)
-            and not (key == "num_workers" and is_launched(study.workload))
-        ]
-    file = study.workload.rpartition(":")[0]
-    text = Path(file).read_text(errors="replace")
-    named = {*re.findall(r"\w+", text)}
-    if "integrations" in named:  # a trainer, such as Lightning's, finds the number of workers
-        named.add("num_workers")
-    passes_on = WHOLE_SETTINGS.search(text) is not None  # perhaps to a function in another file
+    """Return a warning for each searched key that a training command does not use."""
+    if not is_command(study.workload):
+        return []
+    placed = keys_of(study.workload)
     return [
-        f"space.{key}: {file} does not name it; if it is misspelt, all its values train alike"
-        for key in searched
-        if not named & {key.rpartition(".")[2], SUMS.get(key, key)}
-        and not (passes_on and is_open(key, "model"))
+        f"space.{key}: the command has no {{{key}}}, so all its values train alike"
+        for key in space
+        if key not in RESOURCES
+        and not any(f"{one}.".startswith(f"{key}.") for one in placed)
+        and not (key == "num_workers" and is_launched(study.workload))
     ]
 
 
-WHOLE_SETTINGS = re.compile(r"\.model\b(?!\s*[\[.])")
-"""Matches code that uses all settings of the model (`run.model`), not one of them
-(`run.model["width"]`)."""
-SUMS = {"batch_size_per_worker": "global_batch_size"}
-"""Run-spec keys, and the total over all workers that a training loop may read instead."""
-
-
-LARGE_BATCH = 2**20
-"""Batch sizes up to this one may exceed the samples of a run, as the end of a range may."""
-
-
-def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
-    """Raise UserError if a run has fewer samples than one batch, or fewer evaluations than
-    `objective.hold`."""
+def check_evaluations(study: StudySpec, dataset: Dataset) -> None:
+    """Raise UserError if a run has fewer evaluations than `objective.hold`."""
     if is_own_loop(study.workload):
         return
     hold = study.objective.hold
     epochs = float(known_values(study.fixed, {})["epochs"])
     samples = epochs * dataset.num_train_samples
-    largest = max(map(int, values_of("batch_size_per_worker", space, study.fixed)))
-    if largest > max(samples, LARGE_BATCH) and "epochs" not in space:
-        raise UserError(
-            f"batch_size_per_worker: {largest:,} is more than the {samples:,.0f} samples that a "
-            f"run of {epochs:g} epochs sees; name a smaller one.",
-            ErrorCode.INVALID_VALUE,
-        )
     eval_interval = study.fixed.get(EVAL_INTERVAL, 1 if EVAL_INTERVAL in study.auto else None)
     batch = int(study.fixed.get("batch_size_per_worker", 1))
     if eval_interval is None or "epochs" in study.space:

@@ -7,17 +7,12 @@ and spec from the checkpoint: running the same command again continues an interr
 continue a trial that the search has stopped, write its spec, `raybench.load(DIR).specs["0007"]`, to
 a file SPEC.yaml, copy `checkpoints/0007` to `NEW/checkpoints/0000` and run
 `raybench train SPEC.yaml --out NEW`.
-
-This module also marks runs that were slowed down by a throttled CPU core.
 """
 
 import shutil
-import statistics
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -28,50 +23,9 @@ from raybench.cluster import states
 from raybench.cluster.output import end_of
 from raybench.results.store import Store
 from raybench.spec.errors import StudyError, UserError
-from raybench.spec.own_loop import is_own_loop
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.stats.record import Evaluation, RunRecord
-
-SLOW = 1.5
-"""Ratio of a run's CPU seconds per sample to the median of comparable runs above which its core
-counts as throttled; seeds and learning rates change CPU seconds per sample by at most 10 %."""
-MIN_COMPARABLE = 3
-"""Number of comparable undisturbed runs that are needed for the comparison by SLOW."""
-FREE_KEYS = ("learning_rate", "seed", "schedule", "warmup_epochs", "objective", "epochs")
-"""Run-spec keys that do not influence the CPU seconds per sample."""
-
-
-class Disturbed:
-    """Marks the runs of a study that were slowed down by a throttled core. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._costs: dict[str, list[float]] = {}
-        """CPU seconds per sample of undisturbed runs, by the values of all keys that are not in
-        FREE_KEYS."""
-        self._judging = threading.RLock()
-
-    def judged(self, record: RunRecord) -> RunRecord:
-        """Return the record of a finished run; if its core was throttled, the lost seconds are
-        added as `ledger["disturbed"]`."""
-        # A user's own loop compiles while it trains, so the cost per sample depends on the number
-        # of samples. A run without samples failed before it trained.
-        if not record.samples or is_own_loop(record.spec.workload):
-            return record
-        cost = record.ledger.get("train_cpu", 0.0) / record.samples
-        with self._judging:
-            document = record.spec.document()
-            kind = repr(sorted((key, str(document[key])) for key in document.keys() - FREE_KEYS))
-            costs = self._costs.setdefault(kind, [])
-            typical = statistics.median(costs) if len(costs) >= MIN_COMPARABLE else cost
-            if cost > SLOW * typical:
-                slow_s = record.ledger["train"] * (1 - typical / cost)
-                taken_s = max(slow_s, record.disturbed_s)
-                record = replace(record, ledger=record.ledger | {"disturbed": taken_s})
-            if cost and not record.is_disturbed:
-                costs.append(cost)
-        return record
-
 
 FOLDER = "checkpoints"
 LOOK_S = 5.0

@@ -156,7 +156,7 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
         words += preflight.check_room(study, space, capacity, first_specs(study, space).values())
         preflight.check_gpus(preflight.groups(study, space))
     study, dataset, warnings = preflight.check_study(study, space)
-    preflight.check_evaluations(study, space, dataset)
+    preflight.check_evaluations(study, dataset)
     check_grid(study, space)
     if options.fresh:
         place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))

@@ -26,7 +26,7 @@ from raybench.runs.preflight import (
     following,
     num_queued_ahead,
 )
-from raybench.runs.saved_runs import Disturbed, SavedRuns
+from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.wait_watch import RAY_LOG, WaitWatch
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import SAMPLED_WHOLE, Factors, study_factors
@@ -106,7 +106,6 @@ class StudyPipeline:
         self._earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
         """Content of `study.yaml` before this session."""
         self.space, self._plan = self.resolved.space, self.resolved.plan
-        self._disturbed = Disturbed()
         before, num_trials, notes = self._earlier, self._plan.num_trials, self.session.notes
         if self.num_more:  # the search ran in earlier sessions
             num_trials = before.get(NUM_TRIALS, num_trials)
@@ -383,7 +382,6 @@ class StudyPipeline:
             progress=progress,
             saved=self._saved,
             keep_groups=self.keep_groups,
-            disturbed=self._disturbed,
             limit_s=self.study.search.trial_seconds,
         )
 

@@ -19,7 +19,6 @@ from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import RunLifecycle, SingleRun
-from raybench.runs.saved_runs import Disturbed
 from raybench.search.race_stage import RACE_SEEDS, run_alone
 from raybench.search.reference import SEEDS_FROM
 from raybench.spec.run import RunSpec
@@ -27,7 +26,7 @@ from raybench.stats.checkpoint import RunState
 from raybench.stats.record import Evaluation, Failure, RunOutcome, RunRecord, StopReason
 from tests.cluster.conftest import no_ray as no_ray
 from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool
-from tests.factories import evaluation, outcome, read_lines, record
+from tests.factories import evaluation, outcome, read_lines
 from tests.search.stage import FIRST, REACHED, FakeSavedRuns
 
 pytestmark = pytest.mark.usefixtures("no_ray")
@@ -198,24 +197,6 @@ def test_a_run_that_was_slowed_down_is_marked(desk: Desk) -> None:
     run = lifecycle(desk)
     run.take(replace(REACHED, ledger=REACHED.ledger | {"disturbed": 1.5}))
     assert run.end(stopped_by="interrupted").is_disturbed
-
-
-def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it() -> None:
-    disturbed = Disturbed()
-
-    def judged(cpu_s: float, seconds: float, **changes: Any) -> RunRecord:
-        spec = SPEC.model_copy(update=changes)
-        found = record("a", spec, seconds, role="race", samples=1000)
-        found = replace(found, ledger=found.ledger | {"train_cpu": cpu_s, "disturbed": 0.0})
-        return disturbed.judged(found)
-
-    assert not judged(4.0, 4.0, batch_size_per_worker=8).is_disturbed, "nothing is like it"
-    others = [judged(cpu_s, 1.0, seed=number) for number, cpu_s in enumerate((0.9, 1.0, 1.1))]
-    assert not any(one.is_disturbed for one in others)
-    assert not judged(1.3, 1.3, seed=7, learning_rate=0.5).is_disturbed
-    throttled = judged(2.0, 2.2, seed=8)
-    assert throttled.is_disturbed
-    assert throttled.disturbed_s == pytest.approx(2.2 * (1 - 1.05 / 2.0))
 
 
 @pytest.mark.parametrize("seed", [1000, 2**32 - 1])
