@@ -5,7 +5,7 @@ classes that are missing from a split.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -199,9 +199,7 @@ def check_something_to_learn(
     )
 
 
-MAX_ROWS = 20_000  # maximum number of samples that are compared with all their bytes
-MAX_ROWS_HASHED = 1_000_000  # maximum number of samples of a split that are compared at all
-KEY_BYTES = 512  # bytes from the middle of each sample that are compared first
+MAX_BYTES_HASHED = 2**30  # bytes of the first samples of a split that are compared
 REPEATED = 50
 """If the number of training samples is more than REPEATED times the number of distinct ones, equal
 samples are not reported as duplicates, because they are bound to occur."""
@@ -211,38 +209,36 @@ Codes = npt.NDArray[np.int64]
 def dataset_warnings(dataset: Dataset) -> list[str]:
     """Return warnings about training inputs that are all equal, samples that occur in two splits,
     splits of a single class, and classes without training samples or with a single sample."""
-    return [*_all_equal(dataset.train), *_duplicates(dataset), *_lone_classes(dataset)]
-
-
-def _all_equal(train: Split) -> Iterator[str]:
-    if train.is_on_demand or len(train) < 2:
-        return
-    number = min(len(train), MAX_ROWS)
-    if len(np.unique(_keys(train.take(slice(number))))) == 1:
-        yield (
-            f"{number:,} of {len(train):,} training samples have the same inputs: nothing can be "
-            "learned from them; look at how they are read."
-        )
-
-
-def _duplicates(dataset: Dataset) -> Iterator[str]:
     splits = dataset.splits.items()
-    kept = {name: one for name, one in splits if len(one) and not one.is_on_demand}
-    keys = {name: _keys(one, most=KEY_BYTES) for name, one in kept.items()}
-    if "train" in keys and len(np.unique(keys["train"])) * REPEATED < len(keys["train"]):
-        return
-    for other, name in itertools.combinations(kept, 2):
-        here = np.flatnonzero(np.isin(keys[name], keys[other]))
-        there = np.flatnonzero(np.isin(keys[other], keys[name]))
-        if not len(here):
-            continue
-        # The samples whose middle bytes are equal are compared again, now with all their bytes.
-        own = _keys(kept[name].take(here[:MAX_ROWS]))
-        known = _keys(kept[other].take(there[:MAX_ROWS]))
-        same = np.flatnonzero(np.isin(own, known))
+    keys = {name: _keys(one) for name, one in splits if len(one) and not one.is_on_demand}
+    return [*_duplicates(keys), *_lone_classes(dataset)]
+
+
+def _keys(split: Split) -> Codes:
+    """Return a hash of the inputs of each sample, of at most MAX_BYTES_HASHED bytes in all."""
+    arrays = parts(split.arrays)
+    row_bytes = sum(one.nbytes for one in arrays) // len(split)
+    found = np.zeros(min(len(split), MAX_BYTES_HASHED // max(1, row_bytes)), np.int64)
+    for array in arrays:
+        found ^= np.array([hash(row.tobytes()) for row in array[: len(found)]], np.int64)
+    return found
+
+
+def _duplicates(keys: Mapping[str, Codes]) -> Iterator[str]:
+    if "train" in keys:
+        num_train, num_distinct = len(keys["train"]), len(np.unique(keys["train"]))
+        if num_distinct == 1 < num_train:
+            yield (
+                f"{num_train:,} training samples have the same inputs: nothing can be learned from "
+                "them; look at how they are read."
+            )
+        if num_distinct * REPEATED < num_train:
+            return
+    for other, name in itertools.combinations(keys, 2):
+        same = np.flatnonzero(np.isin(keys[name], keys[other]))
         if len(same):
-            first = int(here[same[0]])
-            at = int(there[np.flatnonzero(known == own[same[0]])[0]])
+            first = int(same[0])
+            at = int(np.flatnonzero(keys[other] == keys[name][first])[0])
             called, harm = other, "the test then repeats what validation has chosen"
             if other == "train":
                 called, harm = "training", "what is memorized looks like skill"
@@ -251,21 +247,6 @@ def _duplicates(dataset: Dataset) -> Iterator[str]:
                 f"too, with the same inputs (the first: {name} sample {first:,}, {called} sample "
                 f"{at:,}): {harm}; leave duplicates out."
             )
-
-
-def _keys(split: Split, *, most: int | None = None) -> Codes:
-    """Return a hash of the inputs of each sample, or of only `most` bytes from their middle.
-
-    At most MAX_ROWS_HASHED samples are hashed: (samples,) int64.
-    """
-    found = np.zeros(min(len(split), MAX_ROWS_HASHED), np.int64)
-    for array in parts(split.arrays):
-        rows = array[: len(found)].reshape(len(found), -1)
-        width = rows.shape[1]
-        kept = min(width, max(1, (most or rows.nbytes) // array.dtype.itemsize))
-        part = rows[:, (width - kept) // 2 : (width + kept) // 2]
-        found ^= np.array([hash(row.tobytes()) for row in part], np.int64)
-    return found
 
 
 def _lone_classes(dataset: Dataset) -> Iterator[str]:

@@ -20,7 +20,7 @@ PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
 """Strings that need no quotes in YAML, unless YAML would read them as another type."""
 MAX_WORKERS = 8
 MIN_BATCHES_PER_EPOCH = 16  # minimum number of batches per epoch
-MAX_BATCH_SIZE = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256, "other": 512}
+MAX_BATCH_SIZE = {"table": 2048, "running text": 256}  # by kind of data; 512 for others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +49,17 @@ def start_for(
     if workload is not None:
         found = workload, "your own class"
     elif found is None and seen.kind != "table" and len(seen.input_shape or ()) == 3:
-        found = _for_pictures(seen.input_shape or (), frameworks)
+        found = _for_pictures(seen.input_shape or ())
     name, comment = found or ("mlp", "three hidden layers; or module:Class of your own")
     return StarterModel(frameworks=frameworks, workload=name, comment=comment)
 
 
-def _for_pictures(shape: Sequence[int], frameworks: list[str]) -> tuple[str, str]:
+def _for_pictures(shape: Sequence[int]) -> tuple[str, str]:
     size = max(shape[:2])
     if size <= 32 and shape[2] == 1:
         return "mnist_small", "one convolution; or small_resnet"
     if size <= SMALL_PIXELS:
         return "small_resnet", "eight convolutions; or torchvision:resnet18"
-    if frameworks == ["torch"] and importlib.util.find_spec("torchvision"):
-        return "torchvision:resnet18", "or timm:..., or module:Class"
-    if frameworks == ["tensorflow"]:
-        return "keras:MobileNetV2", "or another of keras.applications"
     return "mobilenet_v2", "the same network in both; or resnet50"
 
 
@@ -79,7 +75,7 @@ def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
         one.name for one in METRICS.values() if seen.task in one.tasks and one.name != metric.name
     ]
     batches = _powers(
-        4, min(MAX_BATCH_SIZE[seen.kind], max(8, seen.num_train // MIN_BATCHES_PER_EPOCH))
+        4, min(MAX_BATCH_SIZE.get(seen.kind, 512), max(8, seen.num_train // MIN_BATCHES_PER_EPOCH))
     )
     least, most = max(4, batches[-1] // 32), batches[-1]
     affinity = getattr(os, "sched_getaffinity", None)  # only on Linux
@@ -92,10 +88,7 @@ def space_text(seen: DataSummary, start: StarterModel, *, file: Path) -> str:
         f"#   {command_line('tune', file)}",
         f"workload: {_value(start.workload)}  # {start.comment}",
         "dataset:",
-        *(
-            f"  {key}: {_value(value)}" + (f"  # {note}" if (note := seen.notes.get(key)) else "")
-            for key, value in seen.dataset.items()
-        ),
+        *(f"  {key}: {_value(value)}" for key, value in seen.dataset.items()),
         "objective:",
         "  kind: time_to_target  # or best_at_budget: the best within max_train_seconds",
         f"  metric: {metric.name}  # or {', '.join(others)}",

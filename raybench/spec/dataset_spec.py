@@ -108,8 +108,8 @@ class DatasetSpec(Document):
     channels: Literal[1, 3] | None = None
     """Channels of images from files, 1 (gray) or 3 (RGB); by default those of the first images."""
     white: PositiveFloat | None = None
-    """Pixel value of white in images with more than 8 bits per channel; by default the smallest of
-    1, 255, 1023, 4095, 16383 and 65535 that no pixel of the first images exceeds."""
+    """Pixel value of white in gray images with more than 8 bits; by default the smallest of 1, 255,
+    1023, 4095, 16383 and 65535 that no pixel of the first images exceeds."""
     weight: str | None = None
     """Column (or array) with the samples' weights in the training loss, scaled to mean 1."""
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None

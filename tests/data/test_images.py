@@ -1,8 +1,5 @@
 """Images of every kind become the same bytes; many are decoded by several threads."""
 
-import struct
-import zlib
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -84,19 +81,6 @@ def test_what_is_transparent_lies_over_white(image, kind, options):
     np.testing.assert_array_equal(half[0, 0], (255, 127, 127))
 
 
-def png_of_16_bits(values):
-    """A PNG of 16 bits a color, which PIL does not write; (height, width, channels)."""
-    height, width, channels = values.shape
-    kind = {1: 0, 3: 2, 4: 6}[channels]
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-    parts = {b"IHDR": struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)}
-    parts |= {b"IDAT": zlib.compress(rows), b"IEND": b""}
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(part)) + name + part + struct.pack(">I", zlib.crc32(name + part))
-        for name, part in parts.items()
-    )
-
-
 @pytest.mark.parametrize(
     ("bytes_of", "white"),
     [
@@ -106,8 +90,6 @@ def png_of_16_bits(values):
         (lambda v: content(Image.fromarray(v.astype(np.int32)), "TIFF"), 65535),
         (lambda v: content(Image.fromarray(v.astype(np.float32)), "TIFF"), 1),
         (lambda v: content(Image.fromarray(v.astype(np.float32)), "TIFF"), 255),
-        (lambda v: png_of_16_bits(v[..., None].repeat(3, axis=2)), 4095),
-        (lambda v: png_of_16_bits(np.dstack([v, v, v, np.full_like(v, 65535)])), 1023),
     ],
 )
 def test_more_than_8_bits_are_scaled_by_the_white_of_the_first_images(bytes_of, white):

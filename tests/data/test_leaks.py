@@ -39,7 +39,7 @@ def test_training_samples_that_are_all_the_same_are_said():
     inputs, labels = np.zeros((40, 4, 4, 1), np.uint8), np.arange(40) % 2
     one = Split(inputs, labels)
     found = dataset_warnings(Dataset("made up", 2, one, one, one))
-    assert "40 of 40" in found[0]
+    assert "40 training samples" in found[0]
 
 
 @pytest.mark.parametrize("kind", ["numbers", "pictures"])

@@ -68,12 +68,12 @@ def test_a_column_of_texts_is_numbered_by_the_training_rows_alone(tmp_path):
 
 
 def test_a_folder_of_texts_by_class(tmp_path):
-    for name, text in (("spam", "buy now"), ("ham", "see you tomorrow")):
+    for name, text in (("50 %", "buy now"), ("20 %", "see you tomorrow")):
         (tmp_path / name).mkdir()
         for number in range(10):
             (tmp_path / name / f"{number}.txt").write_text(text)
     found = load(tmp_path, sequence_length=3)
-    assert (found.task, found.class_names) == ("classification", ("ham", "spam"))
+    assert (found.task, found.class_names) == ("classification", ("20 %", "50 %"))
     spam = found.test.inputs[found.test.labels == 1][0]
     assert words_of(spam, found.vocabulary) == ["buy", "now"]
 

@@ -4,7 +4,6 @@ import bisect
 import codecs
 import csv
 import itertools
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,6 @@ def open_parquet(files: Sequence[Path], source: Path) -> Table:
 
 
 DELIMITERS = (",", ";", "\t", "|")
-SEPARATOR = re.compile(r'"?sep=([^\r\n])"?')  # a first line by which Excel finds the delimiter
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"  # replaces bytes that are not UTF-8
 CHARACTERS_SHOWN = 60  # maximum characters of a line in an error message
 HEAD_BYTES = 2**20  # bytes at the start of a file by which encoding and delimiter are detected
@@ -71,20 +69,14 @@ MISSING_NUMBERS = (
     *("null", "unknown", "Unknown", "-", "--", ".", "?"),
 )
 """Strings that stand for a missing value in a column of numbers."""
-BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
 
 
 class CsvTable(Table):
     """A CSV file in memory, whose first line names the columns.
 
-    The delimiter is a comma, semicolon, tab or `|`, or is given by a line `sep=` above the names.
-    The encoding is UTF-8, or UTF-16 or UTF-32 with a byte order mark. The file may be gzipped. In
-    messages, rows are numbered as in a spreadsheet, where the column names are row 1.
+    The delimiter is a comma, semicolon, tab or `|`. The encoding is UTF-8, or UTF-16 with a byte
+    order mark. The file may be gzipped. In messages, rows are numbered as in a spreadsheet, where
+    the column names are row 1.
     """
 
     def __init__(
@@ -104,20 +96,14 @@ class CsvTable(Table):
         except (OSError, pa.ArrowInvalid) as error:
             raise UserError(f"{path} cannot be read ({error}).", ErrorCode.NOT_FOUND) from error
         lines = [line for line in head if line.strip()]
-        separator = SEPARATOR.fullmatch(lines[0].strip(" ")) if lines else None
-        self._skipped = 1 + head.index(lines[0]) if separator else 0
-        if separator:
-            lines = lines[1:]
         if not lines:
             raise UserError(
                 f"{path} is empty; give it a line of names, and rows.", ErrorCode.INVALID_DATA
             )
         if UNREADABLE in lines[0]:
             raise not_utf8(path)
-        self.delimiter = (
-            separator[1]
-            if separator
-            else max(DELIMITERS, key=lambda one: len(next(csv.reader([lines[0]], delimiter=one))))
+        self.delimiter = max(
+            DELIMITERS, key=lambda one: len(next(csv.reader([lines[0]], delimiter=one)))
         )
         table = self._read()
         if any(map(pa.types.is_binary, table.schema.types)):
@@ -132,14 +118,12 @@ class CsvTable(Table):
             table,
             str(path),
             folder=str(path.parent),
-            place=lambda row: f"row {row + 2 + self._skipped} of {path}",
+            place=lambda row: f"row {row + 2} of {path}",
         )
 
     def _read(self, *, use_threads: bool = True) -> Any:
         read = pa.csv.ReadOptions(
-            skip_rows=self._skipped,
-            encoding=self._encoding.replace("utf-8-sig", "utf8"),
-            use_threads=use_threads,
+            encoding=self._encoding.replace("utf-8-sig", "utf8"), use_threads=use_threads
         )
         parse = pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         convert = pa.csv.ConvertOptions(
@@ -173,24 +157,10 @@ def _date_formats(order: DateOrder | None) -> list[str]:
 
 
 def encoding_of(path: Path) -> str:
-    """Return the encoding of a text file given by its byte order mark, or UTF-8 if it has none.
-
-    Raises:
-        UserError: The file seems to be UTF-16, but has no byte order mark.
-    """
+    """Return the encoding of a text file: UTF-16 if it has a byte order mark, or UTF-8."""
     with pa.input_stream(str(path)) as stream:
-        head = stream.read(HEAD_BYTES)
-    for mark, encoding in BYTE_ORDER_MARKS.items():
-        if head.startswith(mark):
-            return encoding
-    zeros = [head[start::2].count(0) for start in (0, 1)]
-    if max(zeros) > len(head) / 4:  # in UTF-16, half of the bytes of English text are zero
-        name = "utf-16be" if zeros[0] > zeros[1] else "utf-16le"
-        raise UserError(
-            f"{path} is UTF-16 without a byte order mark: iconv -f {name} -t utf-8.",
-            ErrorCode.INVALID_FILE,
-        )
-    return "utf-8-sig"
+        head = stream.read(2)
+    return "utf-16" if head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def not_utf8(path: Path) -> UserError:

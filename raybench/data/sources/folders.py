@@ -25,7 +25,7 @@ def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
             f"dataset.path: {folder} has no {TEXT_ENDINGS[0]} files in folders of classes.",
             ErrorCode.NOT_FOUND,
         )
-    return _by_class(folder, _by_split(folder, names), read)
+    return _by_class(folder, names, read)
 
 
 def is_class_folder(path: Path) -> bool:
@@ -62,65 +62,56 @@ def list_images(path: Path) -> tuple[list[File], int]:
 def open_image_folder(place: Path, files: Sequence[File]) -> Tables:
     """Return a table of images for each split, from `place/CLASS/*` (all in `train`) or from
     `place/train/CLASS/*` and so on."""
-    return _by_class(place, _by_split(place, [file.name for file in files]))
+    return _by_class(place, [file.name for file in files])
 
 
-Names = dict[str, tuple[str, list[str]]]
-"""For each split, the prefix of the names of its files (`train/` or empty), and the names."""
-
-
-def _by_split(place: Path, names: Sequence[str]) -> Names:
-    """Group files by split; without folders for splits, all files belong to `train`."""
-    folders = dict.fromkeys(name.partition("/")[0] for name in names if "/" in name)
-    found: dict[str, str] = {}
-    for folder in folders:
-        split = next((one for one, known in SPLIT_NAMES.items() if folder.lower() in known), None)
-        if split in found:
-            raise UserError(
-                f"{place} holds both {found[split]} and {folder}; keep one of them.",
-                ErrorCode.CONFLICT,
-            )
-        if split is not None:
-            found[split] = folder
-    if "train" not in found:
-        if found and len(found) == len(folders):
-            raise UserError(
-                f"{place} holds {', '.join(found.values())} and no train; add it.",
-                ErrorCode.MISSING,
-            )
-        # Next to other folders, a folder such as "test" is a class ("test" and "no_test").
-        return {"train": ("", list(names))}
-    outside = [name for name in names if name.partition("/")[0] not in found.values()]
-    if outside:
-        raise UserError(
-            f"{place}/{outside[0]} lies outside the splits {', '.join(found.values())}; move it.",
-            ErrorCode.CONFLICT,
-        )
-    return {
-        split: (f"{found[split]}/", [one for one in names if one.startswith(f"{found[split]}/")])
-        for split in SPLIT_NAMES
-        if split in found
-    }
-
-
-def _by_class(place: Path, by_split: Names, read: Callable[[Path], str] | None = None) -> Tables:
+def _by_class(
+    place: Path, names: Sequence[str], read: Callable[[Path], str] | None = None
+) -> Tables:
     """Return a table for each split, whose rows are the files: class, and path or text.
 
     The text is the result of `read`; without `read`, the tables hold paths.
     """
     tables: dict[str, Table] = {}
-    for split, (prefix, names) in by_split.items():
-        classes = []
-        for name in names:
-            folder, separator, _ = name.removeprefix(prefix).partition("/")
-            if not separator:
+    by_split, depth = _by_split(place, names)
+    for split, own in by_split.items():
+        parts = [name.split("/") for name in own]
+        for name, folders in zip(own, parts, strict=True):
+            if len(folders) < depth + 2:
                 raise UserError(
-                    f"{place}/{name} is in no folder of a class; move it into {prefix}<class>/.",
+                    f"{place}/{name} is in no folder of a class; move it into one.",
                     ErrorCode.CONFLICT,
                 )
-            classes.append(folder)
-        files = [f"{place}/{name}" for name in names]
+        files = [f"{place}/{name}" for name in own]
         cells = {FILE_NAME: files} if read is None else {TEXT: [read(Path(one)) for one in files]}
+        # Categorical, so that folders named such as `10 %` are names.
+        classes = pa.array([folders[depth] for folders in parts]).dictionary_encode()
         table = pa.table({**cells, LABEL: classes})
-        tables[split] = Table(table, f"{place}/{prefix}".rstrip("/"), place=files.__getitem__)
+        tables[split] = Table(table, f"{place} ({split})", place=files.__getitem__)
     return tables
+
+
+def _by_split(place: Path, names: Sequence[str]) -> tuple[dict[str, list[str]], int]:
+    """Group files by the split that their top folder names.
+
+    Returns:
+        The files by split, and the number of folders above those of the classes. Without a folder
+        for training, all files belong to `train`; next to other folders, a folder such as "test" is
+        a class ("test" and "no_test").
+    """
+    found: dict[str | None, list[str]] = {}
+    for name in names:
+        top = name.partition("/")[0].lower() if "/" in name else ""
+        split = next((one for one, known in SPLIT_NAMES.items() if top in known), None)
+        found.setdefault(split, []).append(name)
+    if "train" not in found:
+        if None in found:
+            return {"train": list(names)}, 0
+        raise UserError(
+            f"{place} holds {', '.join(map(str, found))} and no train; add it.", ErrorCode.MISSING
+        )
+    if None in found:
+        raise UserError(
+            f"{place}/{found[None][0]} lies outside the splits; move it.", ErrorCode.CONFLICT
+        )
+    return {split: found[split] for split in SPLIT_NAMES if split in found}, 1

@@ -8,17 +8,16 @@ import contextlib
 import io
 import itertools
 import os
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from raybench.data.store import Writer
 from raybench.spec.errors import ErrorCode, UserError
@@ -29,8 +28,8 @@ SUFFIXES = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
 WHITES = (1, 255, 1023, 4095, 16383, 65535)
-"""Possible values of white in images of more than 8 bits: the largest values of 8 to 16 bits, and 1
-for fractions and masks."""
+"""Possible values of white in gray images of more than 8 bits: the largest values of 8 to 16 bits,
+and 1 for fractions and masks."""
 GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 """Grayscale modes of PIL; all other modes are colored."""
 ORIENTATION = 0x0112  # EXIF tag
@@ -68,7 +67,7 @@ class ImageForm:
     size_of: str = ""
     """Name of the image that determined the size, for error messages."""
     white: float | None = None
-    """Value of white in images of more than 8 bits; None if there are no such images."""
+    """Value of white in gray images of more than 8 bits; None if there are no such images."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -85,7 +84,7 @@ class ImageHead:
     height: int
     is_grey: bool
     brightest: float | None = None
-    """Largest pixel value of an image of more than 8 bits; None for other images."""
+    """Largest pixel value of a gray image of more than 8 bits; None for other images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +111,8 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
         ImageError: The content is not an image.
     """
     with _problems(), _open(content) as image:
-        # First, because `getexif` may load the image, which discards the tiles.
-        values = _deep_values(content, image)
-        brightest = None if values is None else float(values[..., :3].max())
+        values = _deep_values(image)
+        brightest = None if values is None else float(values.max())
         width, height = image.size
         if image.getexif().get(ORIENTATION, 1) >= 5:  # rotated by 90 degrees
             width, height = height, width
@@ -127,43 +125,21 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
         )
 
 
-DEEP_COLORS = re.compile(r"(RGBA?;16)([LBN])")
-"""PIL's names of formats with 16 bits per color. PIL keeps only the upper 8 bits; decoded with the
-opposite byte order, an image has the lower 8 bits."""
-OTHER_BYTES = {"L": "B", "B": "L", "N": "B"}
+def _deep_values(image: "Image.Image") -> npt.NDArray[np.float64] | None:
+    """Return the pixel values of a gray image of more than 8 bits, (H, W) float64; None for others.
 
-
-def _deep_values(content: str | bytes, image: "Image.Image") -> npt.NDArray[np.float64] | None:
-    """Return the pixel values of an image of more than 8 bits, (H, W, channels) float64.
-
-    None for other images.
+    Of colors of 16 bits, PIL keeps the upper 8.
     """
-    if image.mode.startswith(("I", "F")):
-        return np.asarray(image, np.float64)[..., None]
-    tiles = getattr(image, "tile", [])
-    if not tiles or not DEEP_COLORS.search(str(tiles[0].args)):
-        return None
-    with _open(content) as other:
-        assert isinstance(other, ImageFile.ImageFile)
-        other.tile = [one._replace(args=_other_bytes(one.args)) for one in other.tile]
-        return 256 * np.asarray(image, np.float64) + np.asarray(other, np.float64)
+    return np.asarray(image, np.float64) if image.mode.startswith(("I", "F")) else None
 
 
-def _other_bytes(given: Any) -> Any:
-    """Return the arguments of PIL's decoder with the byte order reversed."""
-    if isinstance(given, tuple):
-        return (_other_bytes(given[0]), *given[1:])
-    return DEEP_COLORS.sub(lambda found: found[1] + OTHER_BYTES[found[2]], given)
-
-
-def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) -> "Image.Image":
-    """Convert an image of more than 8 bits to 8 bits; return other images unchanged."""
-    values = _deep_values(content, image)
+def _of_eight_bits(image: "Image.Image", form: ImageForm) -> "Image.Image":
+    """Convert a gray image of more than 8 bits to 8 bits; return other images unchanged."""
+    values = _deep_values(image)
     if values is None:
         return image
     white = form.white or WHITES[-1]
-    colors = values[..., :3]
-    least, most = float(colors.min()), float(colors.max())
+    least, most = float(values.min()), float(values.max())
     if not 0 <= least <= most <= white:  # an error for NaN, too
         enough = next((one for one in WHITES if most <= one), most)
         raise ImageError(
@@ -171,10 +147,7 @@ def _of_eight_bits(content: str | bytes, image: "Image.Image", form: ImageForm) 
             "white",
             f"set dataset.white: {enough:g}" if least >= 0 else "scale them",
         )
-    colors *= 255 / white
-    values[..., 3:] /= 257  # alpha always uses all 16 bits: 65535 / 257 = 255
-    pixels = np.rint(values).astype(np.uint8)
-    found = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    found = Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
     found.getexif()[ORIENTATION] = image.getexif().get(ORIENTATION, 1)
     return found
 
@@ -217,7 +190,7 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
             more pixels than PIL's limit.
     """
     with _problems(), _open(content) as opened:
-        image = _of_eight_bits(content, opened, form)
+        image = _of_eight_bits(opened, form)
         image.load()
         if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
             raise ImageError(

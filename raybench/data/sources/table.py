@@ -328,15 +328,8 @@ def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str]
     inputs = _inputs(spec, train, set(uses), note) if is_table else []
     rest = [] if is_table else [one for one in train.schema.names if one not in uses]
     if rest := [name for name in rest if not ROW_NUMBERS.fullmatch(name)]:
-        kind, advice = "text" if spec.image is None else "image", []
-        if columns := [name for name in rest if not train.is_long_text(name)]:
-            advice.append(f"columns: [{_listed(columns)}] in place of {kind} learns from them")
-        if len(columns) < len(rest):
-            advice.append("to learn from several texts, write them into one column")
-        note(
-            f"column{'s' * (len(rest) > 1)} {_listed(rest)} {'are' if len(rest) > 1 else 'is'} not "
-            f"used beside {kind} {getattr(spec, kind)}; {'; '.join(advice)}."
-        )
+        kind = "text" if spec.image is None else "image"
+        note(f"not used beside {kind} {getattr(spec, kind)}: {_listed(rest)}.")
     for table in tables.values():
         require_columns(table, named["label"], "label")
     _require_same_columns(tables, [*inputs, *named["text"], *named["image"]])

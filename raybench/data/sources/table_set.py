@@ -24,6 +24,7 @@ from raybench.data.sources.table import (
     is_number_type,
     split_column,
 )
+from raybench.data.store import Writer
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
@@ -104,17 +105,8 @@ def _fit_encoder(spec: DatasetSpec, name: str, train: Member) -> encode.Encoder:
     return encode.fit_name_encoder(name, train.column(name), is_asked=is_asked or is_category)
 
 
-MakeArray = Callable[[str, tuple[int, ...], npt.DTypeLike], Array]
-"""Function (name, shape, type) -> a new array, in memory or in a file."""
-
-
 def table_dataset(
-    spec: DatasetSpec,
-    tables: Tables,
-    note: Note,
-    *,
-    make: MakeArray = lambda name, shape, dtype: np.empty(shape, dtype),
-    advance: Callable[[int], None] = lambda rows: None,
+    spec: DatasetSpec, tables: Tables, note: Note, writer: Writer, advance: Callable[[int], None]
 ) -> Dataset:
     """Convert tables to a dataset, reading the inputs one batch of rows at a time.
 
@@ -122,14 +114,14 @@ def table_dataset(
         spec: The dataset spec.
         tables: Tables by split.
         note: Called with sentences on how the data are read and what is left out.
-        make: Creates the arrays of inputs (`train-inputs`, ...); by default in memory.
+        writer: Creates the arrays of inputs (`train-inputs`, ...).
         advance: Called with the number of rows after each batch, to show progress.
 
     Raises:
         UserError: The data are invalid; the message names the first wrong row and its column.
     """
     labels, members, inputs = prepare(spec, tables, note)
-    arrays = _write_inputs(inputs, members, make, advance)
+    arrays = _write_inputs(inputs, members, writer, advance)
     train = tables["train"]
     weights = read_weights(train, spec.weight)[members[0].rows] if spec.weight else None
     values = [
@@ -243,40 +235,34 @@ MIN_STEPS = 10
 
 def note_splits(spec: DatasetSpec, tables: Tables, note: Note) -> None:
     """Call `note` with sentences on properties of the splits that a user may not expect."""
-    lines = held_out_line(tables["train"].num_rows, spec, tables), time_line(spec, tables)
-    for line in filter(None, lines):
-        note(line)
-
-
-def time_line(spec: DatasetSpec, tables: Tables) -> str | None:
-    """Return a warning if rows are in the order of a date column but are split at random."""
     train = tables["train"]
+    if line := held_out_line(train.num_rows, spec, tables):
+        note(line)
     is_cut = "validation" not in tables or ("test" not in tables and spec.test_size != "none")
     for column in train.schema if is_cut and spec.split_by is None else ():
         if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
             continue
-        days = as_numbers(train.column(column.name))
-        steps = np.diff(days[~np.isnan(days)])
-        steps = steps[steps != 0]
+        steps = np.diff(as_numbers(train.column(column.name)))
+        steps = steps[np.abs(steps) > 0]  # without NaN
         if len(steps) >= MIN_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:
-            return (
+            note(
                 f"rows are in order of column '{column.name}' and split at random: validation rows "
                 "lie between training rows; to judge by the latest rows, set dataset.split_by: "
                 f"{column.name}."
             )
-    return None
+            return
 
 
 def _write_inputs(
     maker: Features | texts.Tokens,
     members: list[Member],
-    make: MakeArray,
+    writer: Writer,
     advance: Callable[[int], None],
 ) -> dict[str, Array]:
-    arrays = {}
+    arrays: dict[str, Array] = {}
     for member in members:
         shape = (len(member.rows), *maker.shape)
-        arrays[member.split] = array = make(f"{member.split}-inputs", shape, maker.dtype)
+        arrays[member.split] = array = writer.array(f"{member.split}-inputs", shape, maker.dtype)
         places, start = np.argsort(member.rows), 0  # of rows in the order of the table
         for batch in member.batches(maker.columns):
             array[places[start : start + batch.num_rows]] = maker.write(batch)

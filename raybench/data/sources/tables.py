@@ -118,7 +118,7 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
         tables = open_them()  # `build` runs only if not stored
         total = sum(table.num_rows for table in tables.values())
         with writer.progress(f"reading {total:,} rows", total) as advance:
-            return table_dataset(spec, tables, _notes(spec), make=writer.array, advance=advance)
+            return table_dataset(spec, tables, _notes(spec), writer, advance)
 
     return stored_dataset(_source(spec, found), build)
 

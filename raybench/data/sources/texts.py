@@ -116,10 +116,6 @@ class Tokens:
             pieces = cut_text(text, kind)
             lengths.append(len(pieces))
             count_tokens(pieces, counts)
-        self.lengths = np.array(lengths)
-        """Number of tokens of each training text."""
-        self.num_tokens = 256 if kind == "bytes" else len(counts)
-        """Number of distinct tokens in the training texts, including those without an id."""
         self._tokenizer = Tokenizer(kind, number_tokens(counts, kind, spec.vocabulary_size))
         self.vocabulary = self._tokenizer.vocabulary
         if not any(lengths):
@@ -129,7 +125,7 @@ class Tokens:
             )
         if empty := lengths.count(0):
             note(f"column '{column}' is empty in {empty:,} of {len(lengths):,} training rows.")
-        share = float((self.lengths > most).mean())
+        share = float(np.mean(np.array(lengths) > most))
         if share > MANY_SHORTENED:
             note(
                 f"{100 * share:.0f} % of the texts are longer than {most} {kind} and are cut there "
