@@ -192,7 +192,7 @@ def _named(
 
 SPARKLINE_WIDTH = 16
 """Width of a sparkline in characters."""
-LEAST_WIDTHS = {"train s": 40, "curve": 60, "samples/s": 100}
+LEAST_WIDTHS = {"train s": 60, "curve": 60, "samples/s": 100}
 """Minimum width of the terminal at which a column is shown; 30 for the column of the metric."""
 LONGEST_NAME, LEAST_RUNS = 20, 4
 """Maximum width of a trial's name, and minimum number of runs in the table of a low terminal."""
@@ -217,7 +217,7 @@ def _running(console: Console, state: LiveState, at: float) -> list[RenderableTy
     values = [value for run in shown for value in run.values]
     scale = values if state.target is None else [*values, state.target]
     for run in shown:
-        words = _text(run.label, console.width)
+        words = _text(run.label, console.width // 2, lines=2)
         if run.evaluation is None:
             words.append(f"\n{clean(_standing(state, run, at))}")
         cells = _cells(run, scale)
