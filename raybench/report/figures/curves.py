@@ -23,8 +23,8 @@ from raybench.spec.text import counted
 
 NUM_HIGHLIGHTED = 3
 """Number of configurations that are highlighted."""
-MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
-"""Maximum number of gray curves, of their points in total, and of points of a highlighted curve."""
+MOST_CURVES = 200
+"""Maximum number of gray curves; the best are drawn."""
 LOG_SECONDS_FROM = 12.0
 """The axis of seconds is logarithmic if the longest run took more than this multiple of the best
 seconds."""
@@ -44,13 +44,12 @@ def curves_figure(results: Study) -> Figure:
     metric_axis(axes, results)
     best = list(configurations(results)["trial"].head(NUM_HIGHLIGHTED))
     others = [str(trial) for trial in search["trial"] if trial not in best]
-    gray = parts.spread(others, MOST_CURVES)
-    _gray(axes, results, gray)
+    _gray(axes, results, others[:MOST_CURVES])
     curves = results.curves[results.curves["trial"].isin(set(search["trial"]))]
     keys = [_best(axes, results, trial, rank) for rank, trial in enumerate(best)]
     envelope = best_at_every_budget(curves, metric)
     if len(envelope):
-        x, y = curve_xy(metric, parts.some(envelope, MOST_OF_ONE))
+        x, y = curve_xy(metric, envelope)
         style: dict[str, Any] = {"color": parts.INK, "linewidth": 1.1}
         axes.plot(x, y, drawstyle="steps-post", zorder=2.5, gid="envelope", **style)
         keys.append(parts.key("best at every budget of seconds, of all search runs", **style))
@@ -62,10 +61,9 @@ def curves_figure(results: Study) -> Figure:
     else:
         axes.set_xlim(0, 1.03 * seconds.max() if len(seconds) else 1.0)
     if others:
-        rest = counted(len(others), "other search run")
-        if len(gray) < len(others):
-            rest = f"{len(gray):,} of {len(others):,} other search runs drawn"
-        keys.append(parts.key(f"gray: {rest}", parts.QUIET, linewidth=1))
+        rest = f"gray: {counted(len(others), 'other search run')}"
+        rest += parts.of_all(MOST_CURVES, len(others))
+        keys.append(parts.key(rest, parts.QUIET, linewidth=1))
     named = counted(len(best), "configuration")
     parts.head(axes, f"best {named} of {len(search):,} search runs", parts.TEXT)
     parts.legend_below(figure, keys, columns=1)
@@ -90,10 +88,9 @@ def _with_configs(results: Study, table: pd.DataFrame) -> pd.DataFrame:
 
 def _gray(axes: Axes, results: Study, trials: list[str]) -> None:
     every = results.curves[results.curves["trial"].isin(set(trials))]
-    most = max(MOST_POINTS // max(len(trials), 1), 8)
     # A lookup per trial would take minutes for 10,000 trials.
     for trial, curve in every.groupby("trial", sort=False):
-        x, y = curve_xy(results.metric, parts.some(curve, most))
+        x, y = curve_xy(results.metric, curve)
         marker = "." if len(curve) == 1 else "None"
         style: dict[str, Any] = {"color": parts.QUIET, "linewidth": 0.9, "marker": marker}
         axes.add_line(Line2D(x, y, gid=str(trial), **style))
@@ -103,13 +100,13 @@ def _best(axes: Axes, results: Study, trial: str, rank: int) -> Line2D:
     run: Any = results.trials.set_index("trial").loc[trial]
     curve = results.curves[results.curves["trial"] == trial]
     color, style = parts.color_of(run["framework"]), parts.LINE_STYLES[rank % 4]
-    x, y = curve_xy(results.metric, parts.some(curve, MOST_OF_ONE))
+    x, y = curve_xy(results.metric, curve)
     axes.plot(x, y, color=color, linewidth=2, linestyle=style, zorder=3, gid=trial)
     mark_result(axes, results.metric, curve, run, color)
     shape = parts.marker_of(run["num_workers"])
-    reached = parts.wrapped(", ".join(seconds_of(results, trial)), parts.ROOM)
-    words = f"{name_of(results, trial)}\n{reached}"
-    return parts.key(words, color, linestyle=style, lw=2, marker=shape, mec=parts.PAPER)
+    return parts.key(
+        name_of(results, trial), color, linestyle=style, lw=2, marker=shape, mec=parts.PAPER
+    )
 
 
 def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -123,41 +120,15 @@ def name_of(results: Study, trial: str) -> str:
     return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM - 6)
 
 
-def seconds_of(results: Study, trial: str) -> list[str]:
-    """Return the seconds or value of a trial in the search and with new seeds, as phrases."""
-    run: Any = results.trials.set_index("trial").loc[trial]
-    metric = results.metric
-    value = run[metric.best_column]
-    best = "nothing evaluated" if value != value else f"best {metric.shown(value)}"
-    is_hit = results.is_timed and run["time_to_target_s"] == run["time_to_target_s"]
-    found = f"{repeat(results, trial).seconds:.2f} s" if is_hit else best
-    proof = confirmed(results).set_index("trial")
-    if trial not in proof.index:
-        return [f"search {found} (one run)"]
-    row: Any = proof.loc[trial]
-    of = f"of {row['new_runs']}"
-    if not results.is_timed:
-        median = metric.shown(row[f"median_{metric.name}"])
-        return [f"search {best}", f"new seeds {median} (median {of})"]
-    if not row["new_hits"]:
-        return [f"search {found}", f"new seeds missed (0 {of})"]
-    is_whole = row["new_hits"] == row["new_runs"]
-    what = f"median {of}" if is_whole else f"expected; {row['new_hits']} {of}"
-    ends = f"90 %: {row['interval_low_s']:.2f} to {row['interval_high_s']:.2f} s"
-    return [f"search {found}", f"new seeds {row['printed_s']:.2f} s ({what})", ends]
-
-
 def mark_result(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, color: str) -> None:
     """Draw a marker on the learning curve of a run (a row of `trials`): where it reached the
     target, or at its best value if it did not."""
-    if curve.empty:
+    if curve[metric.name].isna().all():
         return
-    later = curve[curve["train_s"] >= run["time_to_target_s"] - 1e-9]
-    at = later.iloc[0] if len(later) else curve.iloc[-1]  # a part of the curve may be missing
-    if run["time_to_target_s"] != run["time_to_target_s"]:
-        gains = curve[metric.name] * metric.sign
-        at = curve.iloc[len(gains) - 1 - int(np.nan_to_num(gains, nan=-np.inf)[::-1].argmax())]
-    x, y = float(at["train_s"]), float(at[metric.name]) * (100 if metric.is_share else 1)
+    at = (metric.sign * curve[metric.name]).idxmax()
+    if run["time_to_target_s"] == run["time_to_target_s"]:
+        at = (curve["train_s"] - run["time_to_target_s"]).abs().idxmin()
+    x, y = curve_xy(metric, curve.loc[[at]])
     style: dict[str, Any] = {"color": color, "markeredgecolor": parts.PAPER}
     axes.plot(x, y, marker=parts.marker_of(run["num_workers"]), markersize=8, zorder=5, **style)
 

@@ -2,6 +2,7 @@
 each searched key, and the importance of the keys."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,9 +202,7 @@ def _named(value: object) -> str:
 
 MOST_KEYS, MOST_SLICED = 8, 500
 """Maximum number of panels, and of points in all panels."""
-MISSED_SHARE = 0.13
-"""Fraction of a panel's height reserved for configurations that missed the target."""
-SHADE_STYLE: dict[str, Any] = {"color": "#009E73", "alpha": 0.16, "linewidth": 0}
+SHADE_STYLE: dict[str, Any] = {"color": "#009E73", "alpha": 0.16, "linewidth": 4}
 SHAPES = {"torch": "o", "tensorflow": "s"}
 
 
@@ -224,8 +223,6 @@ def slices_figure(results: Study) -> Figure:
         _panel(axes, found, key, rows, near)
         parts.head(axes, parts.wrapped(key, 36), parts.TEXT)
     outcome_axis(grid[0], results, found)
-    if found.is_seconds and len(found.missed):
-        _strip(grid[0])
     parts.y_title(figure, found.words)
     legend = _slice_keys(found, rows, near)
     if len(keys) > len(shown):
@@ -273,10 +270,7 @@ def _panel(axes: Axes, found: StudyOutcomes, key: str, rows: pd.DataFrame, near:
     if found.is_seconds and len(missed):
         top = axes.get_xaxis_transform()
         style = {"color": parts.QUIET, "markersize": 5, "linestyle": "none", "zorder": 2}
-        axes.plot(places[missed.index], np.full(len(missed), 0.94), "x", transform=top, **style)
-        axes.plot(
-            [0, 1], [1 - MISSED_SHARE] * 2, color=parts.QUIET, lw=0.7, transform=axes.transAxes
-        )
+        axes.plot(places[missed.index], np.full(len(missed), 0.97), "x", transform=top, **style)
     best: Any = found.known.iloc[0]
     style = {"markersize": 12, "markeredgecolor": parts.PAPER, "zorder": 6}
     axes.plot(places[best.name], best["outcome"], "*", color=parts.INK, **style)
@@ -299,34 +293,16 @@ def _numbers_axis(axes: Axes, values: "pd.Series[float]", good: "pd.Series[float
     is_log = low > 0 and high >= LOG_VALUES_FROM * low
     if is_log:
         axes.set_xscale("log")
-    ends = axes.xaxis.get_transform()
-
-    def wider(low: float, high: float, share: float) -> np.ndarray:
-        """Return a range that is extended on both sides by a fraction of the axis."""
-        room = share * np.diff(ends.transform([values.min(), values.max()]))[0]
-        return ends.inverted().transform(ends.transform([low, high]) + np.array([-room, room]))
-
-    axes.set_xlim(*wider(low, high, 0.05))
+    room = (high / low) ** 0.05 if is_log else 0.05 * (high - low)
+    axes.set_xlim(*((low / room, high * room) if is_log else (low - room, high + room)))
     if len(good):
-        axes.axvspan(*wider(good.min(), good.max(), 0.015), zorder=0, **SHADE_STYLE)
+        axes.axvspan(good.min(), good.max(), zorder=0, **SHADE_STYLE)
     if is_log:
         parts.plain_ticks(axes, "x", is_narrow=True)
     else:
         is_whole = bool((values == values.round()).all())
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=is_whole))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: parts.number(value)))
-
-
-def _strip(axes: Axes) -> None:
-    """Add room above the seconds for configurations that missed the target, with a tick label."""
-    low, high = axes.get_ylim()
-    top = low * (high / low) ** (1 / (1 - MISSED_SHARE))
-    axes.set_ylim(low, top)
-    parts.plain_ticks(axes, "y")
-    ticks = [float(tick) for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
-    labels = [*map(parts.number, ticks), "missed"]
-    axes.set_yticks([*ticks, low * (top / low) ** 0.94], labels)
-    axes.minorticks_off()
 
 
 def _slice_keys(found: StudyOutcomes, rows: pd.DataFrame, near: set[str]) -> list[Artist]:
@@ -338,16 +314,14 @@ def _slice_keys(found: StudyOutcomes, rows: pd.DataFrame, near: set[str]) -> lis
     if len(near) > 1:
         keys.append(Patch(label=f"as good: {counted(len(near), 'configuration')}", **SHADE_STYLE))
     if found.is_seconds and len(found.missed):
-        words = f"missed the target ({len(found.missed):,})"
+        words = f"upper edge: missed the target ({len(found.missed):,})"
         keys.append(parts.key(words, parts.QUIET, marker="x", linestyle="none"))
-    drawn = int(rows["outcome"].notna().sum())
-    if drawn < len(found.known):
-        keys.append(parts.note(f"{drawn:,} of {len(found.known):,} drawn"))
+    if len(rows) < len(found.rows):
+        words = counted(len(found.rows), "configuration")
+        keys.append(parts.note(words + parts.of_all(len(rows), len(found.rows))))
     return keys
 
 
-WIDEST_ROW = 5
-"""Number of doublings of the cost along the axis up to which the labels fit side by side."""
 MOST_ON_FRONT = 5
 """Maximum number of points of the Pareto front that are listed."""
 MOST_ONCE = 200
@@ -357,8 +331,7 @@ MOST_ONCE = 200
 def pareto_figure(results: Study) -> Figure:
     """Draw expected seconds to the target over worker-seconds to the target.
 
-    Each worker count is a diagonal; the text at its end says how many of its search runs reached
-    the target.
+    Each worker count is a diagonal.
     """
     points = reached_target(results)
     points = points.assign(x=points["worker_seconds_to_target"], y=points["time_to_target_s"])
@@ -378,10 +351,10 @@ def pareto_figure(results: Study) -> Figure:
         interval = np.array([row.low_s, row.high_s])
         style: dict[str, Any] = {"color": parts.color_of(row.framework), "alpha": 0.25}
         axes.plot(interval * row.num_workers, interval, linewidth=6, zorder=1, **style)
-    _diagonals(axes, results.trials[results.trials["phase"] == "search"])
+    _diagonals(axes, sorted(set(points["num_workers"])))
     _front(axes, front.iloc[::-1], worst=axes.get_ylim()[1])
     _name_front(figure, axes, front)
-    once = "search (one run)" + parts.of_all(shown, len(points), "configurations")
+    once = "search (one run)" + parts.of_all(shown, len(points))
     handles = [*parts.frameworks(points["framework"]), *parts.workers(points["num_workers"])]
     if not points["is_confirmed"].all():
         handles.append(parts.dot(once, is_filled=False))
@@ -429,28 +402,17 @@ def _points(axes: Axes, points: pd.DataFrame, front: set[str]) -> int:
     return len(shown)
 
 
-def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
-    """Draw the diagonal of each worker count, and at its end how many search runs reached the
-    target."""
+def _diagonals(axes: Axes, counts: Sequence[int]) -> None:
+    """Draw the diagonal of each worker count."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    hits = search["time_to_target_s"].notna().groupby(search["num_workers"]).agg(["sum", "size"])
-    # If a doubling of workers is narrower than the label above it, every other label is higher.
-    crowded, num_above = right / left > 2**WIDEST_ROW, 0
-    for count, (reached, tried) in zip(hits.index, hits.to_numpy(), strict=True):
-        if count * high <= left or count * low >= right:
-            continue  # it does not cross the axes
+    for count in counts:
         ends = [count * low, count * high]
         axes.plot(ends, [low, high], color=parts.QUIET, linewidth=0.8, zorder=0)
-        words, hits_of = f"{counted(int(count), 'worker')}:\n", f"{reached} of {tried}"
-        if count * high <= right:
-            words += f"{hits_of}\nreached it"  # narrow: the next label is near
-            lift = (0, 4.2 * parts.SMALL * (num_above % 2 if crowded else 0))
-            style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK, "ha": "center"}
-            style |= {"va": "bottom"}
-            axes.annotate(words, (count * high, high), lift, textcoords="offset points", **style)
-            num_above += 1
-        else:
-            parts.write(axes, right, right / count, f" {words} {hits_of} reached it")
+        words = f"{count}\n{'worker' if count == 1 else 'workers'}"
+        if left < count * high <= right:
+            parts.write(axes, count * high, high, words, ha="center", va="bottom")
+        elif count * low < right:
+            parts.write(axes, right, right / count, f" {words}")
 
 
 def _front(axes: Axes, front: pd.DataFrame, *, worst: float) -> None:

@@ -305,9 +305,9 @@ def in_words(table: pd.DataFrame, words: Mapping[str, str]) -> pd.DataFrame:
     return found.rename(columns=dict(words)).reset_index(drop=True)
 
 
-def of_all(drawn: int, every: int, what: str) -> str:
-    """Return ` (300 of 5,000 runs drawn)`; "" if all are drawn."""
-    return f" ({drawn:,} of {every:,} {what} drawn)" if drawn < every else ""
+def of_all(most: int, every: int) -> str:
+    """Return `, 300 drawn` if only `most` of `every` are drawn, otherwise ""."""
+    return f", {most} drawn" if most < every else ""
 
 
 def plain(text: str) -> str:

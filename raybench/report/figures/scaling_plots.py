@@ -182,8 +182,6 @@ def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
 
 MOST_LINES = 16
 """Maximum number of cells (run specs) in a legend."""
-MOST_POINTS, MOST_OF_ALL = 60, 5000
-"""Maximum number of points of a curve, and of all curves together."""
 
 
 def accuracy_figure(results: Study) -> Figure:
@@ -192,7 +190,6 @@ def accuracy_figure(results: Study) -> Figure:
     cells = scaling_cells(results).drop_duplicates("cell")
     figure, panels = parts.panels(2, 2.8, sharey=True)
     curves = dict(iter(results.curves.groupby("trial")))
-    most = min(MOST_POINTS, max(MOST_OF_ALL // (2 * max(len(runs), 1)), 8))
     for axes, column, words in zip(
         panels, ("epoch", "train_s"), ("epochs", "seconds of training [s]"), strict=True
     ):
@@ -200,7 +197,7 @@ def accuracy_figure(results: Study) -> Figure:
         for number, cell in enumerate(cells["cell"]):
             for trial in runs.loc[runs["cell"] == cell, "trial"]:
                 if trial in curves:
-                    curve = parts.some(curves[trial], most)
+                    curve = curves[trial]
                     y = drawn(metric, curve[metric.name])
                     axes.plot(curve[column], y, gid=trial, **_style(number))
         metric_axis(axes, results)

@@ -1,6 +1,6 @@
 """Figure of the expected seconds to the target over learning rate and global batch size.
 
-The learning-curve model (`stats.curve_model`) predicts them after a few trials, more, and all.
+The learning-curve model (`stats.curve_model`) predicts them after all trials.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,6 @@ from raybench.spec.text import counted
 from raybench.stats.curve_model import Array, CurveModel
 from raybench.stats.record import RunRecord
 
-TRIAL_COUNTS = (5, 20)
-"""The surface is drawn after these numbers of trials, and after all trials."""
 NUM_RATES = 24
 LEAST_RATES, LEAST_BATCHES, LEAST_SURFACE_TRIALS = 3, 2, 8
 """Minimum numbers of learning rates, batch sizes and trials of the best optimizer for a surface."""
@@ -37,16 +35,15 @@ class SurfaceMap:
         optimizer: The optimizer of the search's best run.
         rates: Learning rates, shape [rates].
         batches: Global batch sizes, shape [batches].
-        seconds: Expected training seconds to the target, shape [batches, rates], by the number of
-            trials that the model has seen.
-        trials: The optimizer's trials: number among all trials (from 1), and record.
+        seconds: Expected training seconds to the target, shape [batches, rates].
+        trials: The records of the optimizer's trials.
     """
 
     optimizer: str
     rates: Array
     batches: Array
-    seconds: dict[int, Array]
-    trials: list[tuple[int, RunRecord]]
+    seconds: Array
+    trials: list[RunRecord]
 
 
 @once
@@ -60,19 +57,15 @@ def surface_of(results: Study) -> SurfaceMap | None:
     if all(one.time_to_target_s is None for one in trials):
         return None
     optimizer = results.specs[str(best["trial"].iloc[0])].optimizer
-    own = [(at, one) for at, one in enumerate(trials, 1) if one.spec.optimizer == optimizer]
-    tried = sorted({one.spec.learning_rate for _, one in own})
-    batches = sorted({one.spec.global_batch_size for _, one in own})
+    own = [one for one in trials if one.spec.optimizer == optimizer]
+    tried = sorted({one.spec.learning_rate for one in own})
+    batches = sorted({one.spec.global_batch_size for one in own})
     if len(tried) < LEAST_RATES or len(batches) < LEAST_BATCHES or len(own) < LEAST_SURFACE_TRIALS:
         return None
     rates = np.geomspace(tried[0], tried[-1], NUM_RATES)
     sizes = np.array(batches, dtype=float)
-    per_sample = _seconds_per_sample([one for _, one in own], sizes)
-    steps = [*(one for one in TRIAL_COUNTS if one < len(trials)), len(trials)]
-    seconds = {
-        number: per_sample[:, None] * _samples(results, trials[:number], optimizer, rates, sizes)
-        for number in steps
-    }
+    per_sample = _seconds_per_sample(own, sizes)
+    seconds = per_sample[:, None] * _samples(results, trials, optimizer, rates, sizes)
     return SurfaceMap(optimizer, rates, sizes, seconds, own)
 
 
@@ -131,49 +124,37 @@ def _seconds_per_sample(trials: list[RunRecord], batches: Array) -> Array:
 
 
 def surface_figure(results: Study) -> Figure:
-    """Draw a panel for each number of trials in `SurfaceMap.seconds`, with the trials run by
-    then."""
+    """Draw the surface and the trials."""
     surface = surface_of(results)
     assert surface is not None
-    figure, panels = parts.panels(len(surface.seconds), 1.9, 0.3, sharex=True)
-    least = float(surface.seconds[max(surface.seconds)].min())
-    scale = LogNorm(least, COLOR_RANGE * least)
-    rows = range(len(surface.batches))
-    edges = np.geomspace(surface.rates[0], surface.rates[-1], NUM_RATES + 1)
-    for axes, (number, seconds) in zip(panels, surface.seconds.items(), strict=True):
-        mesh = axes.pcolormesh(
-            edges, np.arange(len(rows) + 1) - 0.5, seconds, cmap="viridis_r", norm=scale
-        )
-        mesh.set_gid("envelope")
-        row = {batch: at for at, batch in enumerate(surface.batches)}
-        every = [one for at, one in surface.trials if at <= number]
-        drawn = parts.spread(every, MOST_DRAWN)
-        for one in drawn:
-            has_reached = one.time_to_target_s is not None
-            axes.plot(
-                one.spec.learning_rate,
-                row[one.spec.global_batch_size],
-                "o",
-                markersize=5,
-                color=parts.INK,
-                markerfacecolor=parts.INK if has_reached else "none",
-            )
-        axes.set_yticks(rows, [f"{batch:g}" for batch in surface.batches])
-        axes.set_xscale("log")
-        axes.grid(visible=False)
-        parts.head(axes, f"after {counted(number, 'trial')}")
-    panels[-1].set_xlabel("learning rate")
-    parts.y_title(figure, "global batch")
-    bar = figure.colorbar(mesh, ax=panels, label="expected seconds to the target", extend="max")
+    rows, least = range(len(surface.batches)), float(surface.seconds.min())
+    figure, axes = parts.new_figure(1.4 + 0.25 * len(rows))
+    mesh = axes.pcolormesh(
+        np.geomspace(surface.rates[0], surface.rates[-1], NUM_RATES + 1),
+        np.arange(len(rows) + 1) - 0.5,
+        surface.seconds,
+        cmap="viridis_r",
+        norm=LogNorm(least, COLOR_RANGE * least),
+    )
+    mesh.set_gid("envelope")
+    row = {batch: at for at, batch in enumerate(surface.batches)}
+    for one in surface.trials[:MOST_DRAWN]:
+        face = "none" if one.time_to_target_s is None else parts.INK
+        x, y = one.spec.learning_rate, row[one.spec.global_batch_size]
+        axes.plot(x, y, "o", markersize=5, color=parts.INK, markerfacecolor=face)
+    axes.set_yticks(rows, [f"{batch:g}" for batch in surface.batches])
+    axes.set(xscale="log", xlabel="learning rate", ylabel="global batch")
+    axes.grid(visible=False)
+    tried = counted(len(surface.trials), "trial")
+    parts.head(axes, f"{surface.optimizer}, {tried}{parts.of_all(MOST_DRAWN, len(surface.trials))}")
+    bar = figure.colorbar(mesh, ax=axes, label="expected seconds to the target", extend="max")
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
     bar.ax.minorticks_off()
     bar.ax.tick_params(labelsize=parts.SMALL, color=parts.INK, labelcolor=parts.INK)
     bar.ax.yaxis.label.set(fontsize=parts.TEXT, color=parts.INK)
     is_full, is_hollow = parts.dot("reached the target"), parts.dot("did not", is_filled=False)
-    left_out = parts.of_all(len(drawn), len(every), "trials").strip(" ()")
-    notes = [parts.note(left_out)] if left_out else []
-    parts.legend_below(figure, [is_full, is_hollow, *notes])
+    parts.legend_below(figure, [is_full, is_hollow])
     return figure
 
 
@@ -183,7 +164,7 @@ def surface_table(results: Study) -> pd.DataFrame:
     surface = surface_of(results)
     if surface is None:
         return pd.DataFrame()
-    seconds = surface.seconds[max(surface.seconds)]
+    seconds = surface.seconds
     table = pd.DataFrame(
         {
             "global_batch": surface.batches.astype(int),

@@ -197,7 +197,7 @@ def _best(figure: Figure, axes: Axes, results: Study, found: Spans, scale: float
     x = [*(table["end"][steps] / scale), found.total_s / scale]
     y = [*best[steps], best.iloc[-1]]
     axes.plot(x, y, color=parts.INK, linewidth=1.6, drawstyle="steps-post", gid="envelope")
-    words = "a run's result" + parts.of_all(len(shown), len(table), "runs")
+    words = "a run's result" + parts.of_all(MOST_DOTS, len(table))
     return [parts.key("best so far"), parts.key(words, color, ls="none", **dots)]
 
 
@@ -221,12 +221,11 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
         keys.append(Patch(facecolor="none", edgecolor=parts.INK, label=words))
     failed = runs[runs["state"] == "failed"]
     if len(failed):
-        some = parts.some(failed, MOST_DOTS)
         style = {"linestyle": "none", "marker": "x", "markersize": 6, "markeredgewidth": 1.6}
-        axes.plot(some["end"] / scale, some["lane"], color=parts.INK, zorder=4, **style)
+        axes.plot(failed["end"] / scale, failed["lane"], color=parts.INK, zorder=4, **style)
         keys.append(parts.key(f"failed ({len(failed):,})", **style))
     if len(bars) < len(runs):
-        keys.append(parts.note(f"{len(bars)} of {len(runs):,} bars drawn"))
+        keys.append(parts.note(f"{len(runs):,} runs{parts.of_all(MOST_RUN_BARS, len(runs))}"))
     return keys
 
 

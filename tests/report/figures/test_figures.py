@@ -154,14 +154,13 @@ def test_the_surface_is_the_fastest_where_the_fast_trials_ran() -> None:
     results = load_study(RECORDED)
     found = surface_of(results)
     assert found is not None
-    trials = [one for _, one in found.trials if one.time_to_target_s is not None]
+    trials = [one for one in found.trials if one.time_to_target_s is not None]
     fastest = min(trials, key=lambda one: one.time_to_target_s or 0.0)
-    least = found.seconds[max(found.seconds)]
+    least = found.seconds
     batch, rate = np.unravel_index(least.argmin(), least.shape)
     assert 0.5 <= found.batches[batch] / fastest.spec.global_batch_size <= 2.0
     assert 0.5 <= found.rates[rate] / fastest.spec.learning_rate <= 2.0
     assert 0.7 <= least.min() / (fastest.time_to_target_s or 0.0) <= 1.6
-    assert sorted(found.seconds) == [5, 20, len(results.trials[results.trials["role"] == "trial"])]
 
 
 MOST_BYTES = 150_000
