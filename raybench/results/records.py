@@ -131,6 +131,8 @@ class Records:
     """The last record of every run, in the order they finished."""
     curves: dict[str, list[Evaluation]] = field(default_factory=dict)
     """Evaluations of the last attempt of each run in `runs`."""
+    unfinished: dict[str, RunSpec] = field(default_factory=dict)
+    """Run specs of trials that have evaluations but no record, since their driver was killed."""
     predictions: list[Prediction] = field(default_factory=list)
     """The last prediction for each trial, framework, worker count and batch size per worker."""
     left_out: str | None = None
@@ -149,6 +151,8 @@ def read_records(folder: Path) -> Records:
     """
     path, records = folder / RECORDS_FILE, Records()
     pending: dict[str, list[Evaluation]] = {}
+    begun: dict[str, Any] = {}
+    """First lines of the runs in `pending`."""
     predictions: dict[tuple[Any, ...], Prediction] = {}
     texts = texts_of(path)
     bad: list[tuple[int, str]] = []
@@ -160,10 +164,13 @@ def read_records(folder: Path) -> Records:
             name, found = record_of(line)
             if isinstance(found, Evaluation):
                 add_point(pending.setdefault(name, []), found)
+                if line.get("role") == "trial":
+                    begun[name] = line
             elif isinstance(found, RunRecord):
                 records.runs.pop(name, None)  # a later record moves its run to the end
                 records.runs[name] = found
                 records.curves[name] = pending.pop(name, [])
+                begun.pop(name, None)
             else:
                 split = {**vars(found), "time_to_target_s": None}
                 predictions[tuple(split.values())] = found
@@ -177,6 +184,10 @@ def read_records(folder: Path) -> Records:
         )
     records.left_out = left_out(bad)
     records.predictions = list(predictions.values())
+    for name, line in begun.items():
+        with suppress(ValueError):
+            if (role_and_spec := what_runs(line)) is not None:
+                records.unfinished[name] = role_and_spec[1]
     return records
 
 

@@ -65,6 +65,7 @@ class Search:
         factors: The factorized space (see `factorisation.py`); None if all keys are sampled.
         runs: Records of earlier sessions (invocations of the command) by run name.
         curves: Evaluations of earlier sessions by run name.
+        unfinished: Run specs of trials without a record, whose driver was killed, by name.
         has_room: Returns whether the workers of a run fit on the cluster.
         curve_policy: Constants of proposals and early stopping; benchmarks vary them.
         slots: Number of workers that can run at the same time; None if unknown.
@@ -79,6 +80,7 @@ class Search:
         factors: Factors | None = None,
         runs: Mapping[str, RunRecord] | None = None,
         curves: Mapping[str, list[Evaluation]] | None = None,
+        unfinished: Mapping[str, RunSpec] | None = None,
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
         curve_policy: CurvePolicy | None = None,
         slots: int | None = None,
@@ -119,7 +121,7 @@ class Search:
         )
         """Stops trials by the curve model; with sampler `model`, also proposes them."""
         self._open: dict[str, Proposal] = {}
-        self._journal = open_study(study, folder)
+        self._journal = open_study(study, folder, num_earlier=len(runs or {}))
         self._feedback = Feedback(
             study, self._journal, infeasible, self.placer, self.curves.expected_log_s
         )
@@ -130,15 +132,10 @@ class Search:
             if record.role == "trial" and record.failure is not None:
                 infeasible.add(record.failure, record.spec)
         firsts = first_specs(study, space)
-        restore(self._journal, runs or {}, study, self._sampled, self._feedback, firsts)
+        sampled, feedback = self._sampled, self._feedback
+        restore(self._journal, runs or {}, unfinished or {}, study, sampled, feedback, firsts)
         self._proposer = Proposer(
-            study,
-            self._sampled,
-            self._journal,
-            infeasible,
-            self._feedback,
-            self.placer,
-            firsts,
+            study, sampled, self._journal, infeasible, feedback, self.placer, firsts
         )
 
     @property
@@ -235,15 +232,13 @@ class Search:
         """Report all held-back results to Optuna, even if their placements are not timed yet."""
         self._feedback.report_known(is_early=False)
 
-    def learn_from(self, earlier: Earlier) -> str | None:
+    def learn_from(self, earlier: Earlier) -> str:
         """Add the runs of `--seed-from` to Optuna's study, and their learning curves to the curve
         model. The best of their configurations are among the first proposals of the model.
 
         Returns:
-            A sentence about what was added; None in a resumed session.
+            A sentence about what was added.
         """
-        told = (one.user_attrs.get(NOT_RUN) for one in self._journal.get_trials(deepcopy=False))
-        is_resumed = EARLIER_STUDY in told
         known = distributions(self._sampled)
         num_learned, starts = 0, list[tuple[tuple[bool, float], dict[str, Any]]]()
         for run in earlier.runs:
@@ -253,7 +248,7 @@ class Search:
                 continue
             if self._study.search.sampler in MODEL_ALL and not known.keys() <= params.keys():
                 continue
-            if not is_resumed and not run.is_of_other_clock:
+            if not run.is_of_other_clock:
                 add_answer(self._journal, answer, params, known, {NOT_RUN: EARLIER_STUDY})
             num_learned += 1
             values = values_of_params(params, self._sampled, self._study.fixed)
@@ -266,7 +261,7 @@ class Search:
         self.curves.refresh()
         starts.sort(key=lambda one: one[0])
         self.curves.start_with([values for _, values in starts])
-        return None if is_resumed else _sentence(earlier, num_learned)
+        return _sentence(earlier, num_learned)
 
     def _answer_of(self, run: EarlierRun) -> Answer | None:
         """Return the result of an earlier run for Optuna; None if its score is unknown."""

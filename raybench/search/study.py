@@ -261,11 +261,11 @@ class StudyPipeline:
             slots=slots,
             runs=records.runs,
             curves=records.curves,
+            unfinished=records.unfinished,
             has_room=self._has_room,
         )
-        earlier = self.resolved.earlier
-        if earlier is not None and (learnt := search.learn_from(earlier)) is not None:
-            say(self.console, learnt)
+        if self.resolved.earlier is not None:
+            say(self.console, search.learn_from(self.resolved.earlier))
         if self._earlier and (records.runs or records.curves):
             say(self.console, f"continuing {folder}: {search.num_finished} trials are done")
         at_once = self._at_once(self.concurrency)

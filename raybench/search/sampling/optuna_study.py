@@ -1,8 +1,8 @@
-"""Optuna's journal file of a study: open it, list its trials, and restore it from the records."""
+"""Optuna's journal file of a study: written anew in each session, from the records of the study."""
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from raybench.results.store import mend_last_line
 from raybench.search.factorisation import speed_values
 from raybench.search.sampling.feedback import Answer, Feedback, shown_attributes
 from raybench.search.sampling.optuna_space import (
@@ -31,8 +30,8 @@ from raybench.stats.record import RunRecord
 class JournalFile(JournalFileBackend):
     """Optuna's journal file without its lock and without fsync.
 
-    The results folder is already locked, and lines lost in a power failure are restored from the
-    records of the study (`restore`).
+    The results folder is already locked, and every session makes the file from the records of the
+    study (`restore`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,52 +52,33 @@ WOULD_FAIL = "would fail"
 NO_ROOM = "no room"
 DUPLICATE = "duplicate"
 EARLIER_STUDY = "of an earlier study"
-INTERRUPTED = "interrupted"
-"""User attribute of the Optuna study: numbers of the trials that were open when a session ended."""
-TRIAL, PLACEMENT, PRIOR = "trial", "placement", "prior"
-"""User attributes that an interrupted trial keeps when it is suggested again."""
-SEED = "seed"
-"""User attribute of an interrupted trial: its seed, in which repeats of a configuration differ."""
+TRIAL, PLACEMENT, SEED = "trial", "placement", "seed"
+"""User attributes that an interrupted trial keeps when it is suggested again: its name, its
+placement, and its seed, in which repeats of a configuration differ."""
 FIRST = "first"
 """User attribute of a trial of a configuration of `search.first`: its key in `first_specs`."""
 
 
-def open_study(study: StudySpec, folder: Path) -> optuna.Study:
-    """Open or create the Optuna study of a results folder; the caller holds the folder's lock.
+def open_study(study: StudySpec, folder: Path, *, num_earlier: int = 0) -> optuna.Study:
+    """Create the Optuna study of a results folder, without trials.
 
-    An incomplete last line (full disk) is cut off. A damaged journal is renamed and replaced by a
-    new one, which `restore` fills from the records.
+    Args:
+        study: The study.
+        folder: The results folder; the caller holds its lock.
+        num_earlier: Number of runs of earlier sessions; varies the seed of a resumed study.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    search = study.search
-    path = folder / JOURNAL_FILE
-    mend_last_line(path)
-    # Without this, Optuna would wait half a minute for the lock of a killed driver.
-    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
-    try:
-        found = _open(study, path)
-    except (ValueError, KeyError, TypeError, AssertionError, IndexError):
-        path.replace(path.with_name(f"{path.name}.damaged"))
-        found = _open(study, path)
-    found.sampler = build_sampler(
-        search.sampler,
-        seed=search.seed,
-        num_earlier=len(found.get_trials(deepcopy=False)),
-    )
-    return found
-
-
-def _open(study: StudySpec, path: Path) -> optuna.Study:
+    search, path = study.search, folder / JOURNAL_FILE
+    path.unlink(missing_ok=True)
     found = optuna.create_study(
         study_name=STUDY_NAME,
+        sampler=build_sampler(search.sampler, seed=search.seed, num_earlier=num_earlier),
         storage=JournalStorage(JournalFile(path)),
-        directions=["minimize"] * (2 if study.search.sampler in PARETO_SAMPLERS else 1),
-        load_if_exists=True,
+        directions=["minimize"] * (2 if search.sampler in PARETO_SAMPLERS else 1),
     )
-    if found.metric_names is None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            found.set_metric_names(_metric_names(study)[: len(found.directions)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        found.set_metric_names(_metric_names(study)[: len(found.directions)])
     return found
 
 
@@ -115,27 +95,12 @@ def _metric_names(study: StudySpec) -> list[str]:
 
 
 def real_trials(journal: optuna.Study) -> list[FrozenTrial]:
-    """Return the trials that ran or are running, without rejected and interrupted ones."""
+    """Return the trials that ran or are running, without rejected proposals."""
     return [
         trial
-        for trial in proposed_trials(journal)
+        for trial in journal.get_trials(deepcopy=False)
         if NOT_RUN not in trial.user_attrs and trial.state != TrialState.WAITING
     ]
-
-
-def proposed_trials(journal: optuna.Study) -> list[FrozenTrial]:
-    """Return all trials but the interrupted ones, which have been enqueued again as new trials."""
-    interrupted = set(journal.user_attrs.get(INTERRUPTED, []))
-    return [t for t in journal.get_trials(deepcopy=False) if t.number not in interrupted]
-
-
-def names_in_use(journal: optuna.Study, *, without: Sequence[FrozenTrial] = ()) -> set[str]:
-    """Return the names of all trials that ran, are running, or will be suggested again, except the
-    trials in `without`."""
-    left_out = {trial.number for trial in without}
-    trials = [one for one in proposed_trials(journal) if one.number not in left_out]
-    named = [one for one in trials if NOT_RUN not in one.user_attrs and TRIAL in one.user_attrs]
-    return {one.user_attrs[TRIAL] for one in named}
 
 
 def key_of(params: dict[str, Any]) -> str:
@@ -148,68 +113,52 @@ def key_of(params: dict[str, Any]) -> str:
 def restore(
     journal: optuna.Study,
     runs: Mapping[str, RunRecord],
+    unfinished: Mapping[str, RunSpec],
     study: StudySpec,
     space: Space,
     feedback: Feedback,
     firsts: Mapping[str, RunSpec],
 ) -> None:
-    """Make the journal agree with the records, which are authoritative.
-
-    A record is written before the result is reported to Optuna, so a killed driver can leave a
-    finished trial open in the journal. Such trials, and those lost from a damaged journal, are
-    reported here. Interrupted trials are enqueued again (those of `search.first` by the proposer).
+    """Add the trials of earlier sessions to an empty journal, and enqueue those that were
+    interrupted (except those of `search.first`, which the proposer suggests again).
 
     Args:
         journal: The Optuna study.
         runs: Records of the study by run name.
+        unfinished: Run specs of trials without a record, whose driver was killed, by name.
         study: The study.
         space: The sampled space.
         feedback: Turns records into states and values for Optuna.
         firsts: Run specs of `search.first` by key.
     """
-    running = journal.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    left_open = {one.user_attrs.get(TRIAL, f"number {one.number}"): one for one in running}
-    held = names_in_use(journal, without=running)
     known, widen = distributions(space), study.search.widen
-    for name, record in runs.items():
-        if record.role != "trial" or name in held:
-            continue
-        before = left_open.pop(name, None)
-        kept = {PLACEMENT: speed_values(record.spec.placement), SEED: record.spec.seed}
-        kept = before.user_attrs if before else kept
-        params = before.params if before else params_of(record.spec, study, space, widen=widen)
-        first = _first_of(record, firsts)
-        if first is None and not params:
-            continue
-        attributes = _kept(kept) | {TRIAL: name}
-        if record.stop == "interrupted":
-            if first is None:
-                journal.enqueue_trial(params, user_attrs=attributes)
-            continue
-        answer = feedback.answer(record) if params else Answer(TrialState.FAIL)
-        attributes.pop(SEED, None)
-        attributes |= {"spec": record.spec.document()} | ({} if first is None else {FIRST: first})
-        attributes |= shown_attributes(record, label_keys(study.space))
-        add_answer(journal, answer, params or {}, known, attributes)
-    for name, trial in left_open.items():
-        if name not in held and FIRST not in trial.user_attrs:
-            journal.enqueue_trial(trial.params, user_attrs=_kept(trial.user_attrs))
-    # Open trials are closed last, so nothing is lost if the driver is killed before.
-    if running:
-        earlier = journal.user_attrs.get(INTERRUPTED, [])
-        journal.set_user_attr(INTERRUPTED, [*earlier, *(trial.number for trial in running)])
-    for trial in running:
-        journal.tell(trial.number, state=TrialState.FAIL)
+    trials = {name: record for name, record in runs.items() if record.role == "trial"}
+    specs = {name: record.spec for name, record in trials.items()} | dict(unfinished)
+    for name, spec in specs.items():
+        record = trials.get(name)
+        params = params_of(spec, study, space, widen=widen)
+        first = _first_of(name, spec, record, firsts)
+        if record is None or name in unfinished or record.stop == "interrupted":
+            if first is None and params:
+                kept = {TRIAL: name, PLACEMENT: speed_values(spec.placement), SEED: spec.seed}
+                journal.enqueue_trial(params, user_attrs=kept)
+        elif first is not None or params:
+            answer = feedback.answer(record) if params else Answer(TrialState.FAIL)
+            attributes = {TRIAL: name, "spec": spec.document()}
+            attributes |= {} if first is None else {FIRST: first}
+            attributes |= shown_attributes(record, label_keys(study.space))
+            add_answer(journal, answer, params or {}, known, attributes)
 
 
-def _first_of(record: RunRecord, firsts: Mapping[str, RunSpec]) -> str | None:
+def _first_of(
+    name: str, spec: RunSpec, record: RunRecord | None, firsts: Mapping[str, RunSpec]
+) -> str | None:
     """Return the key of the configuration of `search.first` that a trial ran; None if it ran none.
 
     A reference run that counts as a trial matches too, if it reached the target.
     """
-    spec = record.spec
     judged = {"objective": spec.objective, EVAL_INTERVAL: spec.eval_every_samples}
-    if record.trial.startswith("reference") and record.time_to_target_s is not None:
+    if name.startswith("reference") and record is not None and record.time_to_target_s is not None:
         judged["seed"] = spec.seed
     for given, first in firsts.items():
         if first.model_copy(update=judged) == spec:
@@ -253,8 +202,3 @@ def _wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution
         return distribution
     low, high = min(distribution.low, value), max(distribution.high, value)
     return FloatDistribution(low, high, log=distribution.log)
-
-
-def _kept(attributes: dict[str, Any]) -> dict[str, Any]:
-    found = {key: attributes[key] for key in (TRIAL, PLACEMENT, PRIOR, SEED) if key in attributes}
-    return found | ({SEED: attributes["spec"]["seed"]} if "spec" in attributes else {})

@@ -30,13 +30,10 @@ from raybench.search.sampling.optuna_study import (
     NO_ROOM,
     NOT_RUN,
     PLACEMENT,
-    PRIOR,
     SEED,
     TRIAL,
     WOULD_FAIL,
     key_of,
-    names_in_use,
-    proposed_trials,
     real_trials,
 )
 from raybench.spec.run import Placement, RunSpec
@@ -61,14 +58,10 @@ class ProposalHistory:
         """Parameters (as `key_of` strings) that were run or are infeasible."""
         self.drawn: set[str] = set()
         """Parameters that were drawn, including rejected draws."""
-        self._names = names_in_use(journal)
+        self._names = {one.user_attrs.get(TRIAL) for one in journal.get_trials(deepcopy=False)}
         self._lowest = itertools.count()
-        for trial in proposed_trials(journal):
-            reason = trial.user_attrs.get(NOT_RUN)
-            if reason is None and trial.state != TrialState.WAITING:
-                self.accepted(trial.params, str(trial.user_attrs.get(TRIAL)))
-            else:
-                self.drew(trial.params, is_known=reason in (WOULD_FAIL, NO_ROOM))
+        for trial in real_trials(journal):
+            self.accepted(trial.params, trial.user_attrs[TRIAL])
 
     def accepted(self, params: dict[str, Any], name: str) -> None:
         """Add a trial that runs."""
@@ -139,7 +132,7 @@ class Proposer:
             return None
         for attempt in itertools.count(1):
             is_listed = attempt > num_draws and self._size is not None
-            if not (self._enqueue_listed() if is_listed else self._enqueue()):
+            if not (self._enqueue_listed() if is_listed else self._enqueue(attempt)):
                 return None
             trial, values = self._ask(at_random=attempt > NUM_SAMPLED)
             options = self._feasible(values)
@@ -290,14 +283,15 @@ class Proposer:
         finally:
             self._journal.sampler = sampler
 
-    def _enqueue(self) -> bool:
+    def _enqueue(self, attempt: int) -> bool:
         """Enqueue the next configuration unless the sampler chooses it; return whether there is a
         next one."""
         if self._is_waiting():
             return True  # interrupted trials come first
         if self._is_grid:
             return self._enqueue_listed()
-        self._enqueue_prior()
+        if attempt == 1:
+            self._enqueue_prior()
         return True
 
     def _enqueue_listed(self) -> bool:
@@ -320,15 +314,13 @@ class Proposer:
         is_over = count >= STARTUP_TRIALS or count % 2
         if not self._study.search.priors or is_over:
             return
-        everything = proposed_trials(self._journal)
+        everything = self._journal.get_trials(deepcopy=False)
         if any(trial.user_attrs.get(NOT_RUN) == EARLIER_STUDY for trial in everything):
             return  # earlier results are better starting points
         factor = rate_factor(self._study)
         known = initial_configurations(self._space, self._study.fixed, factor=factor)
-        num_used = sum(PRIOR in trial.user_attrs for trial in everything)
-        if num_used < len(known):
-            params = encode(self._space, self._study.fixed, known[num_used])
-            self._journal.enqueue_trial(params, user_attrs={PRIOR: True})
+        for values in known[count // 2 : count // 2 + 1]:
+            self._journal.enqueue_trial(encode(self._space, self._study.fixed, values))
 
     def _combinations(self) -> list[dict[str, Any]]:
         factors = self._placer.factors if self._placer else None

@@ -13,7 +13,7 @@ from raybench.results.store import STUDY_FILE, Store, machine
 from raybench.runs.train import write_study
 from raybench.search.curve_search import Decision
 from raybench.search.sampling.earlier import load_earlier, settings_of
-from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, PRIOR, real_trials
+from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, real_trials
 from raybench.search.search import Search
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
@@ -123,8 +123,6 @@ def test_another_machine_is_named(tmp_path: Path) -> None:
         for processor in (None, "other")
         if (folder := earlier_folder(tmp_path / f"e{processor}", processor=processor))
     ]
-    assert sentences[0] is not None
-    assert sentences[1] is not None
     assert len(sentences[1]) > len(sentences[0])
 
 
@@ -156,16 +154,13 @@ def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path: Pa
     assert one.num_finished == 0
 
 
-def test_a_continued_session_is_not_told_twice_and_priors_are_left_out(tmp_path: Path) -> None:
+def test_scores_are_of_the_fastest_way_and_priors_are_left_out(tmp_path: Path) -> None:
     folder = earlier_folder(tmp_path / "earlier")
     one = search_in(tmp_path / "new")
     one.learn_from(load_earlier(folder, build()))
     assert journal_of(one).best_value == pytest.approx(0.693, abs=1e-3)  # log 2 s: the fastest way
-    for _ in range(6):
-        ask(one)
-    assert not [t for t in journal_of(one).get_trials() if PRIOR in t.user_attrs]
-    again = search_in(tmp_path / "new")
-    assert again.learn_from(load_earlier(folder, build())) is None
+    one._proposer._enqueue_prior()
+    assert not one._proposer.has_own_next
 
 
 AUTO = {"objective": {"target": 0.95, "max_train_seconds": "auto"}}

@@ -22,7 +22,7 @@ from raybench.spec.run import RunSpec
 from raybench.spec.study import DEFAULT_TRIALS, build_study
 from raybench.stats.record import RunRecord
 from tests.refusals import refused
-from tests.search.made_up import STUDY, make_search, record, run_all
+from tests.search.made_up import STUDY, by_name, make_search, record, run_all
 
 ADAM, LARS = [1e-4, 1e-3, 1e-2], [0.1, 1.0]
 GRID: dict[str, Any] = {
@@ -68,20 +68,18 @@ def test_taken_apart_every_curve_is_trained_once(tmp_path: Path) -> None:
     assert len(curves) == 15
 
 
-def test_a_second_session_runs_what_is_left(tmp_path: Path) -> None:
-    first = run(search_in(tmp_path, apart=True), 6)
-    second = run(search_in(tmp_path, apart=True))
-    assert (len(first), len(second)) == (6, 9)
-    assert not [spec for spec in second if spec in first]
-
-
-def test_a_number_of_trials_limits_a_grid_to_the_first_of_its_order(tmp_path: Path) -> None:
-    one = search_in(tmp_path / "few", apart=False, trials=6)
-    every = run(search_in(tmp_path / "all", apart=False))
-    assert run(one) == every[:6]
+@pytest.mark.parametrize("apart", [False, True])
+def test_trials_limit_a_grid_to_the_first_of_its_order_and_a_second_session_runs_the_rest(
+    tmp_path: Path, *, apart: bool
+) -> None:
+    one = search_in(tmp_path / "few", apart=apart, trials=6)
+    every = run(search_in(tmp_path / "all", apart=apart))
+    ended = run_all(one, missed)
+    assert [end.spec for end in ended] == every[:6]
     assert (one.num_trials, one.num_finished) == (6, 6)
-    rest = search_in(tmp_path / "few", apart=False, trials=1000)
-    assert rest.num_trials == len(every) == 20
+    content = GRID | {"search": GRID["search"] | {"trials": 1000}}
+    rest = make_search(tmp_path / "few", content, apart=apart, runs=by_name(ended))
+    assert rest.num_trials == len(every)
     assert run(rest) == every[6:]
 
 
