@@ -1,6 +1,6 @@
 (() => {
 "use strict";
-// Formatting of values, the same as in `_shown` of tables.py.
+// Formatting of values.
 
 const MISSING = "-";
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
@@ -100,16 +100,7 @@ function curve(details, seconds, values) {
   return svg;
 }
 
-function curveTable(details, seconds, values) {
-  const kind = details.isShare ? "share" : "number";
-  const rows = seconds.map((second, i) => made("tr", {},
-    rowHead(written(second, "seconds"), true), numeric(written(values[i], kind))));
-  return made("details", {}, made("summary", {}, "Its numbers as a table"),
-    made("table", {}, made("caption", {}, `${details.axis}, ${rows.length} evaluations`),
-      headed([["seconds of training", true], [details.metric, true]]), made("tbody", {}, ...rows)));
-}
-
-// Dialog of a trial: learning curve, seconds by phase, spec, and the command to run it again.
+// Dialog of a trial: learning curve, seconds by phase, and the command to run it again.
 
 // Quotes text for a shell, like `shlex.quote` of Python.
 function quoted(text) {
@@ -169,11 +160,9 @@ function openTrial(study, name, row, place) {
     made("header", {}, made("h2", { id: "opened" }, "Trial ", isolated(name)), close),
     made("p", {}, isolated(details.labels[row])),
     made("dl", { class: "provenance" }, ...notes),
-    made("figure", {}, curve(details, seconds, values), curveTable(details, seconds, values)),
+    made("figure", {}, curve(details, seconds, values)),
     ledger(details.phases, details.ledgers[row], details.walls[row]),
-    made("h3", {}, "Run it again"), copyable(commandOf(settings), "command"),
-    made("h3", {}, "Its spec, where it is not the default"), 
-    copyable(settings.map(([key, value]) => `${key}: ${value}`).join("\n"), "spec"));
+    made("h3", {}, "Run it again"), copyable(commandOf(settings), "command"));
   history.replaceState(null, "", `#${study.name}-t${place}`);
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
@@ -260,7 +249,6 @@ class Trials {
     }, "Show all");
     const controls = this.root.querySelector(".controls");
     controls.append(made("label", {}, made("span", {}, "find"), find), ...labels, clear);
-    controls.hidden = false;
   }
 
   pager() {
@@ -269,7 +257,6 @@ class Trials {
     this.after = made("button", { type: "button", onclick: turn(1) }, "Next");
     const pager = this.root.querySelector(".pager");
     pager.append(this.before, this.after);
-    pager.hidden = false;
     this.root.querySelector(".scroll").before(this.status);
   }
 
@@ -320,7 +307,7 @@ class Trials {
     const all = WHOLE.format(this.rows.length), number = WHOLE.format(listed.length);
     const range = `${WHOLE.format(from + 1)} to ${WHOLE.format(from + shown.length)}`;
     this.table.caption.firstChild.textContent = this.sorted.column === null
-      ? "Best first, by new seeds where a configuration has them; open one for its curve, seconds, spec and command"
+      ? "Best first, by new seeds where a configuration has them; open one for its curve, seconds and command"
       : `By ${this.columns[this.sorted.column].title}; open one for its curve and command`;
     this.status.textContent = shown.length
       ? `${range} of ${number}${listed.length < this.rows.length ? ` (${all} in all)` : ""}`
@@ -346,21 +333,7 @@ class Trials {
   }
 }
 
-// Starts the page: theme, tables, and links that open the dialog of a trial.
-
-const theme = document.getElementById("theme");
-if (theme) {
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
-  const name = () => { theme.textContent = isDark() ? "Light page" : "Dark page"; };
-  theme.addEventListener("click", () => {
-    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-    name();
-  });
-  dark.addEventListener("change", name);
-  name();
-  theme.hidden = false;
-}
+// Starts the page: tables, and links that open the dialog of a trial.
 
 document.body.append(dialog);
 const tables = new Map();

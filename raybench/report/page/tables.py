@@ -16,8 +16,7 @@ from raybench.results.ranking import configurations
 from raybench.results.study import Study
 from raybench.results.trials import searched_columns
 from raybench.results.verdict import winners
-from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.documents import to_yaml, validate
+from raybench.spec.documents import to_yaml
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, shorten
 from raybench.spec.values import short
@@ -54,8 +53,6 @@ class HtmlTable:
     heads: Sequence[tuple[str, bool]]
     """Title of each column, and whether it is numeric."""
     rows: Sequence[Sequence[str]]
-    ids: Sequence[str] = ()
-    """HTML ids of the rows."""
 
 
 def table_of(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str = "") -> HtmlTable:
@@ -246,16 +243,11 @@ def _rounded(value: float) -> float | None:
 
 
 def _curves(results: Study) -> dict[str, list[list[float | None]]]:
-    """Return seconds and values of each run's learning curve, thinned to POINTS; the best point is
-    kept."""
-    metric, found = results.metric, {}
+    """Return seconds and values of at most POINTS evaluations of each run's learning curve."""
+    found, name = {}, results.metric.name
     for trial, curve in results.curves.groupby("trial", sort=False):
-        kept = curve[["train_s", metric.name]].astype(float)
-        if len(kept) > POINTS:
-            gains = (metric.sign * kept[metric.name]).fillna(-np.inf)
-            even = np.linspace(0, len(kept) - 1, POINTS - 1).round().astype(int)
-            kept = kept.iloc[np.unique([*even, gains.argmax()])]
-        found[str(trial)] = [[_rounded(one) for one in kept[name]] for name in kept]
+        kept = curve[["train_s", name]].iloc[:: -(-len(curve) // POINTS)].astype(float)
+        found[str(trial)] = [[_rounded(one) for one in kept[column]] for column in kept]
     return found
 
 
@@ -283,18 +275,15 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
     return [[name, shorten(clean(value), LONGEST_CELL)] for name, value in said.items() if value]
 
 
-MOST_HTML_ROWS, MOST_CHOICES = 50, 12
-"""Maximum number of rows without the script, and of values in the filter list of a column."""
-NUMBER_FORMS = {"count": "{:,.0f}", "seconds": "{:,.2f}", "share": "{:.1%}", "rate": "{:.3g}"}
-"""Format of a number by the kind of its column; the function `written` of page.js does the same."""
+MOST_CHOICES = 12
+"""Maximum number of values in the filter list of a column."""
 
 
 @dataclass(frozen=True)
 class TrialTable:
-    """The table of the best trials, and all trials for page.js."""
+    """The trials for page.js."""
 
     study: str
-    table: HtmlTable
     rows: dict[str, Any]
     details: dict[str, Any]
 
@@ -302,10 +291,7 @@ class TrialTable:
 def trials_of(results: Study, study: str) -> TrialTable:
     """Return the table of trials; `study` is the prefix of the HTML ids of its rows."""
     columns, order = columns_of(results), order_of(results)
-    marks, first = _marks(results), order[:MOST_HTML_ROWS]
-    caption = f"The {len(first)} best of {len(order):,} runs"
-    if len(first) == len(order):
-        caption = f"All {len(order)} runs, best first"
+    marks = _marks(results)
     heads = [
         {
             "title": clean(one.title),
@@ -322,23 +308,7 @@ def trials_of(results: Study, study: str) -> TrialTable:
         "ids": order,
         "interpolated": [row for row, place in enumerate(order) if marks[place]],
     }
-    table = HtmlTable(
-        caption,
-        [(str(one["title"]), one["kind"] != "text") for one in heads],
-        [[_shown(one.cells[place], one.kind) for one in columns] for place in first],
-        [f"{study}-t{place}" for place in first],
-    )
-    return TrialTable(study, table, rows, details_of(results, order))
-
-
-def _shown(value: Any, kind: str) -> str:
-    if value is None or pd.isna(value):
-        return MISSING
-    if kind == "text":
-        return clean(str(value))
-    if kind not in NUMBER_FORMS:
-        return number_text(float(value))
-    return NUMBER_FORMS[kind].format(value).replace("%", " %")
+    return TrialTable(study, rows, details_of(results, order))
 
 
 Named = Sequence[tuple[str, Study]]
@@ -391,6 +361,8 @@ def words(value: Any) -> str:
 def conditions(results: Study) -> dict[str, str]:
     """Return the conditions of a study as text: COMPARED_CONDITIONS and the machine."""
     study, machine = results.study["study"], results.study.get("machine")
+    dataset = study.get("dataset") or {}
+    dataset = {key: one for key, one in dataset.items() if key not in DERIVED_KEYS}
     gpus = sorted({one for run in results.runs.values() for one in run.accelerators})
     cores = []
     if isinstance(machine, Mapping):
@@ -399,19 +371,9 @@ def conditions(results: Study) -> dict[str, str]:
         "metric": results.metric.words,
         "target": target_in_words(results) if results.is_timed else "best at the budget",
         "workload": words(study.get("workload")),
-        "dataset": _dataset_words(study.get("dataset")),
+        "dataset": words(dataset),
         "machine": ", ".join([*cores, *gpus]),
     }
-
-
-def _dataset_words(dataset: Any) -> str:
-    """Return a dataset's name and the keys that differ from their defaults."""
-    if not isinstance(dataset, Mapping):
-        return words(dataset)
-    given = {key: value for key, value in dataset.items() if key not in DERIVED_KEYS}
-    spec = validate(DatasetSpec, given, "dataset")
-    other = spec.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
-    return ", ".join([spec.name, *([words(other)] if other else [])])
 
 
 def differing(studies: Sequence[Study]) -> list[str]:
