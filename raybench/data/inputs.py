@@ -89,17 +89,13 @@ def read_one(inputs: One, rows: Rows) -> Array:
             f"and dtype it must return a numpy array of {wanted[0]} {wanted[1]}.",
             ErrorCode.USER_CODE,
         )
-    if found.dtype == np.float32:
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = found.sum()
-        if not np.isfinite(total):  # or the values are finite and only their sum overflows
-            finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
-            if not finite.all():
-                raise UserError(
-                    f"{name}[rows] returned NaN or infinite inputs, first in sample "
-                    f"{rows[int(np.argmin(finite))]}; remove or replace them.",
-                    ErrorCode.INVALID_DATA,
-                )
+    finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+    if not finite.all():
+        raise UserError(
+            f"{name}[rows] returned NaN or infinite inputs, first in sample "
+            f"{rows[int(np.argmin(finite))]}; remove or replace them.",
+            ErrorCode.INVALID_DATA,
+        )
     return np.require(found, requirements=["C", "W"])
 
 

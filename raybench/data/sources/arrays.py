@@ -65,9 +65,8 @@ def array_table(array: Array, name: str, source: str, class_names: Sequence[str]
 
     `source` is the name of the data in messages; `class_names` are in the order of class numbers.
     """
-    kind = array.dtype.newbyteorder("=")  # Arrow has only the native byte order, and no longdouble
-    kind = np.dtype(str) if kind.kind == "S" else kind
-    array = array.astype(np.float64 if kind == np.longdouble else kind, copy=False)
+    kind = array.dtype.newbyteorder("=")  # Arrow has only the native byte order
+    array = array.astype(str if kind.kind == "S" else kind, copy=False)
     columns = {name: array}
     if array.ndim > 1:
         columns = {f"{name}[:, {place}]": one for place, one in enumerate(array.T)}

@@ -1,9 +1,7 @@
 """CSV and Parquet files: one table from which splits are cut, or one table for each split."""
 
-import bisect
 import codecs
 import csv
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,21 +38,14 @@ def open_parquet(files: Sequence[Path], source: Path) -> Table:
         parts = [pa.dataset.dataset(str(file), format="parquet") for file in files]
         # A column may be empty or hold only integers in one part, and floats in another.
         schema = pa.unify_schemas([part.schema for part in parts], promote_options="permissive")
-        counts = [part.count_rows() for part in parts]
     except (pa.ArrowException, OSError) as error:
         raise UserError(
             f"{source} cannot be read as one Parquet table ({error}); write it again.",
             ErrorCode.INVALID_FILE,
         ) from error
 
-    ends = list(itertools.accumulate(counts))
-
-    def place(row: int) -> str:
-        number = bisect.bisect_right(ends, row)
-        return f"row {row - ends[number] + counts[number] + 1} of {files[number]}"
-
     data = pa.dataset.dataset([str(file) for file in files], schema=schema, format="parquet")
-    return Table(data, str(source), folder=str(files[0].parent), place=place)
+    return Table(data, str(source), folder=str(files[0].parent))
 
 
 DELIMITERS = (",", ";", "\t", "|")

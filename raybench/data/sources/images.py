@@ -8,7 +8,6 @@ import contextlib
 import io
 import itertools
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 ORIENTATION = 0x0112  # EXIF tag
 PROBES = 16  # number of images by which the shape of all images is chosen
 IMAGES_AT_ONCE = 64  # maximum number of undecoded images in memory, per thread
-MAX_PROBLEMS = 100  # decoding stops after this number of unusable images
 
 
 class ImageError(Exception):
@@ -46,9 +44,9 @@ class ImageError(Exception):
         super().__init__(reason)
         self.advice = advice
 
-    def about(self, name: str, more: str = "") -> UserError:
-        """Return a UserError for this problem with the image `name`; `more` follows the problem."""
-        return UserError(f"{name} {self}{more}; {self.advice}.", ErrorCode.INVALID_DATA)
+    def about(self, name: str) -> UserError:
+        """Return a UserError for this problem with the image `name`."""
+        return UserError(f"{name} {self}; {self.advice}.", ErrorCode.INVALID_DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,17 +212,6 @@ def fit(pixels: Pixels, form: ImageForm) -> Pixels:
     return _scale(_in_channels(image, form), form)
 
 
-@contextlib.contextmanager
-def huge_images_refused() -> Iterator[None]:
-    """Context manager: make PIL raise an error for images with more pixels than its limit.
-
-    The warning filters of all threads change, so only one thread at a time may use it.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
-
-
 def _open(content: str | bytes) -> "Image.Image":
     return Image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
 
@@ -235,11 +222,6 @@ def _problems() -> Iterator[None]:
         yield
     except ImageError:
         raise
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise ImageError(
-            f"is huge, above PIL's limit of {Image.MAX_IMAGE_PIXELS:,} pixels",
-            "scale it down or remove it",
-        ) from error
     except UnidentifiedImageError as error:
         raise ImageError("is not an image that PIL can read") from error
     except Exception as error:
@@ -281,13 +263,12 @@ def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> ImageForm:
     """
     chosen = pictures[:: max(1, len(pictures) // PROBES)][:PROBES]
     heads, error = [], None
-    with huge_images_refused():
-        for picture in chosen:
-            try:
-                heads.append(read_head(picture.content, picture.name))
-                decode(picture.content, form_of(spec, heads[-1:]))
-            except ImageError as problem:
-                error = error or problem.about(picture.name)
+    for picture in chosen:
+        try:
+            heads.append(read_head(picture.content, picture.name))
+            decode(picture.content, form_of(spec, heads[-1:]))
+        except ImageError as problem:
+            error = error or problem.about(picture.name)
     if not heads:
         assert error is not None
         raise error
@@ -306,36 +287,26 @@ def decode_images(
     `pictures` is consumed lazily, so that undecoded images need not fit into memory together.
 
     Raises:
-        UserError: Some images cannot be used; the message names the first one and their number.
+        UserError: An image cannot be used; the message names the first one.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
     array = writer.array(name, (number, *form.shape), "uint8")
-    problems: list[tuple[str, ImageError]] = []
 
-    def write(picture: Picture) -> tuple[str, ImageError] | None:
+    def write(picture: Picture) -> None:
         try:
             array[picture.row] = decode(picture.content, form)
         except ImageError as error:
-            return picture.name, error
-        return None
+            raise error.about(picture.name) from error
 
     remaining = iter(pictures)
     with (
-        huge_images_refused(),
         writer.progress(f"decoding {number:,} images", number) as advance,
         ThreadPoolExecutor(cores) as threads,
     ):
-        while len(problems) < MAX_PROBLEMS:
-            chunk = list(itertools.islice(remaining, IMAGES_AT_ONCE * cores))
-            if not chunk:
-                break
-            problems += filter(None, threads.map(write, chunk))
+        while chunk := list(itertools.islice(remaining, IMAGES_AT_ONCE * cores)):
+            list(threads.map(write, chunk))
             advance(len(chunk))
-    if problems:
-        (first, error), found = problems[0], len(problems)
-        least = "at least " if found >= MAX_PROBLEMS else ""
-        raise error.about(first, f" ({least}{found} such images)" if found > 1 else "")
 
 
 def files_as_inputs(

@@ -65,10 +65,22 @@ def read_labels(
     if task is None:
         limit = MAX_NUMBERED_PICTURES if allow_many_classes else MAX_NUMBERED_CLASSES
         task = task_of(train, columns, limit)
-        if train.is_text(columns[0]) and columns[0] not in train.class_names:
+        if train.is_text(columns[0]):
             train.require_names(columns[0])
     for table, column in pairs:
-        _require_all(table, column, is_class=task == "classification")
+        values, is_class = table.column(column), task == "classification"
+        if table.is_text(column) and not is_class:
+            table.require_names(column)
+            raise UserError(
+                f"{table.source}: label column '{column}' holds texts, and a regression needs "
+                "numbers; set dataset.task: classification.",
+                ErrorCode.INVALID_DATA,
+            )
+        table.require_none(
+            as_texts(values).is_null() if is_class else np.isnan(as_numbers(values)),
+            f"label column '{column}' is {'empty' if is_class else 'empty, or no number'}",
+            "fill them in, or leave these rows out",
+        )
     if task == "classification":
         if len(columns) > 1:
             raise UserError(
@@ -79,7 +91,7 @@ def read_labels(
         return Labels("classification", *_classes(tables, columns[0]))
     values = {}
     for split, table in tables.items():
-        found = [_numbers(table, column) for column in columns]
+        found = [as_numbers(table.column(column)) for column in columns]
         values[split] = found[0] if len(columns) == 1 else np.stack(found, axis=1)
     return Labels("regression", values)
 
@@ -102,32 +114,6 @@ def task_of(table: Table, columns: Sequence[str], max_classes: int) -> Task:
     # Two rows per class on average: with few rows, quantities have few distinct values, too.
     are_few = len(numbers) <= max_classes and 2 * len(numbers) <= table.num_rows
     return "classification" if are_whole and are_few else "regression"
-
-
-def _require_all(table: Table, column: str, *, is_class: bool) -> None:
-    """Raise UserError if a row has no label; the message names the first such row."""
-    values, are_names = table.column(column), is_class or table.is_text(column)
-    table.require_none(
-        as_texts(values).is_null() if are_names else np.isnan(as_numbers(values)),
-        f"label column '{column}' is {'empty' if is_class else 'empty, or no number'}",
-        "fill them in, or leave these rows out",
-    )
-
-
-def _numbers(table: Table, column: str) -> npt.NDArray[np.float64]:
-    """Return a label column as numbers; raise UserError for strings that are not numbers."""
-    values = table.column(column)
-    if not table.is_text(column):
-        return as_numbers(values)
-    texts = as_texts(values).to_pylist()
-    wrong = [not is_number(text) for text in texts]
-    table.require_none(
-        wrong,
-        f"label column '{column}' has the text '{texts[int(np.argmax(wrong))]}', and a regression "
-        "needs numbers",
-        "correct it, or set dataset.task: classification",
-    )
-    return np.array(texts, np.float64)
 
 
 def _classes(
