@@ -4,7 +4,7 @@ runs."""
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,14 +34,8 @@ from raybench.spec.text import clean, command_line, counted
 from raybench.stats.record import RunRecord
 from raybench.training.base import find_part
 
-OTHER_NAMES = {
-    "tokens": "samples",
-    "params": "parameters",
-    "batch_tokens": "batch",
-    "global_batch_size": "batch",
-    "lr": "learning_rate",
-}
-"""Column names used by other tools, and raybench's names for these columns."""
+OTHER_NAMES = {"tokens": "samples", "lr": "learning_rate"}
+"""Other names of columns of a table."""
 STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Factors by which the candidates for the next small runs differ from the expected best learning
 rate and batch size."""
@@ -53,11 +47,8 @@ fraction."""
 NUM_RATES = 6
 """Number of learning rates in the space that is written for the large model."""
 YAML = (".yaml", ".yml")
-UNKNOWN_S = 200_000.0
-"""Seconds assumed for the time limit of a planned run whose model's speed is unknown."""
-LIMIT_FACTOR = 5.0
-"""Time limit of planned runs, as a multiple of the expected seconds of the longest one. It is only
-a safeguard: planned runs end after their epochs."""
+LIMIT_S = 1_000_000
+"""Time limit of planned runs, a safeguard: they end after their epochs."""
 
 
 @dataclass(frozen=True)
@@ -86,45 +77,38 @@ class LargeRun:
         return FLOPS_PER_SAMPLE * self.parameters * self.samples
 
 
-class SmallModel(NamedTuple):
-    """A small model that a study has trained; `--plan` can plan further runs of the model."""
+class StudyRun(NamedTuple):
+    """How a study made a small run."""
 
     study: Study
-    best: RunSpec
-    """Run spec of the model's best run."""
+    spec: RunSpec
     samples_per_epoch: int
-
-    def epochs(self, samples: float) -> float:
-        """Return the value of `epochs` that gives a run of this many training samples.
-
-        A run rounds its number of samples up, so the value may be slightly lower than the ratio.
-        """
-        found = samples / self.samples_per_epoch
-        if math.ceil(found * self.samples_per_epoch) > samples:
-            found = (samples - 0.5) / self.samples_per_epoch
-        return found
 
 
 @dataclass(frozen=True)
-class SmallRuns:
-    """The small runs that were read from studies and tables.
+class MeasuredRun:
+    """A small run.
 
     Args:
-        runs: The runs.
-        optimizer: Optimizer of the studies' runs; None if all runs are from tables.
-        models: Models of the studies, by number of parameters.
-        speeds: Training seconds per sample, by number of parameters; only where known.
+        run: The run.
+        train_s: Training seconds; NaN if they are unknown.
+        made: How a study made it; None if the run is from a table.
     """
 
-    runs: list[SmallRun]
-    optimizer: str | None = None
-    models: dict[float, SmallModel] = field(default_factory=dict)
-    speeds: dict[float, float] = field(default_factory=dict)
+    run: SmallRun
+    train_s: float = math.nan
+    made: StudyRun | None = None
 
-    def seconds(self, run: SmallRun) -> float | None:
-        """Return the expected training seconds of a run; None if its model's speed is unknown."""
-        speed = self.speeds.get(run.parameters)
-        return None if speed is None else run.samples * speed
+
+def seconds_of(run: SmallRun, small: Sequence[MeasuredRun]) -> float:
+    """Return the expected training seconds of a run, by the median speed of the small runs of the
+    same model; NaN if it is unknown."""
+    speeds = [
+        one.train_s / one.run.samples
+        for one in small
+        if one.run.parameters == run.parameters and one.train_s > 0
+    ]
+    return run.samples * statistics.median(speeds) if speeds else math.nan
 
 
 def forecast(options: ForecastOptions) -> Ended:
@@ -138,11 +122,10 @@ def forecast(options: ForecastOptions) -> Ended:
     small = read_runs(options.runs, large.optimizers)
     if options.plan is not None:
         return plan_runs(options, small, large, options.plan)
-    runs, optimizer = small.runs, small.optimizer
-    model = LargeRunModel(runs)
+    optimizer = next((one.made.spec.optimizer for one in small if one.made is not None), None)
+    model = LargeRunModel(one.run for one in small)
     found = model.predict(large.parameters, large.samples, large.batch)
-    nearest = choose_runs(small, large, Budget(LARGEST_SHARE)).runs[:1]
-    words = sentences(found, large, nearest)
+    words = sentences(found, large)
     if optimizer is not None:
         words.insert(0, f"Optimizer: {optimizer}.")
     details: dict[str, Any] = {
@@ -151,7 +134,6 @@ def forecast(options: ForecastOptions) -> Ended:
         "loss": found.loss._asdict(),
         "off_by_two": found.off_by_two,
         "doubts": list(found.doubts),
-        "next_run": nearest[0]._asdict() | {"loss": None} if nearest else None,
     }
     print("\n".join(words))
     if options.figure is not None:
@@ -176,8 +158,8 @@ def forecast(options: ForecastOptions) -> Ended:
 
 def predict_loss(options: ForecastOptions) -> Ended:
     """Print the predicted loss of the large run, and the model that is best at the same compute."""
-    runs = read_runs(options.runs, None, needed=("parameters", "samples", "loss")).runs
-    columns, words = np.array(runs), list[str]()
+    small = read_runs(options.runs, None, needed=("parameters", "samples", "loss"))
+    columns, words = np.array([one.run for one in small]), list[str]()
     law = LossLaw(columns[:, 0], columns[:, 1], columns[:, 4])
     details: dict[str, Any] = {}
     compute = options.compute
@@ -198,7 +180,9 @@ def predict_loss(options: ForecastOptions) -> Ended:
     return Ended(cli.DONE, answer=words, details=details)
 
 
-def plan_runs(options: ForecastOptions, small: SmallRuns, large: LargeRun, budget: Budget) -> Ended:
+def plan_runs(
+    options: ForecastOptions, small: Sequence[MeasuredRun], large: LargeRun, budget: Budget
+) -> Ended:
     """Print the small runs to make next within a budget, and write them to the file of `--out`: as
     spaces for `raybench tune`, or as a table."""
     planned = choose_runs(small, large, budget, options.within)
@@ -209,12 +193,10 @@ def plan_runs(options: ForecastOptions, small: SmallRuns, large: LargeRun, budge
         )
     table = pd.DataFrame(planned.runs).drop(columns="loss")
     table["share_of_large_run"] = [run.compute / large.compute for run in planned.runs]
-    seconds = [small.seconds(run) for run in planned.runs]
-    known = [one for one in seconds if one is not None]
-    cost = ""
-    if len(known) == len(seconds):
-        table["train_s"] = known
-        cost = f" and about {duration(sum(known))} of training"
+    seconds, cost = [seconds_of(run, small) for run in planned.runs], ""
+    if not math.isnan(sum(seconds)):
+        table["train_s"] = seconds
+        cost = f" and about {duration(sum(seconds))} of training"
     words = [
         f"Make {counted(len(table), 'run')}, {table['share_of_large_run'].sum():.3g} of the "
         f"compute of the large run{cost} together; the first ones tell most:",
@@ -241,13 +223,13 @@ def plan_runs(options: ForecastOptions, small: SmallRuns, large: LargeRun, budge
     return Ended(cli.DONE, answer=words, details=details)
 
 
-def write_plans(out: Path, runs: Sequence[SmallRun], small: SmallRuns) -> list[Path]:
+def write_plans(out: Path, runs: Sequence[SmallRun], small: Sequence[MeasuredRun]) -> list[Path]:
     """Write the planned runs as spaces for `raybench tune`, one file per study of small models.
 
     Args:
         out: File to write. For several studies, each file name gets a number before the suffix.
         runs: Planned runs.
-        small: The small runs, including the models that the planned runs use.
+        small: The small runs.
 
     Returns:
         The files.
@@ -255,56 +237,55 @@ def write_plans(out: Path, runs: Sequence[SmallRun], small: SmallRuns) -> list[P
     Raises:
         UserError: A model is known only from a table, or a file cannot be written.
     """
-    if unknown := [run for run in runs if run.parameters not in small.models]:
-        raise UserError(
-            f"--out {out}: the model of {unknown[0].parameters:.4g} parameters is known from a "
-            "table only; name a .csv file.",
-            ErrorCode.CONFLICT,
-        )
-    by_study: dict[str, list[SmallRun]] = {}
+    by_study: dict[str, list[tuple[SmallRun, StudyRun]]] = {}
     for run in runs:
-        by_study.setdefault(small.models[run.parameters].study.place, []).append(run)
+        alike = [one for one in small if one.run.parameters == run.parameters]
+        made = [one.made for one in sorted(alike, key=lambda one: one.run.loss) if one.made]
+        if not made:
+            raise UserError(
+                f"--out {out}: the model of {run.parameters:.4g} parameters is known from a table "
+                "only; name a .csv file.",
+                ErrorCode.CONFLICT,
+            )
+        by_study.setdefault(made[0].study.place, []).append((run, made[0]))
     files = [out.with_stem(f"{out.stem}-{n}") for n in range(1, len(by_study) + 1)]
     files = files if len(files) > 1 else [out]
     for file, own in zip(files, by_study.values(), strict=True):
-        content = planned_space(own, small)
+        content = planned_space(own)
         build_study(content, str(file))
         write_out(file, to_yaml(content))
     return files
 
 
-def planned_space(runs: Sequence[SmallRun], small: SmallRuns) -> dict[str, Any]:
+def planned_space(planned: Sequence[tuple[SmallRun, StudyRun]]) -> dict[str, Any]:
     """Return the content of a space whose configurations are exactly these planned runs.
 
-    All runs must use models of the same study. The runs have the planned lengths, are not stopped
-    early and not repeated. Other keys that the study searched have the values of the model's best
-    run.
+    The runs have the planned lengths, are not stopped early and not repeated. Other keys that the
+    study searched have the values of the model's best run.
+
+    Args:
+        planned: Planned runs, each with the best run of its model; all are of the same study.
     """
-    first = list[dict[str, Any]]()
-    for run in runs:
-        model = small.models[run.parameters]
-        spec, passes = model.best, model.best.num_workers * model.best.accumulate
-        own = {key: value_of(spec, key) for key in model.study.searched} | {
+    first, study = list[dict[str, Any]](), planned[0][1].study
+    for run, (_, spec, each) in planned:
+        # A run rounds its number of samples up.
+        samples = run.samples if run.samples % each == 0 else run.samples - 0.5
+        own = {key: value_of(spec, key) for key in study.searched} | {
             "learning_rate": run.learning_rate,
-            "batch_size_per_worker": max(1, round(run.batch / passes)),
-            "epochs": model.epochs(run.samples),
-            "eval_every_samples": spec.eval_every_samples or model.samples_per_epoch,
+            "batch_size_per_worker": max(1, round(run.batch / spec.num_workers / spec.accumulate)),
+            "epochs": samples / each,
+            "eval_every_samples": spec.eval_every_samples or each,
         }
         first += [own] * (own not in first)
-    content = load_content(small.models[runs[0].parameters].study.study, {})
-    fixed = flat(content["fixed"]) | first[0]
-    varied = [key for key in fixed if any(one.get(key, fixed[key]) != fixed[key] for one in first)]
-    searched = {
-        key: [one[key] for one in first] for key in dict.fromkeys(("learning_rate", *varied))
-    }
+    content = load_content(study.study, {})
     objective = {key: content["objective"][key] for key in ("metric", "direction", "is_share")}
     dataset = DatasetSpec.model_validate(content["dataset"])
-    limit_s = LIMIT_FACTOR * max(small.seconds(run) or UNKNOWN_S for run in runs)
+    values = {key: [one[key] for one in first] for key in first[0]}
     return content | {
         "dataset": {"name": dataset.name} | dataset.model_dump(mode="json", exclude_defaults=True),
-        "objective": objective | {"kind": BUDGET, "max_train_seconds": math.ceil(limit_s)},
+        "objective": objective | {"kind": BUDGET, "max_train_seconds": LIMIT_S},
         "search": {
-            "first": [nested({key: one[key] for key in searched}) for one in first],
+            "first": [nested(one) for one in first],
             "trials": len(first),
             "sampler": "random",
             "factorise": False,
@@ -312,10 +293,10 @@ def planned_space(runs: Sequence[SmallRun], small: SmallRuns) -> dict[str, Any]:
         },
         "confirm": {"race": 0},
         "space": {
-            key: [one for number, one in enumerate(values) if one not in values[:number]]
-            for key, values in searched.items()
+            key: [one for number, one in enumerate(own) if one not in own[:number]]
+            for key, own in values.items()
         },
-        "fixed": nested({key: one for key, one in fixed.items() if key not in searched}),
+        "fixed": nested({k: one for k, one in flat(content["fixed"]).items() if k not in values}),
     }
 
 
@@ -323,7 +304,7 @@ def read_runs(
     places: Sequence[str],
     optimizers: list[str] | None,
     needed: Sequence[str] = SmallRun._fields,
-) -> SmallRuns:
+) -> list[MeasuredRun]:
     """Read the small runs.
 
     Args:
@@ -338,24 +319,15 @@ def read_runs(
         raise UserError(
             "RUNS: name CSV files of runs, or results folders of small models.", ErrorCode.MISSING
         )
-    found, speeds, studies = list[SmallRun](), dict[float, float](), list[Study]()
-    for place in places:
-        if Path(place).is_file() and Path(place).suffix.lower() == ".csv":
-            own = runs_of_table(Path(place), needed)
-            found, speeds = found + own.runs, speeds | own.speeds
-        else:
-            studies.append(load(place))
-    if not studies:
-        return SmallRuns(found, speeds=speeds)
-    optimizer, models = common_optimizer(studies, optimizers), dict[float, SmallModel]()
-    for study in studies:
-        own = runs_of_study(study, optimizer)
-        found, speeds = found + own.runs, speeds | own.speeds
-        models |= own.models
-    return SmallRuns(found, optimizer, models, speeds)
+    tables = [one for one in places if Path(one).is_file() and Path(one).suffix.lower() == ".csv"]
+    found = [run for one in tables for run in runs_of_table(Path(one), needed)]
+    if studies := [load(one) for one in places if one not in tables]:
+        optimizer = common_optimizer(studies, optimizers)
+        found += [run for study in studies for run in runs_of_study(study, optimizer)]
+    return found
 
 
-def runs_of_table(path: Path, needed: Sequence[str]) -> SmallRuns:
+def runs_of_table(path: Path, needed: Sequence[str]) -> list[MeasuredRun]:
     """Return the runs of a CSV file, one per row.
 
     Args:
@@ -381,20 +353,18 @@ def runs_of_table(path: Path, needed: Sequence[str]) -> SmallRuns:
             "one row per finished run.",
             ErrorCode.INVALID_FILE,
         )
-    numbers = table[list(needed)].apply(pd.to_numeric, errors="coerce")
-    numbers = numbers.reindex(columns=list(SmallRun._fields), fill_value=1.0)
-    speeds = dict[float, float]()
-    if "train_s" in table:
-        each = pd.to_numeric(table["train_s"], errors="coerce") / numbers["samples"]
-        of_models = each[each > 0].groupby(numbers["parameters"]).median()
-        speeds = {float(size): float(speed) for size, speed in of_models.items()}
+    numbers = table.reindex(columns=[*needed, "train_s"]).apply(pd.to_numeric, errors="coerce")
     # A run without a loss has diverged and says nothing about the optimum.
     numbers = numbers[numbers["loss"].notna()]
-    runs = [SmallRun(*map(float, row)) for row in numbers.itertuples(index=False)]
-    return SmallRuns(runs, speeds=speeds)
+    seconds = numbers.pop("train_s")
+    numbers = numbers.reindex(columns=list(SmallRun._fields), fill_value=1.0)
+    return [
+        MeasuredRun(SmallRun(*map(float, row)), float(train_s))
+        for row, train_s in zip(numbers.itertuples(index=False), seconds, strict=True)
+    ]
 
 
-def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
+def runs_of_study(study: Study, optimizer: str) -> list[MeasuredRun]:
     """Return a study's runs that used this optimizer, made comparable in length.
 
     Runs of the same model and the same `epochs` are compared at the same number of samples: that
@@ -432,45 +402,29 @@ def runs_of_study(study: Study, optimizer: str) -> SmallRuns:
             f"{study.place}: the number of model parameters is not known; name a table of runs.",
             ErrorCode.NO_RESULT,
         )
-    found, models, speeds = list[SmallRun](), dict[float, SmallModel](), dict[float, float]()
+    found = list[MeasuredRun]()
     for (_, epochs), records in groups.items():
         last = study.evaluations[records[0].trial][-1]
         each = round(last.samples / last.epoch)
         whole = [one.samples for one in records if one.counts_for("measurement")]
         # The last batch may extend beyond the last epoch.
         length = min([*whole, math.ceil(epochs * each)]) if whole else math.inf
-        own = _runs_of_length(study, records, length)
-        found += [run for run, *_ in own]
-        for run, record, _ in sorted(own, key=lambda one: -one[0].loss):  # keeps the best run
-            models[run.parameters] = SmallModel(study, record.spec, each)
-        known = [(run.parameters, seconds / length) for run, _, seconds in own if seconds > 0]
-        speeds |= {size: statistics.median(speed for _, speed in known) for size, _ in known}
-    return SmallRuns(found, optimizer, models, speeds)
-
-
-def _runs_of_length(
-    study: Study, records: Sequence[RunRecord], length: float
-) -> list[tuple[SmallRun, RunRecord, float]]:
-    """Return the runs of a model that are at least `length` samples long; with a decaying schedule,
-    only those of about that length. Each comes with its loss after `length` samples, its record,
-    and its training seconds until then."""
-    found = []
-    for record in records:
-        curve = study.evaluations[record.trial]
-        samples = [point.samples for point in curve]
-        is_as_long = samples[-1] <= (1 + SAME_LENGTH) * length
-        if samples[-1] < length or not (record.spec.schedule == "constant" or is_as_long):
-            continue
-        value = float(np.interp(length, samples, [point.value for point in curve]))
-        run = SmallRun(
-            parameters=float(record.num_parameters or 0),
-            samples=float(length),
-            batch=float(record.spec.global_batch_size),
-            learning_rate=record.spec.learning_rate,
-            loss=value if study.metric.direction == "min" else 1 - value,
-        )
-        seconds = float(np.interp(length, samples, [point.train_s for point in curve]))
-        found.append((run, record, seconds))
+        for record in records:
+            curve = study.evaluations[record.trial]
+            samples = [point.samples for point in curve]
+            is_as_long = samples[-1] <= (1 + SAME_LENGTH) * length
+            if samples[-1] < length or not (record.spec.schedule == "constant" or is_as_long):
+                continue
+            value = float(np.interp(length, samples, [point.value for point in curve]))
+            run = SmallRun(
+                parameters=float(record.num_parameters or 0),
+                samples=float(length),
+                batch=float(record.spec.global_batch_size),
+                learning_rate=record.spec.learning_rate,
+                loss=value if metric.direction == "min" else 1 - value,
+            )
+            train_s = float(np.interp(length, samples, [point.train_s for point in curve]))
+            found.append(MeasuredRun(run, train_s, StudyRun(study, record.spec, each)))
     return found
 
 
@@ -623,7 +577,7 @@ def quantiles(rate: Predicted, number: int) -> list[float]:
 
 
 def choose_runs(
-    small: SmallRuns, large: LargeRun, budget: Budget, within: float | None = None
+    small: Sequence[MeasuredRun], large: LargeRun, budget: Budget, within: float | None = None
 ) -> Planned:
     """Choose the small runs to make next, in descending order of information per cost.
 
@@ -640,7 +594,7 @@ def choose_runs(
     Raises:
         UserError: The budget is in seconds, and a model's seconds per sample are unknown.
     """
-    runs, largest = small.runs, LARGEST_SHARE * large.compute / FLOPS_PER_SAMPLE
+    runs, largest = [one.run for one in small], LARGEST_SHARE * large.compute / FLOPS_PER_SAMPLE
     sizes = {
         (one.parameters, other.samples)
         for one in runs
@@ -657,26 +611,19 @@ def choose_runs(
     ]
     costs = [one.compute / large.compute for one in candidates]
     if budget.unit == "s":
-        costs = [_known_seconds(small, one, budget) for one in candidates]
+        costs = [seconds_of(one, small) for one in candidates]
+        if math.isnan(sum(costs)):
+            raise UserError(
+                f"--plan {budget}: the training seconds of a model are not known; add a column "
+                "train_s to its table, or name a share of the large run.",
+                ErrorCode.MISSING,
+            )
     target = large.parameters, large.samples
     return model.choose(candidates, target, costs, budget.amount, within)
 
 
-def _known_seconds(small: SmallRuns, run: SmallRun, budget: Budget) -> float:
-    """Return the expected training seconds of a run; raise UserError if they are unknown."""
-    seconds = small.seconds(run)
-    if seconds is None:
-        raise UserError(
-            f"--plan {budget}: the training seconds of the model of {run.parameters:.4g} "
-            "parameters are not known; add a column train_s to its table, or name a share of the "
-            "large run.",
-            ErrorCode.MISSING,
-        )
-    return seconds
-
-
-def sentences(found: Forecast, large: LargeRun, nearest: Sequence[SmallRun]) -> list[str]:
-    """Return the prediction as sentences; `nearest` has the most informative next run, if any."""
+def sentences(found: Forecast, large: LargeRun) -> list[str]:
+    """Return the prediction as sentences."""
     rate, batch = (100 * found.off_by_two[name] for name in ("rate", "batch"))
     at = "" if large.batch is None else f" at a global batch of {large.batch:.4g}"
     said = [
@@ -685,12 +632,6 @@ def sentences(found: Forecast, large: LargeRun, nearest: Sequence[SmallRun]) -> 
         f"Loss: {_interval(found.loss)}.",
         f"Off by a factor of two, the learning rate costs {rate:.2g} % of the loss and the batch "
         f"{batch:.2g} %.",
-    ]
-    said += [
-        f"The run that narrows this most per compute: {one.parameters:.4g} parameters, "
-        f"{one.samples:.4g} samples, learning rate {one.learning_rate:.3g}, batch {one.batch:.4g} "
-        f"({one.compute / large.compute:.2%} of the large run)."
-        for one in nearest
     ]
     return said + [f"Do not rely on it: {one}." for one in found.doubts]
 
