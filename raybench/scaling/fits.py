@@ -250,8 +250,7 @@ def target_plans(
 def measured_runs(*studies: Study) -> pd.DataFrame:
     """Return a row for each run: its series and cell, and its time and samples to the target.
 
-    Runs that diverged or ran out of memory never reach the target. Their samples_spent is missing,
-    since more training would not help. Other runs may have ended too early to reach the target.
+    Runs that diverged or ran out of memory never reach the target.
 
     | column | holds |
     |---|---|
@@ -278,7 +277,6 @@ def measured_runs(*studies: Study) -> pd.DataFrame:
                 "has_target": study.target is not None,
                 "work_s": row["time_to_target_s"] + beside_s * to_target if reached else math.nan,
                 "samples_to_target": to_target,
-                "samples_spent": math.nan if row["failure"] in MISSES else row["samples"],
                 "start_s": ledger["start"],
                 "ready_s": ledger["setup"] + ledger["compile"],
                 "beside_s": beside_s,

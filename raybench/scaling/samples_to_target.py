@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import log_ndtr, ndtri
+from scipy.special import ndtri
 
 from raybench.scaling.measurements import Floats, Predicted
 from raybench.spec.errors import ErrorCode, UserError
@@ -37,9 +37,7 @@ class BatchSize:
     num_runs: int
     num_reached: int
     samples: float | None
-    """Median samples to target over all runs; None if too few reached it for a median."""
-    at_least: float | None
-    """Lower bound of the median if `samples` is None and the runs give a bound; otherwise None."""
+    """Median samples to target, runs that missed it being infinite; None if most runs missed it."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +66,15 @@ def read(table: pd.DataFrame) -> Convergence:
             |---|---|
             | batch_size | global batch size |
             | samples_to_target | training samples up to the target; missing if never reached |
-            | samples_spent | optional: all training samples of a run that never reached it |
 
             Epochs or tokens may be used instead of samples.
 
     Raises:
         UserError: At no batch size did most runs reach the target.
     """
-    columns = ["batch_size", "samples_to_target", "samples_spent"]
-    batch, *runs = table.reindex(columns=columns).to_numpy(dtype=float).T
-    groups = {int(value): [one[batch == value] for one in runs] for value in np.unique(batch)}
-    sizes = [_batch_size(value, *group) for value, group in groups.items()]
+    batch, samples = table[["batch_size", "samples_to_target"]].to_numpy(dtype=float).T
+    groups = {int(value): samples[batch == value] for value in np.unique(batch)}
+    sizes = [_batch_size(*group) for group in groups.items()]
     if not any(size.samples for size in sizes):
         raise UserError(
             "samples to target: at no batch size did most runs reach the target; train longer, or "
@@ -88,8 +84,8 @@ def read(table: pd.DataFrame) -> Convergence:
     # The 68 % quantile of the deviations is robust, and is not 0 when evaluations are rare.
     away: list[float] = []
     for size in sizes:
-        samples, _ = groups[size.batch_size]
-        reached = samples[np.isfinite(samples)]
+        own = groups[size.batch_size]
+        reached = own[np.isfinite(own)]
         if size.samples is not None and len(reached) > 1:
             few = np.sqrt(len(reached) / (len(reached) - 1))
             away += list(few * np.abs(np.log(reached / size.samples)))
@@ -97,28 +93,11 @@ def read(table: pd.DataFrame) -> Convergence:
     return Convergence(tuple(sizes), spread)
 
 
-def _batch_size(value: int, samples: Floats, spent: Floats) -> BatchSize:
+def _batch_size(value: int, samples: Floats) -> BatchSize:
     reached = np.isfinite(samples)
-    # A run that missed the target may have an unknown length.
-    lasted = np.where(reached, samples, np.where(np.isfinite(spent), spent, np.inf))
-    median = _median(lasted, reached)
-    bound = float(np.median(np.where(np.isfinite(lasted), lasted, 0.0)))
-    at_least = bound if median is None and bound > 0 else None
-    return BatchSize(value, len(samples), int(reached.sum()), median, at_least)
-
-
-def _median(lasted: Floats, reached: np.ndarray) -> float | None:
-    """Return the Kaplan-Meier median (1958), in which runs that missed the target are censored;
-    None if it is unknown."""
-    from scipy.stats import CensoredData, ecdf  # late import: it takes half a second
-
-    known = CensoredData.right_censored(np.minimum(lasted, np.finfo(float).max), ~reached)
-    left = ecdf(known).sf
-    is_end = np.diff(left.probabilities, prepend=1.0) < 0
-    ends, shares = left.quantiles[is_end], left.probabilities[is_end]
-    # If exactly one half is left, the median lies midway between this run and the next.
-    at, below = (int((shares > 0.5 + near).sum()) for near in (1e-9, -1e-9))
-    return float(ends[at] + ends[below]) / 2 if below < len(ends) else None
+    median = float(np.median(np.where(reached, samples, np.inf)))
+    is_known = bool(np.isfinite(median))
+    return BatchSize(value, len(samples), int(reached.sum()), median if is_known else None)
 
 
 POWERS = np.array([0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5])
@@ -335,16 +314,6 @@ def fit(table: pd.DataFrame | Convergence) -> SamplesToTarget:
         over = away - least[:, None]
         score = prior - 0.5 * ((over @ inverse) * over).sum(axis=1)
         score -= 0.5 * (np.linalg.slogdet(covariance)[1] + np.log(weight.sum()))
-        for size in runs.batch_sizes:
-            if size.at_least is None:
-                continue
-            # Of this batch size only a lower bound of the median is known.
-            here = np.array([float(size.batch_size)])
-            share = (misfit**2 * alike(here, batch) @ inverse)[0]
-            above = least + sets.log_rise(here)[:, 0] + over @ share - np.log(size.at_least)
-            variance = misfit**2 * (1 - share @ alike(batch, here)[:, 0]) + _noise(runs, size) ** 2
-            variance += (1 - share.sum()) ** 2 / weight.sum()
-            score = score + log_ndtr(above / np.sqrt(variance))
         by_misfit.append((score, least, 1 / np.sqrt(weight.sum()), inverse))
 
     scores, leasts, sds, solved = zip(*by_misfit, strict=True)

@@ -129,7 +129,7 @@ def test_batches_that_do_not_divide_fit_or_arrive_have_no_row() -> None:
     assert asked == [[1, 2], [1, 96], [1, 128], [3, 96]]
     assert found["extrapolated"].tolist() == [True, False, False, False] * 2
     never = plan(
-        curve(batch_size=[2048] * 3, samples_spent=[1e8] * 3),
+        curve(batch_size=[2048] * 3),
         {"gpu": steps},
         layouts=[(1, 1)],
         batch_sizes=[1024, 2048, 4096],
