@@ -145,8 +145,7 @@ def cells_to_predict(text: str, measured: Measurements) -> dict[SeriesKey, list[
     """
     workers = _worker_numbers(text)
     if workers is None:
-        rows = read_rows(Path(text), CellRow).values()
-        listed = list(dict.fromkeys(row.cell for row in rows))
+        listed = list(dict.fromkeys(row.cell for row in read_rows(Path(text), CellRow)))
         return dict.fromkeys(measured.series, listed)
     asked: dict[SeriesKey, list[Cell]] = {}
     for key, steps in measured.series.items():

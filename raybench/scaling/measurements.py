@@ -1,6 +1,5 @@
 """Measured step times by cell: reading them from a CSV file, and pooling repeats."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from raybench.spec.documents import problem_of
@@ -115,56 +115,44 @@ class MeasuredRow(CellRow):
 AnyRow = TypeVar("AnyRow", bound=CellRow)
 
 
-def read_rows(path: Path, model: type[AnyRow]) -> dict[int, AnyRow]:
-    """Return the rows of a CSV file by row number; the header is row 1, blank lines are skipped.
+def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
+    """Return the rows of a CSV file.
 
     Raises:
         UserError: The file cannot be read, a column is missing or a value is invalid.
     """
     source = clean(str(path))
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            lines = [(reader.line_num, line) for line in reader if any(map(str.strip, line))]
+        table = pd.read_csv(
+            path, dtype=str, encoding="utf-8-sig", keep_default_na=False, na_values=[""]
+        )
     except OSError as error:
         raise UserError(
             f"{source}: cannot be read ({error.strerror}).", ErrorCode.NOT_FOUND
         ) from None
-    except UnicodeDecodeError:
+    except ValueError as error:
+        reason = clean(str(error)).rstrip(".")
         raise UserError(
-            f"{source}: is not a text file in UTF-8; save it as CSV UTF-8.", ErrorCode.INVALID_FILE
+            f"{source}: is not CSV in UTF-8 ({reason}).", ErrorCode.INVALID_FILE
         ) from None
-    except csv.Error as error:
-        raise UserError(f"{source}: is not valid CSV ({error}).", ErrorCode.INVALID_FILE) from None
-    head = [name.strip() for name in lines[0][1]] if lines else []
+    table.columns = table.columns.str.strip()
     needed = [name for name, one in model.model_fields.items() if one.is_required()]
-    missing = [name for name in needed if head.count(name) != 1]
-    if missing:
+    if missing := [name for name in needed if name not in table]:
         raise UserError(
-            f"{source}: its first line must name {', '.join(needed)}, each once and with commas "
-            f"between them; {missing[0]} stands there {head.count(missing[0])} times.",
+            f"{source}: has no column {', '.join(missing)}; it needs {', '.join(needed)}.",
             ErrorCode.INVALID_FILE,
         )
-    if len(lines) < 2:
+    if table.empty:
         raise UserError(f"{source}: has no rows below the names of its columns.", ErrorCode.TOO_FEW)
-    rows = {}
-    for number, line in lines[1:]:
-        where = f"{source}, row {number}"
-        if len(line) != len(head):
-            raise UserError(
-                f"{where}: has {len(line)} values, the first line names {len(head)} columns.",
-                ErrorCode.INVALID_FILE,
-            )
-        texts = {name: one.strip() for name, one in zip(head, line, strict=True) if one.strip()}
+    rows = []
+    for number, row in enumerate(table.to_dict("records"), 2):
         try:
-            rows[number] = model.model_validate(texts)
+            rows.append(model.model_validate({k: one for k, one in row.items() if pd.notna(one)}))
         except ValidationError as error:
             detail = error.errors()[0]
-            column = "".join(
-                f"{name} {texts.get(str(name), '')[:40]!r}: " for name in detail["loc"]
-            )
+            column = "".join(f"{name} {row.get(name)!r:.40}: " for name in detail["loc"])
             raise UserError(
-                f"{where}: {column}{problem_of(detail)}.", ErrorCode.INVALID_VALUE
+                f"{source}, row {number}: {column}{problem_of(detail)}.", ErrorCode.INVALID_VALUE
             ) from None
     return rows
 
@@ -191,10 +179,9 @@ def read_measurements(path: Path) -> Measurements:
             "another number of workers or another batch size, too.",
             ErrorCode.TOO_FEW,
         )
-    for row in rows.values():
-        measured.series.setdefault(SeriesKey(row.model, row.gpu_type), []).append(
-            (row.cell, row.step_s)
-        )
+    for row in rows:
+        key = SeriesKey(row.model, row.gpu_type)
+        measured.series.setdefault(key, []).append((row.cell, row.step_s))
     return measured
 
 

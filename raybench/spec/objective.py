@@ -15,6 +15,7 @@ from raybench.spec.dataset_spec import Task
 from raybench.spec.documents import Document, PositiveFloat, PositiveInt
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import ACCURACY, METRICS, Direction, Metric, find_metric, named_metric
+from raybench.spec.values import short
 
 TIME: Final = "time_to_target"
 BUDGET: Final = "best_at_budget"
@@ -124,17 +125,13 @@ def resolved(
     """
     metric = find_metric(objective.metric, task=task, own=own)
     is_max, target = metric.direction == "max", objective.target
-    if objective.direction not in (None, metric.direction):
-        raise UserError(
-            f"objective.direction: that of {metric.name} is {metric.direction}; leave it out.",
-            ErrorCode.CONFLICT,
-        )
-    if objective.is_share not in (None, metric.is_share):
-        is_share = "true" if metric.is_share else "false"
-        raise UserError(
-            f"objective.is_share: that of {metric.name} is {is_share}; leave it out.",
-            ErrorCode.CONFLICT,
-        )
+    for key in ("direction", "is_share"):
+        own_value = getattr(metric, key)
+        if getattr(objective, key) not in (None, own_value):
+            raise UserError(
+                f"objective.{key}: that of {metric.name} is {short(own_value)}; leave it out.",
+                ErrorCode.CONFLICT,
+            )
     if objective.baseline_value is not None:
         baseline_value = objective.baseline_value
     if target is not None:

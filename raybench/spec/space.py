@@ -295,8 +295,6 @@ class RangeForm(Document):
             raise ValueError(
                 f"the range is empty, low {self.low:g} is not below high {self.high:g}"
             )
-        if self.log and self.log2:
-            raise ValueError("has log and log2; keep log or log2, a range is drawn one way")
         if (self.log or self.log2) and self.low <= 0:
             raise ValueError(f"a logarithmic range needs low above 0 (found {self.low:g})")
         return self
@@ -317,11 +315,6 @@ def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimensi
             raise UserError(
                 f"{where}: 'when' must name a key and its values, as optimizer: [adam].",
                 ErrorCode.INVALID_VALUE,
-            )
-        if not rest:
-            raise UserError(
-                f"{where}: a case needs values: [...] or low and high beside its 'when'.",
-                ErrorCode.MISSING,
             )
         simple = rest["values"] if set(rest) == {"values"} else rest
         conditions = tuple(
@@ -353,12 +346,6 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
     if not values:
         raise UserError(
             f"{where}: the list is empty; name at least one value.", ErrorCode.INVALID_VALUE
-        )
-    if any(isinstance(one, dict) and {"low", "high"} <= one.keys() for one in values):
-        raise UserError(
-            f"{where}: a list has values, and a range beside others a condition; add a 'when', or "
-            "write one range without the list.",
-            ErrorCode.INVALID_VALUE,
         )
     found = [_validated(key, value, source) for value in values]
     if len({*map(identity, found)}) < len(found):
@@ -429,11 +416,6 @@ def _check_conditions(
                 raise UserError(
                     f"{where}: depends on '{other}', which is a range and not a list.",
                     ErrorCode.CONFLICT,
-                )
-            if not allowed:
-                raise UserError(
-                    f"{where}: 'when': '{other}' has an empty list; name its values.",
-                    ErrorCode.INVALID_VALUE,
                 )
             for value in allowed:
                 _validated(other, value, f"{where} when")

@@ -102,7 +102,6 @@ def shorten(text: str, length: int) -> str:
 
 
 HIDDEN = "***"
-LONGEST_PATH = 4096
 SHORTEST = 6
 """Minimum length of a secret value to hide; shorter values also occur in ordinary text."""
 # Whole words decide: `hf_token` and `token` are secret, `num_tokens` and `tokenizer` are not.
@@ -114,8 +113,6 @@ _KEY = (
 KEY = re.compile(_KEY)
 # In running text, the value ends at the end of the word, or at the closing quote.
 KEY_AND_VALUE = re.compile(rf"({_KEY})(\"[^\"\n]*\"|'[^'\n]*'|(?!\*\*\*)[^\s,;&)\]}}\"']+)")
-SENTENCE = re.compile(r"[A-Za-z]+[ \t]+\w")
-"""Matches two words: after `passwd: `, they are the rest of a message, not a secret."""
 USER = re.compile(r"(?<=://)[^/\s?#]*@")
 PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
@@ -159,22 +156,7 @@ def redact_text(text: str, environment: Mapping[str, str]) -> str:
     text = _without(text, secret_values(environment))
     text = BEARER.sub(rf"\1 {HIDDEN}", text)
     text = KNOWN.sub(HIDDEN, text)
-    return KEY_AND_VALUE.sub(_hidden, text)
-
-
-def _hidden(found: re.Match[str]) -> str:
-    """Return a match of KEY_AND_VALUE with its value hidden.
-
-    A value after a colon is kept if the key ends a path or the value begins a sentence:
-    `/etc/passwd: is not a file` holds no secret, but `passwd=is` and `{"passwd": "is"}` may.
-    """
-    key, text = found[1], found.string
-    if key.endswith((": ", ":\t")) and key.rstrip(": \t")[-1:].isalnum():
-        word = text[max(0, found.start() - LONGEST_PATH) : found.start()].split()[-1:]
-        is_path = bool(word) and "/" in word[0] and text[found.start() - 1] in "/._-"
-        if is_path or SENTENCE.match(text, found.start(2)):
-            return found[0]
-    return f"{key}{HIDDEN}"
+    return KEY_AND_VALUE.sub(rf"\1{HIDDEN}", text)
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:

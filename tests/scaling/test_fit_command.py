@@ -132,13 +132,13 @@ TWO = "1,1,8,1\n2,1,8,1\n"
 @pytest.mark.parametrize(
     ("text", "code", "names"),
     [
-        ("", ErrorCode.INVALID_FILE, HEAD.split(",")),
+        ("", ErrorCode.INVALID_FILE, []),
+        ("1,2\n", ErrorCode.INVALID_FILE, HEAD.split(",")),
         (b"\xff\xfe1", ErrorCode.INVALID_FILE, []),
         ("num_workers,num_nodes,step_s\n1,1,1\n", ErrorCode.INVALID_FILE, ["batch_size_per"]),
-        (f"{HEAD},step_s\n1,1,1,1,1\n", ErrorCode.INVALID_FILE, ["step_s"]),
         (f"{HEAD}\n", ErrorCode.TOO_FEW, []),
         (f"{HEAD}\n1,1,32,0.1\n", ErrorCode.TOO_FEW, []),
-        (f"{HEAD}\n1,1,32,0.1\n2,1,32\n", ErrorCode.INVALID_FILE, ["row 3"]),
+        (f"{HEAD}\n1,1,32,0.1\n2,1,32\n", ErrorCode.INVALID_VALUE, ["row 3", "step_s"]),
         (f"{HEAD},accumulate\n2,1,8,1,0\n1,1,8,1,1\n", ErrorCode.INVALID_VALUE, ["accumulate"]),
         (f"{HEAD}\n1.5,1,32,0.1\n{TWO}", ErrorCode.INVALID_VALUE, ["row 2", "num_workers", 1.5]),
         (f"{HEAD}\n1,1,1e300,0.1\n{TWO}", ErrorCode.INVALID_VALUE, ["batch_size_per_worker"]),
