@@ -464,7 +464,7 @@ SPEC = RunSpec(num_workers=4, batch_size_per_worker=64)
 
 
 @claim(
-    "diagnose: exchange_every: 4 (2.1 times the samples/s, 1.8 to 2.4)",
+    "diagnose: accumulate: 4 (2.1 times the samples/s, 1.8 to 2.4)",
     *(90, 60),
     ("4 workers, the exchange half of a step, 4 rounds, scatter 3 %", 1.0),
     ("4 workers, twice as much", 2.0),
@@ -481,7 +481,7 @@ def gain(rng: Rng, exchange: float) -> bool | None:
         seconds = step(probe.exchanges, probe.batch_size_per_worker)
         times[probe] = list(seconds * np.exp(0.03 * rng.normal(size=4)))
     found = judge(SPEC, times, num_parameters=10**6).gains
-    one = next((one for one in found if one.change == "exchange_every: 4"), None)
+    one = next((one for one in found if one.change == "accumulate: 4"), None)
     true = 4 * step(True, 64) / step(True, 64, 4)
     return None if one is None else one.low <= true <= one.high
 

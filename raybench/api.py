@@ -272,7 +272,7 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
         UserError: An option has the wrong type, or the data cannot be written to a file.
     """
     from raybench.runs.options import OPTIONS, TrialOptions
-    from raybench.spec.documents import own_name, validate
+    from raybench.spec.documents import validate
 
     kind, options, settings = OPTIONS[name], dict[str, Any](), dict[str, Any]()
     for key, value in _with_data_in_a_file(name, given).items():
@@ -282,7 +282,7 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
                 ErrorCode.INVALID_OPTION,
             )
         if key not in kind.model_fields:
-            settings[own_name(key)] = plain_data(value, f"raybench.{name}: {key}")
+            settings[key] = plain_data(value, f"raybench.{name}: {key}")
         else:  # convert arrays of worker counts and NumPy scalars
             options[key] = plain_data(value, key) if hasattr(value, "tolist") else value
     found = validate(kind, options, f"raybench.{name}")

@@ -10,7 +10,7 @@ from raybench.report.tables import print_frame, texts, value_form, without_unkno
 from raybench.report.words import ENDINGS
 from raybench.results.study import Study
 from raybench.scaling.cells import on_more_hosts, scaling_cells, scaling_runs
-from raybench.scaling.shares import FEWEST_MEASURED, RankRows, rank_rows, slow_sentences
+from raybench.scaling.shares import FEWEST_MEASURED, RankRows, rank_rows, slow_ranks
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import clean, counted
 
@@ -163,7 +163,7 @@ def straggler_lines(results: Study) -> list[str]:
             for kind, rows in rank_rows(results.evaluations.get(name, ()), run.spec).items():
                 own.setdefault(tuple(run.places), {}).setdefault(kind, []).extend(rows)
         found |= {one: rows for one, rows in own.items() if len(rows["input"]) >= FEWEST_MEASURED}
-    return [line for places, rows in found.items() for line in slow_sentences(rows, places)]
+    return [one.sentence for places, rows in found.items() for one in slow_ranks(rows, places)]
 
 
 def _cell_words(row: Any) -> str:

@@ -53,7 +53,6 @@ from raybench.scaling.shares import (
     rank_rows,
     rounds,
     slow_ranks,
-    slow_sentences,
     step_seconds,
     steps_for,
 )
@@ -238,7 +237,7 @@ class ProbeRuns:
             num_nodes=max(1, record.num_nodes) if record else 1,
             num_parameters=(record.num_parameters or 0) if record else 0,
         )
-        said = slow_sentences(self.ranks, self.places)
+        said = [one.sentence for one in slow_ranks(self.ranks, self.places)]
         return replace(found, sentence=" ".join([found.sentence, *said]))
 
     @property

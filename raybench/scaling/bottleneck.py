@@ -30,7 +30,7 @@ class Gain:
     """A change of the run spec and its predicted speed-up."""
 
     change: str
-    """The change in the form of a run spec, such as `exchange_every: 4`."""
+    """The change in the form of a run spec, such as `accumulate: 4`."""
     times: float
     """Ratio of the samples/s with and without the change."""
     low: float
@@ -43,7 +43,7 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """Phrase such as `exchange_every: 4 (about 2.1 times the samples/s, 1.8 to 2.4)`."""
+        """Phrase such as `accumulate: 4 (about 2.1 times the samples/s, 1.8 to 2.4)`."""
         most = "at most " if self.is_limit else "about "
         workers = "" if self.workers == 1 else f" on {self.workers:g} times the workers"
         ends = f", {self.low:.2g} to {self.high:.2g}" if self.low < self.high else ""
@@ -94,7 +94,7 @@ class Outlook:
     def fewer_exchanges(self) -> Gain:
         """Return the gain from exchanging gradients less often, which needs no more memory."""
         every = MORE * self.spec.accumulate
-        return self._moved(f"exchange_every: {every}", replace(self.cell, accumulate=every))
+        return self._moved(f"accumulate: {every}", replace(self.cell, accumulate=every))
 
     def other_workers(self, num_workers: int) -> Gain:
         """Return the gain from another worker count with the same batch size per worker."""

@@ -359,32 +359,6 @@ def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
     return [found[rank] for rank in sorted(found)]
 
 
-def slow_sentences(measured: RankRows, where: Sequence[str]) -> list[str]:
-    """Return sentences on consistently slow workers.
-
-    Without such workers, return a sentence if the slowest worker varies; [] if it does not.
-    """
-    if slow := slow_ranks(measured, where):
-        return [one.sentence for one in slow]
-    if (times := moves(np.array(measured["cores"]))) is None:
-        return []
-    return [
-        f"The slowest worker takes {times:.2g} times as long as the others, another one each "
-        "time, as where other processes use the cores."
-    ]
-
-
-def moves(alone: Floats) -> float | None:
-    """Return the median slowdown of the slowest worker, if that worker varies by measurement.
-
-    None if a worker is consistently slow, or if all are about equally fast.
-    """
-    if len(alone) < FEWEST_MEASURED or _slow(alone):
-        return None
-    times = float(np.median(_beside_others(alone).max(axis=1)))
-    return times if times >= SLOW else None
-
-
 def _beside_others(seconds: Floats) -> Floats:
     """Return each rank's seconds divided by the (lower) median over ranks, by measurement."""
     middle = np.sort(seconds, axis=1)[:, (seconds.shape[1] - 1) // 2]

@@ -121,8 +121,6 @@ def content_of(
 ) -> tuple[dict[str, Any], str]:
     """Return the content of a file or document, and its name for error messages.
 
-    Alternative key names (OTHER_NAMES) are replaced.
-
     Args:
         given: A file, a study's folder (its best.yaml is read), or the content itself.
         name: Name for error messages if `given` is not a file.
@@ -130,15 +128,10 @@ def content_of(
     if isinstance(given, Document):
         return given.model_dump(mode="json", exclude_unset=True), name
     if isinstance(given, dict):
-        content = plain_data(given, name)
-    else:
-        path = Path(given)
-        path = best if (best := path / "best.yaml").is_file() else path
-        content, name = read_mapping(path), str(path)
-    try:
-        return replace_key_aliases(content), name
-    except ValueError as problem:
-        raise UserError(f"{name}: {problem}.", ErrorCode.CONFLICT) from None
+        return plain_data(given, name), name
+    path = Path(given)
+    path = best if (best := path / "best.yaml").is_file() else path
+    return read_mapping(path), str(path)
 
 
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
@@ -165,8 +158,6 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 SHORT_FORMS = {"dataset": "name"}
 """Sections that may be written as a single value, and the key of that value: `dataset: mnist` means
 `dataset: {name: mnist}`."""
-OTHER_NAMES = {"exchange_every": "accumulate"}
-"""Alternative names of run-spec keys, with the name that replaces each."""
 
 
 class Document(BaseModel):
@@ -217,34 +208,6 @@ def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
             if detail["loc"][:1] == (key,):
                 raise _refusal(detail, model, source) from None
     return value
-
-
-def replace_key_aliases(content: Any) -> Any:
-    """Return `content` with alternative key names (OTHER_NAMES) replaced, at any depth.
-
-    Raises:
-        ValueError: Both names of a key are given, with different values.
-    """
-    if isinstance(content, list):
-        return [replace_key_aliases(one) for one in content]
-    if not isinstance(content, dict):
-        return content
-    found: dict[Any, Any] = {}
-    for key, value in content.items():
-        name = OTHER_NAMES.get(key, key)
-        if name != key and content.get(name, value) != value:
-            raise ValueError(
-                f"{key} and {name} are one key, here with {value!r} and {content[name]!r}; "
-                "keep one of them"
-            )
-        found[name] = replace_key_aliases(value)
-    return found
-
-
-def own_name(key: str) -> str:
-    """Return a dotted key with an alternative name (OTHER_NAMES) of its last part replaced."""
-    parent, dot, last = key.rpartition(".")
-    return f"{parent}{dot}{OTHER_NAMES.get(last, last)}"
 
 
 def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -303,8 +266,7 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
 def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """Parse `KEY=VALUE` strings, whose values are YAML, into a dict.
 
-    Alternative key names (OTHER_NAMES) are replaced. A repeated key has its last value and its last
-    position, because the order of keys matters.
+    A repeated key has its last value and its last position, because the order of keys matters.
 
     Args:
         texts: The strings, as given to an option.
@@ -321,7 +283,7 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
                 f"{option} {one}: write it as key=value, for example optimizer=lamb.",
                 ErrorCode.INVALID_OPTION,
             )
-        name = own_name(key.strip())
+        name = key.strip()
         found.pop(name, None)
         found[name] = parse_yaml(text, f"{option} {key}")
     return found

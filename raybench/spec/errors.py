@@ -172,6 +172,7 @@ REMOVED = {
     "optimizer schedule_free_adamw": "name a library's class: torch:schedulefree.AdamWScheduleFree",
     "transfer": "forecast DIR... --to FILE predicts rate, batch and loss of a large model",
     "report --as": "best.yaml holds every number of the winner",
+    "key exchange_every": "write accumulate",
     "key mup_base": "it made the rate of a large model no better known; leave it out, and give "
     "forecast studies of several sizes",
     "key spot": "name its price as that of a machine; losses of machines are not predicted",

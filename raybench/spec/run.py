@@ -20,7 +20,6 @@ from raybench.spec.documents import (
     PositiveFloat,
     PositiveInt,
     Seed,
-    replace_key_aliases,
 )
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
@@ -182,8 +181,7 @@ class RunSpec(Document):
     batch_size_per_worker: PositiveInt = 64
     """Samples per worker in one forward and backward pass."""
     accumulate: PositiveInt = 1
-    """Forward and backward passes per optimizer step. This key may also be written as
-    `exchange_every`, because workers exchange gradients once per step."""
+    """Forward and backward passes per optimizer step; workers exchange gradients once per step."""
     exchange_gradients: bool = True
     """Whether workers exchange gradients. Without the exchange, each worker trains its own model;
     such runs measure the cost of the exchange and are not ranked."""
@@ -290,9 +288,9 @@ class RunSpec(Document):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_name(cls, content: Any) -> Any:
-        """Replace alternative key names; set the keys that the user's own loop implies."""
-        content = with_own_data(replace_key_aliases(content))
+    def _of_own_loop(cls, content: Any) -> Any:
+        """Set the keys that the user's own loop implies."""
+        content = with_own_data(content)
         if isinstance(content, dict) and is_command(content.get("workload", "")):
             content = {"framework": framework_of_command(content["workload"])} | content
         return content

@@ -4,7 +4,6 @@ import json
 import sys
 from typing import Any
 
-from raybench.spec.documents import OTHER_NAMES
 from raybench.spec.run import OPEN, RunSpec
 from raybench.spec.space import NOT_SEARCHED, RangeForm
 from raybench.spec.study import AUTO, COMMON, StudySpec
@@ -39,8 +38,6 @@ def study_schema() -> dict[str, Any]:
     schema["$defs"] |= {"Dimension": {"oneOf": _SIMPLE}, "Cases": _CASES}
     run = RunSpec.model_json_schema()
     keys = {key: value for key, value in run["properties"].items() if key not in COMMON}
-    for other, name in OTHER_NAMES.items():
-        keys[other] = keys[name] | {"description": f"Another name of `{name}`."}
     schema["properties"]["fixed"] |= {"properties": keys, "additionalProperties": False}
     target = schema["$defs"]["Objective"]["properties"]["target"]
     target["anyOf"].append({"const": AUTO, "description": "set by reference runs"})

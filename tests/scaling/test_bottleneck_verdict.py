@@ -23,7 +23,7 @@ KINDS = {
         ("compute", ["num_workers: 4"]),
         (
             "communication",
-            ["exchange_every: 4", "batch_size_per_worker: 256", "gradient_compression: bf16"],
+            ["accumulate: 4", "batch_size_per_worker: 256", "gradient_compression: bf16"],
         ),
         ("input", ["prefetch: 2", "data in memory"]),
         ("overhead", ["batch_size_per_worker: 256"]),

@@ -8,10 +8,8 @@ from raybench.scaling.shares import (
     FEWEST_MEASURED,
     RankRows,
     SlowRank,
-    moves,
     rank_rows,
     slow_ranks,
-    slow_sentences,
 )
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation
@@ -50,15 +48,12 @@ def test_of_workers_that_are_as_fast_none_is_named() -> None:
     for seed in range(20):
         even = measured([1.0] * 4, noise=0.05, seed=seed)
         assert slow(even, even) == []
-        assert moves(measured([1.0] * 4, noise=0.02, seed=seed)) is None
 
 
 def test_a_slow_one_that_changes_is_no_worker_s_fault() -> None:
     seconds = np.ones((12, 4))
     seconds[np.arange(12), np.arange(12) % 4] = 1.5
     assert slow(seconds, seconds) == []
-    assert moves(seconds) == 1.5
-    assert moves(measured([1, 1, 1, 1.4])) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +61,6 @@ def test_a_slow_one_that_changes_is_no_worker_s_fault() -> None:
 )
 def test_of_few_measurements_nothing_is_said(few: Floats) -> None:
     assert slow(few, few) == []
-    assert moves(few) is None
 
 
 def exchanging(worked: list[float], taken: list[float], waited: list[float]) -> list[Evaluation]:
@@ -112,14 +106,3 @@ def test_what_a_quota_takes_while_others_are_waited_for_hides_no_slow_worker() -
     curve = [evaluation(2.0 * n, index=n, **part) for n in range(FEWEST_MEASURED + 1)]
     (one,) = slow_ranks(rank_rows(curve, RunSpec()), WHERE)
     assert (one.rank, one.kind) == (1, "compute")
-
-
-def test_another_slow_one_each_time_is_said_of_a_run_that_exchanges() -> None:
-    curve = [evaluation(1.0)]
-    for index in range(1, 13):
-        rows = tuple((1.5 if rank == index % 4 else 1.0, 0.0, 0.0) for rank in range(4))
-        curve.append(evaluation(1.0 + 1.6 * index, index=index, rank_parts=rows))
-    rows = rank_rows(curve, RunSpec())
-    assert slow_ranks(rows, WHERE) == []
-    (said,) = slow_sentences(rows, WHERE)
-    assert "1.5 times" in said

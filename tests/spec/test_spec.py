@@ -96,16 +96,6 @@ def test_the_document_holds_every_key_and_reads_back_equal():
     assert yaml.safe_load(to_yaml(document)) == document
 
 
-def test_exchange_every_is_another_name_of_accumulate():
-    assert spec(exchange_every=4) == spec(accumulate=4)
-    assert spec(exchange_every=4, accumulate=4).global_batch_size == 4 * 64
-    assert "exchange_every" not in spec(exchange_every=4).document()
-    with refused(ErrorCode.INVALID_VALUE, "'accumulate'"):
-        spec(exchange_every=0)
-    with refused(ErrorCode.INVALID_VALUE, "exchange_every", "accumulate", 4, 2):
-        spec(exchange_every=4, accumulate=2)
-
-
 def test_paths_of_data_are_whole_where_the_data_are_there(tmp_path, monkeypatch):
     (tmp_path / "here.csv").touch()
     monkeypatch.chdir(tmp_path)

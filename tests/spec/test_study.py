@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from raybench.runs.preflight import first_values
-from raybench.spec.documents import OTHER_NAMES, content_of
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import OPEN, RunSpec
 from raybench.spec.schema import study_schema
@@ -98,7 +97,7 @@ def test_the_published_schema_is_the_present_one_and_describes_every_key():
     published = json.loads((DIGITS.parent / "schema.json").read_text())
     assert published == study_schema(), "run: python -m raybench.spec.schema"
     space = published["properties"]["space"]["properties"]
-    assert set(space) == {*RunSpec.model_fields, *OTHER_NAMES} - set(NOT_SEARCHED) | set(OPEN)
+    assert set(space) == {*RunSpec.model_fields} - set(NOT_SEARCHED) | set(OPEN)
     assert all(entry["description"] for entry in space.values())
 
 
@@ -118,11 +117,10 @@ def test_the_document_holds_every_key_and_reads_back_equal():
     assert build_study(by_hand, "again")[0] == study
 
 
-def test_set_knows_both_names():
-    given = content_of(content(space={"optimizer": ["adam"], "exchange_every": [1, 2]}), "")[0]
-    words = ["--set", "exchange_every=4", "--set", "space.exchange_every=[1,8]"]
+def test_set_moves_a_key_between_space_and_fixed():
+    words = ["--set", "accumulate=4", "--set", "space.accumulate=[1,8]"]
     fixed, searched = options_given("tune", words).settings.items()
-    changed = apply_settings_to_study(given, dict([fixed]))
+    changed = apply_settings_to_study(content(space={"accumulate": [1, 2]}), dict([fixed]))
     assert changed["fixed"] == {"accumulate": 4}
     assert "accumulate" not in changed["space"]
     changed = apply_settings_to_study(changed, dict([searched]))

@@ -40,7 +40,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "fp16": {"gradient_compression": "fp16"},
     "bf16": {"gradient_compression": "bf16", "record_steps": True},
     "half": {"precision": "fp16", "gradient_compression": "fp16", "record_steps": True},
-    "passes": {"exchange_every": 2, "record_steps": True},
+    "passes": {"accumulate": 2, "record_steps": True},
     "alone": {"exchange_gradients": False, "record_steps": True},
     "compiled": {"compile": True},
 }
