@@ -43,8 +43,6 @@ CLOSE_S = 30.0
 NOT_NEEDED = ("torch", "tensorflow")
 """Modules that tensorboardX and W&B would import if installed, which takes seconds and hundreds of
 megabytes."""
-SAY_S = 2.0
-"""Seconds that `Loggers.close` waits before it notifies the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +151,9 @@ class Loggers:
         """Wait until everything is written; drop the trackers that are not done in time."""
         for follower in self._threads:
             follower.closed.set()
-        _join(self._threads, min(SAY_S, self._close_s))
-        if titles := [one.title for one in self._threads if one.is_alive()]:
-            is_limited = self._close_s < threading.TIMEOUT_MAX
-            limit = f", for {self._close_s:g} s at most" if is_limited else ""
-            self._say(f"writing the rest to {', '.join(titles)}{limit}")
-        _join(self._threads, self._close_s - SAY_S)
+        until = time.monotonic() + self._close_s
         for follower in self._threads:
+            follower.join(max(0.0, until - time.monotonic()))
             if follower.is_alive():
                 follower.drop("did not take everything")
 
@@ -182,13 +176,6 @@ def _hidden(names: Sequence[str]) -> Iterator[None]:
             del sys.modules[name]
 
 
-def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
-    """Wait until all threads have ended, for at most `seconds` in total."""
-    until = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-
-
 class _Follower(threading.Thread):
     """Writes the records from a byte position of their file to one tracker, until `closed` is set.
 
@@ -205,7 +192,7 @@ class _Follower(threading.Thread):
         again = command_line("report", place, "--log", tool)
         self._again = f"the study goes on; {again} writes all of it."
         self.ended, self.closed = threading.Event(), threading.Event()
-        self.has_failed, self._is_dropped = False, False
+        self.has_failed = False
 
     def load(self) -> None:
         """Import the tracker's module; drop the tracker if that fails."""
@@ -216,27 +203,27 @@ class _Follower(threading.Thread):
 
     def run(self) -> None:
         """Follow the records; print what was written, or why the tracker is dropped."""
-        if self._is_dropped:
+        if self.has_failed:
             return
         try:
             written = self._follow()
         except BaseException as error:  # noqa: BLE001 (a library may even call sys.exit)
             self.drop(self._reason(error))
         else:
-            if written is not None and not self._is_dropped:
+            if written is not None and not self.has_failed:
                 self._say(written)
 
     def drop(self, reason: str) -> None:
         """Tell the user, once, that the tracker gets no more data, and why."""
-        if not self._is_dropped:
-            self.has_failed = self._is_dropped = True
+        if not self.has_failed:
+            self.has_failed = True
             self._say(f"--log {self._tool}: {self.title} {reason}; {self._again}")
 
     def _follow(self) -> str | None:
         """Write the records until `closed` is set; return a sentence on what was written, or None
         if the study did not end."""
         sink: Sink = self._module.open_sink(self._folder, self._study)
-        feed, bad, is_last = Feed(sink), 0, False
+        feed, is_last = Feed(sink), False
         with (self._folder / RECORDS_FILE).open("rb") as records:
             records.seek(self._position)
             while not is_last:
@@ -244,11 +231,10 @@ class _Follower(threading.Thread):
                 for line in new_lines(records):
                     try:
                         content = json.loads(line)
-                        name, one = record_of(plain(content))
+                        found = record_of(plain(content))
                     except ValueError:
-                        bad += 1  # reading the study reports it
-                    else:
-                        feed.take(name, one, content)
+                        continue  # reading the study reports it
+                    feed.take(*found, content)
                 feed.flush()
         feed.close()
         if self.ended.is_set() and feed.num_ended:
@@ -259,9 +245,7 @@ class _Follower(threading.Thread):
         where = sink.close()
         if not self.ended.is_set():
             return None
-        runs = counted(feed.num_ended, "run")
-        runs += f" (without {bad} lines that are no records)" if bad else ""
-        return shown(f"{self.title}: {runs} written: {where}")
+        return shown(f"{self.title}: {counted(feed.num_ended, 'run')} written: {where}")
 
     def _reason(self, error: BaseException) -> str:
         """Return why an error ended the logging; write its traceback to a file, except for a

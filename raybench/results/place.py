@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -223,17 +222,9 @@ def shown(place: str, folder: Path) -> str:
 
 
 def unlike(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return a unique name for each (name, place), with parent folders as far as needed."""
-    parts = [Path(place).parts for _, place in studies]
+    """Return a unique name for each (name, place): the place if several have that name, followed by
+    a number if it is the same study."""
     names = [name for name, _ in studies]
-    for depth in range(2, max(map(len, parts), default=0) + 1):
-        twice = {name for name, number in Counter(names).items() if number > 1}
-        names = [
-            "/".join(own[-depth:]) if name in twice else name
-            for name, own in zip(names, parts, strict=True)
-        ]
-    for number, name in enumerate(names):
-        before = names[:number].count(name)
-        if before:  # the same study twice
-            names[number] = f"{name} ({before + 1})"
-    return tuple(names)
+    names = [name if names.count(name) == 1 else place for name, place in studies]
+    twice = [names[:number].count(name) for number, name in enumerate(names)]
+    return tuple(f"{name} ({n + 1})" if n else name for name, n in zip(names, twice, strict=True))

@@ -96,10 +96,11 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
 
 
 @pytest.fixture
-def places(tmp_path):
+def places(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for name, seconds in (("a/study", 2.0), ("b/study", 1.0)):
         results_folder(tmp_path / name, [*curve("0000", [0.5, 0.92]), run_line("0000", seconds)])
-    return [tmp_path / "a/study", tmp_path / "b/study"]
+    return [Path("a/study"), Path("b/study")]
 
 
 def test_frames_are_joined_with_the_study_in_front(places):
@@ -155,14 +156,14 @@ def test_metrics_that_differ_are_not_put_on_one_axis(tmp_path, places):
 
 
 def test_names_tell_studies_apart():
-    assert unlike([("s", "/x/a/s"), ("s", "/x/b/s"), ("t", "/x/t")]) == ("a/s", "b/s", "t")
+    assert unlike([("s", "a/s"), ("s", "b/s"), ("t", "/x/t")]) == ("a/s", "b/s", "t")
     assert unlike([("s", "s"), ("s", "s")]) == ("s", "s (2)")
     assert unlike([]) == ()
 
 
 def test_a_folder_of_studies_names_them(tmp_path, places):
-    with refused(ErrorCode.NOT_FOUND, tmp_path / "a", f"'{places[0]}'"):
-        raybench.load(tmp_path / "a")
+    with refused(ErrorCode.NOT_FOUND, "a", f"'{places[0]}'"):
+        raybench.load("a")
     with refused(ErrorCode.MISSING, "raybench.load"):
         raybench.load([])
     study = raybench.load(places[0])

