@@ -29,8 +29,6 @@ MAY_CHANGE = (
     "fixed.record_steps",
 )
 """Keys that may differ when a study is resumed, since they do not change what is measured."""
-UNSET = ("kind", "target", "hold", "max_train_seconds")
-"""Keys of an objective that reference runs may set."""
 LONGEST_VALUE = 100
 """Maximum number of characters of a value in a sentence."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "more", "base.checkpoint_every_s")
@@ -146,8 +144,6 @@ def comparable(
     """
     found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
     now["objective"] = _named(now["objective"], found["objective"])
-    if "target" in found["auto"] and not found["is_set"]:  # no reference run set it
-        found["objective"] |= {key: now["objective"][key] for key in UNSET}
     return found, now
 
 

@@ -6,13 +6,11 @@ its default learning rate (for a library's optimizer, the middle of the searched
 differ from those of all trials.
 
 - `target: auto`: three concurrent runs train for as long as a trial may. With a time budget, they
-  take at most a fifth of it in total, start-up included. If time is short, there are fewer runs,
-  each of at least FEW_S seconds.
+  train for at most a fifth of it in total; if that is little, there are only as many runs as fit at
+  once.
   - The target is the median of the values reached early enough to leave time for a search
     (`reference_settings.early_s`), minus half a percentage point (or 1 % of the gap to the
     baseline, unless the metric is a proportion). It is always better than chance.
-  - If the budget is too short, or the early values are far below the final ones, the objective
-    becomes best_at_budget.
   - The median run (or the best, if the median run missed the target) counts as a trial. So does
     the only reference run of a study with a time budget and a given target.
 - `max_train_seconds: auto`: four times the reference's time to target.
@@ -27,13 +25,12 @@ from functools import partial
 from typing import Any
 
 from raybench.results.records import read_records
-from raybench.results.store import Store
 from raybench.runs.lifecycle import SingleRun, side_by_side
 from raybench.runs.preflight import GROUP_KEYS
 from raybench.search import reference_settings as settings
 from raybench.search.reference_settings import ReferenceRun
 from raybench.search.sampling.default_rates import rate_factor, usual_values
-from raybench.search.sampling.earlier import rejudged, set_keys
+from raybench.search.sampling.earlier import rejudged
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import (
     MARGIN_WITH_TEST_SPLIT,
@@ -46,18 +43,13 @@ from raybench.spec.space import (
     combinations,
 )
 from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
-from raybench.stats.clock import WORKER_PHASES
-from raybench.stats.record import Evaluation, RunRecord, StopReason
+from raybench.stats.record import RunRecord
 
 RUNS = 3
 SEEDS_FROM = 2000
 """Offset of the seeds of reference runs from the seed of the search."""
-NEARLY = 0.9
-"""Fraction of a trial's training limit after which a reference run counts as complete."""
 FEW_S = 10.0
-"""Fewest seconds of a reference run after its start; if time is short, there are fewer runs."""
-AFTER_START = [phase for phase in WORKER_PHASES if phase not in ("setup", "compile")]
-"""Phases of a reference run after its start-up."""
+"""Fewest seconds of a reference run; if time is short, only as many run as fit at once."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
 TYPICAL_BUDGET_S = 600.0
@@ -89,8 +81,8 @@ def set_by_reference(
         has_room: Returns whether the cluster can hold the workers of a run.
 
     Returns:
-        The study and a sentence about each setting. None if the user interrupted, or if the time
-        budget ended before a run learned anything. If it ended later, `study.is_set` is False.
+        The study and a sentence about each setting; None if the user or the time budget ended the
+        runs.
 
     Raises:
         UserError: A key cannot be set, because the reference fails or learns nothing.
@@ -110,39 +102,21 @@ def set_by_reference(
             runs = run(number=1, factor=1.0)
     good = [one for one in runs if one.curve and one.record.failure is None]
     if deadline.over:
-        return (
-            None
-            if deadline.interrupted or not good
-            else _cut_short(study, good, baseline_value, single_run)
-        )
+        return None
     if not good:
         return _without_reference(study, runs[0].record, eval_interval)
     words: list[str] = []
-    slots = at_once(good[0].record.spec)
-    room_s = settings.room_for(deadline.left_s, slots)
+    room_s = settings.room_for(deadline.left_s, at_once(good[0].record.spec))
     if study.needs_target:
         errors = MARGIN_WITHOUT_TEST_SPLIT if baselines["test"] is None else MARGIN_WITH_TEST_SPLIT
         base = baselines["validation"]
-        most_s = study.objective.max_train_seconds
-        is_short = all(
-            settings.is_cut(one) and one.curve[-1].train_s < NEARLY * most_s for one in good
+        study, sentence = settings.set_target(
+            study, good, baseline_value, room_s=room_s, baseline=base, errors=errors
         )
-        learnt = settings.has_learnt(good, study.objective, baseline_value, base, errors)
-        if is_short and (not learnt or settings.is_far_from_end(good, room_s, baseline_value)):
-            study, sentence = settings.switch_to_best_at_budget(
-                study, good, deadline.left_s, slots, has_learnt=learnt
-            )
-        else:
-            study, sentence = settings.set_target(
-                study, good, baseline_value, room_s=room_s, baseline=base, errors=errors
-            )
         words.append(sentence)
     middle = sorted(good, key=lambda one: one.samples_to(study.objective.target))[len(good) // 2]
     if "max_train_seconds" in study.auto and study.objective.kind == TIME:
         study, sentence = settings.set_seconds(study, middle)
-        words.append(sentence)
-    elif "target" in study.auto and (shorter := settings.shorten_trials(study, middle, room_s)):
-        study, sentence = shorter
         words.append(sentence)
     if EVAL_INTERVAL in study.auto:
         study, sentence = settings.set_eval_interval(study, middle, num_train_samples)
@@ -173,63 +147,26 @@ def _train(
     if EVAL_INTERVAL in study.auto:
         spec = spec.model_copy(update={EVAL_INTERVAL: eval_interval})
     slots = at_once(spec)
-    left_s = deadline.left_s
-    share = share_s(budget, left_s)
-    if share / math.ceil(number / slots) < FEW_S:
+    share_s = math.inf
+    if budget is not None:
+        share_s = max(min(budget / settings.SHARE_OF_BUDGET, deadline.left_s / 3), 0.1)
+    if share_s / math.ceil(number / slots) < FEW_S:
         number = min(number, slots)
-    rounds = math.ceil(number / slots)
-    seconds = share / rounds
-    most_s = min(spec.objective.max_train_seconds, seconds)
+    most_s = min(spec.objective.max_train_seconds, share_s / math.ceil(number / slots))
     objective = spec.objective.model_copy(update={"max_train_seconds": most_s})
     spec = spec.model_copy(update={"objective": objective})
     single_run.progress.begin("reference", number)
     records: dict[int, RunRecord] = {}
 
     def train(index: int) -> None:
-        spent_s = left_s - deadline.left_s
-        if index >= slots and share - spent_s < FEW_S:
-            return  # start-up has used up the time for another round
         seed = (study.search.seed + SEEDS_FROM + index) % 2**32
-        limit_s: list[float] = []
-        busy: list[float] = []
-
-        def judge(point: Evaluation) -> StopReason | None:
-            busy.append(sum(point.ledger.get(phase, 0.0) for phase in AFTER_START))
-            if not limit_s:  # what start-up has left of the share
-                started_s = left_s - deadline.left_s - busy[0]
-                limit_s.append(length_s(share - started_s, rounds - index // slots, seconds))
-            next_s = busy[-1] + (busy[-1] - busy[-2] if len(busy) > 1 else busy[0])
-            is_over = next_s > limit_s[0] and busy[-1] >= min(FEW_S, limit_s[0])
-            return "max_train_seconds" if is_over else None
-
-        records[index] = single_run.train(
-            spec.model_copy(update={"seed": seed}), f"reference{index}", "reference", judge=judge
-        )
+        seeded = spec.model_copy(update={"seed": seed})
+        records[index] = single_run.train(seeded, f"reference{index}", "reference")
 
     jobs = [partial(train, index) for index in range(number)]
     side_by_side(jobs, slots=slots, deadline=deadline)
     curves = read_records(single_run.store.folder).curves
     return [ReferenceRun(one, curves.get(one.trial, [])) for _, one in sorted(records.items())]
-
-
-def length_s(left_s: float, rounds: int, most_s: float) -> float:
-    """Return how many seconds a reference run may spend on training and evaluation.
-
-    Args:
-        left_s: Seconds left for all reference runs, without start-up, setup and compilation.
-        rounds: Remaining sequential runs, this one included; reduced until each has FEW_S.
-        most_s: Seconds planned for a run if start-up took no time.
-    """
-    while rounds > 1 and left_s / rounds < FEW_S:
-        rounds -= 1
-    return max(left_s / rounds, min(FEW_S, most_s))
-
-
-def share_s(budget: float | None, left_s: float) -> float:
-    """Return the seconds that all reference runs may take together."""
-    return (
-        math.inf if budget is None else max(min(budget / settings.SHARE_OF_BUDGET, left_s / 3), 0.1)
-    )
 
 
 def _as_trial(study: StudySpec, one: ReferenceRun, baseline_value: float | None) -> RunRecord:
@@ -247,37 +184,6 @@ def _count_as_trial(one: ReferenceRun, record: RunRecord, single_run: SingleRun)
         single_run.store.append(point.line(record.trial, role="trial", spec=record.spec))
     single_run.store.append(record.line())
     single_run.saved.over(record)
-
-
-def _cut_short(
-    study: StudySpec,
-    runs: list[ReferenceRun],
-    baseline_value: float | None,
-    single_run: SingleRun,
-) -> tuple[StudySpec, list[str]] | None:
-    """Count the best of unfinished reference runs as a trial; None if none learned anything."""
-    metric = study.objective.judged_by
-    known = {value: one for one in runs if (value := one.record.best_value) is not None}
-    value = metric.best(list(known))
-    if value is None or (baseline_value is not None and metric.gap(value, baseline_value) <= 0):
-        return None
-    best = known[value]
-    if study.needs_target:
-        study = study.model_copy(update={"objective": best.record.spec.objective})
-    _count_as_trial(best, _as_trial(study, best, baseline_value), single_run)
-    return study, []
-
-
-def restore_reference_role(study: StudySpec, store: Store) -> None:
-    """Turn trials with an objective other than the study's back into reference runs. A session that
-    ended before the target was set has counted them as trials (`_cut_short`)."""
-    kept, asked = read_records(store.folder), study.objective
-    for name, record in kept.runs.items():
-        before = record.spec.objective
-        if record.role == "trial" and (before.kind, before.target) != (asked.kind, asked.target):
-            for point in kept.curves.get(name, []):
-                store.append(point.line(name, role="reference", spec=record.spec))
-            store.append(replace(record, role="reference").line())
 
 
 def reference_spec(
@@ -315,7 +221,8 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
     there, fixed = earlier["objective"], study.fixed
     if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in earlier["fixed"]:
         fixed = fixed | {EVAL_INTERVAL: earlier["fixed"][EVAL_INTERVAL]}
-    study = settings.judged_by(study, **{key: there[key] for key in set_keys(study, there)})
+    named = {key: there[key] for key in study.auto if key != EVAL_INTERVAL}
+    study = settings.judged_by(study, **named)
     return study.model_copy(update={"fixed": fixed, "is_set": True})
 
 

@@ -12,7 +12,6 @@ from raybench.spec.objective import (
     BUDGET,
     MARGIN_WITH_TEST_SPLIT,
     Baseline,
-    Objective,
     StopRule,
     small_difference,
 )
@@ -41,9 +40,6 @@ EARLY = 0.25
 """Smallest fraction of a reference run from whose values the target is set."""
 LATEST = 0.5
 """Largest such fraction if a time limit ended the run, since it may still have been improving."""
-MOST_OF_WAY = 0.5
-"""Smallest ratio of early to final improvement over the baseline at which the early value becomes
-the target. Below it, reaching the target early says little about the final value."""
 DIGITS = 3
 """Decimals of a target for a proportion: tenths of a percentage point."""
 
@@ -95,11 +91,6 @@ class ReferenceRun:
         return speed * ledger["eval"] / max(len(self.curve), 1)
 
 
-def is_cut(one: ReferenceRun) -> bool:
-    """Return whether a time limit ended a reference run before its last epoch."""
-    return one.record.stop != "epochs"
-
-
 def room_for(left_s: float, slots: int) -> float:
     """Return the training seconds per trial with which ROOM trials fit into the time left."""
     return FOR_SEARCH * max(left_s, 0.0) * slots / ROOM
@@ -111,7 +102,8 @@ def early_s(one: ReferenceRun, room_s: float) -> float:
     This is so early that the search has time for trials that take several times as long.
     """
     length = one.curve[-1].train_s
-    return max(EARLY * length, min(room_s, LATEST * length if is_cut(one) else length))
+    is_cut = one.record.stop != "epochs"  # by a time limit
+    return max(EARLY * length, min(room_s, LATEST * length if is_cut else length))
 
 
 def target_from(
@@ -238,20 +230,6 @@ def set_target(
     return judged_by(study, target=target), how
 
 
-def has_learnt(
-    runs: list[ReferenceRun],
-    objective: Objective,
-    baseline_value: float | None,
-    baseline: Baseline | None,
-    errors: float,
-) -> bool:
-    """Return whether the final values of reference runs are better than chance."""
-    metric = objective.judged_by
-    values = [held(one.values, objective.hold, metric) for one in runs]
-    least = None if baseline is None else baseline.beyond(metric, errors)
-    return _is_enough(values, least, baseline_value, metric)
-
-
 def _is_enough(
     values: list[float | None], least: float | None, baseline_value: float | None, metric: Metric
 ) -> bool:
@@ -266,71 +244,6 @@ def _is_enough(
             metric, baseline_value, None, points=2 * BELOW
         )
     return least is None or metric.gap(median, least) > 0
-
-
-def is_far_from_end(runs: list[ReferenceRun], room_s: float, baseline_value: float | None) -> bool:
-    """Return whether the early values of reference runs are far below their final ones.
-
-    A target from early values would then reward fast starts instead of good results.
-    """
-    metric = runs[0].record.spec.objective.judged_by
-    shares = []
-    for one in runs:
-        known = [value for value in one.values if not math.isnan(value)]
-        base = known[0] if baseline_value is None and known else baseline_value
-        early = metric.best([v for v in one.until(early_s(one, room_s), 1) if not math.isnan(v)])
-        end = metric.best(known)
-        if base is None or early is None or end is None or metric.gap(end, base) <= 0:
-            return False
-        shares.append(metric.gap(early, base) / metric.gap(end, base))
-    return statistics.median(shares) < MOST_OF_WAY
-
-
-def switch_to_best_at_budget(
-    study: StudySpec, runs: list[ReferenceRun], left_s: float, slots: int, *, has_learnt: bool
-) -> tuple[StudySpec, str]:
-    """Return the study with the objective best_at_budget, and a sentence saying why.
-
-    Trials train as long as the reference runs did, or longer if these learned nothing.
-    """
-    first_s = 1.1 * max(one.curve[0].train_s for one in runs)
-    length = max(one.curve[-1].train_s for one in runs)
-    seconds = max(room_for(left_s, slots), length if has_learnt else PATIENCE * length)
-    seconds = min(seconds, FOR_SEARCH * left_s, study.objective.max_train_seconds)
-    seconds = _two_digits(max(seconds, first_s, 0.1))
-    metric = study.objective.judged_by
-    why = "got no further than guessing does"
-    if has_learnt:
-        why = (
-            f"learnt to its last moment (best {metric.words} "
-            f"{', '.join(metric.shown(one.record.best_value) for one in runs)}), and what it "
-            "reached sooner is too little for a target"
-        )
-    how = (
-        f"no target, but the best {metric.words} within {seconds:g} s of training "
-        f"(best_at_budget): in the time budget the reference, {describe(runs[0].record.spec)}, "
-        f"{why}"
-    )
-    return judged_by(study, **NO_TARGET, max_train_seconds=seconds), how
-
-
-def shorten_trials(
-    study: StudySpec, one: ReferenceRun, room_s: float
-) -> tuple[StudySpec, str] | None:
-    """Return the study with a shorter training limit, and a sentence saying so, if the time budget
-    requires it; otherwise None."""
-    objective, target = study.objective, study.objective.target
-    if target is None or study.search.time_budget_s is None:
-        return None
-    first = one.first_at(target) or one.curve[-1]
-    seconds = _two_digits(max(PATIENCE * first.train_s, room_s))
-    if seconds >= objective.max_train_seconds:
-        return None
-    how = (
-        f"trials train for at most {seconds:g} s, of the {objective.max_train_seconds:g} s that "
-        "are allowed: the time budget has room for no more"
-    )
-    return judged_by(study, max_train_seconds=seconds), how
 
 
 def set_seconds(study: StudySpec, one: ReferenceRun) -> tuple[StudySpec, str]:

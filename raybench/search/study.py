@@ -33,7 +33,7 @@ from raybench.search.factorisation import SAMPLED_WHOLE, Factors, study_factors
 from raybench.search.live_trials import LiveTrials
 from raybench.search.race_stage import KEY, OVER, Confirmation, more_until, num_raced
 from raybench.search.ray_tune import run_trials
-from raybench.search.reference import FEW_S, restore_reference_role, set_by_reference
+from raybench.search.reference import set_by_reference
 from raybench.search.resolve import ResolvedStudy
 from raybench.search.search import Search
 from raybench.search.study_plan import StudyPlan
@@ -42,6 +42,8 @@ from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, baseline_value_of
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.study import StudySpec
+
+LONGER = "increase --time-budget: the same command then continues."
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class StudyState:
         """Return the state as plain data for `study.yaml`."""
         target = "the user"
         if "target" in self.study.auto:
-            said = (one for one in self.set_by if one.startswith(("target", "no target")))
+            said = (one for one in self.set_by if one.startswith("target"))
             target = next(said, "not set yet")
         return {
             "study": self.study.document(),
@@ -141,18 +143,15 @@ class StudyPipeline:
     def _run_phases(self) -> None:
         if self.deadline.reason() == "time_budget":
             started = time.perf_counter() - self.deadline.began
-            self._note(
-                f"{self._budget()} went to starting, which took {started:.0f} s; "
-                f"{self._first_answer(started)}"
-            )
+            self._note(f"{self._budget()} went to starting, which took {started:.0f} s; {LONGER}")
             return
         if self.num_more:
             self._run_more()
             return
         if self.study.needs_reference and not self._set_by_reference():
-            self._note_unset()
+            if self.deadline.reason() == "time_budget":
+                self._note(f"{self._budget()} ended before the reference runs did; {LONGER}")
             return
-        restore_reference_role(self.study, self.store)
         records = read_records(self.store.folder)
         if records.left_out is not None:
             say(self.console, records.left_out)
@@ -173,29 +172,6 @@ class StudyPipeline:
             if not self.deadline.interrupted:
                 self._confirmation(progress).run()
                 self._update(is_over=not self.deadline.interrupted)
-
-    def _note_unset(self) -> None:
-        """If the time budget ended before reference runs set the `auto` keys, note what to do."""
-        if self.deadline.reason() != "time_budget":
-            return
-        note = (
-            f"{self._budget()} ended before the reference runs did; with a longer one "
-            "the same command searches, and confirms what it finds"
-        )
-        runs = list(read_records(self.store.folder).runs.values())
-        if not any(run.role == "trial" for run in runs):  # no answer yet
-            begun = time.perf_counter() - self.deadline.began
-            trained = max((run.ledger["train"] for run in runs), default=0.0)
-            note += f"; {self._first_answer(begun - trained)}"
-        self._note(f"{note.removesuffix('.')}.")
-
-    def _first_answer(self, start_s: float) -> str:
-        """Return a sentence saying how large a time budget a first answer needs."""
-        budget_s, most_s = self.deadline.time_budget_s or 0.0, FEW_S
-        if "max_train_seconds" not in self.study.auto:
-            most_s = self.study.objective.max_train_seconds
-        needed = max(2 * start_s + most_s, 1.5 * budget_s)
-        return f"a first answer needs about {float(f'{needed:.2g}'):g} s here."
 
     def _run_more(self) -> None:
         """Run what is left of `--more`; repeating the command resumes an interrupted session."""
@@ -239,7 +215,7 @@ class StudyPipeline:
         self._keep_best()
         for sentence in words:
             say(self.console, sentence)
-        return self.study.is_set
+        return True
 
     def _open_search(self, records: Records) -> tuple[Search, ConfirmBudget]:
         """Return the search with the records of earlier sessions, and the confirmation budget."""

@@ -337,21 +337,12 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
             ErrorCode.NO_RESULT,
         )
     objective = before.objective.model_dump()
-    named = {key: objective[key] for key in set_keys(study, objective)}
+    named: dict[str, Any] = {key: objective[key] for key in study.auto if key != EVAL_INTERVAL}
     fixed = {EVAL_INTERVAL: before.fixed[EVAL_INTERVAL]} if EVAL_INTERVAL in study.auto else {}
     taken = (named | fixed).items()
     words = [f"{key} {value}: that of {earlier.place}" for key, value in taken]
     changes = {"objective": study.objective.model_copy(update=named), "is_set": True}
     return study.model_copy(update=changes | {"fixed": study.fixed | fixed}), words
-
-
-def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
-    """Return the keys to take from an earlier objective: the `auto` keys of this study, and those
-    set together with an automatic target."""
-    keys = [str(key) for key in study.auto if key != EVAL_INTERVAL]
-    if "target" in keys:
-        keys += ["kind", "max_train_seconds", *(["hold"] if objective["kind"] == BUDGET else [])]
-    return keys
 
 
 def settings_of_spec(spec: RunSpec) -> dict[str, Any]:

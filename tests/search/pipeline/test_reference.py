@@ -1,7 +1,6 @@
 """`target: auto`: which configuration is the reference, and what follows from its runs."""
 
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from raybench.report.export import export
 from raybench.report.study import load
-from raybench.results.place import refuse_other_study
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.deadline import Deadline
@@ -24,7 +22,6 @@ from raybench.search.reference_settings import (
     set_eval_interval,
     set_seconds,
     set_target,
-    switch_to_best_at_budget,
     target_from,
 )
 from raybench.search.sampling.default_rates import default_rate
@@ -101,14 +98,6 @@ def test_a_study_that_goes_on_keeps_what_it_set() -> None:
     assert earlier_settings(study, {"study": other}).needs_target
 
 
-def test_one_that_came_to_be_judged_by_budget_goes_on_whatever_hold_its_file_names() -> None:
-    study, _ = build_study(STUDY | {"objective": {"target": "auto", "hold": 2}}, "test")
-    run = ReferenceRun(record(spec=RunSpec(), stop="max_train_seconds"), [evaluation()])
-    before, _ = switch_to_best_at_budget(study, [run], 60.0, 2, has_learnt=False)
-    done = before.model_copy(update={"is_set": True})
-    assert earlier_settings(study, {"study": done.document()}).objective == done.objective
-
-
 def test_seconds_come_from_the_run_that_set_the_target() -> None:
     """It was trained without one, so its record has no time to it."""
     points = [evaluation(s, index=s - 1, value=v) for s, v in ((1, 0.5), (2, 0.9), (9, 0.95))]
@@ -143,24 +132,12 @@ class Machine:
         self.deadline = Deadline(study.search.time_budget_s)
         self.left_s = left_s
         self.seconds: dict[str, float] = {}
-        self.wall_s = 0.0
-        """Of each run, by which less of the budget is left."""
-        self.start_s: float | None = None
-        """Seconds to start the workers of each lane; None: time stands still while they train."""
-        self.begun = threading.Barrier(1)
-        self.lanes: dict[int, float] = {}
-        """Seconds that went by on each thread, a lane of runs one after the other."""
         self.progress: Any = SimpleNamespace(begin=lambda *given: None)
         self.saved: Any = SimpleNamespace(over=lambda record: None)
 
-    def train(self, spec: RunSpec, name: str, role: Any, *, judge: Any) -> RunRecord:
-        self.left_s -= self.wall_s
-        lane = threading.get_ident()
-        if self.start_s is not None and lane not in self.lanes:
-            self.lanes[lane] = self.start_s
-            self.begun.wait()  # each thread has a run of the first round
-        reason, points, end_s = None, list[Evaluation](), spec.objective.max_train_seconds
-        while reason is None and name not in self.failing:
+    def train(self, spec: RunSpec, name: str, role: Any) -> RunRecord:
+        points, end_s = list[Evaluation](), spec.objective.max_train_seconds
+        while name not in self.failing and not (points and points[-1].train_s >= end_s):
             samples = (len(points) + 1) * (spec.eval_every_samples or 1000)
             seconds = samples / self.rate
             point = evaluation(
@@ -170,18 +147,15 @@ class Machine:
                 value=1 - 0.9 * math.exp(-seconds / self.tau),
                 ledger={"train": seconds, "eval": 0.02 * seconds},
             )
-            if self.start_s is not None:
-                self.lanes[lane] += 1.02 * samples / self.rate / (len(points) + 1)
             points.append(point)
             self.store.append(point.line(name))
-            reason = "max_train_seconds" if seconds >= end_s else judge(point)
         self.seconds[name] = points[-1].train_s if points else 0.0
         last = RunOutcome(
             evaluation=points[-1] if points else None,
             failure="error" if name in self.failing else None,
             ledger={"train": self.seconds[name]},
         )
-        done = last.record(name, spec, role=role, source=None, stopped_by=reason or "time_budget")
+        done = last.record(name, spec, role=role, source=None, stopped_by="max_train_seconds")
         self.store.append(done.line())
         return done
 
@@ -219,8 +193,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         }
         found = Machine(tmp_path, *build_study(content, "test"), left_s)
         if budget:
-            left = property(lambda _: found.left_s - found.lanes.get(threading.get_ident(), 0))
-            monkeypatch.setattr(Deadline, "left_s", left)
+            monkeypatch.setattr(Deadline, "left_s", found.left_s)
         return found
 
     return make
@@ -244,53 +217,6 @@ def test_reference_runs_take_a_fifth_of_the_budget_in_all(
     assert len(one.seconds) == len(seconds)
     for taken, most in zip(one.seconds.values(), seconds, strict=True):
         assert taken == pytest.approx(most, abs=5.2), "to an evaluation, these are 5 s apart"
-
-
-@pytest.mark.parametrize(
-    ("budget", "slots", "start_s", "runs"),
-    [
-        (240.0, 2, 12.0, 3),
-        (240.0, 1, 12.0, 3),
-        (240.0, 3, 12.0, 3),
-        (240.0, 2, 30.0, 2),  # fewer and longer ones, where starting has taken most
-        (600.0, 2, 20.0, 3),
-        (120.0, 2, 12.0, 2),
-        (120.0, 1, 0.0, 1),
-    ],
-)
-def test_their_share_has_the_start_of_workers_and_the_last_evaluation_in_it(
-    machine: Make, budget: float, slots: int, start_s: float, runs: int
-) -> None:
-    one = machine(budget, 0.9 * budget)
-    one.start_s, one.tau, one.rate = start_s, 5.0, 500.0
-    one.begun = threading.Barrier(slots)
-    one.set(slots)
-    assert len(one.seconds) == runs
-    assert max(one.lanes.values()) <= budget / 5
-    assert all(seconds >= 9.0 for seconds in one.seconds.values())
-
-
-def test_a_run_whose_evaluations_are_far_apart_has_more_than_one(machine: Make) -> None:
-    """6 s each, as on a machine whose cores others have; a start of 45 s of 48."""
-    one = machine(240.0, 200.0)
-    one.start_s, one.rate, one.begun = 45.0, 512 / 6, threading.Barrier(2)
-    one.set(slots=2)
-    curves = read_records(one.store.folder).curves
-    assert [len(points) for points in curves.values()] == [2, 2]
-
-
-def test_a_short_budget_leaves_a_reference_run_seconds_to_learn_in(machine: Make) -> None:
-    one = machine(60.0, 50.0)
-    one.start_s, one.rate, one.begun = 12.0, 1000.0, threading.Barrier(2)
-    one.set(slots=2)
-    assert [round(seconds) for seconds in one.seconds.values()] == [10, 10]
-
-
-def test_no_further_reference_run_begins_once_they_have_taken_their_share(machine: Make) -> None:
-    one = machine(240.0, 200.0)
-    one.wall_s = 25.0  # of which 9 start workers: the second begins within the 48 s
-    one.set(slots=1)
-    assert list(one.seconds) == ["reference0", "reference1"]
 
 
 @pytest.mark.parametrize(("left_s", "tau"), [(200.0, 6.0), (3000.0, 15.0)])
@@ -329,60 +255,6 @@ def test_with_a_named_target_a_reference_run_counts_as_a_trial_in_a_time_budget(
         store.write_yaml(STUDY_FILE, {"study": one.study.document()})
         export(load(one.store.folder), store)
     assert (one.store.folder / "best.yaml").is_file(), "the reference's, where nothing else ran"
-
-
-def test_a_budget_without_room_for_as_long_trials_shortens_them(machine: Make) -> None:
-    short, _ = machine(240.0, 200.0).set()
-    assert short.objective.max_train_seconds < 60
-    again, _ = build_study(STUDY, "test")
-    assert earlier_settings(again, {"study": short.document()}).objective == short.objective
-
-
-def test_where_no_target_fits_the_budget_the_best_within_it_is_sought(machine: Make) -> None:
-    one = machine(60.0, 30.0, hold=9)
-    study, words = one.set()
-    assert (study.objective.kind, study.objective.target) == ("best_at_budget", None)
-    assert study.is_set
-    assert f"{study.objective.max_train_seconds:g} s" in words[0]
-    assert study.objective.max_train_seconds <= 15, "half of what is left, at most"
-    assert one.trial.best_value is not None
-
-
-def test_where_the_reference_is_far_from_its_end_no_early_value_is_the_target(
-    machine: Make,
-) -> None:
-    """In a quarter of its run it came a third of the way: who begins soonest says little."""
-    one = machine(240.0, 200.0)
-    one.tau = 40.0
-    study, words = one.set()
-    assert (study.objective.kind, study.objective.target) == ("best_at_budget", None)
-    (length,) = {round(seconds) for seconds in one.seconds.values()}
-    assert study.objective.max_train_seconds == pytest.approx(length, rel=0.05)
-    assert "52.5 %, 52.5 %, 52.5 %" in words[0]
-    assert one.trial.best_value is not None
-
-
-def test_reference_runs_that_the_budget_ends_are_the_answer_there_is(machine: Make) -> None:
-    """And the same command, with a longer one, begins the search."""
-    one = machine(60.0, 30.0)
-    train = one.train
-
-    def last(*given: Any, **options: Any) -> RunRecord:
-        done = train(*given, **options)
-        one.left_s = 0.0
-        return done
-
-    one.train = last  # type: ignore[method-assign]
-    study, words = one.set(slots=1)
-    assert (study.is_set, words) == (False, [])
-    folder = one.store.folder
-    with Store(folder) as store:
-        store.write_yaml(STUDY_FILE, {"study": study.document()})
-        results = load(folder)
-        export(results, store)
-    assert results.verdict is not None
-    assert "trial reference0" in (folder / "best.yaml").read_text()
-    refuse_other_study("here", folder / STUDY_FILE, one.study)
 
 
 def test_one_reference_run_that_fails_leaves_the_others(machine: Make) -> None:

@@ -18,14 +18,12 @@ from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.deadline import Deadline
 from raybench.search import study as module
 from raybench.search.race_stage import OVER
-from raybench.search.reference import restore_reference_role
 from raybench.search.resolve import ResolvedStudy
 from raybench.search.study import StudyPipeline
 from raybench.search.tune import check_finished, refuse_spent
 from raybench.spec.errors import ErrorCode
-from raybench.spec.objective import BUDGET
 from tests.refusals import refused
-from tests.search.made_up import STUDY, evaluation, parts_of, record
+from tests.search.made_up import STUDY, parts_of, record
 from tests.search.stage import FakeSavedRuns
 
 
@@ -40,35 +38,18 @@ def pipeline_in(store: Store) -> StudyPipeline:
     return made
 
 
-def test_a_reference_that_was_the_answer_is_no_trial_of_the_study_s_target(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        pipeline = pipeline_in(store)
-        objective = pipeline.study.objective.model_copy(update={"kind": BUDGET, "target": None})
-        spec = pipeline.study.run_spec({"num_workers": 1, "learning_rate": 0.01})
-        cut = spec.model_copy(update={"objective": objective})
-        for name, one in (("reference0", cut), ("reference1", spec)):
-            store.append(evaluation().line(name, role="trial", spec=one))
-            store.append(record(name, one).line())
-        restore_reference_role(pipeline.study, store)
-        search, _ = pipeline._open_search(read_records(tmp_path))
-        roles = {one.trial: one.role for one in read_records(tmp_path).runs.values()}
-    assert roles == {"reference0": "reference", "reference1": "trial"}
-    assert search.num_finished == 1
-
-
-@pytest.mark.parametrize(("begun_s", "needed"), [(99.0, "210"), (120.0, "250")])
-def test_a_session_that_starts_after_the_budget_begins_nothing_and_says_what_would_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun_s: float, needed: str
+def test_a_session_that_starts_after_the_budget_begins_nothing_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for begins in ("set_by_reference", "run_trials", "verify"):
         monkeypatch.setattr(module, begins, None)
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
-        pipeline.deadline = Deadline(100.0, began=time.perf_counter() - begun_s)
+        pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 120.0)
         pipeline._run_phases()
     (note,) = pipeline.state.notes
-    assert f" {begun_s:.0f} s" in note
-    assert f" {needed} s" in note
+    assert " 100 s" in note
+    assert " 120 s" in note
 
 
 def test_a_driver_that_is_killed_in_the_search_leaves_the_best_reference(

@@ -183,13 +183,6 @@ def test_what_is_auto_is_taken_from_the_earlier_study(tmp_path: Path) -> None:
         load_earlier(folder, build(**AUTO))
 
 
-def test_a_study_that_came_to_be_judged_by_budget_is_of_the_same_task(tmp_path: Path) -> None:
-    folder = earlier_folder(tmp_path, objective={"kind": "best_at_budget"})
-    asked = build(objective={"target": "auto", "hold": 2, "max_train_seconds": 10.0})
-    objective = settings_of(load_earlier(folder, asked), asked)[0].objective
-    assert (objective.kind, objective.target, objective.hold) == ("best_at_budget", None, 1)
-
-
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
