@@ -6,8 +6,7 @@ size. It does not depend on the worker count, gradient accumulation steps, GPU m
 mode, nor on the framework if the workload is the same network in both. So the sampler proposes a
 global batch size, and the trial runs on one of the placements (framework, workers, batch per
 worker, ...) with this global batch size. Precision changes both curve and speed: it is sampled, and
-each precision has its own step times. If a worker runs out of memory, more accumulation steps than
-the space lists are used.
+each precision has its own step times.
 """
 
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset
 from raybench.spec.own_loop import is_own_loop
-from raybench.spec.run import CUDA_GRAPHS, RESOURCES, Placement, RunSpec, is_open
+from raybench.spec.run import RESOURCES, Placement, RunSpec, is_open
 from raybench.spec.space import (
     Cases,
     Choices,
@@ -47,71 +46,33 @@ NOT_WITH = (
     "strategy",
 )
 """Keys whose effect on the step time is not modeled: searching one prevents factorization."""
-TIMES_PASSES = (2, 4, 8, 16)
-"""Factors on the accumulation steps of the space, tried if memory runs out."""
 
 
 class Factors:
     """A factorized space: sampled keys, and placements (framework, workers, ...) of a sample."""
 
-    def __init__(
-        self, sampled: Space, placements: list[Placement], *, may_add_passes: bool = True
-    ) -> None:
-        """`may_add_passes`: whether more accumulation steps than in `placements` may be used."""
+    def __init__(self, sampled: Space, placements: list[Placement]) -> None:
         self.sampled = sampled
         """The space without speed keys, with GLOBAL_BATCH."""
         self.all_placements = placements
         """Placements of all global batches."""
-        self.most_passes = max((one.accumulate for one in placements), default=1)
-        """Largest number of accumulation steps in the space."""
-        self._in_less_memory = self._in_more_passes() if may_add_passes else []
         self._given = [key for key in ("framework", "precision") if key in sampled]
         """Keys of a placement that are sampled."""
         self._found: dict[tuple[object, ...], list[Placement]] = {}
+        for one in sorted(placements, key=lambda placement: -placement.num_workers):
+            key = one.samples, *(getattr(one, name) for name in self._given)
+            self._found.setdefault(key, []).append(one)
 
-    def of_values(self, values: dict[str, Any], *, in_more_passes: bool = False) -> list[Placement]:
-        """Return all placements of a sampled configuration, most workers first.
+    def of_values(self, values: dict[str, Any]) -> list[Placement]:
+        """Return all placements of a sampled configuration (with GLOBAL_BATCH), most workers
+        first."""
+        key = values[GLOBAL_BATCH], *(values[name] for name in self._given)
+        return list(self._found.get(key, []))
 
-        Args:
-            values: The sampled values, with GLOBAL_BATCH.
-            in_more_passes: Include placements that need less memory because they have more
-                accumulation steps than the space lists.
-        """
-        given = [values[key] for key in self._given]
-        return self._find(values[GLOBAL_BATCH], given, in_more_passes)
-
-    def of_spec(self, spec: RunSpec, *, in_more_passes: bool = False) -> list[Placement]:
+    def of_spec(self, spec: RunSpec) -> list[Placement]:
         """Return all placements with a run spec's global batch size; see `of_values`."""
-        given = [getattr(spec, key) for key in self._given]
-        return self._find(spec.global_batch_size, given, in_more_passes)
-
-    def _in_more_passes(self) -> list[Placement]:
-        """Return placements that need less memory for the same global batch."""
-        found = []
-        for one in self.all_placements:
-            # CUDA graphs overwrite the gradients of the previous accumulation step.
-            is_of_one_pass = one.compile in CUDA_GRAPHS and one.gpus_per_worker
-            if is_of_one_pass or one.accumulate < self.most_passes:
-                continue
-            for times in TIMES_PASSES:
-                batch, rest = divmod(one.batch_size_per_worker, times)
-                if not rest:
-                    passes = one.accumulate * times
-                    found.append(replace(one, batch_size_per_worker=batch, accumulate=passes))
-        return found
-
-    def _find(self, samples: int, given: list[object], in_more_passes: bool) -> list[Placement]:
-        asked = samples, *given, in_more_passes
-        if asked not in self._found:
-            every = [*self.all_placements, *(self._in_less_memory if in_more_passes else [])]
-            found = [
-                one
-                for one in every
-                if one.samples == samples and [getattr(one, key) for key in self._given] == given
-            ]
-            found.sort(key=lambda placement: -placement.num_workers)
-            self._found[asked] = found
-        return list(self._found[asked])
+        key = spec.global_batch_size, *(getattr(spec, name) for name in self._given)
+        return list(self._found.get(key, []))
 
 
 def speed_values(placement: Placement) -> dict[str, Any]:
@@ -159,8 +120,7 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
             sampled[GLOBAL_BATCH] = powers if is_row else Choices(tuple(products))
     if len(products) == 1:  # the same for every configuration
         sampled[GLOBAL_BATCH] = Choices((products[0],))
-    normalizes_a_step = values_of("sync_batch_norm", space, study.fixed) != [False]
-    return Factors(sampled, placements, may_add_passes=not normalizes_a_step)
+    return Factors(sampled, placements)
 
 
 SAMPLED_WHOLE = (

@@ -163,7 +163,7 @@ class Placer:
         factors: Factors,
         *,
         efficient: float = 0.5,
-        is_feasible: Callable[[RunSpec], bool] | None = None,
+        is_feasible: Callable[[RunSpec], bool] = lambda spec: True,
         num_failed: Callable[[], int] = lambda: 0,
         wait_s: Callable[[int], float] = lambda num_workers: 0.0,
     ) -> None:
@@ -171,15 +171,14 @@ class Placer:
         Args:
             factors: The factorized space.
             efficient: Least throughput per worker of a placement, relative to the best.
-            is_feasible: Returns False for a run expected to fail. Default: every placement without
-                more accumulation steps than the space lists is feasible.
+            is_feasible: Returns False for a run expected to fail.
             num_failed: Returns the number of failures so far; `is_feasible` may change its answers
                 only if this number changes.
             wait_s: Returns the predicted seconds until a number of workers is free.
         """
         self.factors, self._num_failed = factors, num_failed
         self.wait_s = wait_s
-        self._is_feasible = is_feasible or (lambda spec: spec.accumulate <= factors.most_passes)
+        self._is_feasible = is_feasible
         self._ratios: dict[int, tuple[RunSpec, dict[Placement, float]]] = {}
         """Cache of `ratios` since the last measurement, by the id of the run spec."""
         self._failed_then = 0
@@ -332,7 +331,7 @@ class Placer:
     def _options(self, spec: RunSpec) -> list[Placement]:
         return [
             one
-            for one in self.factors.of_spec(spec, in_more_passes=True)
+            for one in self.factors.of_spec(spec)
             if one == spec.placement or self._is_feasible(placed(spec, one))
         ]
 

@@ -34,7 +34,7 @@ from raybench.search.sampling.optuna_study import (
     restore,
 )
 from raybench.search.sampling.proposer import Proposal, Proposer
-from raybench.spec.run import RunSpec, label_keys
+from raybench.spec.run import RunSpec
 from raybench.spec.space import Space
 from raybench.spec.study import DEFAULT_TRIALS, StudySpec
 from raybench.spec.text import counted
@@ -88,7 +88,6 @@ class Search:
         is_equal = factors is not None and "framework" not in factors.sampled
         self._infeasible = infeasible = FailurePredictor(
             equal_frameworks=is_equal,
-            most_passes=None if factors is None else factors.most_passes,
             has_room=has_room,
         )
         self._too_large: list[RunSpec] = []
@@ -147,7 +146,8 @@ class Search:
         """Return a sentence about the proposals skipped as infeasible; None if there are none."""
         rejected = self._journal.get_trials(deepcopy=False)
         number = sum(one.user_attrs.get(NOT_RUN) == WOULD_FAIL for one in rejected)
-        return self._infeasible.sentence(label_keys(self._study.space), number)
+        skipped = counted(number, "proposal")
+        return f"Skipped {skipped} because an equivalent run had failed." if number else None
 
     def suggest(self) -> tuple[str, RunSpec] | None:
         """Return name and run spec of the next trial; None if there is nothing to try now. A later
@@ -280,7 +280,6 @@ class Search:
 
     def _end(self, name: str, record: RunRecord) -> None:
         if self.placer is not None:
-            self._infeasible.batch_statistics |= bool(record.batch_statistics)
             compile_s = record.ledger["compile"]
             self.placer.ended(name, record.spec, samples=record.samples, compile_s=compile_s)
 

@@ -115,22 +115,6 @@ def test_precision_is_sampled_and_runs_at_its_own_speed() -> None:
         assert {one.precision for one in placer.ratios(narrow)} == {precision}
 
 
-def test_there_are_more_passes_than_are_named_for_where_memory_is_short() -> None:
-    found = factors({"num_workers": None, "framework": None, "optimizer": None, "prefetch": [0, 1]})
-    every = found.of_values(BATCH, in_more_passes=True)
-    assert sorted({(one.batch_size_per_worker, one.accumulate) for one in every}) == [
-        (4, 16), (8, 8), (16, 4), (32, 2), (64, 1)
-    ]  # fmt: skip
-    assert {one.accumulate for one in found.all_placements} == {1}
-    fixed = {"gpus_per_worker": 1, "compile": "reduce-overhead", "framework": "torch"}
-    changes = {"framework": None, "num_workers": [1, 2]}
-    graphs = factors(changes, **fixed).of_values(BATCH, in_more_passes=True)
-    assert {one.accumulate for one in graphs} == {1}, "CUDA graphs are of one pass"
-    normalised = {"gpus_per_worker": 1, "sync_batch_norm": True}
-    found = factors({}, **normalised)
-    assert {one.accumulate for one in found.of_values(BATCH, in_more_passes=True)} == {1}
-
-
 def test_batches_that_are_no_powers_of_two_are_listed() -> None:
     found = factors({"num_workers": [1, 3], "batch_size_per_worker": [10, 20]})
     assert found.sampled[GLOBAL_BATCH] == Choices((10, 20, 30, 60))

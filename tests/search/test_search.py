@@ -162,8 +162,7 @@ def test_what_was_left_out_for_a_failure_is_said(tmp_path: Path) -> None:
     run_all(one, diverge)
     said = one.left_out()
     assert said is not None
-    assert "adam" in said
-    assert "lars" not in said
+    assert "proposal" in said
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])
@@ -171,7 +170,8 @@ def test_what_runs_out_of_memory_trains_in_more_passes(
     tmp_path: Path, *, is_new_session: bool
 ) -> None:
     """So no configuration is lost by it, nor held for bad."""
-    content = STUDY | {"search": {"trials": 40}, "fixed": {"framework": "torch"}}
+    space = STUDY["space"] | {"accumulate": [1, 2, 4, 8]}
+    content = STUDY | {"search": {"trials": 40}, "space": space, "fixed": {"framework": "torch"}}
 
     def judge(name: str, spec: RunSpec) -> RunRecord:
         if spec.batch_size_per_worker > 64:
@@ -188,7 +188,6 @@ def test_what_runs_out_of_memory_trains_in_more_passes(
     fits = [run.spec for run in runs if not run.failure]
     assert max(spec.global_batch_size for spec in fits) > 2 * 64
     assert all(spec.batch_size_per_worker <= 64 for spec in fits)
-    assert {spec.accumulate for spec in fits if spec.global_batch_size <= 64} == {1}
     arms = ("global_batch_size", "optimizer", "learning_rate")
     trained = [[getattr(spec, key) for key in arms] for spec in fits]
     assert all([getattr(spec, key) for key in arms] in trained for spec in lost[:-1])

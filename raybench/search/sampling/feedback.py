@@ -17,11 +17,9 @@ from optuna.trial import TrialState
 from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import batch_power
 from raybench.spec.objective import TIME, worst_score
-from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys, value_of
+from raybench.spec.run import RESOURCES, RunSpec, describe, label_keys
 from raybench.spec.schedule import scaled_rate
 from raybench.spec.study import StudySpec
-from raybench.spec.text import counted
-from raybench.spec.values import short
 from raybench.stats.record import MACHINE_FAULTS, RunRecord
 
 Key = tuple[str, ...]
@@ -31,25 +29,19 @@ NO_ARITHMETIC: Key = (
     *("eval_every_samples", "checkpoint_every_s", "record_steps", *RESOURCES),
 )
 """Keys that do not change what is computed in training (the seed changes it only by chance)."""
-STATES = dict.fromkeys(("sgd", "lars"), 1) | dict.fromkeys(("adam", "adamw", "radam", "lamb"), 2)
-"""Size of the optimizer state in multiples of the model size; unknown for other optimizers."""
-MOST_SAID = 3
 
 
 class FailurePredictor:
     """Predicts from the failures of earlier trials which configurations will fail.
 
     - After a run out of memory, batch sizes per worker at least as large are infeasible for the
-      same framework and all optimizers with at least as much state (`STATES`).
+      same model, framework, precision and optimizer.
     - After a divergence (NaN), learning rates at least as high are infeasible for runs that
       otherwise differ only in batch size; for larger batches, the limit grows by the scaling rule.
     - After an error in a compiled run, its compilation mode is infeasible.
-    - More accumulation steps than `most_passes` are feasible only if memory ran out with half as
-      many.
 
     Args:
         equal_frameworks: Whether the learning curve is the same in both frameworks.
-        most_passes: Largest number of accumulation steps of the space; None: no limit.
         has_room: Returns whether the cluster can hold the workers of a run.
     """
 
@@ -57,17 +49,13 @@ class FailurePredictor:
         self,
         *,
         equal_frameworks: bool = False,
-        most_passes: int | None = None,
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
     ) -> None:
         self.has_room = has_room
-        self.batch_statistics = False
-        """Whether the model has batch normalization, so that accumulation changes its training."""
-        self._most_passes = most_passes
         self.num_failed = 0
         """Number of failures; `is_feasible` changes its answers only if this number changes."""
-        self._out_of_memory: dict[Key, RunSpec] = {}
-        """Run with the smallest batch that ran out of memory, by `_memory_key`."""
+        self._too_large: dict[Key, int] = {}
+        """Smallest batch size per worker that ran out of memory, by `_memory_key`."""
         self._diverged: dict[Key, list[RunSpec]] = {}
         self._not_compiled: set[Key] = set()
         left_out = {*RATE_AND_BATCH, *NO_ARITHMETIC, *(["framework"] if equal_frameworks else [])}
@@ -77,10 +65,8 @@ class FailurePredictor:
         """Add a failed run; failures that are not due to the configuration are ignored."""
         self.num_failed += 1
         if failure == "oom":
-            key = _memory_key(spec, spec.optimizer)
-            before = self._out_of_memory.get(key, spec)
-            least = min(before, spec, key=lambda one: one.batch_size_per_worker)
-            self._out_of_memory[key] = least
+            key, batch = _memory_key(spec), spec.batch_size_per_worker
+            self._too_large[key] = min(batch, self._too_large.get(key, batch))
         elif may_be_compile_error(failure, spec):
             self._not_compiled.add(_compile_key(spec))
         elif failure == "nan":
@@ -92,10 +78,9 @@ class FailurePredictor:
             return False
         if _compile_key(spec) in self._not_compiled:
             return False
-        if not self._fits(spec, spec.batch_size_per_worker):
-            return False
-        is_more = self._most_passes is not None and spec.accumulate > self._most_passes
-        if is_more and (self.batch_statistics or self._fits(spec, 2 * spec.batch_size_per_worker)):
+        if self._too_large and spec.batch_size_per_worker >= self._too_large.get(
+            _memory_key(spec), math.inf
+        ):
             return False
         diverged = self._diverged.get(self._rate_key(spec), []) if self._diverged else []
         for failed in diverged:
@@ -103,47 +88,6 @@ class FailurePredictor:
             if scaled_rate(spec) >= scaled_rate(failed) * growth ** batch_power(spec.optimizer):
                 return False
         return True
-
-    def sentence(self, keys: Iterable[str], num_left_out: int) -> str | None:
-        """Return a sentence about the proposals that were skipped; None if there are none.
-
-        Args:
-            keys: Keys that distinguish configurations (`label_keys`).
-            num_left_out: Number of skipped proposals.
-        """
-        if not num_left_out:
-            return None
-        shown = list(keys)
-        found = []
-        for specs in self._diverged.values():
-            one = min(specs, key=scaled_rate)
-            found.append(
-                f"{_arm(one, shown)} at learning rate {one.learning_rate:.3g} and above with "
-                f"{one.global_batch_size} samples a step (NaN)"
-            )
-        found += [
-            f"{one.framework} {_arm(one, {'precision'} & {*shown})} with "
-            f"{one.batch_size_per_worker} samples a worker and more (out of memory)"
-            + (", and optimizers that keep as much" if one.optimizer in STATES else "")
-            for one in self._out_of_memory.values()
-        ]
-        more = "; and others" if len(found) > MOST_SAID else ""
-        skipped = counted(num_left_out, "proposal")
-        return (
-            f"Skipped {skipped} because an equivalent run had failed: "
-            f"{'; '.join(found[:MOST_SAID])}{more}."
-        )
-
-    def _fits(self, spec: RunSpec, samples: int) -> bool:
-        """Return whether no equivalent run with at most `samples` per pass and worker ran out of
-        memory."""
-        if not self._out_of_memory:
-            return True
-        own = STATES.get(spec.optimizer, 0)
-        as_lean = (one for one, states in STATES.items() if states <= own)
-        kinds = (_memory_key(spec, one) for one in {spec.optimizer, *as_lean})
-        failed = (self._out_of_memory[kind] for kind in kinds if kind in self._out_of_memory)
-        return all(samples < one.batch_size_per_worker for one in failed)
 
     def _rate_key(self, spec: RunSpec) -> Key:
         return tuple(str(getattr(spec, key)) for key in self._rate_keys)
@@ -158,17 +102,12 @@ def _compile_key(spec: RunSpec) -> Key:
     return spec.framework, spec.precision, spec.compile, spec.accelerator_type or ""
 
 
-def _memory_key(spec: RunSpec, optimizer: str) -> Key:
+def _memory_key(spec: RunSpec) -> Key:
     kind = spec.accelerator_type or ""
     state = str(spec.momentum == 0), str(spec.ema_decay is None), str(spec.frozen_epochs == "all")
     own = (str(sorted(one.items())) for one in (spec.model, spec.data, spec.optimizer_options))
     framework = spec.framework, spec.strategy, spec.compile, *own
-    return *framework, optimizer, spec.precision, str(spec.gpus_per_worker), kind, *state
-
-
-def _arm(spec: RunSpec, keys: Iterable[str]) -> str:
-    told = [key for key in keys if key not in RATE_AND_BATCH and key not in NO_ARITHMETIC]
-    return " ".join([spec.optimizer, *(f"{key} {short(value_of(spec, key))}" for key in told)])
+    return *framework, spec.optimizer, spec.precision, str(spec.gpus_per_worker), kind, *state
 
 
 MODEL_ALL = ("gp", "cmaes")

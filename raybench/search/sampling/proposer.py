@@ -339,7 +339,7 @@ class Proposer:
         if self._placer is None:
             return [self._study.run_spec(values)]
         rest = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
-        there = self._placer.factors.of_values(values, in_more_passes=True)
+        there = self._placer.factors.of_values(values)
         return [self._study.run_spec(rest | speed_values(one)) for one in there]
 
     def _choose(self, trial: optuna.Trial, name: str, specs: list[RunSpec]) -> RunSpec:

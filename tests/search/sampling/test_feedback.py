@@ -114,18 +114,6 @@ def test_out_of_memory_forbids_larger_batches_of_the_same_optimizer() -> None:
     assert failures.is_feasible(spec(batch_size_per_worker=64, num_workers=4))
 
 
-def test_out_of_memory_forbids_them_to_optimizers_that_keep_as_much() -> None:
-    failures = FailurePredictor()
-    failures.add("oom", spec(optimizer="sgd"))
-    for larger in ("lars", "adam", "lamb"):
-        assert not failures.is_feasible(spec(optimizer=larger))
-        assert failures.is_feasible(spec(optimizer=larger, batch_size_per_worker=64))
-    for unknown in ("muon", "torch:SGD"):
-        assert failures.is_feasible(spec(optimizer=unknown))
-    failures.add("oom", spec(optimizer="torch:SGD", batch_size_per_worker=64))
-    assert failures.is_feasible(spec(batch_size_per_worker=64))
-
-
 def test_a_way_to_compile_that_failed_is_not_tried_again() -> None:
     failures = FailurePredictor()
     failures.add("error", spec(compile="default"))

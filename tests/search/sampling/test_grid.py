@@ -108,7 +108,7 @@ def test_a_grid_that_is_too_large_is_refused_by_its_number_before_it_is_listed()
 
 
 def test_what_would_fail_is_left_out(tmp_path: Path) -> None:
-    """Memory ends at 64 samples per worker: after one failure, no other: both keep as much."""
+    """Memory ends at 64 samples per worker: after one failure of an optimizer, no other."""
 
     def judge(name: str, spec: RunSpec) -> RunRecord:
         is_large = spec.batch_size_per_worker >= 64
@@ -116,8 +116,8 @@ def test_what_would_fail_is_left_out(tmp_path: Path) -> None:
 
     one = search_in(tmp_path, apart=False)
     ended = run_all(one, judge)
-    assert sum(end.failure is not None for end in ended) == 1
-    assert len(ended) == one.num_finished == 10 + 1
+    assert sum(end.failure is not None for end in ended) == 2
+    assert len(ended) == one.num_finished == 10 + 2
 
 
 def test_few_workers_and_default_rates_come_first_and_the_seed_decides_the_rest() -> None:
