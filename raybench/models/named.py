@@ -5,8 +5,7 @@ nothing.
 """
 
 import importlib.util
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,36 +52,9 @@ class NamedWorkload(Workload):
         )
 
 
-TORCH_URL = "https://download.pytorch.org/models/"  # source of torchvision's pretrained weights
-
-
-def torch_folder() -> Path:
-    """Return the folder in which torch keeps pretrained weights (set by `TORCH_HOME`)."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("TORCH_HOME") or f"{cache}/torch"
-    return Path(home).expanduser() / "hub" / "checkpoints"
-
-
-def keras_folder() -> Path:
-    """Return the folder in which Keras keeps pretrained weights (set by `KERAS_HOME`)."""
-    return Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser() / "models"
-
-
-def find_weights_file(workload: str, folder: Path, files: tuple[str, ...], url: str = "") -> Path:
-    """Return the first of `files` that exists in a folder.
-
-    Raises:
-        UserError: None of them exists; the message says where to put the first one, and its `url`.
-    """
-    for file in files:
-        if (folder / file).is_file():
-            return folder / file
-    raise missing(workload, f"{folder / files[0]}" + (f", from {url}{files[0]}" if url else ""))
-
-
 def missing(workload: str, what: str) -> UserError:
-    """Return the error for pretrained weights that are not on this machine; `what` is the path at
-    which they are expected."""
+    """Return the error for pretrained weights that are not on this machine; `what` says where they
+    are expected."""
     return UserError(
         f"weights cached: the trained weights of {workload} are not on this machine, and nothing "
         f"is fetched from the net; put them at {what}, or set weights to a file of yours or none.",
@@ -90,8 +62,6 @@ def missing(workload: str, what: str) -> UserError:
     )
 
 
-SMALL_IMAGE = 64
-"""Height and width in pixels below which networks that halve images five times are not suitable."""
 MADE_FOR = 224  # height and width in pixels for which most of these networks were designed
 
 
@@ -171,20 +141,6 @@ def require_library(workload: NamedWorkload, framework: str) -> None:
         _require_installed(workload.name, library)
 
 
-def size_warnings(workload: NamedWorkload) -> list[str]:
-    """Return a warning if the images are much smaller than the networks were designed for."""
-    shape = workload.input_shape
-    if isinstance(shape, dict) or len(shape) != 3 or min(shape[:2]) >= SMALL_IMAGE:
-        return []
-    height, width = shape[:2]
-    return [
-        f"Workload {workload.name}: most such networks were made for {MADE_FOR} pixels and halve "
-        f"an image five times, which leaves {-(-height // 32)} x {-(-width // 32)} of {height} x "
-        f"{width}; dataset.image_size: {SMALL_IMAGE} or more learns better and takes longer, "
-        "small_resnet is made for small images."
-    ]
-
-
 def _require_installed(name: str, library: Library) -> None:
     if importlib.util.find_spec(library.package) is None:
         package = library.package
@@ -215,36 +171,21 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
         raise UserError(f"Workload {name}: {problem}.", ErrorCode.INVALID_VALUE)
 
 
-def cached_network(workload: NamedWorkload) -> Path:
-    """Return torchvision's file of pretrained weights for one of `NETWORKS`."""
-    files = NETWORKS[workload.model]().weights
-    return find_weights_file(workload.name, torch_folder(), files, TORCH_URL)
-
-
-def weights_file(
-    workload: Workload, weights: str, cached: Mapping[str, Callable[[NamedWorkload], Path]]
-) -> Path | None:
-    """Return the file of pretrained weights set by `weights` in a run spec; None for `none`.
-
-    Args:
-        workload: The workload.
-        weights: `none`, `cached` or a path.
-        cached: Functions that find pretrained weights on this machine, by library.
+def weights_file(workload: Workload, weights: str) -> Path | None:
+    """Return the file that `weights` names in a run spec; None for `none` and `cached`.
 
     Raises:
-        UserError: There is no such file.
+        UserError: There is no such file, or `cached` is set for a model of the user's.
     """
-    if weights == "none":
+    if weights == "cached" and not isinstance(workload, NamedWorkload):
+        raise UserError(
+            f"weights cached: is of models by name, not of workload {workload.name}; set weights "
+            "to a file.",
+            ErrorCode.CONFLICT,
+        )
+    if weights in ("none", "cached"):
         return None
     path = Path(weights).expanduser()
-    if weights == "cached":
-        if not isinstance(workload, NamedWorkload):
-            raise UserError(
-                f"weights cached: is of models by name, not of workload {workload.name}; set "
-                "weights to a file.",
-                ErrorCode.CONFLICT,
-            )
-        path = cached[workload.library](workload)
     if not path.is_file():
         raise UserError(
             f"weights {weights}: there is no such file on this machine.", ErrorCode.NOT_FOUND

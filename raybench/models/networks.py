@@ -73,8 +73,6 @@ class Network:
     head_init: Literal["uniform", "normal"]
     """Initialization of the head: `uniform` within ±1 / sqrt(fan in), or `normal` with standard
     deviation 0.01 and bias 0."""
-    weights: tuple[str, ...]
-    """Names of torchvision's files of pretrained weights, the most accurate first."""
 
     @property
     def features(self) -> int:
@@ -119,7 +117,7 @@ def initial_arrays(network: Network, num_outputs: int, seed: int) -> Arrays:
     return arrays | {f"{network.head}.weight": weight, f"{network.head}.bias": bias}
 
 
-def _resnet(depths: tuple[int, ...], weights: tuple[str, ...], *, bottleneck: bool) -> Network:
+def _resnet(depths: tuple[int, ...], *, bottleneck: bool) -> Network:
     stem = ConvSpec("conv1", "bn1", 3, 64, 7, 2, activation="relu")
     blocks: list[Block] = []
     channels = 64
@@ -137,7 +135,7 @@ def _resnet(depths: tuple[int, ...], weights: tuple[str, ...], *, bottleneck: bo
             convs = make(prefix, channels, width, stride)
             blocks.append(Block(convs, shortcut=shortcut, activation="relu"))
             channels = outputs
-    return Network(stem, True, tuple(blocks), None, 0.0, "fc", "uniform", weights)
+    return Network(stem, True, tuple(blocks), None, 0.0, "fc", "uniform")
 
 
 def _basic(prefix: str, inputs: int, width: int, stride: int) -> tuple[ConvSpec, ...]:
@@ -186,16 +184,13 @@ def _mobilenet_v2() -> Network:
         dropout=0.2,
         head="classifier.1",
         head_init="normal",
-        weights=("mobilenet_v2-7ebf99e0.pth", "mobilenet_v2-b0353104.pth"),
     )
 
 
 NETWORKS: dict[str, Callable[[], Network]] = {
-    "resnet18": lambda: _resnet((2, 2, 2, 2), ("resnet18-f37072fd.pth",), bottleneck=False),
-    "resnet34": lambda: _resnet((3, 4, 6, 3), ("resnet34-b627a593.pth",), bottleneck=False),
-    "resnet50": lambda: _resnet(
-        (3, 4, 6, 3), ("resnet50-11ad3fa6.pth", "resnet50-0676ba61.pth"), bottleneck=True
-    ),
+    "resnet18": lambda: _resnet((2, 2, 2, 2), bottleneck=False),
+    "resnet34": lambda: _resnet((3, 4, 6, 3), bottleneck=False),
+    "resnet50": lambda: _resnet((3, 4, 6, 3), bottleneck=True),
     "mobilenet_v2": _mobilenet_v2,
 }
 """Functions that return the description of each network, by torchvision's name."""

@@ -22,7 +22,7 @@ from raybench.data.check import check_dataset, dataset_warnings
 from raybench.data.dataset import Dataset
 from raybench.models.base import OwnLoop, head_error, refuse_label_smoothing
 from raybench.models.find import load_workload_dataset, require_framework
-from raybench.models.named import NamedWorkload, cached_network, size_warnings, weights_file
+from raybench.models.named import NamedWorkload, weights_file
 from raybench.models.user_code import refuse_hiding_files, user_code_errors
 from raybench.report.console import say
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
@@ -213,10 +213,10 @@ def check_starts(*specs: RunSpec) -> list[str]:
     (`training.model_check.check_start`).
 
     Returns:
-        Warnings about small images, and about freezing a backbone with random weights.
+        Warnings about freezing a backbone with random weights.
 
     Raises:
-        UserError: A model class rejects its settings, weights are not on this machine, or a model
+        UserError: A model class rejects its settings, a file of weights is missing, or a model
             with `frozen_epochs` has no head.
     """
     warnings: dict[str, None] = {}
@@ -225,7 +225,6 @@ def check_starts(*specs: RunSpec) -> list[str]:
         if isinstance(workload, OwnLoop):
             continue
         if isinstance(workload, NamedWorkload):
-            warnings |= dict.fromkeys(size_warnings(workload))
             if spec.frozen_epochs and spec.weights == "none":
                 warnings[
                     f"Workload {workload.name}: frozen_epochs freezes weights that are random; set "
@@ -233,9 +232,7 @@ def check_starts(*specs: RunSpec) -> list[str]:
                 ] = None
         elif spec.frozen_epochs and workload.head is None:
             raise head_error(workload, [], "parameters or layers")
-        is_elsewhere = isinstance(workload, NamedWorkload) and workload.library != "both"
-        if spec.weights != "cached" or not is_elsewhere:  # else only the library knows the path
-            weights_file(workload, spec.weights, {"both": cached_network})
+        weights_file(workload, spec.weights)
     return list(warnings)
 
 

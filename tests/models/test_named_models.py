@@ -9,11 +9,7 @@ from raybench.models.base import DataShape
 from raybench.models.find import find_workload, require_framework
 from raybench.models.named import (
     NamedWorkload,
-    find_weights_file,
-    keras_folder,
     named_workload,
-    size_warnings,
-    torch_folder,
 )
 from raybench.models.networks import NETWORKS, initial_arrays
 from raybench.spec.errors import ErrorCode
@@ -64,13 +60,6 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with refused(ErrorCode.NOT_INSTALLED, "pip install timm"):
         named_workload("timm:resnet18", IMAGES)
-
-
-def test_small_images_are_a_warning() -> None:
-    small = DataShape(input_shape=(32, 32, 3), num_outputs=5)
-    (warning,) = size_warnings(named_workload("resnet18", small))
-    assert "1 x 1" in warning
-    assert size_warnings(named_workload("resnet18", IMAGES)) == []
 
 
 @pytest.mark.parametrize(
@@ -142,15 +131,3 @@ def test_what_is_no_file_of_weights_is_refused_and_not_run(
         find_part("torch", "named").read_tensors(path)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "ran").exists()
-
-
-def test_cached_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
-    assert keras_folder() == tmp_path / "keras" / "models"
-    folder = torch_folder()
-    with refused(ErrorCode.NOT_FOUND, folder / "best.pth", "https://here/best"):
-        find_weights_file("resnet18", folder, ("best.pth", "older.pth"), "https://here/")
-    folder.mkdir(parents=True)
-    (folder / "older.pth").touch()
-    assert find_weights_file("resnet18", folder, ("best.pth", "older.pth")) == folder / "older.pth"

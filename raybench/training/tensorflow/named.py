@@ -6,6 +6,7 @@ torchvision, with the same initial weights.
 """
 
 import inspect
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -21,9 +22,6 @@ import tensorflow as tf
 from raybench.models.base import Workload
 from raybench.models.named import (
     NamedWorkload,
-    cached_network,
-    find_weights_file,
-    keras_folder,
     missing,
     new_head,
     require_library,
@@ -132,13 +130,14 @@ def build_keras(workload: NamedWorkload) -> NamedModel:
 
 def cached_keras(workload: NamedWorkload) -> Path:
     """Return the library's file of trained weights without top."""
-    name = workload.model
-    for family in sorted(FAMILIES, key=len, reverse=True):
-        if name.startswith(family):
-            rest = name.removeprefix(family).lower()
-            file = FAMILIES[family].format(name=name.lower(), rest=rest)
-            return find_weights_file(workload.name, keras_folder(), (file,))
-    raise missing(workload.name, str(keras_folder()))
+    home = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
+    name, folder = workload.model, home / "models"
+    family = max((one for one in FAMILIES if name.startswith(one)), key=len)
+    rest = name.removeprefix(family).lower()
+    file = folder / FAMILIES[family].format(name=name.lower(), rest=rest)
+    if not file.is_file():
+        raise missing(workload.name, str(file))
+    return file
 
 
 def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
@@ -151,8 +150,6 @@ def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
 
 
 Arrays = dict[str, npt.NDArray[Any]]
-CACHED = {"keras": cached_keras, "both": cached_network}
-"""Functions that find the file of trained weights, by library."""
 OURS = ".weights.h5"
 TORCH = (".pth", ".pt", ".safetensors")
 
@@ -168,7 +165,11 @@ def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
 
 def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str]:
     """Load the weights that a run spec names; return a warning if the head stays random."""
-    path = weights_file(workload, weights, CACHED)
+    path = weights_file(workload, weights)
+    if weights == "cached" and isinstance(workload, NamedWorkload):
+        is_network = workload.library == "both"
+        find = find_part("torch", "named").cached_torchvision if is_network else cached_keras
+        path = find(workload)
     return [] if path is None else load_file(model, workload, path)
 
 

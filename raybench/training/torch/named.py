@@ -17,13 +17,9 @@ from torch import Tensor, nn
 
 from raybench.models.base import Workload
 from raybench.models.named import (
-    TORCH_URL,
     NamedWorkload,
-    cached_network,
-    find_weights_file,
     missing,
     new_head,
-    torch_folder,
     unfit_images,
     unknown_model,
     weights_file,
@@ -36,10 +32,6 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 Tensors = dict[str, Tensor]
 PREFIX = "net."
 """Prefix that `NamedModel` adds to the names of a library's weights."""
-SIZED = ("vit_", "maxvit_")
-"""Prefixes of torchvision models built for one image size."""
-WITH_AUXILIARY = ("googlenet", "inception_v3")
-"""Torchvision models that have auxiliary heads for training, which are left out."""
 FILES = ("model.safetensors", "pytorch_model.bin")
 """File names of weights on the Hugging Face hub."""
 RGB = 3
@@ -102,23 +94,11 @@ def build_torchvision(workload: NamedWorkload) -> NamedModel:
     known = torchvision.models.list_models(module=torchvision.models)
     if name not in known:
         raise unknown_model(workload, known)
-    assert not isinstance(workload.input_shape, dict)
-    height, width, _ = workload.input_shape
-    given: dict[str, Any] = {}
-    if name in WITH_AUXILIARY:
-        given = {"aux_logits": False, "init_weights": True}
-    if name.startswith(SIZED):
-        if height != width:
-            raise UserError(
-                f"Workload {workload.name}: only takes square images.", ErrorCode.INVALID_MODEL
-            )
-        is_maxvit = name.startswith("maxvit_")
-        given = {"input_size": (height, width)} if is_maxvit else {"image_size": height}
 
     def make(num_outputs: int) -> nn.Module:
         with workload.constructed():
             model: nn.Module = torchvision.models.get_model(
-                name, weights=None, num_classes=num_outputs, **given, **workload.settings
+                name, weights=None, num_classes=num_outputs, **workload.settings
             )
         return model
 
@@ -135,14 +115,12 @@ def cached_torchvision(workload: NamedWorkload) -> Path:
     import torchvision
 
     versions = torchvision.models.get_model_weights(workload.model)
-    first = [versions.DEFAULT] if len(versions) else []
-    files = [one.url.rpartition("/")[2] for one in (*first, *versions)]
-    if not files:
-        raise UserError(
-            f"weights cached: torchvision has none for {workload.model}; set none.",
-            ErrorCode.NOT_FOUND,
-        )
-    return find_weights_file(workload.name, torch_folder(), tuple(files), TORCH_URL)
+    urls = [one.url for one in ([versions.DEFAULT, *versions] if len(versions) else [])]
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    for url in urls:
+        if (file := folder / url.rpartition("/")[2]).is_file():
+            return file
+    raise missing(workload.name, f"{folder}{f', from {urls[0]}' if urls else ''}")
 
 
 def build_timm(workload: NamedWorkload) -> NamedModel:
@@ -172,25 +150,9 @@ def build_timm(workload: NamedWorkload) -> NamedModel:
 
 
 def cached_timm(workload: NamedWorkload) -> Path:
-    """Return the file of trained weights in the cache of timm or the Hugging Face hub."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    config = _timm_config(workload)
-    hub = config.get("hf_hub_id")
-    if not hub:
-        url = str(config.get("url") or "")
-        if not url:
-            raise UserError(
-                f"weights cached: timm has none for {workload.model}; set none.",
-                ErrorCode.NOT_FOUND,
-            )
-        folder, _, file = url.rpartition("/")
-        return find_weights_file(workload.name, torch_folder(), (file,), f"{folder}/")
-    hub = hub if hub != "timm/" else f"timm/{workload.model}"
-    place = f"{HF_HUB_CACHE}/models--{hub.replace('/', '--')} (hf download {hub} {FILES[0]})"
-    if (found := _from_hub(hub)) is None:
-        raise missing(workload.name, place)
-    return found
+    """Return the file of trained weights in the cache of the Hugging Face hub."""
+    hub = str(_timm_config(workload)["hf_hub_id"] or "timm/")
+    return _from_hub(workload, f"timm/{workload.model}" if hub == "timm/" else hub)
 
 
 def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
@@ -224,12 +186,14 @@ def _of_images(
         raise unfit_images(workload, error, made_for) from error
 
 
-def _from_hub(name: str) -> Path | None:
-    """Return the file of weights in the Hugging Face cache, or None."""
+def _from_hub(workload: NamedWorkload, name: str) -> Path:
+    """Return the file of weights in the Hugging Face cache."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = (try_to_load_from_cache(name, file) for file in FILES)
-    return next((Path(path) for path in found if isinstance(path, str)), None)
+    for file in FILES:
+        if isinstance(path := try_to_load_from_cache(name, file), str):
+            return Path(path)
+    raise missing(workload.name, f"the Hugging Face cache (hf download {name} {FILES[0]})")
 
 
 class TextModel(nn.Module):
@@ -284,13 +248,11 @@ def cached_transformers(workload: NamedWorkload) -> Path:
     """Return the file of trained weights next to the configuration."""
     folder = Path(workload.model).expanduser()
     if not folder.is_dir():
-        found, place = _from_hub(workload.model), f"(hf download {workload.model} {FILES[0]})"
-    else:
-        found = next((folder / file for file in FILES if (folder / file).is_file()), None)
-        place = str(folder / FILES[0])
-    if found is None:
-        raise missing(workload.name, place)
-    return found
+        return _from_hub(workload, workload.model)
+    for file in FILES:
+        if (folder / file).is_file():
+            return folder / file
+    raise missing(workload.name, str(folder / FILES[0]))
 
 
 def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
@@ -351,7 +313,7 @@ CACHED = {
     "torchvision": cached_torchvision,
     "timm": cached_timm,
     "transformers": cached_transformers,
-    "both": cached_network,
+    "both": cached_torchvision,
 }
 """Functions that find the file of trained weights, by library."""
 
@@ -378,7 +340,9 @@ def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
     Raises:
         UserError: The weights are missing or belong to another model.
     """
-    path = weights_file(workload, weights, CACHED)
+    path = weights_file(workload, weights)
+    if weights == "cached" and isinstance(workload, NamedWorkload):
+        path = CACHED[workload.library](workload)
     return [] if path is None else load_tensors(model, read_tensors(path), str(path))
 
 
