@@ -1,6 +1,6 @@
 """Lookup of workloads and their data by name, with the checks that need no training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from raybench.models.base import (
     as_tuples,
     missing_method,
 )
-from raybench.models.layers import Layer, num_parameters, output_shapes
+from raybench.models.layers import num_parameters
 from raybench.models.named import NamedWorkload, is_named, named_workload, require_library
 from raybench.models.networks import NETWORKS
 from raybench.models.shipped import WORKLOADS, shipped_workload
@@ -37,12 +37,6 @@ from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.metric import Metric
 from raybench.spec.own_loop import is_command, is_own_loop
 from raybench.spec.text import shorten
-
-_FIELDS: dict[str, Callable[[Any], bool]] = {
-    "padding": lambda value: value in ("same", "valid"),
-    "rate": lambda value: isinstance(value, int | float) and 0 <= value < 1,
-}
-"""Checks of the values of layer fields, by name; all other fields are positive integers."""
 
 
 def check_attributes(workload: Workload, source: str) -> None:
@@ -64,39 +58,20 @@ def check_attributes(workload: Workload, source: str) -> None:
     )
     for name, must, is_right in rules:
         if not is_right:
-            raise _wrong(source, name, f"must be {must}", getattr(workload, name))
-    if isinstance(workload, LayerWorkload):
-        _check_layers(workload.layers, source)
+            found = shorten(repr(getattr(workload, name)), 80)
+            raise UserError(
+                f"{source}: its attribute {name} must be {must} (found {found}).",
+                ErrorCode.INVALID_MODEL,
+            )
 
 
 def _is_shape(shape: Any) -> bool:
     return isinstance(shape, tuple | list) and all(map(_is_positive, shape))
 
 
-def _check_layers(layers: Any, source: str) -> None:
-    must = "must be a tuple of layers of raybench.models.layers, as (Flatten(), Dense(10))"
-    if not isinstance(layers, tuple | list) or not layers:
-        raise _wrong(source, "layers", must, layers)
-    for layer in layers:
-        if not isinstance(layer, Layer):
-            raise _wrong(source, "layers", must, layer)
-        for field, value in vars(layer).items():
-            if field == "layers":
-                _check_layers(value, source)
-            elif not _FIELDS.get(field, _is_positive)(value):
-                raise _wrong(source, "layers", f"has a layer whose {field} cannot be", layer)
-
-
 def _is_positive(value: Any) -> bool:
     is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     return bool(is_whole and value > 0)
-
-
-def _wrong(source: str, name: str, must: str, found: Any) -> UserError:
-    return UserError(
-        f"{source}: its attribute {name} {must} (found {shorten(repr(found), 80)}).",
-        ErrorCode.INVALID_MODEL,
-    )
 
 
 BYTES_PER_PARAMETER = 12
@@ -266,16 +241,7 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
 
 
 def _require_layers(workload: LayerWorkload) -> None:
-    """Raise UserError unless the layers fit the input shape, end in `num_classes` outputs and fit
-    into memory."""
-    tokens = workload.input_shape if workload.task == "language_modelling" else ()
-    last = output_shapes(workload.layers, workload.input_shape)[-1]
-    if last != (*tokens, workload.num_classes):
-        raise UserError(
-            f"Workload {workload.name}: its last layer gives {last} for a sample; end its layers "
-            f"with Dense({workload.num_classes}).",
-            ErrorCode.INVALID_MODEL,
-        )
+    """Raise UserError unless the images are large enough and the parameters fit into memory."""
     count = num_parameters(workload.layers, workload.input_shape)
     require_memory(
         BYTES_PER_PARAMETER * count,

@@ -1,9 +1,9 @@
 """Networks given as lists of layers, for both frameworks: shapes and initial weights."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -126,7 +126,6 @@ class Residual(Layer):
     layers: tuple[Layer, ...]
 
 
-Form = TypeVar("Form")
 Shape = tuple[int, ...]
 """Shape of one sample: (H, W, C) for an image, (features,) for a vector, (tokens,) for token ids,
 (tokens, features) for a vector per token."""
@@ -136,34 +135,20 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
     """Return the shape of one sample after each layer.
 
     Raises:
-        UserError: An image is too small, or a layer does not accept its input shape.
+        UserError: An image is too small.
     """
     shapes: list[Shape] = []
-    shape, turned = tuple(input_shape), False
+    shape = tuple(input_shape)
     for position, layer in enumerate(layers, start=1):
-        where, before = f"layer {position} ({layer})", shape
-        if turned and isinstance(layer, LayerNorm | Residual):
-            raise UserError(
-                f"{where} cannot take an image as Flatten() leaves it, which the frameworks do in "
-                "different orders; put Dense before it.",
-                ErrorCode.INVALID_MODEL,
-            )
-        shape = _output_shape(layer, before, where)
+        shape = _output_shape(layer, shape)
         if min(shape) < 1:
             raise UserError(
-                f"Inputs of shape {tuple(input_shape)} are too small: nothing is left after "
-                f"{where}; set a larger dataset.image_size.",
+                f"Inputs of shape {tuple(input_shape)} are too small: nothing is left after layer "
+                f"{position} ({layer}); set a larger dataset.image_size.",
                 ErrorCode.INVALID_MODEL,
             )
-        if isinstance(layer, Flatten | Dense):
-            turned = len(before) == 3
         shapes.append(shape)
     return shapes
-
-
-def of_class(forms: Mapping[type[Any], Form], layer: Layer) -> Form:
-    """Return the entry of `forms` (keyed by class) for a layer's class or nearest base class."""
-    return next(forms[kind] for kind in type(layer).__mro__ if kind in forms)
 
 
 def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
@@ -212,72 +197,30 @@ def num_parameters(layers: Sequence[Layer], input_shape: Shape) -> int:
     return sum(math.prod(shape) for shape in parameter_shapes(layers, input_shape))
 
 
-def _output_shape(layer: Layer, shape: Shape, where: str) -> Shape:
+def _output_shape(layer: Layer, shape: Shape) -> Shape:
     match layer:
-        case ReLU() | Dropout() | GELU():
-            return shape
         case Flatten():
             return (math.prod(shape),)
-        case Residual(layers):
-            after = [shape, *output_shapes(layers, shape)][-1]
-            if after == shape:
-                return shape
-            raise UserError(
-                f"{where} makes {after} of {shape}, which cannot be added; keep the shape.",
-                ErrorCode.INVALID_MODEL,
-            )
-        case Dense() | LayerNorm() if len(shape) == 3:
-            raise UserError(
-                f"{where} needs a vector, not {shape}; put Flatten() before it.",
-                ErrorCode.INVALID_MODEL,
-            )
         case Dense(units):
             return (*shape[:-1], units)
-        case LayerNorm():
-            return shape
-        case GlobalAveragePool() if len(shape) > 1:
+        case GlobalAveragePool():
             return shape[-1:]
-        case Embedding(_, size) | MeanEmbedding(_, size) if len(shape) == 1:
-            return (*shape, size) if isinstance(layer, Embedding) else (size,)
-        case Embedding() | MeanEmbedding():
-            raise UserError(
-                f"{where} needs token ids (tokens,), not {shape}.", ErrorCode.INVALID_MODEL
-            )
-        case Positions() | CausalAttention() if len(shape) != 2:
-            raise UserError(
-                f"{where} needs (tokens, features), not {shape}; begin with Embedding.",
-                ErrorCode.INVALID_MODEL,
-            )
-        case CausalAttention(heads) if shape[-1] % heads:
-            raise UserError(
-                f"{where} cannot divide {shape[-1]} features; choose other heads.",
-                ErrorCode.INVALID_MODEL,
-            )
-        case Positions() | CausalAttention():
-            return shape
-    if len(shape) != 3:
-        raise UserError(f"{where} needs an image (H, W, C), not {shape}.", ErrorCode.INVALID_MODEL)
-    height, width, channels = shape
-    match layer:
+        case Embedding(_, size):
+            return (*shape, size)
+        case MeanEmbedding(_, size):
+            return (size,)
         case MaxPool(size):
-            return (height // size, width // size, channels)
+            return (shape[0] // size, shape[1] // size, shape[2])
         case Conv(filters, kernel, padding):
-            return (*_convolved(height, width, kernel, padding), filters)
+            return (*_convolved(shape, kernel, padding), filters)
         case DepthwiseConv(multiplier, kernel, padding):
-            return (*_convolved(height, width, kernel, padding), channels * multiplier)
-        case GroupNorm(groups) if channels % groups:
-            raise UserError(
-                f"{where} cannot divide {channels} channels; choose other groups.",
-                ErrorCode.INVALID_MODEL,
-            )
-        case GroupNorm():
-            return shape
-    raise AssertionError(layer)
+            return (*_convolved(shape, kernel, padding), shape[2] * multiplier)
+    return shape
 
 
-def _convolved(height: int, width: int, kernel: int, padding: Padding) -> tuple[int, int]:
+def _convolved(shape: Shape, kernel: int, padding: Padding) -> tuple[int, int]:
     lost = 0 if padding == "same" else kernel - 1
-    return height - lost, width - lost
+    return shape[0] - lost, shape[1] - lost
 
 
 Array = npt.NDArray[Any]

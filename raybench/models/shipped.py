@@ -185,10 +185,11 @@ def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorklo
             ErrorCode.INVALID_DATA,
         )
     fitting = _fitting(shape)
-    if shape.kind is not None and name not in fitting:
+    if name not in fitting and (shape.kind is not None or name not in FOR_TOKENS):
         raise UserError(
-            f"Workload {name} does not take {shape.kind} for task {shape.task}; choose "
-            f"{', '.join(fitting)}, or write module:Class for your own.",
+            f"Workload {name} does not take {shape.kind or 'inputs'} of shape "
+            f"{shape.input_shape} for task {shape.task}; choose {', '.join(fitting)}, or write "
+            "module:Class for your own.",
             ErrorCode.INVALID_DATA,
         )
     given: dict[str, Any] = {"input_shape": shape.input_shape, "num_classes": shape.num_outputs}
@@ -209,6 +210,8 @@ def _fitting(shape: DataShape) -> list[str]:
         return ["char_lm"]
     if shape.kind == "tokens":
         return ["text_bag"]
+    if len(shape.input_shape) != 3:
+        return ["mlp", "deep_mlp"]
     return [name for name in WORKLOADS if name not in FOR_TOKENS]
 
 

@@ -56,7 +56,7 @@ def test_a_workload_takes_what_the_data_are():
     ("name", "changes", "code", "names"),
     [
         ("mlp", {"kind": "tokens"}, ErrorCode.INVALID_DATA, ["mlp", "text_bag"]),
-        ("text_bag", {"kind": "numbers"}, ErrorCode.INVALID_DATA, ["mnist_small", "mlp"]),
+        ("text_bag", {"kind": "numbers"}, ErrorCode.INVALID_DATA, ["mlp", "deep_mlp"]),
         ("text_bag", {"kind": "tokens", "vocabulary_size": None}, ErrorCode.MISSING, ["text_bag"]),
         ("mlp", {"input_shape": {"b": (3,), "a": (2,)}}, ErrorCode.INVALID_DATA, ["a, b"]),
     ],

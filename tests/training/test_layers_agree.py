@@ -138,13 +138,3 @@ def test_layers_in_bf16_give_float32():
     assert model.layers[0].compute_dtype == "bfloat16"
     for found in (to_numpy(outputs), to_numpy(others)):
         np.testing.assert_allclose(found, exact, rtol=0, atol=0.1)
-
-
-class Wide(Dense):
-    """A layer of the user's own, by one of ours."""
-
-
-def test_a_layer_that_derives_from_one_is_built_as_that(framework):
-    layers = backend(framework).build_layers((Wide(5), ReLU()), (3,))
-    same = backend(framework).build_layers((Dense(5), ReLU()), (3,))
-    assert [type(one) for one in layers] == [type(one) for one in same]

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from raybench.models import layers as description
-from raybench.models.layers import Layer, Shape, of_class, output_shapes
+from raybench.models.layers import Layer, Shape, output_shapes
 from raybench.training.tensorflow.internals import all_layers, unregister_new_gradient_functions
 
 NORM_EPSILON = 1e-5
@@ -19,7 +19,7 @@ def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.laye
     """Build a Keras layer for each layer; inputs are images (N, H, W, C), vectors or tokens."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
-    return [of_class(_LAYERS, layer)(layer, before) for layer, before in pairs]
+    return [_LAYERS[type(layer)](layer, before) for layer, before in pairs]
 
 
 def input_type(layers: Sequence[Layer]) -> str | None:

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from raybench.models import layers as description
-from raybench.models.layers import Layer, Shape, of_class, output_shapes
+from raybench.models.layers import Layer, Shape, output_shapes
 from raybench.spec.errors import ErrorCode, UserError
 
 _KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
@@ -36,7 +36,7 @@ def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]
     `input_shape` is (H, W, C)."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     pairs = zip(layers, befores, strict=False)
-    modules = [of_class(_MODULES, layer)(layer, before) for layer, before in pairs]
+    modules = [_MODULES[type(layer)](layer, before) for layer, before in pairs]
     for index in range(1, len(modules)):
         module, before = modules[index], modules[index - 1]
         # Both orders give the same outputs and gradients: among equal values the maximum is the
