@@ -1,7 +1,7 @@
 """Sharing of arrays: built once, memory-mapped by all processes of a session (one command).
 
-Inputs that are read on demand, and arrays that are memory-mapped already, are not written. Each
-process loads these itself, since they may hold open files and are never pickled.
+A dataset with inputs that are read on demand, or that are memory-mapped already, is not written.
+Each process loads it itself, since it may hold open files and is never pickled.
 """
 
 import hashlib
@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from raybench.data.dataset import NO_DATA, SPLITS, Dataset, about_dataset, all_arrays, dataset_of
+from raybench.data.dataset import NO_DATA, Dataset, about_dataset, all_arrays, dataset_of
 from raybench.data.memory import is_mapped, map_array
 from raybench.data.store import NO_ROOM, built_once
-from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import DatasetSpec
 
 ABOUT = "dataset.json"
@@ -50,12 +49,9 @@ def share(dataset: Dataset, folder: Path) -> None:
 def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     """Return the dataset in `folder`, memory-mapped; build and write it if necessary.
 
-    Only one process builds; the others wait. If the disk is full, the built dataset is returned
-    and not shared. If the dataset has inputs that are read on demand or memory-mapped already,
-    every process also calls `build` for these.
-
-    Raises:
-        UserError: The labels that `build` returns differ from those of another process.
+    Only one process builds; the others wait. If the disk is full, the built dataset is returned and
+    not shared. If the dataset has inputs that are read on demand or memory-mapped already, every
+    process calls `build`.
     """
     built: Dataset | None = None
     if not folder.is_dir():
@@ -69,29 +65,15 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
                 raise
             return built
     about = json.loads((folder / ABOUT).read_text())
-    is_whole = about.pop("is_whole")
-    arrays: dict[str, Any] = {file.stem: map_array(file) for file in folder.glob("*.npy")}
-    if not is_whole:
-        own = all_arrays(built or build())
-        for name in SPLITS:
-            if not np.array_equal(arrays[f"{name}-labels"], own[f"{name}-labels"]):
-                raise UserError(
-                    f"{about['name']}: the labels of the {name} split differ in another "
-                    "process of this machine; list files in sorted order, and split them "
-                    "only by spec.split_seed.",
-                    ErrorCode.USER_CODE,
-                )
-        arrays = own | arrays
-    return dataset_of(about, arrays)
+    if about is None:
+        return built or build()
+    return dataset_of(about, {file.stem: map_array(file) for file in folder.glob("*.npy")})
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
-    """Write the arrays that can be shared; `is_whole` in ABOUT says whether these are all."""
-    about = about_dataset(dataset) | {"is_whole": True}
-    for name, one in all_arrays(dataset).items():
-        is_labels = name.endswith("-labels")
-        if isinstance(one, np.ndarray) and (is_labels or not is_mapped(one)):
-            np.save(folder / f"{name}.npy", np.ascontiguousarray(one))
-        else:
-            about["is_whole"] = False
-    (folder / ABOUT).write_text(json.dumps(about))
+    """Write the arrays, or only ABOUT, with null, if the dataset cannot be shared."""
+    arrays = all_arrays(dataset)
+    is_whole = all(isinstance(one, np.ndarray) and not is_mapped(one) for one in arrays.values())
+    for name, one in arrays.items() if is_whole else ():
+        np.save(folder / f"{name}.npy", np.ascontiguousarray(one))
+    (folder / ABOUT).write_text(json.dumps(about_dataset(dataset) if is_whole else None))

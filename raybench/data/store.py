@@ -221,16 +221,6 @@ class Source:
         options = {key: self.options[key] for key in sorted(self.options)}
         return {"source": self.name, "path": str(self.path.absolute()), "options": options}
 
-    def require_unchanged(self) -> None:
-        """Raise UserError if a file has changed since it was listed."""
-        for file in self.files:
-            path = self.root / file.name
-            if not path.is_file() or file_at(path, name=file.name) != file:
-                raise UserError(
-                    f"{path} was changed while dataset {self.name} was read; rerun the command.",
-                    ErrorCode.INVALID_DATA,
-                )
-
 
 def file_at(path: Path, *, name: str | None = None) -> File:
     """Return the current size and time of a file, named `name` (by default, its own name)."""
@@ -370,8 +360,8 @@ def stored(source: Source, build: Build) -> Stored:
     Only one process of the machine builds; the others print that they wait.
 
     Raises:
-        UserError: The disk is full, or a file changes while it is read. Within `pinning`: a file
-            has changed since the command began, and the entry with its old content is gone.
+        UserError: The disk is full. Within `pinning`: a file has changed since the command began,
+            and the entry with its old content is gone.
     """
     key = _pinned_key(source)
     about = make_store_folder() / key / ABOUT
@@ -414,7 +404,6 @@ def _build(part: Path, source: Source, build: Build) -> None:
         if error.errno not in NO_ROOM:
             raise
         raise _no_room(writer.what) from error
-    source.require_unchanged()
     for entry in old:
         if entry.last_used < datetime.now(UTC).timestamp() - DAY:
             remove_entry(entry.folder)

@@ -103,17 +103,6 @@ def test_a_changed_file_is_read_anew_and_its_old_content_removed(own_store, data
     assert {entry.folder for entry in list_entries(own_store)} == {found.folder, other}
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_left(own_store, data):
-    def write_both(writer):
-        data.write_text("another content")
-        return write(writer)
-
-    with refused(ErrorCode.INVALID_DATA, data, "toy"):
-        stored(source(data), write_both)
-    assert [path.suffix for path in own_store.iterdir()] == [".lock"]
-    stored(source(data), write)
-
-
 def test_two_processes_at_once_build_once_and_the_second_says_that_it_waits(own_store, data):
     code = "print(stored(source, build).arrays['images'].sum(), flush=True)"
     first = in_new_process(code, data)

@@ -1,13 +1,8 @@
 """MNIST of any form and place, and digits that are scaled."""
 
 import gzip
-import hashlib
-import io
 import os
 import struct
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -38,25 +33,18 @@ def idx_bytes(array: np.ndarray) -> bytes:
     return header + array.tobytes()
 
 
-def _write_idx(folder: Path, *, compressed: bool) -> None:
+def _write(folder: Path, form: str) -> None:
+    """Write MNIST as idx, idx.gz or npz."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, array in zip(IDX_FILES, [one for pair in _pairs() for one in pair], strict=True):
+    arrays = [one for pair in _pairs() for one in pair]
+    if form == "npz":
+        names = ("x_train", "y_train", "x_test", "y_test")
+        np.savez(folder / "mnist.npz", **dict(zip(names, arrays, strict=True)))
+        return
+    for name, array in zip(IDX_FILES, arrays, strict=True):
         content = idx_bytes(array)
-        end, content = (".gz", gzip.compress(content)) if compressed else ("", content)
+        end, content = (".gz", gzip.compress(content)) if form == "idx.gz" else ("", content)
         (folder / f"{name}{end}").write_bytes(content)
-
-
-def npz_bytes(**arrays) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def _write_npz(folder: Path) -> None:
-    (x_train, y_train), (x_test, y_test) = _pairs()
-    folder.mkdir(parents=True, exist_ok=True)
-    content = npz_bytes(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
-    (folder / "mnist.npz").write_bytes(content)
 
 
 @pytest.fixture
@@ -75,10 +63,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("place", [".", "mnist"])
 @pytest.mark.parametrize("form", ["idx", "idx.gz", "npz"])
 def test_all_forms_and_places_give_the_same(folder, place, form):
-    if form == "npz":
-        _write_npz(folder / place)
-    else:
-        _write_idx(folder / place, compressed=form == "idx.gz")
+    _write(folder / place, form)
     dataset = load_mnist(SPEC)
     assert sizes(dataset) == [30, 10, 15]
     assert dataset.input_shape == (28, 28, 1)
@@ -91,7 +76,7 @@ def test_all_forms_and_places_give_the_same(folder, place, form):
 def test_an_empty_or_incomplete_folder_is_refused(folder):
     with refused(ErrorCode.NOT_FOUND, f"RAYBENCH_DATA={folder}", "mnist.npz"):
         load_mnist(SPEC)
-    _write_idx(folder, compressed=True)
+    _write(folder, "idx.gz")
     (folder / "t10k-labels-idx1-ubyte.gz").unlink()
     with refused(ErrorCode.NOT_FOUND, "t10k-labels-idx1-ubyte"):
         load_mnist(SPEC)
@@ -101,33 +86,26 @@ def _cut(content: bytes) -> bytes:
     return content[: len(content) // 2]
 
 
-@pytest.mark.parametrize("compressed", [True, False])
+DAMAGES = [_cut, lambda _: b"", lambda _: b"<html>not found</html>", lambda old: old + b"x"]
+
+
 @pytest.mark.parametrize(
-    "damage", [_cut, lambda old: old + b"x", lambda _: b"", lambda _: b"<html>not found</html>"]
+    ("form", "damage"),
+    [*((one, damage) for one in ("idx", "idx.gz") for damage in DAMAGES)]
+    + [("npz", damage) for damage in DAMAGES[:3]],
 )
-def test_a_damaged_idx_file_is_named(folder, compressed, damage):
-    _write_idx(folder, compressed=compressed)
-    file = folder / ("train-images-idx3-ubyte" + (".gz" if compressed else ""))
+def test_a_damaged_file_is_named(folder, form, damage):
+    _write(folder, form)
+    file = next(folder.glob("mnist.npz" if form == "npz" else "train-images*"))
     file.write_bytes(damage(file.read_bytes()))
     with refused(ErrorCode.INVALID_FILE, file):
         load_mnist(SPEC)
 
 
 def test_labels_that_do_not_match_the_images_are_refused(folder):
-    _write_idx(folder, compressed=False)
+    _write(folder, "idx")
     (folder / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(39, np.uint8)))
     with refused(ErrorCode.INVALID_DATA, "40 ", "39 "):
-        load_mnist(SPEC)
-
-
-@pytest.mark.parametrize(
-    "damage", [_cut, lambda _: b"", lambda _: b"not a zip file", lambda _: npz_bytes(images=[3])]
-)
-def test_a_damaged_npz_is_named(folder, damage):
-    _write_npz(folder)
-    file = folder / "mnist.npz"
-    file.write_bytes(damage(file.read_bytes()))
-    with refused(ErrorCode.INVALID_FILE, file):
         load_mnist(SPEC)
 
 
@@ -137,33 +115,17 @@ def test_without_network_the_error_says_what_to_provide(cache, monkeypatch):
         load_mnist(SPEC)
 
 
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    """Serve a small mnist.npz over HTTP in place of the real address."""
-    _write_npz(tmp_path / "served")
+def test_what_pooch_downloads_by_its_checksum_is_read(cache, tmp_path, monkeypatch):
+    _write(tmp_path, "npz")
+    asked = []
 
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
+    def retrieve(*given, **_):
+        asked.append(given)
+        return str(tmp_path / "mnist.npz")
 
-    handler = partial(Quiet, directory=str(tmp_path / "served"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-        thread = threading.Thread(target=http.serve_forever)
-        thread.start()
-        monkeypatch.setattr(mnist, "URL", f"http://127.0.0.1:{http.server_port}/mnist.npz")
-        yield tmp_path / "served" / "mnist.npz"
-        http.shutdown()
-        thread.join()
-
-
-def test_a_download_lands_in_the_cache_if_its_checksum_is_right(cache, server, monkeypatch):
-    with refused(ErrorCode.NOT_FOUND, "RAYBENCH_DATA"):
-        load_mnist(SPEC)
-    assert not (cache / "mnist.npz").exists()
-    monkeypatch.setattr(mnist, "SHA256", hashlib.sha256(server.read_bytes()).hexdigest())
+    monkeypatch.setattr(mnist.pooch, "retrieve", retrieve)
     assert len(load_mnist(SPEC).test) == 15
-    server.unlink()
-    assert len(load_mnist(SPEC).test) == 15
+    assert asked == [(mnist.URL, mnist.SHA256)]
 
 
 @pytest.mark.skipif(not HAS_MNIST, reason="set RAYBENCH_DATA to a folder with MNIST")

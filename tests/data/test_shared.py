@@ -10,9 +10,7 @@ from raybench.data import shared
 from raybench.data.dataset import Dataset, Split, all_arrays
 from raybench.data.memory import is_mapped
 from raybench.data.shared import open_shared, share, shared_key
-from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
-from tests.refusals import refused
 
 
 def dataset(size=64):
@@ -59,46 +57,24 @@ def test_a_full_disk_leaves_the_data_private(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["x.lock"]
 
 
-class Read:
-    """Samples on demand that cannot be copied into another process: there is a file open."""
+def test_a_dataset_on_demand_is_built_by_each_process(tmp_path):
+    class OnDemand:
+        shape, dtype = (64, 8, 8, 1), np.uint8
 
-    shape, dtype = (64, 8, 8, 1), np.uint8
+        def __getitem__(self, rows):
+            return wanted.train.array[rows]
 
-    def __init__(self, file):
-        self._file = file.open("rb")
-
-    def __getitem__(self, rows):
-        found = np.empty((len(rows), 8, 8, 1), np.uint8)
-        for place, row in enumerate(rows):
-            self._file.seek(64 * int(row))
-            found[place] = np.frombuffer(self._file.read(64), np.uint8).reshape(8, 8, 1)
-        return found
-
-
-def test_of_a_split_on_demand_the_labels_are_shared_and_must_agree(tmp_path):
     wanted, built = dataset(), []
-    (tmp_path / "raw").write_bytes(wanted.train.inputs.tobytes())
 
-    def build(labels=wanted.train.labels):
-        built.append(Split(Read(tmp_path / "raw"), labels))
-        return replace(wanted, train=built[-1])
+    def build():
+        built.append(replace(wanted, train=Split(OnDemand(), wanted.train.labels)))
+        return built[-1]
 
-    first = open_shared(tmp_path / "x", build)
-    assert len(built) == 1, "who builds the arrays builds once"
-    second = open_shared(tmp_path / "x", build)
-    assert len(built) == 2, "each process has an object of its own"
-    rows = np.array([63, 0, 5])
-    for found, own in zip((first, second), built, strict=True):
-        assert found.train.inputs is own.inputs
-        np.testing.assert_array_equal(found.train.read(rows), wanted.train.inputs[rows])
-        assert isinstance(found.train.labels.base, np.memmap)
-        assert isinstance(found.test.inputs.base, np.memmap)
-    assert not (tmp_path / "x" / "train-inputs.npy").exists()
-    share(replace(wanted, train=built[0]), tmp_path / "y")
-    assert open_shared(tmp_path / "y", build).train.inputs is built[2].inputs
-    others = (wanted.train.labels + (np.arange(64) == 7)).astype(np.int64)
-    with refused(ErrorCode.USER_CODE, "own", "train", "spec.split_seed"):
-        open_shared(tmp_path / "x", lambda: build(others))
+    assert [open_shared(tmp_path / "x", build) is built[-1] for _ in range(2)] == [True, True]
+    assert len(built) == 2, "who builds the arrays builds once"
+    share(built[0], tmp_path / "y")
+    assert open_shared(tmp_path / "y", build) is built[2]
+    assert not list(tmp_path.glob("*/*.npy"))
 
 
 def test_the_key_is_of_the_data_alone():

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from raybench.data.dataset import SPLITS, Dataset
 from raybench.data.inputs import Rows
-from raybench.data.memory import require_memory
 from raybench.data.sources import folders, images, texts
 from raybench.data.sources.cut import KEYS, mixed_order, stored_and_cut
 from raybench.data.sources.files import open_tables, split_of
@@ -36,7 +35,6 @@ from raybench.data.store import (
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
 
-FOLDER_MEMORY_FACTOR = 3  # bytes of memory per byte of a folder of texts while it is read
 HIDDEN = -1  # label in splits whose labels are secret, as in benchmarks
 NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
 """Keys of `dataset` on which stored arrays do not depend."""
@@ -82,8 +80,6 @@ def load_text(spec: DatasetSpec) -> Dataset:
     path, found = _path(spec), _files(spec)
     if not is_of_classes(spec):
         return _load_language(spec, found, lambda: texts.running_texts(path))
-    num_bytes = sum(file.size for file in found)
-    require_memory(FOLDER_MEMORY_FACTOR * num_bytes, f"{path} (a Parquet table needs less)")
     spec = spec.model_copy(update={"text": folders.TEXT, "label": folders.LABEL})
     return _load(spec, found, lambda: folders.open_text_folder(path, texts.read_text))
 
