@@ -52,8 +52,6 @@ UNTIMED = (
 SILENCE_S, TOGETHER_S = 1.0, 1e-3
 """Lines that arrive within `TOGETHER_S` of each other after a gap of `SILENCE_S` were flushed from
 a buffer or printed at the end of training, so they cannot be timed by their arrival."""
-PARTS = ("val", "valid", "validation", "dev", "eval", "metric", "metrics")
-"""Parts that libraries add to the name of a validation metric, as in `val/acc`."""
 EXCESS, EXCESS_S = 1.1, 0.5
 """Factor and seconds by which the sum of all `train_s` may exceed the run time of the command."""
 MAX_SAMPLES = 1e15
@@ -314,7 +312,7 @@ class _Reports:
         if isinstance(value, list | dict):
             return None  # no report: printed settings, or a history of values
         if self._metric not in values:
-            self._note_keys(values)
+            self._other_keys = self._other_keys or list(values)
             return None
         values[self._metric] = math.nan if value is None else value  # JSON has no NaN
         values = {key: one for key, one in values.items() if one is not None}
@@ -340,19 +338,6 @@ class _Reports:
         except (TypeError, ValueError):
             return None
 
-    def _note_keys(self, values: dict[str, Any]) -> None:
-        """Keep the keys of the first line of JSON without the metric, for the error message.
-
-        Raises:
-            UserError: This is a later line, still without the metric, and one of its keys looks
-                like the metric under another name.
-        """
-        if self._num_found:
-            return
-        if self._other_keys and any(_is_called(key, self._metric) for key in values):
-            raise UserError(self._lack(), ErrorCode.COMMAND)
-        self._other_keys = self._other_keys or list(values)
-
     def _wrong(self, line: str, what: str) -> UserError:
         return UserError(
             f"the command's line {shorten(clean(line), 80)}: {what}.", ErrorCode.COMMAND
@@ -371,13 +356,6 @@ def _json(line: str) -> dict[str, Any] | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_called(key: str, metric: str) -> bool:
-    """Return whether a key is a library's name for the metric: `val/acc` for `accuracy`."""
-    words = re.findall("[a-z0-9]+", re.sub("([a-z])([A-Z])", r"\1_\2", key).lower())
-    stem = "_".join(word for word in words if word not in PARTS)
-    return {"acc": "accuracy"}.get(stem, stem) == metric.lower()
 
 
 def _lines(stdout: IO[bytes]) -> Iterator[tuple[str, float]]:

@@ -3,9 +3,7 @@ ends, and signal handlers, which are not installed.
 """
 
 import contextlib
-import gc
 import logging
-import multiprocessing
 import os
 import signal
 import sys
@@ -38,15 +36,8 @@ PROCESS_SETTINGS: tuple[Setting, ...] = (
     (lambda: dict(os.environ), _set_environment),
     (lambda: list(sys.path), lambda path: sys.path.__setitem__(slice(None), path)),
     (lambda: list(sys.argv), lambda words: sys.argv.__setitem__(slice(None), words)),
-    (sys.getrecursionlimit, sys.setrecursionlimit),
     attribute(sys, "stdout"),
     attribute(sys, "stderr"),
-    (gc.isenabled, lambda is_on: gc.enable() if is_on else gc.disable()),
-    (gc.get_threshold, lambda threshold: gc.set_threshold(*threshold)),
-    (
-        lambda: multiprocessing.get_start_method(allow_none=True) or "",
-        lambda method: multiprocessing.set_start_method(method or None, force=True),
-    ),
 )
 """Settings that a loop may change and that the next run in the process would inherit. Random states
 are not included, since each run is seeded."""

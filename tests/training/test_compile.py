@@ -10,11 +10,9 @@ from exchanging import COMPILED
 from local import new_trainer, small_spec, train
 from one_worker import weights_of
 
-from raybench.spec.errors import ErrorCode
 from raybench.stats.clock import Ledger
 from raybench.training.run import run
 from raybench.training.steps import take_until, training_steps, warm_up_step
-from tests.refusals import refused
 
 has_compiler = shutil.which(os.environ.get("CXX", "g++").split()[0]) is not None
 
@@ -48,7 +46,6 @@ def test_what_the_warm_up_compiles_serves_all_steps(
 
     # What would compile anew is found out before the part that takes long.
     monkeypatch.setattr(torch, "compile", compile_in_no_time)
-    monkeypatch.setattr(shutil, "which", lambda name: name)
     spec = small_spec("torch", compile="default", **changes)
     for _ in range(2):
         trainer, dataset, world = new_trainer(spec)
@@ -76,10 +73,3 @@ def test_xla_is_given_full_batches_alone() -> None:
     finally:
         tensorflow.config.run_functions_eagerly(False)
     assert (curve[-1].samples, sizes) == (300, {64})
-
-
-def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    with refused(ErrorCode.NOT_INSTALLED, "g++", "compile"):
-        new_trainer(small_spec("torch", compile="default"))

@@ -1,5 +1,4 @@
-"""Optimizers of both frameworks against the papers, on every path that each has; what torch's have
-of their own: buckets.
+"""Optimizers of both frameworks against the papers.
 
 On several workers test_two_workers.py holds Keras's to the papers.
 """
@@ -37,10 +36,7 @@ from raybench.training.base import find_part  # noqa: E402
 from raybench.training.tensorflow import optim as keras_optim  # noqa: E402
 from raybench.training.torch import optim as torch_optim  # noqa: E402
 
-WITH_KERNELS = ("adam", "radam", "lars", "sgd", "muon")
-FORMS = [(framework, name, "fused") for framework in ("torch", "tensorflow") for name in NAMES]
-PLAIN = [("tensorflow", name, "plain") for name in WITH_KERNELS]
-EACH = pytest.mark.parametrize(("framework", "name", "path"), [*FORMS, *PLAIN])
+EACH = pytest.mark.parametrize("name", NAMES)
 
 
 class InTorch:
@@ -102,28 +98,17 @@ def assert_follows(mine, framework, name, *, tolerance=TOLERANCE, scale=1.0, **s
         np.testing.assert_allclose(w, e, **tolerance)
 
 
-@pytest.fixture(autouse=True)
-def of_path(request, monkeypatch):
-    """The path that is not the fastest here, where a test is of it."""
-    path = getattr(request.node, "callspec", None) and request.node.callspec.params.get("path")
-    if path == "plain":
-        monkeypatch.setattr(keras_optim, "FUSED_DTYPES", ())
-
-
 @EACH
 @pytest.mark.parametrize(("weight_decay", "scale"), [(0.05, 1.0), (0.0, 1e-7)])
-def test_follows_the_paper(framework, name, path, weight_decay, scale):
+def test_follows_the_paper(framework, name, weight_decay, scale):
     """Includes gradients as small as epsilon, whose place in the formula then decides the step."""
     mine = new(framework, name, weight_decay=weight_decay)
     run(mine, name, scale=scale)
     assert_follows(mine, framework, name, weight_decay=weight_decay, scale=scale)
 
 
-@pytest.mark.parametrize(
-    ("framework", "name", "path", "settings"),
-    [(*form, settings) for form in FORMS for name, settings in CHANGED if form[1] == name],
-)
-def test_settings_reach_the_update(framework, name, path, settings):
+@pytest.mark.parametrize(("name", "settings"), CHANGED)
+def test_settings_reach_the_update(framework, name, settings):
     mine = new(framework, name, **settings)
     run(mine, name)
     assert_follows(mine, framework, name, **settings)
@@ -140,7 +125,7 @@ def test_of_a_run_an_optimizer_gets_what_it_reads():
 
 
 @EACH
-def test_a_diverged_tensor_stays_alone(framework, name, path):
+def test_a_diverged_tensor_stays_alone(framework, name):
     mine = new(framework, name)
     reference = Reference(
         name, initial_weights(), weight_decay=0.05, outputs_last=framework == "tensorflow"
@@ -156,7 +141,7 @@ def test_a_diverged_tensor_stays_alone(framework, name, path):
         np.testing.assert_allclose(w, e, **TOLERANCE)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@EACH
 def test_weights_without_gradient_are_skipped(name):
     mine = new("torch", name)
     mine.optimizer.step()
@@ -165,15 +150,14 @@ def test_weights_without_gradient_are_skipped(name):
         assert np.array_equal(w, initial) == (i != 1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@EACH
 def test_bfloat16_stays_near(framework, name):
     mine = new(framework, name, dtype="bfloat16")
     run(mine, name)
     assert_follows(mine, framework, name, tolerance={"rtol": 0.1, "atol": 0.1})
 
 
-@pytest.mark.parametrize("path", ["fused", "plain"])
-def test_bias_correction_is_exact(path):
+def test_bias_correction_is_exact():
     """Adam's first step is the sign; in float32, 1 - 0.999 would make it 6e-6 too long."""
     mine = InKeras("adam", weights=[np.zeros(3, "float32")])
     mine.step([np.array([1.0, -2.0, 3.0], np.float32)], 1.0)
@@ -238,7 +222,7 @@ def test_a_keras_model_of_ones_own():
     assert shapes_of("tensorflow", keras.Model(inputs, outputs)) == sorted(expected)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@EACH
 def test_gradients_are_left_alone_and_freed_once_nobody_else_has_them(name):
     mine = InTorch(name, weight_decay=0.05)
     for _, grads in zip(range(7), gradients(), strict=False):

@@ -1,7 +1,6 @@
 """Process settings that a loop changes are restored for the next trial."""
 
 import gc
-import multiprocessing
 import os
 import sys
 import types
@@ -17,7 +16,7 @@ from test_own_runs import Worker
 from raybench.spec.errors import UserError
 from raybench.training.base import find_part
 from raybench.training.own import PlainWorld, Run
-from raybench.training.settings import PROCESS_SETTINGS, _read, settings_kept
+from raybench.training.settings import PROCESS_SETTINGS, _read
 
 
 def report(run: Run, seconds: float = 0.0) -> None:
@@ -32,11 +31,12 @@ def change_torch() -> None:
     torch.set_default_dtype(torch.float64)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.set_num_threads(torch.get_num_threads() + 1)
-    torch.autograd.set_detect_anomaly(True)
+    torch.backends.fp32_precision = "tf32"  # new switches of TF32, and old ones
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.deterministic = True
     torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.set_grad_enabled(False)
     torch.set_default_device("meta")
 
@@ -65,6 +65,9 @@ def test_settings_of_a_framework_are_those_of_the_run_before(framework: str) -> 
             import torch
 
             seen[-1] += [torch.is_grad_enabled(), torch.get_default_device()]
+            seen[-1] += [torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32]
+            seen[-1] += [torch.backends.cuda.matmul.allow_tf32]
+            seen[-1] += [torch.get_float32_matmul_precision()]
         report(run)
         if len(seen) == 1:
             change()
@@ -76,43 +79,6 @@ def test_settings_of_a_framework_are_those_of_the_run_before(framework: str) -> 
         worker.trainer.close()
     assert changed[0] != seen[0][: len(settings)]
     assert seen[0] == seen[1]
-
-
-@pytest.mark.parametrize("switch", ["all", "matmul", "conv", "high", "old cudnn", "old matmul"])
-@pytest.mark.parametrize("before", ["", "all"])
-def test_switches_of_tf32_are_set_back_old_and_new(switch: str, before: str) -> None:
-    torch = pytest.importorskip("torch", minversion="2.9")
-    settings = find_part("torch", "own").SETTINGS
-    backends = torch.backends
-    switches = {
-        "": lambda: None,
-        "all": lambda: setattr(backends, "fp32_precision", "tf32"),
-        "matmul": lambda: setattr(backends.cuda.matmul, "fp32_precision", "tf32"),
-        "conv": lambda: setattr(backends.cudnn.conv, "fp32_precision", "ieee"),
-        "high": lambda: torch.set_float32_matmul_precision("high"),
-        "old cudnn": lambda: setattr(backends.cudnn, "allow_tf32", False),
-        "old matmul": lambda: setattr(backends.cuda.matmul, "allow_tf32", True),
-    }
-    started = [_read(one) for one in settings]
-    with settings_kept():
-        switches[before]()
-        found = [_read(one) for one in settings]
-        for _ in range(2):
-            with settings_kept():
-                switches[switch]()
-            known = [
-                (one, value)
-                for one, value in zip(settings, found, strict=True)
-                if value is not None
-            ]  # an old switch says nothing beside the new general one
-            assert [_read(one) for one, _ in known] == [value for _, value in known]
-        if before:  # what follows the general switch goes on to follow it
-            backends.fp32_precision = "ieee"
-            assert backends.cuda.matmul.fp32_precision == "ieee"
-    ended = [_read(one) for one in settings]
-    assert [b for a, b in zip(started, ended, strict=True) if a is not None] == [
-        a for a in started if a is not None
-    ]
 
 
 def test_the_process_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,9 +97,6 @@ def test_the_process_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         os.environ["RAYBENCH_C"] = "1"
         sys.path.insert(0, str(tmp_path))
         sys.argv[1:] = ["--lr", "0.1"]
-        sys.setrecursionlimit(12345)
-        gc.disable()
-        multiprocessing.set_start_method("spawn", force=True)
         warnings.simplefilter("error")
 
     for _ in range(2):
@@ -144,15 +107,15 @@ def test_the_process_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_is_set_back_where_the_loop_fails() -> None:
-    limit = sys.getrecursionlimit()
+    words = list(sys.argv)
 
     def loop(run: Run) -> None:
-        sys.setrecursionlimit(limit + 1)
+        sys.argv.append("--more")
         raise ValueError
 
     with pytest.raises(UserError):
         Worker(loop).to_the_end()
-    assert sys.getrecursionlimit() == limit
+    assert sys.argv == words
 
 
 def test_what_a_loop_leaves_in_circles_is_collected_before_a_cache_is_emptied(

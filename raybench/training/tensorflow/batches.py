@@ -25,25 +25,12 @@ from raybench.training.reading import (
 )
 from raybench.training.tensorflow.model import Inputs, Mixed
 
-ALIGNMENT = 64
-"""Alignment in bytes that CPU kernels need; with less, they crash the process."""
-
-
 WORDS = {4: tf.float32, 2: tf.float16}
 """Types to which uint8 is cast bitwise for gathering, by size in bytes. Unlike for uint8,
 `GatherV2` has GPU kernels for these."""
 
 
 def to_tensor(array: np.ndarray) -> tf.Tensor:
-    """Return an array as a tensor on the device; on a CPU, the tensor shares the array's memory if
-    that is aligned."""
-    is_aligned = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
-    if not is_aligned or not array.flags.writeable or has_gpus():
-        return copied(array)
-    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-
-
-def copied(array: np.ndarray) -> tf.Tensor:
     """Return a copy of an array on the device."""
     return tf.constant(array, type_here(array.dtype))
 
@@ -138,7 +125,7 @@ class OnDemandBatches(BaseOnDemandBatches):
             yield batch
 
     def _sent(self, array: np.ndarray) -> tf.Tensor:
-        return copied(array)
+        return to_tensor(array)
 
     def _on_device(self, tensor: tf.Tensor) -> tf.Tensor:
         return tensor
@@ -146,11 +133,11 @@ class OnDemandBatches(BaseOnDemandBatches):
     def _read_step(self, step: Step) -> Batch:
         rounds = None if step.rounds is None else step.rounds.reshape(-1)
         found = self._reader.read(step.indices.reshape(-1), rounds)
-        mixed = tuple(copied(one) for one in found.mixed or ())
+        mixed = tuple(to_tensor(one) for one in found.mixed or ())
         indices = np.arange(step.indices.size).reshape(1, *step.indices.shape)
         return (
-            each(found.inputs, copied),
-            copied(found.labels),
+            each(found.inputs, to_tensor),
+            to_tensor(found.labels),
             mixed,
             tf.constant(indices),
             *_numbers_of([step]),

@@ -2,8 +2,6 @@
 
 import contextlib
 import copy
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -18,7 +16,6 @@ from raybench.data.dataset import Dataset
 from raybench.data.whole_set import answers_of
 from raybench.models.base import LayerWorkload, Workload
 from raybench.models.named import NamedWorkload
-from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.training.base import BaseTrainer, Step, StepLog, Totals
 from raybench.training.memory import Memory, evaluation_batch
@@ -113,19 +110,8 @@ def compiled(one_pass: Pass, mode: str) -> Pass:
     """Return `one_pass`, compiled at its first call unless the mode is `none`.
 
     Later runs with the same shapes on this host reuse the files that inductor caches.
-
-    Raises:
-        UserError: There is no C++ compiler.
     """
-    if mode == "none":
-        return one_pass
-    if shutil.which(os.environ.get("CXX", "g++").split()[0]) is None:
-        raise UserError(
-            f"compile: {mode} needs a C++ compiler on each host; install g++, or set "
-            "compile: none.",
-            ErrorCode.NOT_INSTALLED,
-        )
-    return torch.compile(one_pass, dynamic=False, mode=mode)
+    return one_pass if mode == "none" else torch.compile(one_pass, dynamic=False, mode=mode)
 
 
 class Trainer(BaseTrainer):

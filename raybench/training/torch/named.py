@@ -115,7 +115,7 @@ def cached_torchvision(workload: NamedWorkload) -> Path:
     import torchvision
 
     versions = torchvision.models.get_model_weights(workload.model)
-    urls = [one.url for one in ([versions.DEFAULT, *versions] if len(versions) else [])]
+    urls: list[str] = [one.url for one in ([versions.DEFAULT, *versions] if len(versions) else [])]
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     for url in urls:
         if (file := folder / url.rpartition("/")[2]).is_file():

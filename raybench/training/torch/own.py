@@ -19,26 +19,9 @@ from raybench.training.own import PLAIN, LoopAdapter, Strategy, unsavable_error
 from raybench.training.saved import foreign_state_error
 from raybench.training.settings import Setting, attribute
 from raybench.training.torch.loop import GpuMemory
-from raybench.training.torch.world import World
+from raybench.training.torch.world import World, set_arithmetic
 
-
-def _precision(owner: Any) -> Setting:
-    """Return the float32 precision of an operation as a setting (torch 2.9 and later).
-
-    An operation set to `none` inherits the more general precision and reads as what it inherits, so
-    the setter tries `none` first.
-    """
-    name = "fp32_precision"
-
-    def set_back(value: str) -> None:
-        setattr(owner, name, "none")
-        if getattr(owner, name) != value:
-            setattr(owner, name, value)
-
-    return lambda: getattr(owner, name), set_back
-
-
-_CUDA, _CUDNN, _MKLDNN = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
+_CUDA, _CUDNN = torch.backends.cuda, torch.backends.cudnn
 SETTINGS: tuple[Setting, ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (
@@ -49,27 +32,17 @@ SETTINGS: tuple[Setting, ...] = (
         lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
     ),
     (torch.get_num_threads, torch.set_num_threads),
-    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    (torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy),
     (_CUDA.flash_sdp_enabled, _CUDA.enable_flash_sdp),
     (_CUDA.mem_efficient_sdp_enabled, _CUDA.enable_mem_efficient_sdp),
     (_CUDA.math_sdp_enabled, _CUDA.enable_math_sdp),
     (_CUDA.cudnn_sdp_enabled, _CUDA.enable_cudnn_sdp),
     *(attribute(dist, name) for name in ("init_process_group", "destroy_process_group")),
     attribute(_CUDNN, "enabled"),
-    attribute(_CUDNN, "benchmark"),
     attribute(_CUDNN, "deterministic"),
-    attribute(_CUDA.matmul, "allow_fp16_reduced_precision_reduction"),
-    attribute(_CUDA.matmul, "allow_bf16_reduced_precision_reduction"),
-    # TF32: the old switches, which also set the new ones; then the new ones, general ones first.
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    attribute(_CUDNN, "allow_tf32"),
-    *map(_precision, (torch.backends, _CUDNN, _MKLDNN, _CUDA.matmul)),
-    *(_precision(getattr(_CUDNN, name, None)) for name in ("conv", "rnn")),
-    *(_precision(getattr(_MKLDNN, name, None)) for name in ("matmul", "conv", "rnn")),
 )
 """Global settings of PyTorch that one run could leave changed for the next. Not thread-local ones
-(grad mode, autocast, default device), because each loop has its own thread."""
+(grad mode, autocast, default device), because each loop has its own thread, and not the float32
+arithmetic, which `Adapter.begin` sets."""
 
 
 class Adapter(LoopAdapter):
@@ -78,8 +51,10 @@ class Adapter(LoopAdapter):
     _world: World
 
     def begin(self, seed: int) -> None:
-        """Seed torch, set the current GPU of the loop's thread, and keep the loop from initializing
-        or destroying the default process group, which serves all runs."""
+        """Seed torch, set its arithmetic to its defaults and the GPU of the loop's thread, and keep
+        the loop from initializing or destroying the default process group, which serves all
+        runs."""
+        set_arithmetic(None)
         if self._world.torch_device.type == "cuda":
             torch.cuda.set_device(self._world.torch_device)
         torch.manual_seed(seed)

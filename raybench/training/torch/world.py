@@ -100,24 +100,28 @@ def join(
     return World(rank=rank, num_workers=num_workers, device=device, num_replicas=num_replicas)
 
 
-def set_arithmetic(precision: str) -> None:
+def set_arithmetic(precision: str | None) -> None:
     """Set the float32 arithmetic of this process, overriding earlier runs and user code, and let
-    cuDNN benchmark its convolutions in the warm-up.
+    cuDNN benchmark its convolutions in the warm-up. None sets torch's own defaults.
 
     Since 2.9 torch has an old and a new set of switches, and reading one fails if the other
     disagrees. Both are set, the old set first, because it also changes the new one.
     """
-    is_tf32 = precision == "tf32"
     backends: Any = torch.backends
     torch.set_float32_matmul_precision("highest")  # for CPUs too
-    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = is_tf32
+    backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    backends.cudnn.allow_tf32 = precision in ("tf32", None)
     if hasattr(backends, "fp32_precision"):
         cpu, gpu = backends.mkldnn, backends.cudnn
+        matmul = {"tf32": "tf32", None: "none"}.get(precision, "ieee")
+        conv = "tf32" if precision is None else matmul
         for one in (backends, cpu, cpu.matmul, cpu.conv, cpu.rnn):
-            one.fp32_precision = "ieee"
-        for one in (backends.cuda.matmul, gpu, gpu.conv, gpu.rnn):
-            one.fp32_precision = "tf32" if is_tf32 else "ieee"
-    backends.cudnn.benchmark = True
+            one.fp32_precision = "none" if precision is None else "ieee"
+        gpu.fp32_precision = backends.cuda.matmul.fp32_precision = (
+            matmul  # `gpu` is the general one
+        )
+        gpu.conv.fp32_precision = gpu.rnn.fp32_precision = conv
+    backends.cudnn.benchmark = precision is not None
 
 
 def gpus_seen() -> GpusSeen:
