@@ -109,33 +109,22 @@ class RequestQueue:
             if not self._requests:
                 await self._tell_autoscaler()
 
-    async def unless_gone(self, start: Awaitable[WorkerGroup], nodes: Sequence[int]) -> WorkerGroup:
-        """Await the start of a group on `nodes`, unless one of the nodes is lost; return the group.
+    async def started(self, start: Awaitable[WorkerGroup], nodes: Sequence[int]) -> WorkerGroup:
+        """Await the start of a group on `nodes` and return the group.
 
         Raises:
             HostLeaves: the start failed, and one of the nodes is leaving the cluster.
-            RunFailed: a node was lost, or the start failed for another reason.
+            RunFailed: the start failed for another reason.
         """
-        starting = asyncio.ensure_future(start)
-        while not starting.done():
-            await asyncio.wait({starting}, timeout=LOOK_S)
-            if starting.done():
-                break
+        try:
+            return await start
+        except RunFailed:
             await self.look()
-            gone = [one for one in (self._scheduler.nodes[n] for n in nodes) if one.is_gone]
-            if gone and not starting.done():
-                starting.cancel()
-                self._refuse_leaving(nodes)
-                raise RunFailed("worker_lost", f"host {gone[0].name} has gone from the cluster")
-        if isinstance(starting.exception(), RunFailed):
-            await self.look()
-            self._refuse_leaving(nodes)
-        return starting.result()
-
-    def _refuse_leaving(self, nodes: Sequence[int]) -> None:
-        for node in (self._scheduler.nodes[number] for number in nodes):
-            if node.id in self._leaving:
-                raise HostLeaves("worker_lost", f"host {node.name} is leaving the cluster")
+            for node in (self._scheduler.nodes[number] for number in nodes):
+                if node.id in self._leaving:
+                    message = f"host {node.name} is leaving the cluster"
+                    raise HostLeaves("worker_lost", message) from None
+            raise
 
     def admit(self) -> None:
         """Grant all requests that can be served now."""

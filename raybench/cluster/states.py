@@ -1,17 +1,14 @@
 """Saved states of runs (checkpoints and final weights), as files on the worker pool's host.
 
 A worker that can access the pool's file (on the same host or a shared disk) writes a state
-directly; other workers send the state to the pool in parts. Reading works in the same way. Only the
-worker that trains ever holds a whole state in memory.
+directly; other workers send the state to the pool in parts. Reading works in the same way.
 """
 
 import contextlib
-import io
-import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -58,41 +55,29 @@ def send(pool: Any, sender: str, state: BinaryIO) -> int:
     return num_bytes
 
 
-def parts(pool: Any, file: Path) -> Iterator[bytes]:
-    """Yield the contents of a state in parts, read directly if this host can access the file.
+def fetch(pool: Any, file: Path) -> bytes:
+    """Return the contents of a state of the pool, read directly if this host can access the file.
 
     Raises:
         FileNotFoundError: the pool no longer has the state.
     """
     if file.is_file():
-        with file.open("rb") as here:
-            yield from iter(lambda: here.read(PART_BYTES), b"")
-        return
-    for number in itertools.count():
-        part = ask_pool(lambda: pool.give_part.remote(file, number * PART_BYTES))  # noqa: B023
-        if part is None:
-            raise FileNotFoundError(file)
-        if not part:
-            return
-        yield part
+        return file.read_bytes()
+    content = bytearray()
+    while part := ask_pool(lambda: pool.give_part.remote(file, len(content))):  # noqa: B023
+        content += part
+    if part is None:
+        raise FileNotFoundError(file)
+    return bytes(content)
 
 
-def fetch(pool: Any, file: Path) -> bytes:
-    """Return the contents of a state of the pool."""
-    buffer = io.BytesIO()
-    for part in parts(pool, file):
-        buffer.write(part)
-    return buffer.getvalue()
-
-
-def place(pool: Any, file: Path, target: Path) -> None:
-    """Copy a state of the pool to `target`, as a hard link if possible."""
-    with contextlib.suppress(OSError):
+def place(file: Path, target: Path) -> None:
+    """Make a file of this host available at `target`, as a hard link or a copy."""
+    target.unlink(missing_ok=True)
+    try:
         os.link(file, target)
-        return
-    with target.open("wb") as there:
-        for part in parts(pool, file):
-            there.write(part)
+    except OSError:
+        shutil.copyfile(file, target)
 
 
 class StateFiles:
@@ -151,11 +136,7 @@ class StateFiles:
     def adopt(self, file: Path, name: str) -> Path:
         """Add a file from another folder as `name` (hard link or copy); may raise OSError."""
         own = self.folder / name
-        own.unlink(missing_ok=True)
-        try:
-            os.link(file, own)
-        except OSError:
-            shutil.copyfile(file, own)
+        place(file, own)
         return own
 
     def read(self, file: Path, offset: int) -> bytes | None:

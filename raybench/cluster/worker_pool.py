@@ -103,7 +103,7 @@ class WorkerPool:
         self._states.hold_in(folder)
 
     def coming_file(self, sender: str) -> Path:
-        """Return the file to which `sender` (a worker group or the driver) sends a run state."""
+        """Return the file to which `sender` (a worker group) sends a run state."""
         return self._states.coming(sender)
 
     async def take_part(self, sender: str, offset: int, part: bytes) -> None:
@@ -120,27 +120,15 @@ class WorkerPool:
             raise self._states.fault
         return self._runs[trial].checkpoint
 
-    def restore(self, trial: str, checkpoint: Checkpoint, sent_bytes: int | None = None) -> bool:
+    def restore(self, trial: str, checkpoint: Checkpoint) -> None:
         """Set the checkpoint of an interrupted command, from which the run will continue.
 
         Args:
             trial: name of the run.
             checkpoint: the checkpoint.
-            sent_bytes: size of the weights in bytes if they were sent, with `trial` as the sender.
-
-        Returns:
-            False if this host lacks the weights file: send the weights and call again with
-            `sent_bytes`.
         """
-        name = f"{trial}-{checkpoint.state.index}"
-        if sent_bytes is not None:
-            file = self._states.keep(trial, name, sent_bytes)
-        elif checkpoint.weights.is_file():
-            file = self._states.adopt(checkpoint.weights, name)
-        else:
-            return False
+        file = self._states.adopt(checkpoint.weights, f"{trial}-{checkpoint.state.index}")
         self._hold(trial, replace(checkpoint, weights=file))
-        return True
 
     def forget(self, trial: str) -> None:
         """Delete the checkpoint of a run."""
@@ -213,7 +201,7 @@ class WorkerPool:
         started = time.perf_counter()
         with self._starting(trial):
             try:
-                group = await self._queue.unless_gone(self._open(reserved), reserved.nodes)
+                group = await self._queue.started(self._open(reserved), reserved.nodes)
             except RunFailed:
                 await self._drop(trial, reserved.group)
                 raise

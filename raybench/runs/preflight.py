@@ -306,13 +306,13 @@ def check_address(address: str | None) -> None:
     """Raise UserError for a malformed address of a cluster."""
     if address is None or address in ("auto", "local", ""):
         return
-    host, separator, port = address.rpartition("://")[2].rpartition(":")
-    if not separator and "://" not in address:
+    host, separator, port = address.rpartition(":")
+    if not separator:
         return  # a host name without a port, which Ray resolves or refuses
-    if separator and not (port.isdigit() and 0 < int(port) < 2**16 and host):
+    if "://" in address or not (port.isdigit() and 0 < int(port) < 2**16 and host):
         raise UserError(
-            f"--address {address}: is no address; write auto, HOST:6379 or ray://HOST:10001, with "
-            "a port from 1 to 65535.",
+            f"--address {address}: is no address; write auto or HOST:6379 on a host of the "
+            "cluster, or send the command there by ray job submit.",
             ErrorCode.INVALID_VALUE,
         )
 

@@ -98,10 +98,7 @@ class SavedRuns:
             self._say(sentence)
         if (log := self._store.log_file(name)).is_file():
             self._earlier[name] = log.read_bytes()
-        if not ray.get(self._pool.restore.remote(name, found)):  # the pool is on another host
-            with found.weights.open("rb") as file:
-                sent_bytes = states.send(self._pool, name, file)
-            ray.get(self._pool.restore.remote(name, found, sent_bytes))
+        ray.get(self._pool.restore.remote(name, found))
         return found.state.evaluations
 
     def save(self, name: str) -> None:
@@ -133,7 +130,7 @@ class SavedRuns:
         if checkpoint is None or self._fault is not None:
             return
         self._store.check()
-        place = partial(states.place, self._pool, checkpoint.weights)
+        place = partial(states.place, checkpoint.weights)
         try:
             write_checkpoint(self._folder(name), checkpoint.state, place)
         except FileNotFoundError:

@@ -1,8 +1,6 @@
 """The command `raybench train`: one training run, from its options to the last printed line."""
 
-import itertools
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 
-from raybench.cluster import states
 from raybench.cluster.layout import local_capacity
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
@@ -190,7 +187,7 @@ def _run(
                 TRIAL,
                 "trial",
                 test=True,
-                save=lambda file: _save_model(store, spec, states.parts(session.pool, file)),
+                save=lambda file: _save_model(store, spec, file.read_bytes()),
             )
         deadline.raise_fault()
     return record
@@ -224,17 +221,17 @@ class _Screen(RunLines):
             self._events.finished(record)
 
 
-def _save_model(store: Store, spec: RunSpec, weights: Iterator[bytes]) -> None:
+def _save_model(store: Store, spec: RunSpec, weights: bytes) -> None:
     """Write the trained model; for a user's own training loop, the state that the loop saved."""
     if is_own_loop(spec.workload):
-        if first := next(weights, b""):
-            kind, rest = state_of(first)
-            store.write_parts(STATE_FILES[kind], itertools.chain([rest], weights))
+        if weights:
+            kind, rest = state_of(weights)
+            store.write_bytes(STATE_FILES[kind], rest)
         return
     # Already loaded by `check_run`, and cached.
     _, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
-    store.write_parts(MODEL_FILES[spec.framework], weights)
+    store.write_bytes(MODEL_FILES[spec.framework], weights)
 
 
 def write_study(store: Store, content: dict[str, Any]) -> None:

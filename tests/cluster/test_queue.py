@@ -209,28 +209,6 @@ async def test_a_host_that_joins_is_used_and_the_request_withdrawn() -> None:
     assert asked[2:] == [[]]
 
 
-async def test_a_start_ends_when_its_host_goes() -> None:
-    hosts, pool, lost = listed(A, B), scheduler(A, B), []
-    waiting = queue(pool, hosts, [], on_lost=lost.extend)
-    grant, _ = await waiting.wait("idle", ONE)
-    pool.release("idle")
-    grant, _ = await waiting.wait("0", TWO)
-    assert grant.nodes == (1, 1)
-    forever: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    starting = asyncio.ensure_future(waiting.unless_gone(forever, grant.nodes))
-    await asyncio.sleep(0.03)
-    assert not starting.done()
-    hosts[:] = listed(C)
-    with pytest.raises(RunFailed) as gone:
-        await asyncio.wait_for(starting, 60)
-    assert "host b" in gone.value.message
-    assert forever.cancelled()
-    pool.remove(grant.group)
-    grant, _ = await waiting.wait("0", TWO)
-    assert [pool.nodes[node].name for node in grant.nodes] == ["c", "c"]
-    assert lost == [0], "the idle group on host a"
-
-
 async def test_a_host_that_has_been_given_notice_takes_no_new_group() -> None:
     hosts, pool = listed(A, B), scheduler(A, B)
     notice: set[str] = set()
@@ -250,25 +228,21 @@ async def test_a_host_that_has_been_given_notice_takes_no_new_group() -> None:
     assert grant.nodes == (1, 1)
 
 
-@pytest.mark.parametrize("hangs", [True, False])
-async def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(hangs: bool) -> None:
+async def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own() -> None:
     pool, notice = scheduler(A, B), {"id-c"}
     waiting = queue(pool, listed(A, B), [], leaving=lambda: frozenset(notice))
 
-    async def start() -> None:
-        if hangs:
-            await asyncio.sleep(60)
+    async def start() -> Any:
         raise RunFailed("worker_lost", "the workers did not start in time")
 
     grant, _ = await waiting.wait("0", TWO)
     notice.add("id-a")
     with pytest.raises(HostLeaves) as leaves:
-        await asyncio.wait_for(waiting.unless_gone(start(), grant.nodes), 60)
+        await waiting.started(start(), grant.nodes)
     assert "host a" in leaves.value.message
-    if not hangs:
-        with pytest.raises(RunFailed) as failed:
-            await waiting.unless_gone(start(), (1, 1))
-        assert not isinstance(failed.value, HostLeaves)
+    with pytest.raises(RunFailed) as failed:
+        await waiting.started(start(), (1, 1))
+    assert not isinstance(failed.value, HostLeaves)
 
 
 @pytest.mark.parametrize(("scales", "requests"), [(True, [[]]), (False, [])])

@@ -1,10 +1,12 @@
 """The owner of worker groups, with groups that start nothing, and the checkpoints that it keeps."""
 
 import asyncio
+import io
 import shutil
 import time
 from collections.abc import Awaitable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -363,9 +365,8 @@ async def test_a_run_is_continued_from_what_was_restored(
 ) -> None:
     file = tmp_path / "weights.pt"
     earlier = Checkpoint(state=state(3), weights=file)
-    assert not answering.restore("a", earlier), "the pool is on another host: it is to be sent"
     file.write_bytes(b"weights")
-    assert answering.restore("a", earlier)
+    answering.restore("a", earlier)
     file.unlink()  # the study's folder keeps the last two
     assert (await answering.acquire("a", TWO)).resume == state(3)
     await answering.command("a", Start(spec=SPEC), 1.0)
@@ -375,6 +376,28 @@ async def test_a_run_is_continued_from_what_was_restored(
     assert held(answering) == (state(3), b"weights")
     answering.forget("a")
     assert held(answering) is None
+
+
+def test_a_worker_of_another_host_sends_and_fetches_a_state_in_parts(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(name: str) -> Any:
+        def remote(*given: Any) -> Any:
+            answer = getattr(pool, name)(*given)
+            return asyncio.run(answer) if asyncio.iscoroutine(answer) else answer
+
+        return SimpleNamespace(remote=remote)
+
+    monkeypatch.setattr(states, "PART_BYTES", 3)
+    monkeypatch.setattr(states.ray, "get", lambda answer, timeout: answer)  # type: ignore[attr-defined]
+    far = SimpleNamespace(take_part=call("take_part"), give_part=call("give_part"))
+    far.coming_file = SimpleNamespace(remote=lambda sender: Path("/elsewhere/there"))
+    assert states.send(far, "group-0", io.BytesIO(b"weights")) == 7
+    file = pool._states.keep("group-0", "a-1", 7)
+    monkeypatch.setattr(Path, "is_file", lambda path: False)
+    assert states.fetch(far, file) == b"weights"
+    with pytest.raises(FileNotFoundError):
+        states.fetch(far, file.with_name("gone"))
 
 
 async def test_weights_that_no_disk_takes_fail_the_run(

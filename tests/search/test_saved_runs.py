@@ -44,35 +44,19 @@ def is_one_of(found: Checkpoint | None, points: int) -> bool:
     return (found.state, found.weights.read_bytes()) == (state(points), weights(points))
 
 
-ELSEWHERE = Path("/elsewhere")
-
-
 class PoolOfThisProcess:
-    """A pool whose methods are called as those of an actor are; on another host too, where a path
-    names another file than here."""
+    """A pool whose methods are called as those of an actor are."""
 
-    def __init__(self, scratch: Path, *, is_elsewhere: bool) -> None:
+    def __init__(self, scratch: Path) -> None:
         options = PoolOptions(scratch=str(scratch), search_path="", is_local=True)
         self.pool = WorkerPool(ResourceScheduler([]), options)
-        self._is_elsewhere = is_elsewhere
 
     def __getattr__(self, name: str) -> Any:
         return SimpleNamespace(remote=lambda *given, **named: self._call(name, given, named))
 
     def _call(self, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        answer = getattr(self.pool, name)(*map(self._on_other_host, given), **named)
-        answer = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
-        return self._on_other_host(answer)
-
-    def _on_other_host(self, given: Any) -> Any:
-        """What is on one host is below ELSEWHERE on the other."""
-        if isinstance(given, Checkpoint):
-            return replace(given, weights=self._on_other_host(given.weights))
-        if not isinstance(given, Path) or not self._is_elsewhere:
-            return given
-        if given.is_relative_to(ELSEWHERE):
-            return Path("/") / given.relative_to(ELSEWHERE)
-        return ELSEWHERE / given.relative_to("/")
+        answer = getattr(self.pool, name)(*given, **named)
+        return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
 
     def hold(self, name: str, points: int, spec: RunSpec = SPEC) -> None:
         """Hold a checkpoint as if a worker had sent it."""
@@ -93,11 +77,11 @@ class PoolOfThisProcess:
 class Bench:
     """A store, a pool, and what the user is told."""
 
-    def __init__(self, folder: Path, *, is_elsewhere: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         scratch = folder.with_name("raybench-scratch")
         scratch.mkdir()
         self.store = Store(folder)
-        self.pool = PoolOfThisProcess(scratch, is_elsewhere=is_elsewhere)
+        self.pool = PoolOfThisProcess(scratch)
         self.said: list[str] = []
         self.faults: list[Exception] = []
 
@@ -110,13 +94,10 @@ class Bench:
             saved.save(name)
 
 
-@pytest.fixture(params=[False, True], ids=["here", "elsewhere"])
-def bench(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Bench]:
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(module.ray, "get", lambda answer, timeout=None: answer)
-    monkeypatch.setattr(states, "PART_BYTES", 30)
-    one = Bench(tmp_path / "study", is_elsewhere=request.param)
+    one = Bench(tmp_path / "study")
     with one.store:
         yield one
     assert not (one.store.folder / states.FOLDER).exists()
@@ -240,13 +221,10 @@ def test_one_that_a_newer_one_replaces_meanwhile_is_no_fault(
     assert is_one_of(latest_checkpoint(bench.store.folder / "checkpoints" / "0001", SPEC), 2)
 
 
-def test_where_a_study_s_folder_is_the_pool_holds_states_on_its_disk(
-    bench: Bench, request: pytest.FixtureRequest
-) -> None:
+def test_where_a_study_s_folder_is_the_pool_holds_states_on_its_disk(bench: Bench) -> None:
     with bench.saved():
         bench.pool.hold("0001", 1)
-        is_there = bench.pool.held["0001"].weights.is_relative_to(bench.store.folder)
-        assert is_there != ("elsewhere" in request.node.name)
+        assert bench.pool.held["0001"].weights.is_relative_to(bench.store.folder)
 
 
 def test_a_folder_that_was_deleted_is_not_made_anew(bench: Bench) -> None:

@@ -23,5 +23,5 @@ still has all parts, and remove each part to check that its fallback works.
 | nodes | `available_resources_per_node` | use by others | seen when a group does not start |
 | nodes | autoscaler's report, `get_cluster_status` | can nodes be added? | taken as no |
 | local_ray | configuration of the job | its environment | Ray refuses names set twice |
-| nodes | `node:`, `node:__internal_head__` | Tune's actors on our node | 0.001 CPU anywhere |
+| nodes | `node:ADDRESS`, a resource of every node | Tune's actors on our host | none |
 """

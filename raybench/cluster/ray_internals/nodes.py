@@ -15,32 +15,20 @@ from ray._private import state
 from raybench.cluster.layout import Node
 from raybench.spec.run import Placement
 
-HEAD = "node:__internal_head__"
-"""Resource of which only the head node has one unit."""
 ADDRESS = "node:"
 """Prefix of a resource of which every node has one unit; the node's address follows."""
 NOMINAL = 0.0001
-NOMINAL_CPU = 0.001
 
 
 def waits_by_driver() -> dict[str, float]:
-    """Return resources that start an actor on the driver's node and reserve almost nothing.
+    """Return resources that start an actor on the driver's host and reserve almost nothing.
 
     Used for Tune's trial actors. They wait for the worker pool without a timeout, and Ray does not
-    repeat an answer that was lost between hosts, so they must be on the pool's node. If no resource
-    identifies that node, a tiny part of a CPU anywhere is returned.
+    repeat an answer that was lost between hosts, so they must be on the pool's host.
     """
     here = ray.get_runtime_context().get_node_id()
-    names = [
-        name
-        for node in ray.nodes()
-        if node["Alive"] and node["NodeID"] == here
-        for name in node["Resources"]
-        if name.startswith(ADDRESS)
-    ]
-    if HEAD in names:  # simulated nodes on one machine share an address, but only one is the head
-        return {HEAD: NOMINAL}
-    return {names[0]: NOMINAL} if names else {"CPU": NOMINAL_CPU}
+    own = (node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
+    return {f"{ADDRESS}{next(own)}": NOMINAL}
 
 
 def draining_nodes() -> frozenset[str]:
