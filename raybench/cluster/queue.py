@@ -20,9 +20,6 @@ from raybench.spec.text import counted
 LOOK_S = 2.0
 """Seconds between two checks of the nodes and of the resources that other jobs use. Ray announces
 the end of a node at least half a minute before."""
-RESEND_S = 30.0
-"""Seconds after which a request to the autoscaler is sent again, in case another job's request has
-replaced it."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,6 @@ class RequestQueue:
         self._sent: list[dict[str, float]] | None = None
         """Last request to the autoscaler; None before the first one, when a request of a killed
         driver may still be valid."""
-        self._sent_at = 0.0
 
     async def wait(self, trial: str, placement: Placement) -> tuple[Reservation, str | None]:
         """Wait for a worker group, without a time limit.
@@ -184,15 +180,14 @@ class RequestQueue:
         """
         groups = self._scheduler.needed()
         wanted = internals.bundles_of(groups, self._scheduler.taken) if groups else []
-        is_old = bool(wanted) and time.monotonic() - self._sent_at > RESEND_S
-        if not self._options.scales or (wanted == self._sent and not is_old):
+        if not self._options.scales or wanted == self._sent:
             return
         try:
             await asyncio.to_thread(self._autoscale, wanted)
         except (ray.exceptions.RayError, RuntimeError, OSError) as error:
             logging.getLogger(__name__).warning("the autoscaler was not asked: %s", error)
             return
-        self._sent, self._sent_at = wanted, time.monotonic()
+        self._sent = wanted
 
 
 def missing(scheduler: ResourceScheduler) -> dict[str, str]:

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import importlib
 import os
-import select
 import signal
 import sys
 import tempfile
@@ -202,9 +201,9 @@ def run_command(
     """
     try:
         return _run_command(command, json_of, is_silent=is_silent)
-    except BrokenPipeError:
-        if not _is_stdout_closed():
-            raise
+    except BrokenPipeError:  # the reader of stdout has closed the pipe, as `| head` does
+        # Python writes the rest of the output at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return FAILED
 
 
@@ -254,22 +253,6 @@ def _ended(command: Callable[[], Ended]) -> Ended:
         return _said(FAILED, CommandError("study", sentence))
     except KeyboardInterrupt:
         return _said(INTERRUPTED, CommandError("interrupted", "interrupted."))
-
-
-def _is_stdout_closed() -> bool:
-    """Return whether the reader of stdout has closed the pipe, as `| head` does.
-
-    If so, redirect stdout to the null device, because Python writes the rest of the output at exit.
-    """
-    out = sys.__stdout__
-    if out is None:
-        return False
-    poll = select.poll()
-    poll.register(out.fileno(), 0)
-    is_closed = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
-    if is_closed:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-    return is_closed
 
 
 def _said(code: int, error: CommandError, more: str = "") -> Ended:

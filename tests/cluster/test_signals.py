@@ -67,18 +67,6 @@ def command():
 with interrupt.listening():
     cli.leave(cli.run_command(command))
 """
-DROPS = """
-from raybench.commands import cli
-class Dropping:
-    def __del__(self):
-        print("ready", flush=True)
-        time.sleep(20)
-def command():
-    Dropping()
-    interrupt.check()
-with interrupt.listening():
-    cli.leave(cli.run_command(command))
-"""
 
 
 @pytest.mark.parametrize(
@@ -88,7 +76,6 @@ with interrupt.listening():
         (SLEEPS, signal.SIGTERM),
         (SLEEPS, signal.SIGHUP),
         (FAILS, signal.SIGTERM),  # a library that takes it for a failure of its own
-        (DROPS, signal.SIGINT),  # an exception that is dropped
     ],
 )
 def test_before_anything_has_started_the_first_ends_the_command(body: str, number: int) -> None:

@@ -12,11 +12,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from raybench.results.place import check_place, refuse_other_study
-from raybench.results.storage import study_file
-from raybench.results.store import STUDY_FILE
+from raybench.results.place import check_place
 from raybench.search.resolve import study_content
-from raybench.spec.documents import to_yaml
 from raybench.spec.study import build_study
 from tests.factories import options_given
 
@@ -110,18 +107,6 @@ def test_results_outlive_every_pod() -> None:
             mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
             assert str(out.parent) in mounts
             assert volume["name"] in {mount["name"] for mount in container["volumeMounts"]}
-
-
-def test_the_same_command_continues(tmp_path: Path) -> None:
-    first, second = options(), options()
-    assert not first.fresh, "a job that is sent again goes on where it was"
-    assert first.address == "auto"
-    study, _ = build_study(*study_content(first)[:2])
-    (tmp_path / STUDY_FILE).write_text(to_yaml({"study": study.document(), "command": "x"}))
-    again, _ = build_study(*study_content(second)[:2])
-    file = study_file(str(tmp_path))
-    assert file is not None
-    refuse_other_study(str(tmp_path), file, again)
 
 
 def options() -> Any:

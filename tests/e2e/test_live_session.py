@@ -34,7 +34,6 @@ from raybench.spec.scaling_study import build_scaling_study
 from raybench.stats.record import RunOutcome
 from raybench.training.own import state_of
 
-from .slow_pictures import READ_S
 from .test_ports import Socket, assert_only_here, listening
 
 pytestmark = pytest.mark.ray
@@ -51,14 +50,6 @@ CONTINUED = RunSpec(
     batch_size_per_worker=16,
     eval_every_samples=150,
     checkpoint_every_s=1e-9,
-)
-PICTURES = RunSpec(
-    workload="tests.e2e.slow_pictures:SlowPictures",
-    dataset=DatasetSpec(name="workload"),
-    objective=Objective(target=1.0, max_train_seconds=600),
-    batch_size_per_worker=32,
-    num_workers=2,
-    epochs=2.0,
 )
 LOOPS = Path(__file__).with_name("own_loops.py")
 TRAIN = RunSpec(
@@ -312,22 +303,6 @@ def test_nothing_listens_on_the_network(session: Session) -> None:
     assert_only_here(found, tensorflow=of_tensorflow)
 
 
-@pytest.mark.all
-def test_two_workers_wait_for_their_slow_pictures(session: Session) -> None:
-    """Data on demand are shared by two workers, and waited for on the clock."""
-    outcome = to_the_end(RunClient(session.pool, "slow", PICTURES))
-    assert (outcome.failure, outcome.stop) == (None, "epochs"), outcome.message
-    steps = 2 * 20  # of 1,257 samples in global batches of 64
-    assert steps * READ_S <= outcome.ledger["input"] <= outcome.ledger["train"]
-
-
-@pytest.mark.all
-def test_a_picture_that_cannot_be_read_is_the_failure(session: Session) -> None:
-    update = {"workload": "tests.e2e.slow_pictures:TornPictures", "num_workers": 1, "prefetch": 2}
-    outcome = to_the_end(RunClient(session.pool, "torn", PICTURES.model_copy(update=update)))
-    assert "OSError" in (outcome.message or "")
-
-
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.all), 2])
 def test_a_loop_of_torch_trains_over_workers(session: Session, num_workers: int) -> None:
     spec = TRAIN.model_copy(update={"num_workers": num_workers})
@@ -397,44 +372,21 @@ def test_a_command_has_the_cores_of_its_workers(session: Session) -> None:
     assert printed_by(session, "command") == ['{"accuracy": 1.0}']
 
 
-@pytest.mark.parametrize(
-    ("fault", "name"),
-    [
-        ("raises", "ValueError"),
-        # Without Ray in tests/training/test_own_runs.py.
-        pytest.param("exits", "sys.exit(3)", marks=pytest.mark.all),
-        pytest.param("says nothing", "accuracy", marks=pytest.mark.all),
-    ],
-)
-def test_a_mistake_is_one_sentence_of_its_run_alone(
-    session: Session, fault: str, name: str
-) -> None:
-    update: dict[str, Any] = {"workload": f"{LOOPS}:faulty", "model": {"fault": fault}}
-    outcome = to_the_end(RunClient(session.pool, fault, PLAIN.model_copy(update=update)))
+def test_a_mistake_is_one_sentence_of_its_run_alone(session: Session) -> None:
+    update: dict[str, Any] = {"workload": f"{LOOPS}:faulty", "model": {"fault": "raises"}}
+    outcome = to_the_end(RunClient(session.pool, "raises", PLAIN.model_copy(update=update)))
     assert outcome.failure == "error"
-    assert name in (outcome.message or "")
-    assert not (outcome.message or "").startswith("UserError")
-    assert printed_by(session, fault) == ["last words"]
+    assert (outcome.message or "").startswith("ValueError")
+    assert printed_by(session, "raises") == ["last words"]
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("exits", ("rank 1", "(sys.exit())", "rank 0", "run.training()")),
-        # Without Ray in tests/training/test_ranks.py.
-        pytest.param("uneven", ("rank 1", "rank 0", "run.training()"), marks=pytest.mark.all),
-    ],
-)
-def test_ranks_that_can_never_meet_again_fail_the_run_at_once(
-    session: Session, how: str, words: tuple[str, ...]
-) -> None:
+def test_ranks_that_can_never_meet_again_fail_the_run_at_once(session: Session) -> None:
     """Named, and not as workers that were lost and have to be replaced."""
-    spec = TRAIN.model_copy(
-        update={"workload": f"{LOOPS}:parting", "num_workers": 2, "model": {"how": how}}
-    )
-    outcome = to_the_end(RunClient(session.pool, how, spec))
+    update = {"workload": f"{LOOPS}:parting", "num_workers": 2}
+    outcome = to_the_end(RunClient(session.pool, "exits", TRAIN.model_copy(update=update)))
     assert (outcome.failure, outcome.restarts) == ("error", 0)
-    assert [one for one in words if one not in (outcome.message or "")] == [], outcome.message
+    for words in ("rank 1", "(sys.exit())", "rank 0", "run.training()"):
+        assert words in (outcome.message or "")
     assert "parting" in outcome.traceback, "what the rank that waits was doing"
 
 
