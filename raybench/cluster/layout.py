@@ -8,6 +8,7 @@ from typing import Any
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import ROUNDING, Placement
+from raybench.spec.text import counted
 from raybench.training.machine import gpus_of_driver, num_visible
 
 
@@ -183,7 +184,7 @@ def as_nodes(
 
 
 MAX_NAMED_HOSTS = 4
-"""Messages list the resources of each host if there are at most this many hosts."""
+"""Number of hosts whose resources a message lists."""
 
 
 @dataclass(frozen=True)
@@ -242,41 +243,24 @@ class Capacity:
                 "one); set gpus_per_worker: 1.",
                 ErrorCode.CONFLICT,
             )
-        kind = placement.accelerator_type
-        if kind and not any(node.accelerator == kind for node in self.nodes):
-            there = sorted({node.accelerator for node in self.nodes if node.accelerator})
-            has = f"it has {', '.join(there)}" if there else "no node names a type of its GPUs"
-            raise UserError(
-                f"accelerator_type: the cluster has no {kind}, {has}; leave the key out to take "
-                "any, or connect another cluster with --address.",
-                ErrorCode.NO_ROOM,
-            )
         needs = f"{placement.cpus_per_worker} CPU"
         if placement.gpus_per_worker:
-            needs += f" and {placement.gpus_per_worker:g} {f'{kind} ' if kind else ''}GPU"
+            model = f"{placement.accelerator_type} " if placement.accelerator_type else ""
+            needs += f" and {placement.gpus_per_worker:g} {model}GPU"
+        workers = f"{placement.num_workers} workers of {needs} each"
         if placement.replicas_per_process > 1:
-            raise UserError(
-                f"num_workers: the one process of {placement.replicas_per_process} replicas needs "
-                f"{needs} of one node, and none has them ({self._words()}; ask for fewer workers "
-                "or set strategy: distributed.",
-                ErrorCode.NO_ROOM,
-            )
+            workers = f"a process of {placement.replicas_per_process} replicas, {needs}"
+        has = [
+            " ".join(f"{one.cpus:g} CPU and {one.gpus:g} {one.accelerator} GPU".split())
+            + (f" on host {one.name}" if one.name else "")
+            for one in self.nodes[:MAX_NAMED_HOSTS]
+        ]
         raise UserError(
-            f"num_workers: {placement.num_workers} workers of {needs} each do not fit, there is "
-            f"room for {self.num_fitting(placement)} ({self._words()}; ask for fewer workers or "
-            "connect a larger cluster with --address.",
+            f"num_workers: no room for {workers}: {counted(len(self.nodes), 'host')} with "
+            f"{', '.join(has)}; ask for fewer or other workers, or connect a larger cluster with "
+            "--address.",
             ErrorCode.NO_ROOM,
         )
-
-    def _words(self) -> str:
-        """Return a description of the cluster's resources, by host if there are few hosts."""
-        hosts = len(self.nodes)
-        said = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}, {self.gpus} GPUs on {hosts} host"
-        said += "s" if hosts != 1 else ""
-        if 1 < hosts <= MAX_NAMED_HOSTS:
-            each = (f"{one.name or one.id[:8]} {one.cpus:g} and {one.gpus:g}" for one in self.nodes)
-            said += f": {', '.join(sorted(each))}"
-        return f"{said})"
 
 
 def num_local_cores() -> int:

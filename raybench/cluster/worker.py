@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,9 +62,9 @@ def own_scratch() -> Iterator[Path]:
     """Context manager: create the driver's temporary folder, and remove it afterwards; also remove
     the folders of killed sessions on this host."""
     sweep()
-    folder, alive = _hold(lambda: Path(tempfile.mkdtemp(prefix=PREFIX)))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
-        with alive:
+        with _lock(folder):
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -82,12 +82,8 @@ def on_this_host(scratch: str) -> Path:
     folder = Path(tempfile.gettempdir()) / own.name
     if folder not in _held:
         sweep()
-
-        def make() -> Path:
-            folder.mkdir(exist_ok=True)
-            return folder
-
-        _, _held[folder] = _hold(make)
+        folder.mkdir(exist_ok=True)
+        _held[folder] = _lock(folder)
     return folder
 
 
@@ -102,19 +98,11 @@ def sweep() -> None:
             continue  # the folder is in use, or belongs to another user
 
 
-def _hold(make: Callable[[], Path]) -> tuple[Path, TextIO]:
-    """Return a new folder and its locked file; try again if the `sweep` of another session has
-    removed the folder before it was locked."""
-    while True:
-        try:
-            folder = make()
-            file = (folder / ALIVE).open("w")
-        except (FileNotFoundError, FileExistsError):  # the latter while the folder is being removed
-            continue
-        fcntl.flock(file, fcntl.LOCK_SH)
-        if os.fstat(file.fileno()).st_nlink:
-            return folder, file
-        file.close()
+def _lock(folder: Path) -> TextIO:
+    """Return the open lock file of a folder that is in use."""
+    file = (folder / ALIVE).open("w")
+    fcntl.flock(file, fcntl.LOCK_SH)
+    return file
 
 
 EXCHANGE_VALUES, EXCHANGE_TIMEOUT_S = 512, 60.0

@@ -9,7 +9,7 @@ from raybench.report.scaling_report import PlanReport, print_part
 from raybench.results.study import load
 from raybench.runs.options import PlanOptions
 from raybench.scaling.fits import Terms
-from raybench.spec.errors import Ended, ErrorCode, UserError
+from raybench.spec.errors import Ended
 from raybench.spec.prices import read_prices
 
 
@@ -31,8 +31,6 @@ def planned(options: PlanOptions) -> PlanReport:
     """Return the plan for the given scaling studies; raise UserError for invalid input."""
     machines = None if options.prices is None else read_prices(options.prices)
     budget = options.budget
-    if budget is not None and budget <= 0:
-        raise UserError(f"--budget {budget:g}: must be more than 0.", ErrorCode.INVALID_VALUE)
     studies = [load(one) for one in options.folders]
     own = studies[0].scaling_study
     budget = budget if machines or budget else own.budget

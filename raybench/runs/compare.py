@@ -40,7 +40,6 @@ from raybench.runs.preflight import (
     check_address,
     check_starts,
     check_task,
-    check_time_budget,
     first_values,
 )
 from raybench.runs.train import check_connected, for_this_machine
@@ -92,7 +91,6 @@ def compare(options: CompareOptions, interrupt: Interrupt) -> Ended:
     """Compare configurations, write the records, print the answer; return how the command ended."""
     console = make_console(file=sys.stdout)
     check_address(options.address)
-    check_time_budget(options.time_budget)
     place = check_place(options.out or "results/compare")
     compared = check_sides(options)
     for sentence in compared.warnings:

@@ -174,6 +174,7 @@ def meanings(given: Any) -> Any:
 
 TIME = "90|30min|2h"
 Duration = Annotated[float | None, BeforeValidator(duration), Argument(TIME, parse=duration)]
+TimeBudget = Annotated[Duration, Field(gt=0)]
 Text = Annotated[str | None, BeforeValidator(text)]
 Tools = Annotated[list[str], BeforeValidator(one_or_more), Argument("TOOL")]
 Spec = str | Path | dict[str, Any] | RunSpec
@@ -270,7 +271,7 @@ class TuneOptions(LoggedOptions):
     """Search space: a file, or a name shipped with raybench."""
     trials: int | None = None
     """Number of trials."""
-    time_budget: Duration = None
+    time_budget: TimeBudget = None
     """Maximum total time, including confirmation."""
     workers: Annotated[
         list[Any] | None, BeforeValidator(worker_counts), Argument("1,2,4", parse=str)
@@ -361,10 +362,10 @@ class DiagnoseOptions(TrialOptions):
     OF: ClassVar[str] = "diagnose"
     spec: Annotated[Spec | None, Argument("SPEC.yaml", is_positional=True)] = None
     """Run spec, or a study's folder, whose best.yaml is used (default: the default run spec)."""
-    repeats: int = 4
+    repeats: Annotated[int, Field(ge=3)] = 4
     """How often each probe (a short run that times steps) is repeated, at least 3; up to twice as
     often if the spread hides the answer."""
-    seconds: float = 0.5
+    seconds: Annotated[float, Field(ge=0.01, le=3600)] = 0.5
     """Training seconds of each interval of a probe: four intervals, or two with --fastest."""
     fastest: bool = False
     """Find the fastest way to run the same training: vary framework, workers, micro-batch, prefetch
@@ -390,7 +391,7 @@ class ScaleOptions(LoggedOptions):
     until: Annotated[float | None, BeforeValidator(share), Argument("SHARE", parse=str)] = None
     """Keep measuring further configurations, those that narrow the predictions of --predict most,
     until every 90 % interval has at most this relative half-width, such as 10%."""
-    time_budget: Duration = None
+    time_budget: TimeBudget = None
     """Maximum total time."""
     fit: Text = None
     """Run nothing; fit the step times in this CSV file with the columns num_workers, num_nodes,
@@ -414,7 +415,7 @@ class CompareOptions(FollowedOptions):
     best.yaml), or spaces with a single configuration."""
     runs: int = 20
     """Maximum number of runs of each configuration."""
-    time_budget: Duration = None
+    time_budget: TimeBudget = None
     """Maximum total time."""
     smallest: Annotated[float, BeforeValidator(share), Argument(parse=str)] = 0.02
     """Smallest relative difference that matters, such as 2%; 0 looks for any difference."""
@@ -434,7 +435,7 @@ class PlanOptions(Options):
     prices: Annotated[str | Path | dict[str, Any] | None, Argument("FILE")] = None
     """YAML file with machines and their prices (default: the price in the study, or
     worker-seconds)."""
-    budget: Annotated[float | None, Argument("MONEY")] = None
+    budget: Annotated[float | None, Field(gt=0), Argument("MONEY")] = None
     """Maximum cost of the training job."""
     deadline: Annotated[
         float | None, BeforeValidator(deadline_seconds), Argument("TIME", parse=str)

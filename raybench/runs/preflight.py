@@ -294,14 +294,6 @@ def check_evaluations(study: StudySpec, dataset: Dataset) -> None:
         )
 
 
-def check_time_budget(seconds: float | None) -> None:
-    """Raise UserError for a time budget that is not positive."""
-    if seconds is not None and seconds <= 0:
-        raise UserError(
-            f"--time-budget {seconds:g}: must be above 0 seconds.", ErrorCode.INVALID_VALUE
-        )
-
-
 def check_address(address: str | None) -> None:
     """Raise UserError for a malformed address of a cluster."""
     if address is None or address in ("auto", "local", ""):

@@ -45,7 +45,6 @@ from raybench.runs.preflight import (
     check_gpus,
     check_starts,
     check_task,
-    check_time_budget,
     spec_on_gpus,
 )
 from raybench.runs.wait_watch import live_session
@@ -259,7 +258,6 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     check_loggers(options.log)
     chosen = chosen_study(options)
     check_address(options.address)
-    check_time_budget(options.time_budget)
     check_predict(options.predict)
     until = options.until
     if until is not None and options.predict is None:

@@ -402,7 +402,12 @@ def test_the_type_of_the_gpus_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("capacity", "placement", "code", "names"),
     [
-        (Capacity((A100,), 0.0), ON_H100, ErrorCode.NO_ROOM, ["accelerator_type", "H100", "A100"]),
+        (
+            Capacity((A100,), 0.0),
+            ON_H100,
+            ErrorCode.NO_ROOM,
+            ["num_workers", "H100 GPU", "A100 GPU on host"],
+        ),
         (Capacity(nodes_of((4, 1)), 0.0), HALVES, ErrorCode.CONFLICT, ["gpus_per_worker"]),
         (
             Capacity(nodes_of((2, 0), (2, 0)), 0.0, grows=True),
@@ -414,7 +419,7 @@ def test_the_type_of_the_gpus_is_chosen() -> None:
             Capacity(nodes_of((1, 0), (2, 0)), 0.0),
             place(1, cpus_per_worker=3),
             ErrorCode.NO_ROOM,
-            ["num_workers", "a 1 and 0, b 2 and 0"],
+            ["num_workers", "1 CPU and 0 GPU on host a", "on host b"],
         ),
     ],
 )

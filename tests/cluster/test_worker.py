@@ -226,29 +226,6 @@ def test_workers_whose_first_exchange_hangs_say_so(monkeypatch: pytest.MonkeyPat
     module.try_exchange(SimpleNamespace(num_workers=1))  # type: ignore[arg-type]
 
 
-def test_a_folder_that_another_session_sweeps_while_it_is_made_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    lock, swept = worker.fcntl.flock, []
-
-    def late(file: Any, how: int) -> None:
-        if how == worker.fcntl.LOCK_SH and len(swept) < 2:
-            swept.append(Path(file.name).parent)
-            sweep()
-        lock(file, how)
-
-    monkeypatch.setattr(worker.fcntl, "flock", late)
-    with own_scratch() as folder:
-        assert (folder / worker.ALIVE).is_file()
-        assert folder not in swept
-        assert len(swept) == 2
-        sweep()
-        assert folder.is_dir(), "it is locked"
-    kept = on_this_host("/elsewhere/raybench-far")
-    assert (kept / worker.ALIVE).is_file()
-
-
 class Pool:
     """Answers as it is told to: by what is raised, or returned."""
 

@@ -93,7 +93,7 @@ def pids_of(session: Session, name: str) -> list[int]:
 
 def test_workers_of_our_own_ray_are_as_nice_as_this_process(session: Session) -> None:
     """Ray by itself adds 15, and any ordinary process beside them starves them."""
-    niceness = ray.get(ray.remote(num_cpus=0)(os.nice).remote(0))
+    niceness = ray.get(ray.remote(num_cpus=0)(lambda: os.nice(0)).remote())
     assert niceness == os.getpriority(os.PRIO_PROCESS, 0)
     # What its workers meet over is no other Ray's that this process starts.
     assert "GLOO_SOCKET_IFNAME" not in os.environ

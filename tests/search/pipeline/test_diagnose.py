@@ -200,8 +200,8 @@ def test_the_same_command_measures_again_in_its_own_folder(workers: Workers) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--repeats", "2"), "--repeats 2: "),
-        (("--seconds", "0"), "--seconds 0: "),
+        (("--repeats", "2"), "'repeats': "),
+        (("--seconds", "0"), "'seconds': "),
         (("--set", "num_worker=2"), "'num_workers'"),
         (("--set", "exchange_gradients=false"), "exchange_gradients: false: "),
         (
