@@ -67,40 +67,32 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
 def _named(split: Split) -> dict[str, One]:
     """Return the inputs by their names in error messages (empty for a single input)."""
     if isinstance(split.inputs, dict):
-        return {f"'s input {name}": one for name, one in sorted(split.inputs.items())}
+        return {f" as input {name}": one for name, one in sorted(split.inputs.items())}
     return {"": split.inputs}
 
 
 def _check_alike(split: Split, train: Split, where: str) -> None:
-    own, others = _named(split), _named(train)
-    if list(own) != list(others):
-        listed = [
-            ", ".join(name.removeprefix("'s input ") or "one array" for name in one)
-            for one in (own, others)
-        ]
-        raise UserError(
-            f"{where} has other inputs than the train split ({'; '.join(listed)}); unite them.",
-            ErrorCode.INVALID_DATA,
-        )
-    for name, one in own.items():
+    for name, one in _named(split).items():
         if 0 in one.shape[1:] or not (one.shape[1:] or name):  # only named inputs may be (N,)
             raise UserError(
                 f"{where}{name} has inputs of shape {one.shape}; give (N, features) or images.",
                 ErrorCode.INVALID_DATA,
             )
-        _require_same(f"{where}{name} has samples", one, others[name])
-    _require_same(f"{where} has labels", split.labels, train.labels)
-
-
-def _require_same(what: str, found: One, wanted: One) -> None:
-    own, others = (
-        f"{np.dtype(one.dtype)} {tuple(map(int, one.shape[1:]))}" for one in (found, wanted)
-    )
+    own, others = _types_of(split), _types_of(train)
     if own != others:
         raise UserError(
-            f"{what} of {own}, the train split of {others}; make them the same.",
+            f"{where} has {own}, and the train split has {others}; make them the same.",
             ErrorCode.INVALID_DATA,
         )
+
+
+def _types_of(split: Split) -> str:
+    """Return the types and shapes of a sample's inputs and label as text for a message."""
+    arrays = _named(split) | {" as labels": split.labels}
+    return ", ".join(
+        f"{np.dtype(one.dtype)} {tuple(map(int, one.shape[1:]))}{name}"
+        for name, one in arrays.items()
+    )
 
 
 def _require_none(wrong: Bools, what: str, advice: str) -> None:

@@ -145,9 +145,8 @@ def _read_mnist() -> list[Array]:
 
 
 @contextlib.contextmanager
-def damaged_file_errors(file: Path, advice: str) -> Iterator[None]:
-    """Context manager: turn the errors that libraries raise for a damaged file into a UserError,
-    whose message ends in `advice`."""
+def damaged_file_errors(file: Path) -> Iterator[None]:
+    """Context manager: turn the errors that libraries raise for a damaged file into a UserError."""
     try:
         yield
     except UserError:
@@ -157,13 +156,13 @@ def damaged_file_errors(file: Path, advice: str) -> Iterator[None]:
         *(BadZipFile, zlib.error, UnpicklingError),
     ) as error:
         raise UserError(
-            f"{file} cannot be read whole ({error}); {advice}.", ErrorCode.INVALID_FILE
+            f"{file} cannot be read whole ({error}); copy or save it again.", ErrorCode.INVALID_FILE
         ) from error
 
 
-def read_mnist_npz(file: Path, advice: str = "copy it again") -> list[Array]:
+def read_mnist_npz(file: Path) -> list[Array]:
     """Return four arrays: training images and labels, test images and labels."""
-    with damaged_file_errors(file, advice), np.load(file, allow_pickle=False) as arrays:
+    with damaged_file_errors(file), np.load(file, allow_pickle=False) as arrays:
         return [arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")]
 
 
@@ -201,7 +200,7 @@ def read_idx_files(files: Sequence[Path]) -> list[Array]:
 
 def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
     """Read an array of unsigned bytes from an IDX file (MNIST's format), which may be gzipped."""
-    with damaged_file_errors(file, "copy it again"):
+    with damaged_file_errors(file):
         content = file.read_bytes()
         if file.suffix == ".gz":
             content = gzip.decompress(content)

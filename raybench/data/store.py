@@ -183,7 +183,7 @@ class File:
     """A file as listed. With another size or modification time, it counts as a different file."""
 
     name: str
-    """Path relative to `Source.root`, with / between folders."""
+    """Path, or path relative to the folder of a source, with / between folders."""
     size: int
     mtime_ns: int
 
@@ -201,11 +201,6 @@ class Source:
     options: Mapping[str, Any]
     """Keys of `dataset` that the stored arrays depend on, as JSON values. Other keys, such as
     `limit`, are left out, so that changing them does not store the same arrays again."""
-
-    @property
-    def root(self) -> Path:
-        """The folder to which the names of the files are relative."""
-        return self.path if self.path.is_dir() else self.path.parent
 
     @property
     def key(self) -> str:

@@ -13,7 +13,7 @@ from raybench.data.load import build_dataset
 from raybench.data.sources import folders, images
 from raybench.data.sources.files import ENDINGS, open_tables
 from raybench.data.sources.label_columns import read_labels
-from raybench.data.sources.table import MAX_SHOWN, Table, Tables, find_roles, require_columns
+from raybench.data.sources.table import Table, Tables, find_roles, listed, require_columns
 from raybench.data.sources.table_set import choose_split_rows
 from raybench.data.sources.tables import (
     first_pictures,
@@ -192,9 +192,9 @@ def _find_columns(table: Table, given: Sequence[str], task: Task | None) -> dict
         typical = [name for name in names if name.lower() in TYPICAL_LABELS]
         labels = typical or list(table.class_names) or left
         if len(labels) != 1:
-            shown = ", ".join(left[:MAX_SHOWN]) + (", ..." if len(left) > MAX_SHOWN else "")
             raise UserError(
-                f"{table.source}: name the column to learn by --label: {shown}.", ErrorCode.MISSING
+                f"{table.source}: name the column to learn by --label: {listed(left)}.",
+                ErrorCode.MISSING,
             )
     require_columns(table, labels, "label")
     found: dict[str, Any] = {"label": _one_or_all(labels)} if labels else {}
@@ -262,17 +262,13 @@ def _sizes_line(content: dict[str, Any], sizes: Sequence[int]) -> str:
     )
 
 
-SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
-"""Sizes in pixels, of which one is chosen if the images have several sizes."""
-
-
 def _summarize_images(
     content: dict[str, Any], columns: dict[str, str], tables: Tables
 ) -> DataSummary:
     """Summarize a table of images without decoding all of them.
 
-    If the first images have several sizes, `image_size` becomes the largest of SIZES that at least
-    half of them have on their shorter side.
+    If the first images have several sizes, `image_size` becomes a multiple of 32, at most 224, that
+    at least half of them have on their shorter side.
 
     Args:
         content: Value of `dataset` for the space file.
@@ -293,7 +289,7 @@ def _summarize_images(
     found = {(head.width, head.height) for head in heads}
     if len(found) > 1:
         middle = np.median([min(head.width, head.height) for head in heads])
-        content["image_size"] = max((size for size in SIZES if size <= middle), default=SIZES[0])
+        content["image_size"] = int(np.clip(middle // 32 * 32, 32, 224))
     shape = images.form_of(DatasetSpec.model_validate(content | columns), heads).shape
     values = labels.values["train"][members[0].rows]
     return DataSummary(

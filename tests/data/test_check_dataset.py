@@ -97,7 +97,7 @@ def changed(**splits):
         (whole(BY_NAME, FOUR), ["train", "codes", "-2"]),
         (
             dataclasses.replace(whole(BY_NAME | {"codes": TOKENS}, PAIRS), test=Split(FOUR, PAIRS)),
-            ["test", "codes, image"],
+            ["test", "uint8 (2,) as input image"],
         ),
         (
             dataclasses.replace(whole(FOUR, PAIRS), test=Split(FOUR, PAIRS[:, :1])),

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from raybench.data.sources.encode import encoder_of, rows_as_inputs
-from raybench.data.sources.files import CsvTable
+from raybench.data.sources.files import open_csv
 from raybench.spec.errors import ErrorCode
 from tests.data.making import load, write
 from tests.refusals import refused
@@ -104,7 +104,7 @@ def test_utf16_with_a_byte_order_mark_is_read(tmp_path, mark, name):
     path.write_bytes(mark + "\r\n".join(lines).encode(name))
     found = load(path, label="y")
     assert (found.class_names, found.encoding["columns"][0]["name"]) == (("b", "ä"), "größe")
-    assert CsvTable(path).place(1) == f"row 3 of {path}"
+    assert open_csv(path).place(1) == f"row 3 of {path}"
 
 
 def test_new_rows_are_numbers_or_strings_of_numbers(tmp_path):

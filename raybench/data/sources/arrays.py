@@ -217,20 +217,12 @@ def load_npz(spec: DatasetSpec) -> Dataset:
 
 
 def _read(path: Path, spec: DatasetSpec) -> RawSet:
-    with damaged_file_errors(path, "save it again as .npz"):
+    with damaged_file_errors(path):
         with zipfile.ZipFile(path) as archive:
             num_bytes = sum(member.file_size for member in archive.infolist())
         require_memory(num_bytes, f"{path}, which is read whole,")
-        try:
-            with np.load(path, allow_pickle=False) as opened:
-                arrays = {name: opened[name] for name in opened.files}
-        except ValueError as error:
-            if "allow_pickle" not in str(error):
-                raise
-            raise UserError(
-                f"{path} holds Python objects; save arrays of numbers (of texts, token ids).",
-                ErrorCode.INVALID_FILE,
-            ) from error
+        with np.load(path, allow_pickle=False) as opened:
+            arrays = {name: opened[name] for name in opened.files}
     if isinstance(spec.label, list):
         raise UserError(
             f"dataset.label: {spec.label}: name one array, of shape (N, outputs).",
@@ -289,7 +281,6 @@ def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
 
 FOLDERS = ("data", "datasets", "~/data", "~/datasets")
 """Folders to search for torchvision's datasets, since torchvision has no default."""
-FETCH = "fetch it again"
 
 
 @dataclass(frozen=True)
@@ -381,7 +372,7 @@ def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
     label, names = ("fine_labels", "fine_label_names") if fine else ("labels", "label_names")
     parts = []
     for file in files:
-        with damaged_file_errors(file, FETCH), file.open("rb") as opened:
+        with damaged_file_errors(file), file.open("rb") as opened:
             content = ArraysOnly(opened, encoding="bytes").load()
             named = {_text_of(key): value for key, value in content.items()}
             wanted = [names] if file is files[-1] else ["data", label]
@@ -412,7 +403,7 @@ def _read_svhn(files: Sequence[Path]) -> RawSet:
 
     arrays = []
     for file in files:
-        with damaged_file_errors(file, FETCH):
+        with damaged_file_errors(file):
             content = loadmat(file)
             # In the file, images are (32, 32, 3, N), and the digit 0 is class 10.
             arrays.append(content["X"].transpose(3, 0, 1, 2))
@@ -430,7 +421,7 @@ TORCHVISION_SETS = {
     "SVHN": LibrarySet([["train_32x32.mat", "test_32x32.mat"]], _read_svhn),
 }
 KERAS_SETS = {
-    "mnist": LibrarySet([["mnist.npz"]], lambda files: _of_four(read_mnist_npz(files[0], FETCH))),
+    "mnist": LibrarySet([["mnist.npz"]], lambda files: _of_four(read_mnist_npz(files[0]))),
     "fashion_mnist": _idx("fashion-mnist"),
     # Versions of Keras unpack the archive into different folders.
     "cifar10": _cifar([f"{C10}-target/{C10}", f"{C10}_extracted/{C10}", C10], fine=False),

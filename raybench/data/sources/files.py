@@ -62,81 +62,77 @@ MISSING_NUMBERS = (
 """Strings that stand for a missing value in a column of numbers."""
 
 
-class CsvTable(Table):
-    """A CSV file in memory, whose first line names the columns.
+def open_csv(path: Path, decimal: DecimalMark = ".", dates: DateOrder | None = None) -> Table:
+    """Read a CSV file into memory; its first line names the columns.
 
     The delimiter is a comma, semicolon, tab or `|`. The encoding is UTF-8, or UTF-16 with a byte
     order mark. The file may be gzipped. In messages, rows are numbered as in a spreadsheet, where
     the column names are row 1.
+
+    Args:
+        path: The file.
+        decimal: Decimal mark of numbers.
+        dates: Order of day, month and year in dates; by default, only ISO 8601 is read.
+
+    Raises:
+        UserError: The file is not valid CSV; the message has the row of the mistake.
     """
+    require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
+    try:
+        encoding = encoding_of(path)
+        with pa.input_stream(str(path)) as stream:
+            head = stream.read(HEAD_BYTES).decode(encoding, errors="replace")
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path} cannot be read ({error}).", ErrorCode.NOT_FOUND) from error
+    names = next((line for line in head.splitlines() if line.strip()), None)
+    if names is None:
+        raise UserError(
+            f"{path} is empty; give it a line of names, and rows.", ErrorCode.INVALID_DATA
+        )
+    if UNREADABLE in names:
+        raise not_utf8(path)
+    delimiter = max(DELIMITERS, key=lambda one: len(next(csv.reader([names], delimiter=one))))
+    convert = pa.csv.ConvertOptions(
+        null_values=list(MISSING_NUMBERS),
+        decimal_point=decimal,
+        timestamp_parsers=[pa.csv.ISO8601, *_date_formats(dates)],
+    )
+    table = _read_csv(path, encoding, delimiter, convert)
+    if any(map(pa.types.is_binary, table.schema.types)):
+        raise not_utf8(path)
+    if all(is_number(name.strip()) for name in table.column_names if name.strip()):
+        raise UserError(
+            f"{path}: row 1 must name the columns, and holds numbers or nothing "
+            f"({names[:CHARACTERS_SHOWN]}); write a line of names above it.",
+            ErrorCode.INVALID_FILE,
+        )
+    return Table(
+        table, str(path), folder=str(path.parent), place=lambda row: f"row {row + 2} of {path}"
+    )
 
-    def __init__(
-        self, path: Path, decimal: DecimalMark = ".", dates: DateOrder | None = None
-    ) -> None:
-        """Read the file, with a decimal mark and an order of day, month and year.
 
-        Raises:
-            UserError: The file is not valid CSV; the message has the row of the mistake.
-        """
-        self._path, self._decimal, self._dates = path, decimal, dates
-        require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
-        try:
-            self._encoding = encoding_of(path)
-            with pa.input_stream(str(path)) as stream:
-                head = stream.read(HEAD_BYTES).decode(self._encoding, errors="replace").splitlines()
-        except (OSError, pa.ArrowInvalid) as error:
-            raise UserError(f"{path} cannot be read ({error}).", ErrorCode.NOT_FOUND) from error
-        lines = [line for line in head if line.strip()]
-        if not lines:
-            raise UserError(
-                f"{path} is empty; give it a line of names, and rows.", ErrorCode.INVALID_DATA
-            )
-        if UNREADABLE in lines[0]:
-            raise not_utf8(path)
-        self.delimiter = max(
-            DELIMITERS, key=lambda one: len(next(csv.reader([lines[0]], delimiter=one)))
+def _read_csv(
+    path: Path, encoding: str, delimiter: str, convert: Any, *, use_threads: bool = True
+) -> Any:
+    read = pa.csv.ReadOptions(
+        encoding=encoding.replace("utf-8-sig", "utf8"), use_threads=use_threads
+    )
+    parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    try:
+        return pa.csv.read_csv(
+            str(path), read_options=read, parse_options=parse, convert_options=convert
         )
-        table = self._read()
-        if any(map(pa.types.is_binary, table.schema.types)):
-            raise not_utf8(path)
-        if all(is_number(name.strip()) for name in table.column_names if name.strip()):
-            raise UserError(
-                f"{path}: row 1 must name the columns, and holds numbers or nothing "
-                f"({lines[0][:CHARACTERS_SHOWN]}); write a line of names above it.",
-                ErrorCode.INVALID_FILE,
-            )
-        super().__init__(
-            table,
-            str(path),
-            folder=str(path.parent),
-            place=lambda row: f"row {row + 2} of {path}",
-        )
-
-    def _read(self, *, use_threads: bool = True) -> Any:
-        read = pa.csv.ReadOptions(
-            encoding=self._encoding.replace("utf-8-sig", "utf8"), use_threads=use_threads
-        )
-        parse = pa.csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
-        convert = pa.csv.ConvertOptions(
-            null_values=list(MISSING_NUMBERS),
-            decimal_point=self._decimal,
-            timestamp_parsers=[pa.csv.ISO8601, *_date_formats(self._dates)],
-        )
-        try:
-            return pa.csv.read_csv(
-                str(self._path), read_options=read, parse_options=parse, convert_options=convert
-            )
-        except pa.ArrowInvalid as error:
-            if use_threads:
-                # The error has the row number only if one thread reads the file.
-                return self._read(use_threads=False)
-            raise UserError(
-                f"{self._path} cannot be read as CSV: {error}. Give every row a value for each "
-                f"name, and put values that hold {self.delimiter!r} in double quotes.",
-                ErrorCode.INVALID_FILE,
-            ) from error
-        except UnicodeDecodeError as error:
-            raise not_utf8(self._path) from error
+    except pa.ArrowInvalid as error:
+        if use_threads:
+            # The error has the row number only if one thread reads the file.
+            return _read_csv(path, encoding, delimiter, convert, use_threads=False)
+        raise UserError(
+            f"{path} cannot be read as CSV: {error}. Give every row a value for each name, and put "
+            f"values that hold {delimiter!r} in double quotes.",
+            ErrorCode.INVALID_FILE,
+        ) from error
+    except UnicodeDecodeError as error:
+        raise not_utf8(path) from error
 
 
 def _date_formats(order: DateOrder | None) -> list[str]:
@@ -210,7 +206,7 @@ def _open(spec: DatasetSpec, files: list[Path], source: Path) -> Table:
     if spec.name == "parquet":
         return open_parquet(files, source)
     if len(files) == 1:
-        return CsvTable(files[0], spec.decimal or ".", spec.dates)
+        return open_csv(files[0], spec.decimal or ".", spec.dates)
     raise UserError(
         f"dataset.path: {source} has {len(files)} files ({files[0].name}, ...); name one, or call "
         "them train.csv, val.csv and test.csv.",

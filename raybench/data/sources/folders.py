@@ -36,12 +36,6 @@ def is_class_folder(path: Path) -> bool:
 
 def list_images(path: Path) -> tuple[list[File], int]:
     """Return the image files below a folder, and the number of other files."""
-    if not path.is_dir():
-        what = "is a file" if path.exists() else "does not exist"
-        raise UserError(
-            f"dataset.path: {path} {what}; name an unpacked folder of images.",
-            ErrorCode.NOT_FOUND,
-        )
     listed = list_files(path)
     tables = [one.name for one in listed if one.name.rpartition("/")[2] == METADATA]
     if tables:
@@ -52,9 +46,10 @@ def list_images(path: Path) -> tuple[list[File], int]:
         )
     files = [one for one in listed if is_image(one.name)]
     if not files:
-        what = f"{len(listed):,} files, none of them an image" if listed else "no files"
         raise UserError(
-            f"dataset.path: {path} holds {what}; name a folder of images.", ErrorCode.NOT_FOUND
+            f"dataset.path: {path} is no folder with images ({len(listed):,} other files); name an "
+            "unpacked folder of them.",
+            ErrorCode.NOT_FOUND,
         )
     return files, len(listed) - len(files)
 

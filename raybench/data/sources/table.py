@@ -197,8 +197,8 @@ class Table:
         texts = as_texts(self.column(column))
         if pc.all(pc.match_substring_regex(texts, r"^\d+$")).as_py():
             return
-        is_plain = pc.match_substring_regex(texts, PLAIN_NUMBER).fill_null(True)
-        wrong = ~np.asarray(is_plain) if not pc.all(is_plain).as_py() else np.asarray(is_plain)
+        is_plain = np.asarray(pc.match_substring_regex(texts, PLAIN_NUMBER).fill_null(True))
+        wrong = np.asarray(texts.is_valid()) if is_plain.all() else ~is_plain
         self.require_none(
             wrong,
             f"column '{column}' holds the text '{texts[int(np.argmax(wrong))]}', and most of its "
@@ -234,14 +234,15 @@ def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
     names = table.schema.names
     for column in columns:
         if column not in names:
-            hint = did_you_mean(column, names, f"its columns are {_listed(names)}.")
+            hint = did_you_mean(column, names, f"its columns are {listed(names)}.")
             raise UserError(
                 f"dataset.{key}: {table.source} has no column '{column}'; {hint}",
                 ErrorCode.UNKNOWN_NAME,
             )
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return names as text for a message, at most MAX_SHOWN of them."""
     return ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
 
 
@@ -329,7 +330,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str]
     rest = [] if is_table else [one for one in train.schema.names if one not in uses]
     if rest := [name for name in rest if not ROW_NUMBERS.fullmatch(name)]:
         kind = "text" if spec.image is None else "image"
-        note(f"not used beside {kind} {getattr(spec, kind)}: {_listed(rest)}.")
+        note(f"not used beside {kind} {getattr(spec, kind)}: {listed(rest)}.")
     for table in tables.values():
         require_columns(table, named["label"], "label")
     _require_same_columns(tables, [*inputs, *named["text"], *named["image"]])
