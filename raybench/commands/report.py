@@ -64,7 +64,6 @@ def _report(options: ReportOptions) -> Ended:
         show(console, results, plots=plots, verbose=verbose)
     with Loggers(tools, results.folder, place=results.place, say=warn, close_s=None) as loggers:
         loggers.start(is_whole=True)
-        loggers.end()
     return Ended(cli.FAILED if loggers.has_failed else cli.DONE, results.place)
 
 

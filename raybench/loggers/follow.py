@@ -26,7 +26,6 @@ from raybench.loggers.sink import (
     run_figures,
     run_words,
     shown,
-    winners_of,
 )
 from raybench.results.records import add_point, record_of, what_runs
 from raybench.results.store import RECORDS_FILE, StudyFiles, plain
@@ -137,11 +136,6 @@ class Loggers:
         for follower in self._threads:
             follower.start()
 
-    def end(self) -> None:
-        """Declare that no more records will come, so that the winners are written."""
-        for follower in self._threads:
-            follower.ended.set()
-
     @property
     def has_failed(self) -> bool:
         """Whether a tracker did not get all data; valid after `close`."""
@@ -191,7 +185,7 @@ class _Follower(threading.Thread):
         self._study = Path(place.partition("?")[0]).name or folder.name
         again = command_line("report", place, "--log", tool)
         self._again = f"the study goes on; {again} writes all of it."
-        self.ended, self.closed = threading.Event(), threading.Event()
+        self.closed = threading.Event()
         self.has_failed = False
 
     def load(self) -> None:
@@ -210,7 +204,7 @@ class _Follower(threading.Thread):
         except BaseException as error:  # noqa: BLE001 (a library may even call sys.exit)
             self.drop(self._reason(error))
         else:
-            if written is not None and not self.has_failed:
+            if not self.has_failed:
                 self._say(written)
 
     def drop(self, reason: str) -> None:
@@ -219,9 +213,8 @@ class _Follower(threading.Thread):
             self.has_failed = True
             self._say(f"--log {self._tool}: {self.title} {reason}; {self._again}")
 
-    def _follow(self) -> str | None:
-        """Write the records until `closed` is set; return a sentence on what was written, or None
-        if the study did not end."""
+    def _follow(self) -> str:
+        """Write the records until `closed` is set; return a sentence on what was written."""
         sink: Sink = self._module.open_sink(self._folder, self._study)
         feed, is_last = Feed(sink), False
         with (self._folder / RECORDS_FILE).open("rb") as records:
@@ -237,14 +230,7 @@ class _Follower(threading.Thread):
                     feed.take(*found, content)
                 feed.flush()
         feed.close()
-        if self.ended.is_set() and feed.num_ended:
-            from raybench.results.study import load  # late: pandas takes a second
-
-            if winners := winners_of(load(self._folder)):
-                sink.winners(winners)
         where = sink.close()
-        if not self.ended.is_set():
-            return None
         return shown(f"{self.title}: {counted(feed.num_ended, 'run')} written: {where}")
 
     def _reason(self, error: BaseException) -> str:

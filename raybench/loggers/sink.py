@@ -5,21 +5,15 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from raybench.spec.documents import flat_keys
 from raybench.spec.run import RunSpec
 from raybench.spec.text import HIDDEN, KEY, clean, redact_text
 from raybench.stats.record import Evaluation, Role, RunRecord
 
-if TYPE_CHECKING:  # pandas takes a second to import, so only when training has ended
-    from raybench.results.ranking import ConfigurationResult
-    from raybench.results.study import Study
-
 Value = str | int | float | bool
 Figures = Mapping[str, float]
-WINNERS = "winners"
-"""Name of the run that holds the winners; no run of a study has that name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,28 +26,6 @@ class LoggedRun:
     spec: RunSpec
     began: float
     """Unix time at which training would have begun had it never paused."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoggedWinner:
-    """A configuration that won."""
-
-    title: str
-    """`fastest` or `cheapest`, or `best` without a target; on GPUs, for example `fastest on
-    H100`."""
-    trial: str
-    config: str
-    """Configuration in one line, without secrets."""
-    is_confirmed: bool
-    """Whether `figures` come from runs with new seeds; otherwise they come from the search run."""
-    figures: dict[str, float]
-    """Numbers such as seconds to the target, worker-seconds, number of runs, and the metric."""
-    spec: RunSpec
-
-    @property
-    def proof(self) -> str:
-        """`confirmed by new runs`, or `one run, not confirmed`."""
-        return "confirmed by new runs" if self.is_confirmed else "one run, not confirmed"
 
 
 class Sink(Protocol):
@@ -75,9 +47,6 @@ class Sink(Protocol):
 
     def cut_off(self, run: LoggedRun) -> None:
         """End a run that stopped before its final record was written."""
-
-    def winners(self, winners: Sequence[LoggedWinner]) -> None:
-        """Write the winners, which replace earlier winners of the study."""
 
     def flush(self) -> None:
         """Flush buffered data."""
@@ -143,47 +112,3 @@ def run_words(record: RunRecord) -> dict[str, str]:
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
     known = {name: value for name, value in values.items() if value is not None}
     return {name: float(value) for name, value in known.items() if math.isfinite(value)}
-
-
-def winners_of(results: "Study") -> list[LoggedWinner]:
-    """Return the fastest and the cheapest configuration for each GPU model; [] unless the study is
-    a search."""
-    from raybench.results.ranking import result_of
-    from raybench.results.verdict import judge_each
-
-    if results.is_scaling or results.study["study"].get("run"):
-        return []
-    found = []
-    for kind, verdict in judge_each(results).items():
-        both = {"fastest": verdict.fastest, "cheapest": verdict.cheapest}
-        for title, trial in (both if results.is_timed else {"best": verdict.fastest}).items():
-            one = result_of(results, trial, is_confirmed=verdict.is_confirmed)
-            winner = LoggedWinner(
-                title=f"{title} on {kind}" if kind else title,
-                trial=one.trial,
-                config=shown(one.config),
-                is_confirmed=verdict.is_confirmed,
-                figures=_figures(results, one, is_confirmed=verdict.is_confirmed),
-                spec=results.specs[one.trial],
-            )
-            found.append(winner)
-    return found
-
-
-def _figures(
-    results: "Study", one: "ConfigurationResult", *, is_confirmed: bool
-) -> dict[str, float]:
-    metric = results.metric
-    seconds = one.printed_s if is_confirmed else one.search_s
-    found: dict[str, float | None] = {
-        "runs": one.new_runs if is_confirmed else 1,
-        "hits": one.new_hits if is_confirmed else int(math.isfinite(seconds)),
-        metric.name: one.value,
-        metric.test_column: one.test,
-    }
-    if results.is_timed:
-        found["time_to_target_s"] = seconds
-        found["worker_seconds_to_target"] = one.num_workers * seconds
-        found["interval_low_s"], found["interval_high_s"] = one.interval_low_s, one.interval_high_s
-        found["search_s"] = one.search_s
-    return _finite(found)

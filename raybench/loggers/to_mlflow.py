@@ -1,4 +1,4 @@
-"""MLflow: one experiment per study, with an MLflow run for each run and one for the winners.
+"""MLflow: one experiment per study, with an MLflow run for each run.
 
 The step of an evaluation is its training time in milliseconds, since MLflow needs an integer.
 Timestamps follow training time too, so the axis of relative time shows training seconds.
@@ -15,8 +15,7 @@ import mlflow
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
-from raybench.loggers.sink import Figures, LoggedRun, LoggedWinner, Sink, Value, params_of, shown
-from raybench.stats.clock import unix_seconds
+from raybench.loggers.sink import Figures, LoggedRun, Sink, Value, params_of, shown
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """Maximum number of metrics, and of parameters, in one request to a server."""
@@ -81,19 +80,6 @@ class _MLflow(Sink):
 
     def cut_off(self, run: LoggedRun) -> None:
         self._client.set_terminated(self._runs.pop(run.name), "KILLED")
-
-    def winners(self, winners: Sequence[LoggedWinner]) -> None:
-        now_s = unix_seconds()
-        number = self._create(f"{self._study}: winners", "winners", now_s)
-        configs = {}
-        for winner in winners:
-            title = winner.title
-            self._params(number, {f"{title}.{k}": v for k, v in params_of(winner.spec).items()})
-            figures = {f"{title}.{name}": value for name, value in winner.figures.items()}
-            self._log(number, _metrics(figures, round(1000 * now_s), 0))
-            configs[title] = f"trial {winner.trial}: {winner.config} ({winner.proof})"
-        self._tags(number, configs)
-        self._client.set_terminated(number, "FINISHED")
 
     def close(self) -> str:
         if self._uri.startswith("http"):

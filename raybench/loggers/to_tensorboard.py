@@ -18,9 +18,8 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.summary import hparams, text
 
-from raybench.loggers.sink import WINNERS, Figures, LoggedRun, LoggedWinner, Sink, params_of
+from raybench.loggers.sink import Figures, LoggedRun, Sink, params_of
 from raybench.spec.documents import to_yaml
-from raybench.stats.clock import unix_seconds
 
 FOLDER = "tensorboard"
 AXES = {
@@ -78,17 +77,6 @@ class _TensorBoard(Sink):
         file.add(text("end", "- state: cut off"), wall_s=run.began)
         file.close()
 
-    def winners(self, winners: Sequence[LoggedWinner]) -> None:
-        file, now_s = _Events(self._folder / WINNERS), unix_seconds()
-        for winner in winners:
-            words = f"**{_plain(winner.config)}** (trial {_plain(winner.trial)}; {winner.proof})"
-            rows = "".join(f"| {key} | {value:.6g} |\n" for key, value in winner.figures.items())
-            table = f"{words}\n\n| figure | value |\n|---|---|\n{rows}"
-            file.add(text(winner.title, table), wall_s=now_s)
-            for key, value in winner.figures.items():
-                file.scalar(f"{WINNERS}/{winner.title}/{key}", value, 0, wall_s=now_s)
-        file.close()
-
     def flush(self) -> None:
         for file in self._files.values():
             file.flush()
@@ -130,7 +118,7 @@ def folder_name(run: str) -> str:
     """Return a folder name for a run. If the run's name has to be changed, the result ends in a
     hash."""
     safe = re.sub(r"[^\w.=+-]", "_", run, flags=re.ASCII).lstrip(".")[:100]
-    if safe == run and run != WINNERS:
+    if safe == run:
         return run
     return f"{safe}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
 

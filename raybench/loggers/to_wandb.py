@@ -1,5 +1,4 @@
-"""Weights & Biases: a W&B run for each run and one for the winners, in a group named after the
-study.
+"""Weights & Biases: a W&B run for each run, in a group named after the study.
 
 Charts are drawn over `train_s`, seconds of training. WANDB_MODE (`offline` writes to the results
 folder), WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR and WANDB_BASE_URL set the destination. The command
@@ -15,7 +14,7 @@ from typing import Any
 
 import wandb
 
-from raybench.loggers.sink import WINNERS, Figures, LoggedRun, LoggedWinner, Sink, params_of
+from raybench.loggers.sink import Figures, LoggedRun, Sink, params_of
 
 PROJECT = "raybench"
 OFFLINE = ("offline", "dryrun")
@@ -49,16 +48,6 @@ class _WeightsAndBiases(Sink):
 
     def cut_off(self, run: LoggedRun) -> None:
         self._finish(run.name, {"state": "cut off"}, is_well=False)
-
-    def winners(self, winners: Sequence[LoggedWinner]) -> None:
-        opened = self._open(WINNERS, role="winners", config={})
-        for winner in winners:
-            found = winner.figures | {"trial": winner.trial, "config": winner.config}
-            found |= {"is_confirmed": winner.is_confirmed}
-            opened.summary.update({f"{winner.title}.{key}": one for key, one in found.items()})
-            spec = params_of(winner.spec)
-            opened.config.update({f"{winner.title}.{key}": one for key, one in spec.items()})
-        opened.finish(exit_code=0)
 
     def close(self) -> str:
         wandb.teardown()

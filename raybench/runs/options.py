@@ -504,9 +504,9 @@ class ImportOptions(Options):
     """Options for importing runs that another tool recorded."""
 
     OF: ClassVar[str] = "import"
-    source: Annotated[str, Argument("RUNS.csv|mlruns/|optuna.db", is_positional=True)]
-    """CSV file with one row per run, folder that MLflow writes, or Optuna storage (a journal, a
-    SQLite file or a URL; #NAME selects a study)."""
+    source: Annotated[str, Argument("RUNS.csv|optuna.db", is_positional=True)]
+    """CSV file with one row per run, or Optuna storage (a journal, a SQLite file or a URL; #NAME
+    selects a study)."""
     name: Annotated[str, Argument("NAME", flag="as")]
     """Name of the new study in results/, or a folder."""
     metric: str | None = None

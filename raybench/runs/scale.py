@@ -303,7 +303,6 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
             loggers.start()
             chosen = replace(chosen, study=study)
             interrupted = _run(options, chosen, store, console, checked, interrupt, until)
-            loggers.end()
             store.check()
             report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
             written = report.write(store)

@@ -87,7 +87,6 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
                 return Ended(DONE, place)
             interrupt.defer()
             record = _run(options, spec, store, console, interrupt, loggers)
-            loggers.end()
             store.check()
             results = replace(load(folder), place=place)
             export(results, store)

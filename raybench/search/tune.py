@@ -76,7 +76,6 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
             interrupt.defer()
             loggers.start()
             interrupted = _run(options, resolved, store, console, interrupt, deadline)
-            loggers.end()
             store.check()
             results = replace(load(storage.folder), place=place)
             export(results, store)

@@ -21,7 +21,6 @@ def log(tool, folder, *lines, close_s=60.0):
         running.start()
         for line in lines:
             store.append(line)
-        running.end()
     return said
 
 

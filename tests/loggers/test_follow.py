@@ -36,7 +36,6 @@ def test_curves_are_there_while_the_study_runs_and_all_in_the_end(tmp_path, poin
         wait_for(lambda: tensorboard_scalars(folder).get(ACCURACY))
         store.append(point("0000", 1, 0.5))
         store.append(run_line("0000", 2.0))
-        running.end()
     assert [point[:2] for point in tensorboard_scalars(folder)[ACCURACY]] == [
         (1000, 0.25),
         (2000, 0.5),
@@ -56,7 +55,6 @@ def test_a_tool_that_fails_is_said_once_and_the_study_goes_on(tmp_path, point):
         wait_for(lambda: said)
         for index in range(1, 50):
             store.append(point("0000", index))
-        running.end()
     (sentence,) = said
     assert "NotADirectoryError" in sentence
     assert f"report {tmp_path} --log tensorboard" in sentence
@@ -79,7 +77,6 @@ def test_a_tool_that_hangs_is_dropped(tmp_path, point, monkeypatch):
         running.start()
         assert begun.wait(60)
         store.append(point("0000", 0))
-        running.end()
         running.close()
     assert running.has_failed
     assert f"report {tmp_path} --log tensorboard" in said[-1]
@@ -99,9 +96,8 @@ def test_only_the_runs_of_this_session_are_written_unless_all_are_asked_for(tmp_
             running.start(is_whole=is_whole)
             if not is_whole:
                 store.append(run_line("0001", 3.0))
-            running.end()
         there = {one.name for one in (tmp_path / "tensorboard").iterdir()}
-        assert there == {*names, "winners"}
+        assert there == names
 
 
 def test_a_package_that_is_missing_is_refused_before_anything_starts(tmp_path, monkeypatch):
@@ -121,30 +117,11 @@ def test_frameworks_that_a_tool_would_import_stay_away(tmp_path):
     code = (
         "import sys; from pathlib import Path; from raybench.loggers.follow import Loggers\n"
         "with Loggers(['tensorboard'], Path(sys.argv[1]), place='x', say=print) as running:\n"
-        "    running.start(); running.end()\n"
+        "    running.start()\n"
         "assert 'tensorboardX' in sys.modules and 'torch' not in sys.modules"
     )
     (tmp_path / "records.jsonl").touch()
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
-
-
-def exported(study):
-    """What is said of writing a study that is finished."""
-    said = []
-    with loggers(study, said, close_s=None) as running:
-        running.start(is_whole=True)
-        running.end()
-    assert not running.has_failed
-    return said[-1]
-
-
-def test_a_finished_study_is_written_with_its_winners_once(study):
-    for _ in range(2):
-        assert "33 runs" in exported(study)
-        ((_, seconds, _),) = tensorboard_scalars(study / "tensorboard" / "winners")[
-            "winners/fastest/time_to_target_s"
-        ]
-        assert seconds == pytest.approx(1.2513679)
 
 
 @pytest.mark.all

@@ -35,14 +35,14 @@ def runs(folder):
     return found
 
 
-def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_path, point):
+def test_runs_are_written_once_over_seconds_with_their_specs(tmp_path, point):
     folder = tmp_path / "my study"
     first, second = interrupted_study("wandb", folder, point)
     assert "3 runs" in first
     assert "wandb sync" in first
     assert "1 run" in second
     found = runs(folder)
-    assert set(found) == {"0000", "0001", "0002", "winners"}
+    assert set(found) == {"0000", "0001", "0002"}
     run, history, summary = found["0001"]
     assert [(row["train_s"], row["validation_accuracy"]) for row in history] == [
         (1.0, 0.5),
@@ -53,9 +53,6 @@ def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_pat
     config = wandb_items(run.config.update)
     assert (config["learning_rate"], config["dataset.name"]) == (0.25, "digits")
     assert (summary["time_to_target_s"], summary["state"]) == (3.0, "complete")
-    *_, winners = found["winners"]
-    assert (winners["fastest.trial"], winners["fastest.is_confirmed"]) == ("0000", False)
-    assert winners["fastest.time_to_target_s"] == 2.0
 
     for file in folder.rglob("*"):
         assert file.is_dir() or SECRET.encode() not in file.read_bytes(), file
@@ -63,4 +60,4 @@ def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_pat
         steps = [r.metric for r in wandb_records(one) if r.HasField("metric")]
         assert json.dumps(["*", "train_s"]) in [
             json.dumps([metric.glob_name, metric.step_metric]) for metric in steps
-        ] or one.name.endswith(found["winners"][0].run_id)
+        ]

@@ -127,7 +127,7 @@ ROLE_COLORS = {
     "scaling": "#0072B2",
     "pair": "#0072B2",
 }
-MOST_RUN_BARS, MOST_DOTS = 350, 250
+MOST_RUN_BARS, MOST_DOTS = 250, 200
 """Maximum number of runs drawn as bars, and of dots in the upper panel."""
 MOST_LANES = 24
 TIME_UNITS = ((240.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (72 * 3600.0, 3600.0, "h"))
