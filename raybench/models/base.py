@@ -74,16 +74,11 @@ class Workload:
     regression)."""
     torch_metric: Hook | None = None
     """Method (outputs, labels) -> value of `metric` for each sample (N,)."""
-    torch_correct: Hook | None = None
-    """Method (outputs, labels) -> 1 or 0 for each sample (N,), of which the mean is the accuracy.
-    By default, a sample is correct if the label has the largest logit."""
     keras_loss: Hook | None = None
     """The same as `torch_loss`, for Keras. Regularization losses and `add_loss` of the model are
     always included. Required if the model is compiled or has a training step of its own."""
     keras_metric: Hook | None = None
     """The same as `torch_metric`, for Keras."""
-    keras_correct: Hook | None = None
-    """The same as `torch_correct`, for Keras."""
 
     def build_torch(self) -> "torch.nn.Module":
         """Return a new model; required for framework torch."""

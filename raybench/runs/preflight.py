@@ -57,10 +57,7 @@ from raybench.spec.values import identity, short
 from raybench.training.command import values_of as values_of_command
 from raybench.training.machine import LACKING, GpusSeen, gpus_of_framework, require_gpus
 
-HOOKS_OF = {
-    "correct": ("torch_correct", "keras_correct"),
-    "loss": ("torch_loss", "keras_loss"),
-}
+HOOKS_OF = {"loss": ("torch_loss", "keras_loss")}
 """Methods of a workload that change what a metric averages over, by the quantity. If a workload
 overrides one, the metric's baseline value cannot be computed from the labels alone."""
 GPUS = "gpus_per_worker"

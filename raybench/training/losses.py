@@ -101,7 +101,7 @@ class BaseLosses:
         not a mean, the outputs."""
         if not self.metric.is_mean:
             return self._floats(outputs)
-        kind, own, correct = self.metric.per_sample, self.hook("metric"), self.hook("correct")
+        kind, own = self.metric.per_sample, self.hook("metric")
         if kind == "own":
             if own is None:
                 raise missing_hook(self.workload, self.metric, f"{self.PREFIX}_metric")
@@ -112,8 +112,6 @@ class BaseLosses:
             values = self._mean(_square(self._errors(outputs, labels) * self._scale))
         elif kind == "absolute_error":
             values = self._mean(abs(self._errors(outputs, labels) * self._scale))
-        elif kind == "correct" and correct is not None:
-            values = correct(outputs, labels)
         else:
             hits = self._hits(outputs, labels, 1 if kind == "correct" else BEST)
             values = self._of_samples(self._floats(hits), labels)

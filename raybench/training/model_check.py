@@ -132,9 +132,7 @@ def check_model(
 
 def _is_default(judge: Any) -> bool:
     """Return whether a loss or metric of raybench takes the outputs."""
-    measured = judge.metric.per_sample
-    has_hook = measured in ("own", "loss") or (measured == "correct" and judge.hook("correct"))
-    return judge.hook("loss") is None or not has_hook
+    return judge.hook("loss") is None or judge.metric.per_sample not in ("own", "loss")
 
 
 def _wanted_shapes(workload: Workload, labels: Array) -> list[tuple[int, ...]]:

@@ -28,9 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import psutil
 
-from raybench.data.memory import GIB
 from raybench.models.user_code import user_code_errors, user_code_place
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import OTHER_METRIC_NAMES, ROUNDING
@@ -59,8 +57,6 @@ LOOK_S = 1.0
 MAX_REASON = 200
 """Characters of a framework's error that our error message quotes."""
 Strategy = Literal["ddp", "fsdp"]
-LEFT_BYTES = 2 * GIB
-"""Bytes by which a process may grow over all its runs; more is a leak, and workers are replaced."""
 
 
 class Stopped(BaseException):
@@ -438,8 +434,6 @@ def state_of(saved: bytes) -> tuple[str, bytes]:
 
 STATE_FILES = {"bytes": "state.bin", "torch": "state.pt", "arrays": "state.npz"}
 """Name of the file to which `raybench train` writes a loop's last state, by kind of state."""
-_first_bytes: list[int] = []
-"""Resident memory of this process in bytes after its first run; empty before."""
 
 
 class OwnTrainer:
@@ -552,20 +546,11 @@ class OwnTrainer:
         return 0.0
 
     def close(self) -> None:
-        """Release the framework's memory; raise UserError if the process has grown by more than
-        LEFT_BYTES since its first run."""
+        """Release the framework's memory."""
         self.finish()
         gc.collect()  # before `end`: objects in reference cycles would keep their GPU memory
         self.run._adapter.end()
         give_back()
-        used = psutil.Process().memory_info().rss
-        _first_bytes[:] = _first_bytes or [used]
-        if used - _first_bytes[0] > LEFT_BYTES:
-            raise UserError(
-                f"{self._name} has left {(used - _first_bytes[0]) / GIB:.1f} GiB in memory since "
-                "its first run here: the workers are replaced.",
-                ErrorCode.USER_CODE,
-            )
 
     def _next(self) -> Evaluation | BaseException | None:
         """Wait for the next report, an error, or None once the function has returned."""

@@ -88,7 +88,6 @@ def test_a_run_of_one_worker_registers_no_gradients():
     [
         "raybench.training.tensorflow.model, raybench.training.torch.model, torch._dynamo",
         "raybench.training.torch.model, raybench.training.tensorflow.model, torch._dynamo",
-        "tensorflow, raybench.training.tensorflow.model",
     ],
 )
 def test_both_frameworks_share_a_process(modules):

@@ -7,6 +7,7 @@ from regularised import Regularised
 
 from raybench.models.base import DataShape, Workload
 from raybench.models.find import find_workload
+from raybench.spec.metric import Metric
 from raybench.training.base import find_part
 
 
@@ -16,7 +17,8 @@ class Own(test_model_check.Own):
     num_classes = units = 3
 
     torch_loss = keras_loss = lambda self, outputs, labels: outputs[:, 0] * 0 + 5
-    torch_correct = keras_correct = lambda self, outputs, labels: labels == 1
+    torch_metric = keras_metric = lambda self, outputs, labels: labels == 1
+    metric = Metric(name="second", direction="max")
 
 
 def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -55,7 +57,8 @@ def test_pixels_are_scaled_and_turned_and_numbers_left_alone(framework):
 def test_hooks_of_the_user_are_used_and_parameters_counted(framework):
     assert backend(framework).num_parameters(backend(framework).build_model(Own(), 1)) == 15
     outputs = np.zeros((2, 3), np.float32)
-    loss, correct = losses_and_values(framework, Own(), outputs, np.array([0, 1]))
+    given = outputs, np.array([0, 1]), Own.metric
+    loss, correct = losses_and_values(framework, Own(), *given)
     np.testing.assert_array_equal(loss, [5, 5])
     np.testing.assert_array_equal(correct, np.array([0, 1], np.float32))
 

@@ -5,8 +5,6 @@ On several workers test_two_workers.py holds Keras's to the papers.
 
 from __future__ import annotations
 
-import weakref
-
 import numpy as np
 import pytest
 from framework_models import backend
@@ -220,34 +218,6 @@ def test_a_keras_model_of_ones_own():
     # Queries, keys, values and outputs of the attention; two convolutions.
     expected = [*[(6, 12)] * 4, (4, 9), (2, 8)]
     assert shapes_of("tensorflow", keras.Model(inputs, outputs)) == sorted(expected)
-
-
-@EACH
-def test_gradients_are_left_alone_and_freed_once_nobody_else_has_them(name):
-    mine = InTorch(name, weight_decay=0.05)
-    for _, grads in zip(range(7), gradients(), strict=False):
-        mine.step(grads, 1e-2)
-        pairs = zip(mine.params, grads, strict=True)
-        assert all(torch.equal(p.grad, torch.tensor(grad)) for p, grad in pairs)
-    held = [weakref.ref(p.grad) for p in mine.params]
-    mine.optimizer.zero_grad(set_to_none=True)
-    assert [one() for one in held] == [None] * len(held)
-
-
-@pytest.mark.parametrize("name", ["radam", "lars", "lamb"])
-def test_layouts_may_differ(name):
-    mine, plain = InTorch(name), InTorch(name)
-    params = mine.params
-    params[1].data = params[1].data.contiguous(memory_format=torch.channels_last)
-    for grads in gradients():
-        for p, grad in zip(params, grads, strict=True):
-            p.grad = torch.tensor(grad)
-        params[0].grad = torch.tensor(grads[0].T.copy()).T
-        params[1].grad = params[1].grad.contiguous(memory_format=torch.channels_last)
-        mine.optimizer.step()
-        plain.step(grads, 1e-2)
-    for one, other in zip(mine.weights(), plain.weights(), strict=True):
-        np.testing.assert_allclose(one, other, **TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["lars", "lamb"])

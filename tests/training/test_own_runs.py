@@ -249,16 +249,6 @@ def test_a_loop_that_neither_reports_nor_returns_is_named(monkeypatch: pytest.Mo
     free.set()
 
 
-def test_memory_left_by_runs_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "_first_bytes", [])
-    worker = Worker(reporting(0.5))
-    worker.to_the_end()
-    worker.trainer.close()
-    monkeypatch.setattr(own, "LEFT_BYTES", -(2**40))
-    with refused(ErrorCode.USER_CODE, "train.py:train", "GiB"):
-        worker.trainer.close()
-
-
 def test_runs_of_one_seed_draw_the_same() -> None:
     drawn: list[tuple[float, float]] = []
 

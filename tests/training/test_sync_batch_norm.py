@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 from local import small_spec
 
-from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
-from tests.refusals import refused
 
 
 def spec_of(framework: str, num_workers: int, **changes: object) -> RunSpec:
@@ -46,21 +44,6 @@ def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
 def test_what_cannot_be_synchronised_is_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         spec_of("torch", 2, **changes)
-
-
-def test_a_layer_that_would_become_another_is_refused() -> None:
-    torch = pytest.importorskip("torch")
-    from raybench.training.torch.layers import synchronize
-
-    class Own(torch.nn.SyncBatchNorm):
-        """As timm's, which has an activation too."""
-
-    class Base(torch.nn.modules.batchnorm._BatchNorm):
-        """None of 1, 2 or 3 dimensions."""
-
-    for layer in (Own(3), Base(3), torch.nn.SyncBatchNorm(3)):
-        with refused(ErrorCode.INVALID_MODEL, "sync_batch_norm", type(layer).__name__):
-            synchronize(torch.nn.Sequential(torch.nn.BatchNorm1d(3), layer))
 
 
 def test_layers_with_an_activation_keep_it_and_their_names() -> None:

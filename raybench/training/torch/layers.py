@@ -23,7 +23,6 @@ from torch.nn import functional
 
 from raybench.models import layers as description
 from raybench.models.layers import Layer, Shape, output_shapes
-from raybench.spec.errors import ErrorCode, UserError
 
 _KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
 """Layers whose backward pass does not read their outputs."""
@@ -167,7 +166,6 @@ _MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
 
 
 STATISTICS = ("running_mean", "running_var")
-KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @torch.no_grad()
@@ -200,21 +198,8 @@ def synchronize(model: nn.Module) -> nn.Module:
     """Return the model with every batch normalization layer converted to SyncBatchNorm, which needs
     GPUs.
 
-    Parameters keep their names.
-
-    Raises:
-        UserError: A subclass of batch normalization is neither torch's nor timm's BatchNormAct2d.
+    Parameters keep their names; timm's layers with an activation keep it.
     """
-    known, timm = [*KINDS], sys.modules.get("timm.layers")  # imported if a model uses it
-    if timm is not None:
-        known.append(timm.BatchNormAct2d)
-    for layer in model.modules():
-        is_converted = isinstance(layer, nn.modules.batchnorm._BatchNorm)
-        if is_converted and type(layer) not in known:
-            raise UserError(
-                f"sync_batch_norm: the model's {type(layer).__name__} is a batch normalization of "
-                "its own, which cannot be synchronized; set sync_batch_norm: false.",
-                ErrorCode.INVALID_MODEL,
-            )
+    timm = sys.modules.get("timm.layers")  # imported if a model uses it
     convert: Any = (timm or nn.SyncBatchNorm).convert_sync_batchnorm
     return convert(model)  # type: ignore[no-any-return]

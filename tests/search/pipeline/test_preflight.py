@@ -95,14 +95,13 @@ class Own(Workload):
 
     def build_torch(self): ...
     def torch_loss(self, outputs, labels): ...
-    def torch_correct(self, outputs, labels): ...
 
 class Taken(Own):
     metric = Metric(name="samples", direction="max")
 """
     )
     spec = RunSpec.model_validate({"workload": "own_metrics_a:Own", "dataset": "digits"})
-    for metric in (None, "loss", "accuracy"):
+    for metric in (None, "loss"):
         asked = Objective(metric=metric, kind="best_at_budget")
         found, _ = check_task(spec.model_copy(update={"objective": asked}), ["torch"])
         assert (found.metric, found.baseline_value) == (metric or "dice", None)
