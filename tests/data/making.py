@@ -35,3 +35,9 @@ def content(image, kind="PNG", **options):
 def grey(value, size=(6, 4)):
     """Return a grey image that its value tells from others."""
     return Image.new("L", size, value)
+
+
+def write_grey(path, value=0, size=(6, 4)):
+    """Write a grey image, and the folders that it is in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content(grey(value, size)))

@@ -24,7 +24,7 @@ from raybench.data.store import (
 )
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
-from tests.data.making import grey, load
+from tests.data.making import load, write_grey
 from tests.factories import start_python
 from tests.refusals import refused
 
@@ -193,7 +193,7 @@ def test_images_that_a_table_names_are_read_anew_when_they_change(tmp_path, own_
     (tmp_path / "table.csv").write_text("\n".join(["image,kind", *lines]))
     for value in (7, 200):
         for row in range(20):
-            grey(value).save(tmp_path / f"{row}.png")
+            write_grey(tmp_path / f"{row}.png", value)
         found = load(tmp_path / "table.csv", "csv", image="image", label="kind")
         assert (found.train.read(np.arange(16)) == value).all()
 

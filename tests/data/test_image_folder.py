@@ -14,7 +14,7 @@ from raybench.models.model_data import ModelData
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
 from tests.data import making
-from tests.data.making import content, grey, sizes
+from tests.data.making import sizes, write_grey
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -26,16 +26,10 @@ def folder(tmp_path):
     return tmp_path / "pictures"
 
 
-def picture(path, value=0, size=(6, 4)):
-    """Write a grey image, which its value tells apart."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content(grey(value, size)))
-
-
 def classes(folder, counts, first=0):
     for name, count in counts.items():
         for number in range(count):
-            picture(folder / name / f"{number:03d}.png", first)
+            write_grey(folder / name / f"{number:03d}.png", first)
             first += 1
 
 
@@ -124,7 +118,7 @@ def test_nested_folders_and_other_files(folder, capsys):
 
 def test_metadata_tells_labels_and_targets(folder):
     for number in range(9):
-        picture(folder / "images" / f"{number}.png", number)
+        write_grey(folder / "images" / f"{number}.png", number)
     rows = [f"images/{number}.png,{number % 2},{number / 4}" for number in range(8)]
     (folder / "metadata.csv").write_text("file_name, label ,weight\n" + "\n".join(rows))
     with refused(ErrorCode.CONFLICT, "metadata.csv", "file_name"):
@@ -143,7 +137,7 @@ def test_metadata_tells_labels_and_targets(folder):
 
 def test_sizes_and_channels_that_are_asked_for(folder):
     classes(folder, {"a": 2, "b": 2})
-    picture(folder / "b" / "large.png", 9, size=(50, 40))
+    write_grey(folder / "b" / "large.png", 9, size=(50, 40))
     names = ("large.png", "50 x 40", "000.png", "6 x 4", "dataset.image_size")
     with refused(ErrorCode.INVALID_DATA, *names):
         load(folder)
@@ -165,6 +159,6 @@ def test_sizes_and_channels_that_are_asked_for(folder):
 )
 def test_what_is_wrong_is_named(folder, files, code, names):
     for name in files:
-        picture(folder / name)
+        write_grey(folder / name)
     with refused(ErrorCode[code], folder, *names):
         load(folder)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.data.making import grey, load, write
+from tests.data.making import load, write, write_grey
 
 pytestmark = pytest.mark.usefixtures("own_store")
 
@@ -45,9 +45,7 @@ def test_a_text(tmp_path):
 
 def test_images(tmp_path):
     for number in range(30):
-        path = tmp_path / "f" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        grey(number).save(path)
+        write_grey(tmp_path / "f" / "ab"[number % 2] / f"{number}.png", number)
     found = load(tmp_path / "f", "image_folder")
     assert found.train.array[:6, 0, 0, 0].tolist() == [16, 11, 25, 2, 15, 14]
     assert found.test.array[:, 0, 0, 0].tolist() == [12, 3, 28]

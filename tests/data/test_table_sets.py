@@ -17,12 +17,9 @@ from raybench.data.sources.encode import (
     fit_name_encoder,
     fit_number_encoder,
 )
-from raybench.data.sources.files import open_tables
 from raybench.data.sources.table import as_numbers
-from raybench.data.sources.table_set import prepare
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
-from raybench.spec.run import DatasetSpec
 from tests.data.making import load, sizes, write
 from tests.refusals import refused
 
@@ -111,24 +108,21 @@ def test_a_named_column_that_says_nothing_is_an_error(csv):
 
 
 @pytest.mark.parametrize(
-    ("splits", "test_size", "rows"),
+    ("files", "test_size", "rows"),
     [
-        (["train", "validation"], None, [360, 400, 40]),
         (["train"], None, [320, 40, 40]),
-        (["train", "validation"], "none", [400, 400, 0]),
+        (["train", "val"], None, [360, 400, 40]),
+        (["train"], "none", [360, 40, 0]),
     ],
 )
-def test_what_a_missing_test_file_takes_from_training_is_said(csv, splits, test_size, rows):
-    spec = DatasetSpec(name="csv", path=str(csv), label="town", test_size=test_size)
-    tables, said = dict.fromkeys(splits, open_tables(spec)["train"]), []
-    _, members, _ = prepare(spec, tables, said.append)
-    assert [len(one.rows) for one in members] == rows
-    assert any("40 of the 400" in one for one in said) == (rows == [360, 400, 40])
-    if splits == ["train"]:
-        dataset = load(csv, label="town", test_size="none")
-        check_dataset(dataset, "csv")
-        objective = Objective(kind="best_at_budget", metric="accuracy")
-        assert (sizes(dataset)[2], baselines(objective, dataset)["test"]) == (0, None)
+def test_missing_splits_are_cut_from_training_rows(tmp_path, houses, files, test_size, rows):
+    for name in files:
+        houses.to_csv(tmp_path / f"{name}.csv", index=False)
+    dataset = load(tmp_path, label="town", test_size=test_size)
+    assert sizes(dataset) == rows
+    check_dataset(dataset, "csv")
+    objective = Objective(kind="best_at_budget", metric="accuracy", baseline_value=0.4)
+    assert (baselines(objective, dataset)["test"] is None) == (rows[2] == 0)
 
 
 def numbers(training, *, is_flag=False, counted_rows=0):

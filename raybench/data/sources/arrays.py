@@ -26,12 +26,12 @@ from raybench.data.digits import (
 )
 from raybench.data.inputs import each
 from raybench.data.memory import require_memory
-from raybench.data.sources.cut import held_out_line, mixed_order, stored_and_cut
+from raybench.data.sources.cut import mixed_order, stored_and_cut
 from raybench.data.sources.files import SPLIT_NAMES
 from raybench.data.sources.images import ImageHead, fit, form_of
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import Table
-from raybench.data.store import Source, Writer, file_at, print_note
+from raybench.data.store import Source, Writer, file_at
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 
@@ -182,8 +182,6 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
 def _store(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
     """Write the samples of each split in a shuffled order; return the task and the classes."""
     found, num_classes = labels_of(raw, spec.task, where)
-    if line := held_out_line(len(raw.splits["train"].labels), spec, raw.splits):
-        print_note(f"{where}: {line}")
     for part, one in raw.splits.items():
         inputs = each(one.inputs, partial(as_inputs, place=f"{where}, {part} split"))
         labels = found.values[part]

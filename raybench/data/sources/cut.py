@@ -4,7 +4,7 @@ Arrays are written to the store in this order, so every split is a slice of a fi
 copies nothing, and splits of other sizes use the same files.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -127,20 +127,6 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
         end = int(free[np.abs(free - (begin + sizes[part])).argmin()])
         found[part], begin = end - begin, end
     return found
-
-
-def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> str | None:
-    """Return a note if the data have a validation split, but the test split is cut from training.
-
-    `parts` are the splits that the data have.
-    """
-    if "validation" not in parts or "test" in parts or spec.test_size is not None:
-        return None
-    number = max(1, round(TYPICAL_SHARE * num_train))
-    return (
-        f"{number:,} of the {num_train:,} training rows are held out to test the winner; add a "
-        "test split, or set dataset.test_size (none: nothing is held out, nothing tested)."
-    )
 
 
 def cut(

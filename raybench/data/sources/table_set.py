@@ -11,7 +11,7 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import Rows
 from raybench.data.sources import encode, texts
-from raybench.data.sources.cut import cut, group_order, held_out_line, mixed_order, standardized
+from raybench.data.sources.cut import cut, group_order, mixed_order, standardized
 from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
     MAX_SHOWN,
@@ -162,7 +162,7 @@ def prepare(
     columns, inputs = find_roles(spec, tables, note)
     labels = read_labels(tables, columns, spec.task, allow_many_classes=spec.text is not None)
     members = choose_split_rows(spec, tables, labels)
-    note_splits(spec, tables, note)
+    note_time_order(spec, tables, note)
     if spec.text is None:
         return labels, members, Features(spec, inputs, members[0], note)
     texts.require_text(members[0].table, spec.text)
@@ -233,11 +233,9 @@ count as sorted by a column."""
 MIN_STEPS = 10
 
 
-def note_splits(spec: DatasetSpec, tables: Tables, note: Note) -> None:
-    """Call `note` with sentences on properties of the splits that a user may not expect."""
+def note_time_order(spec: DatasetSpec, tables: Tables, note: Note) -> None:
+    """Call `note` if rows are in the order of a date column but are split at random."""
     train = tables["train"]
-    if line := held_out_line(train.num_rows, spec, tables):
-        note(line)
     is_cut = "validation" not in tables or ("test" not in tables and spec.test_size != "none")
     for column in train.schema if is_cut and spec.split_by is None else ():
         if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):

@@ -22,7 +22,12 @@ from raybench.data.sources.table import (
     is_text_type,
     require_columns,
 )
-from raybench.data.sources.table_set import choose_split_rows, note_splits, row_order, table_dataset
+from raybench.data.sources.table_set import (
+    choose_split_rows,
+    note_time_order,
+    row_order,
+    table_dataset,
+)
 from raybench.data.store import (
     File,
     Source,
@@ -122,9 +127,7 @@ def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tabl
 def _load_language(
     spec: DatasetSpec, found: Sequence[File], read: Callable[[], dict[str, str]]
 ) -> Dataset:
-    return stored_dataset(
-        _source(spec, found), lambda _: texts.language_dataset(spec, read(), _notes(spec))
-    )
+    return stored_dataset(_source(spec, found), lambda _: texts.language_dataset(spec, read()))
 
 
 def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
@@ -202,7 +205,7 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
     for table in tables.values():
         require_image_column(table, image)
     labels = read_labels(tables, columns, spec.task, allow_many_classes=True)
-    note_splits(spec, tables, _notes(spec))
+    note_time_order(spec, tables, _notes(spec))
     is_class = labels.task == "classification"
     form = images.probe(first_pictures(tables["train"], image), spec)
     for split, table in tables.items():

@@ -215,20 +215,19 @@ def read_text(file: Path) -> str:
         raise not_utf8(file) from error
 
 
-def language_dataset(spec: DatasetSpec, texts: dict[str, str], note: Note) -> Dataset:
+def language_dataset(spec: DatasetSpec, texts: dict[str, str]) -> Dataset:
     """Cut running text into samples of `sequence_length` tokens, whose labels are the next tokens.
 
     Args:
         spec: The dataset spec.
         texts: Texts by split. Missing splits are cut off the end of `train`; the very end becomes
             the test split.
-        note: Called with a sentence on what is held out.
 
     Raises:
         UserError: A split has less text than one sample.
     """
     pieces = {split: cut_text(text, spec.tokens) for split, text in texts.items()}
-    pieces = _cut_off(spec, pieces, note)
+    pieces = _cut_off(spec, pieces)
     counts = Counter[str]()
     count_tokens(pieces["train"], counts)
     vocabulary = number_tokens(counts, spec.tokens, spec.vocabulary_size)
@@ -256,7 +255,7 @@ def language_dataset(spec: DatasetSpec, texts: dict[str, str], note: Note) -> Da
     )
 
 
-def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces], note: Note) -> dict[str, Pieces]:
+def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces]) -> dict[str, Pieces]:
     rest = pieces["train"]
     total = (len(rest) - 1) // spec.sequence_length
     typical = max(1, round(TYPICAL_SHARE * total))
@@ -275,7 +274,4 @@ def _cut_off(spec: DatasetSpec, pieces: dict[str, Pieces], note: Note) -> dict[s
         keep = len(rest) - (size * spec.sequence_length + 1)
         found[split], rest = rest[keep:], rest[:keep]
     found["train"] = rest
-    parts = [f"the {len(found[split]):,} {spec.tokens} of the {split} split" for split in missing]
-    if parts:
-        note(f"held out from its end: {', and before them '.join(parts)}.")
     return found
