@@ -1,6 +1,5 @@
 """Candidates of the confirmation (repeated runs), and how many runs fit into the time budget."""
 
-import bisect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,10 +101,8 @@ class ConfirmBudget:
     """Value of the metric before training, if the objective does not state it."""
     _costs: dict[str, Cost] = field(default_factory=dict)
     _typical: TypicalNodes = field(init=False)
-    _of_kind: dict[tuple[str, ...], Candidates] = field(default_factory=dict)
-    """Candidates by GPU model."""
-    _found: Candidates | None = None
-    """Cache of `candidates` until another run is added."""
+    _found: tuple[Candidates, list[Cost]] | None = None
+    """Candidates and winners, until another run is added."""
     _beside: dict[str, float] = field(default_factory=dict)
     """Fewest seconds of the phases ONCE and EACH of a run, by framework."""
 
@@ -148,47 +145,38 @@ class ConfirmBudget:
         beside = sum(ledger[phase] for phase in ONCE) + share * sum(ledger[one] for one in EACH)
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
         layout = layout_of(record)
-        # This run may make the layout of earlier runs unusual, or replace one of them.
-        is_changed = self._typical.add(layout) or record.trial in self._costs
+        self._typical.add(layout)
         worker_seconds = spec.num_workers * (repeat.seconds if self._is_timed else train_s)
         if self.study.price is not None:
             worker_seconds *= 1 + beside / max(train_s, 1e-9)
         cost = Cost(record.trial, spec, repeat.seconds, worker_seconds, train_s, layout)
         self._costs[record.trial], self._found = cost, None
-        if is_changed:
-            self._of_kind = {}
-        for one in self._costs.values() if is_changed else [cost]:
-            self._compare(one)
 
     @property
     def _is_timed(self) -> bool:
         return self.study.objective.kind == TIME
 
-    def _compare(self, cost: Cost) -> None:
-        """Insert a candidate into the sorted lists, unless its node layout is unusual."""
-        if self._typical.objection(cost.layout):
-            return
-        best = self._of_kind.setdefault(cost.layout.accelerators, Candidates())
-        bisect.insort(best.fastest, cost, key=lambda one: one.rank)
-        if self._is_timed:
-            bisect.insort(best.cheapest, cost, key=lambda one: one.worker_seconds)
-
     def candidates(self) -> Candidates:
         """Return the candidates of the race so far, on the GPU model of the best run."""
-        if self._found is None:
-            kinds = [one for one in self._of_kind.values() if one.fastest]
-            best = min(kinds, key=lambda one: one.fastest[0].rank, default=Candidates())
-            self._found = best.apart(self._most)
-        return self._found
+        return self._candidates_and_winners()[0]
 
     def winners(self) -> list[Cost]:
         """Return the expected winners: the fastest, the cheapest, and the fastest on each other GPU
         model."""
-        found = self.candidates()
-        if not found.fastest:  # no race
-            return []
-        others = [one.fastest[0] for one in self._of_kind.values() if one.fastest]
-        return [*found.first(1), *(one for one in others if one not in found.fastest)]
+        return self._candidates_and_winners()[1]
+
+    def _candidates_and_winners(self) -> tuple[Candidates, list[Cost]]:
+        if self._found is None:
+            by_model: dict[tuple[str, ...], list[Cost]] = {}
+            for cost in sorted(self._costs.values(), key=lambda one: one.rank):
+                if self._typical.objection(cost.layout) is None:
+                    by_model.setdefault(cost.layout.accelerators, []).append(cost)
+            fastest = next(iter(by_model.values()), [])
+            by_cost = sorted(fastest, key=lambda one: one.worker_seconds) if self._is_timed else []
+            found = Candidates(fastest, by_cost).apart(self._most)
+            others = [costs[0] for costs in list(by_model.values())[1:]]
+            self._found = found, [*found.first(1), *others] if found.fastest else []
+        return self._found
 
     def is_comparable(self, record: RunRecord) -> bool:
         """Return whether a repeated run ran on its trial's GPU model and a usual node layout; True

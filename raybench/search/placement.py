@@ -164,7 +164,6 @@ class Placer:
         *,
         efficient: float = 0.5,
         is_feasible: Callable[[RunSpec], bool] = lambda spec: True,
-        num_failed: Callable[[], int] = lambda: 0,
         wait_s: Callable[[int], float] = lambda num_workers: 0.0,
     ) -> None:
         """
@@ -172,16 +171,10 @@ class Placer:
             factors: The factorized space.
             efficient: Least throughput per worker of a placement, relative to the best.
             is_feasible: Returns False for a run expected to fail.
-            num_failed: Returns the number of failures so far; `is_feasible` may change its answers
-                only if this number changes.
             wait_s: Returns the predicted seconds until a number of workers is free.
         """
-        self.factors, self._num_failed = factors, num_failed
-        self.wait_s = wait_s
+        self.factors, self.wait_s = factors, wait_s
         self._is_feasible = is_feasible
-        self._ratios: dict[int, tuple[RunSpec, dict[Placement, float]]] = {}
-        """Cache of `ratios` since the last measurement, by the id of the run spec."""
-        self._failed_then = 0
         self._efficient = efficient
         self._model = StepTime()
         self._seen: dict[str, tuple[int, float]] = {}
@@ -214,7 +207,6 @@ class Placer:
         self._seen[trial] = samples, train_s
         self._trained_s += train_s - before[1]
         self._probing.pop(trial, None)
-        self._ratios.clear()
         self._model.observe(
             spec.placement,
             spec.optimizer,
@@ -265,25 +257,12 @@ class Placer:
             if (new := (lane, spec.batch_size_per_worker)) not in self._first_compile_s:
                 self._first_compile_s[new] = self._typical_s[spec.compile] = compile_s
 
-    def is_known(self, spec: RunSpec) -> bool:
-        """Return whether the fastest placement for a run spec's global batch size is known."""
-        options = self._options(spec)
-        return bool(self._timed(spec.optimizer, options)) and not any(
-            self._is_open(option, spec.optimizer, options) for option in options
-        )
-
     def ratios(self, spec: RunSpec) -> dict[Placement, float]:
         """Return the training time on each predictable placement, relative to that on the spec's
         own placement; empty if the latter cannot be predicted."""
-        if self._failed_then != self._num_failed():
-            self._failed_then = self._num_failed()
-            self._ratios.clear()
-        if id(spec) not in self._ratios:
-            timed = self._timed(spec.optimizer, self._options(spec))
-            own = timed.get(spec.placement)
-            found = {} if own is None else {option: s / own for option, s in timed.items()}
-            self._ratios[id(spec)] = spec, found
-        return self._ratios[id(spec)][1]
+        timed = self._timed(spec.optimizer, self._options(spec))
+        own = timed.get(spec.placement)
+        return {} if own is None else {option: s / own for option, s in timed.items()}
 
     def seconds_per_sample(self, optimizer: str, values: dict[str, Any]) -> list[tuple[int, float]]:
         """Return (workers, training seconds per sample) for each placement of a configuration.

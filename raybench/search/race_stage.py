@@ -6,7 +6,6 @@ used to choose the winner. Runs that choose a winner are biased by selection and
 
 import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +29,6 @@ from raybench.stats.standing import (
     Candidate,
     RaceRun,
     Stages,
-    cost_per_s,
     first_trial,
     more,
     replicate_of,
@@ -52,16 +50,12 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
         earlier: Content of `study.yaml`. An unfinished `--more` of the same number is resumed.
         raced: Number of race results so far.
     """
-    begun = earlier.get(KEY)
-    until = begun.get("until") if isinstance(begun, dict) and begun.get("asked") == asked else None
-    return min(until, raced + asked) if type(until) is int else raced + asked
+    begun = earlier.get(KEY) or {}
+    return min(begun["until"], raced + asked) if begun.get("asked") == asked else raced + asked
 
 
 RACE_SEEDS = 3000
 """Offset of the seeds of the race from the seed of the search."""
-TRIES = 2
-"""Number of attempts without a usable result (workers lost, or spread over nodes differently) after
-which a candidate leaves the race for this session. All earlier sessions count as one attempt."""
 
 
 @dataclass
@@ -74,17 +68,12 @@ class LiveRace:
     """Records of earlier sessions."""
     slots: int
     """Largest number of concurrent runs; the worker pool starts fewer if they need many workers."""
-    out: list[str] = field(default_factory=list)
-    """Candidates that left the race after TRIES attempts without a usable result."""
     is_cut: bool = False
     """Whether runs were still due when the race ended."""
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
     _alone: dict[str, list[Replicate]] = field(default_factory=dict)
     """Solo runs of earlier sessions, which may overrule the race."""
-    _runs: dict[str, list[RunRecord]] = field(default_factory=dict)
-    """Usable race and solo records by candidate, from which its cost is computed."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
-    _tries: Counter[RaceRun] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._is_timed = self.budget.study.objective.kind == TIME
@@ -94,22 +83,21 @@ class LiveRace:
         for record in self.records.runs.values():
             if record.role not in ("race", "confirm") or record.source not in self._costs:
                 continue
-            says = self._says(record)
-            curve = self.records.curves.get(record.trial, [])
-            if says:
-                self._runs.setdefault(record.source, []).append(record)
-            if record.role == "confirm":
-                if says:
-                    self._alone.setdefault(record.source, []).append(self._repeat(record, curve))
+            if not self._says(record):
                 continue
-            number = int(record.trial.removeprefix(f"{record.source}-race"))
-            if says:
-                self._learned[record.source, number] = self._repeat(record, curve)
-            elif record.stop not in ("interrupted", "time_budget"):
-                self._tries[RaceRun(record.source, number)] = 1
+            repeat = self._repeat(record, self.records.curves.get(record.trial, []))
+            if record.role == "confirm":
+                self._alone.setdefault(record.source, []).append(repeat)
+            else:
+                number = int(record.trial.removeprefix(f"{record.source}-race"))
+                self._learned[record.source, number] = repeat
 
     def run(self, stages: Stages, *, after_s: float) -> None:
-        """Run the race to its end or the deadline; show `after_s` seconds for later phases."""
+        """Run the race to its end or the deadline; show `after_s` seconds for later phases.
+
+        A run without a usable result (workers lost, or spread over nodes differently) is due again.
+        The race ends if all due runs have none.
+        """
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
         most = max(self.budget.race_runs(number), len(self._learned))
@@ -120,9 +108,10 @@ class LiveRace:
             ):  # the two races have fewer runs in common than expected
                 most = len(self._learned) + len(due)
                 self._begin(most, self.budget.race_s(number), after_s)
+            known = len(self._learned)
             self._run(due, races)
-            if self._drop_exhausted(due):
-                races = self._races(stages)
+            if len(self._learned) == known:
+                break
         self.is_cut = bool(due)
 
     def more(self, number: int) -> int:
@@ -134,21 +123,13 @@ class LiveRace:
             if not due:
                 return num_run
             self._begin(len(self._learned) + number - num_run)
+            known = len(self._learned)
             self._run(due, self._races(()))
             num_run += len(due)
-            self._drop_exhausted(due)
+            if len(self._learned) == known:
+                break
         self.is_cut = num_run < number or not all(map(self._knows, due))
         return num_run
-
-    def _drop_exhausted(self, due: list[RaceRun]) -> bool:
-        """Count an attempt at each run, and remove candidates without attempts left; return whether
-        any was removed."""
-        if self.single_run.deadline.over:
-            return False  # the runs may have been ended by the deadline
-        self._tries.update(due)
-        broken = {run.name for run in due if self._tries[run] == TRIES and not self._knows(run)}
-        self.out += sorted(broken)
-        return bool(broken)
 
     def _more(self, number: int) -> list[RaceRun]:
         given: dict[str, Any] = {"is_timed": self._is_timed, "alone": self._alone}
@@ -167,15 +148,12 @@ class LiveRace:
         return found
 
     def _fields(self) -> dict[Axis, list[Candidate]]:
-        """Return the candidates still in the race by axis, best first."""
+        """Return the candidates by axis, best first."""
         found = self.budget.candidates()
         fields: dict[Axis, list[Cost]] = {"seconds": found.fastest}
         if self._is_timed:
             fields["worker_seconds"] = found.cheapest
-        return {
-            axis: [self._candidate(cost) for cost in costs if cost.trial not in self.out]
-            for axis, costs in fields.items()
-        }
+        return {axis: list(map(self._candidate, costs)) for axis, costs in fields.items()}
 
     def _candidate(self, cost: Cost) -> Candidate:
         record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
@@ -184,16 +162,9 @@ class LiveRace:
         return Candidate(cost.trial, own, self._cost(cost))
 
     def _cost(self, cost: Cost) -> float:
-        """Return the cost per second of training, as in the verdict (`ranking.cost_of`)."""
-        price = self.budget.study.price
-        if price is None or not self._is_timed:
-            return cost.spec.num_workers
-        runs = self._runs.get(cost.trial, [])
-        alone = [run for run in runs if run.role == "confirm"]
-        is_hit = any(run.time_to_target_s is not None for run in alone)
-        if printed := alone if is_hit else runs:
-            return cost_per_s(price, cost.spec.num_workers, printed)
-        return cost.worker_seconds / cost.rank  # as in the run of the search
+        """Return the cost per second of training, as in the run of the search."""
+        is_billed = self.budget.study.price is not None and self._is_timed
+        return cost.worker_seconds / cost.rank if is_billed else cost.spec.num_workers
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
         """Show the progress of at most `most` runs, including those of earlier sessions."""
@@ -227,7 +198,6 @@ class LiveRace:
         if self._says(record):
             with self._learning:
                 repeat = self._repeat(record, curve)
-                self._runs.setdefault(run.name, []).append(record)
                 self._learned[run.name, run.round] = repeat
                 races.learn(run, repeat)
 
@@ -347,11 +317,6 @@ class Confirmation:
         if race.is_cut and deadline.reason() == "time_budget":
             self._note_time("ended the race")
         deadline.reserve_s = 0.0
-        for trial in race.out:
-            self.note(
-                f"Trial {trial} left the race: its workers were lost {TRIES} times, or were laid "
-                "out unlike those of the search."
-            )
         turns = 0
         while not deadline.over and turns < TURNS and self._run_alone(is_first=turns == 0):
             turns += 1

@@ -19,7 +19,6 @@ from raybench.search.sampling.feedback import (
 )
 from raybench.search.sampling.first import first_specs, num_outside
 from raybench.search.sampling.optuna_space import (
-    STARTUP_TRIALS,
     distributions,
     values_of_params,
 )
@@ -98,7 +97,6 @@ class Search:
             self.placer = Placer(
                 factors,
                 is_feasible=infeasible.is_feasible,
-                num_failed=lambda: infeasible.num_failed,
                 wait_s=self._wait_s,
             )
         self._slots = slots
@@ -154,7 +152,6 @@ class Search:
         call may return a trial, once a running trial has ended."""
         if self._proposer.history.num_ran >= self._most_trials:
             return None
-        self._feedback.report_known(is_early=self._is_early)
         proposal = self._in_less_memory() or self._by_curves() or self._proposer.next()
         if proposal is None:
             return None
@@ -226,11 +223,7 @@ class Search:
         self._observe(record.trial, spec, record.samples, _own_s(record))
         self._end(record.trial, record)
         self.curves.end(record)
-        self._feedback.add(trial, record, is_early=self._is_early)
-
-    def tell_all(self) -> None:
-        """Report all held-back results to Optuna, even if their placements are not timed yet."""
-        self._feedback.report_known(is_early=False)
+        self._feedback.add(trial, record)
 
     def learn_from(self, earlier: Earlier) -> str:
         """Add the runs of `--seed-from` to Optuna's study, and their learning curves to the curve
@@ -269,10 +262,6 @@ class Search:
             return self._feedback.answer(run.record, fastest_s=run.time_to_target_s)
         score = run.score(self._study.objective)
         return None if score is None else answer_by(score)
-
-    @property
-    def _is_early(self) -> bool:
-        return self._proposer.history.num_ran <= STARTUP_TRIALS
 
     def _observe(self, name: str, spec: RunSpec, samples: int, train_s: float) -> None:
         if self.placer is not None:

@@ -284,8 +284,6 @@ class StudyPipeline:
                 follow=following(self.study, self.space, self.session.capacity),
             )
         ended_by = trials.ended_by or self.deadline.reason()
-        if not self.deadline.interrupted:
-            search.tell_all()
         self.deadline.raise_fault()
         if (sentence := search.left_out()) is not None:
             self._note(sentence)

@@ -20,7 +20,6 @@ from tests.search.made_up import (
     run_all,
     tell,
 )
-from tests.search.step_times import trained
 
 GRID = STUDY | {
     "space": {"optimizer": ["adam", "lars"], "learning_rate": [0.001, 0.003, 0.01, 0.03, 0.1]}
@@ -101,16 +100,6 @@ def test_a_trial_that_was_stopped_is_finished_unless_interrupted(
     one = make_search(tmp_path, PLAIN)
     tell(one, record(*ask(one), stop=None, stopped_by=stop))
     assert one.num_finished == (stop != "interrupted")
-
-
-def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path) -> None:
-    def specs(folder: str, seed: int) -> list[RunSpec]:
-        content = STUDY | {"search": {"trials": 15, "seed": seed}}
-        ended = run_all(make_search(tmp_path / folder, content, apart=True), trained)
-        return [one.spec.model_copy(update={"seed": 0}) for one in ended]
-
-    assert specs("a", 3) == specs("b", 3)
-    assert specs("c", 3) != specs("d", 4)
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,6 @@ class FailurePredictor:
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
     ) -> None:
         self.has_room = has_room
-        self.num_failed = 0
-        """Number of failures; `is_feasible` changes its answers only if this number changes."""
         self._too_large: dict[Key, int] = {}
         """Smallest batch size per worker that ran out of memory, by `_memory_key`."""
         self._diverged: dict[Key, list[RunSpec]] = {}
@@ -63,7 +61,6 @@ class FailurePredictor:
 
     def add(self, failure: str, spec: RunSpec) -> None:
         """Add a failed run; failures that are not due to the configuration are ignored."""
-        self.num_failed += 1
         if failure == "oom":
             key, batch = _memory_key(spec), spec.batch_size_per_worker
             self._too_large[key] = min(batch, self._too_large.get(key, batch))
@@ -129,10 +126,10 @@ def answer_by(score: float) -> Answer:
 
 
 class Feedback:
-    """Reports the results of trials to Optuna, each as soon as its score is known.
+    """Reports the results of trials to Optuna.
 
     The score of a trial is its time to target on the fastest placement (framework, workers, ...) of
-    its configuration, so the first results are held back until the placements have been timed.
+    its configuration that has been timed so far.
 
     Args:
         study: The study.
@@ -154,23 +151,17 @@ class Feedback:
         self._journal, self._infeasible, self._placer = journal, infeasible, placer
         self._expected, self._models_all = expected, study.search.sampler in MODEL_ALL
         self._is_pareto = len(journal.directions) > 1
-        self._waiting: list[tuple[optuna.Trial, RunRecord]] = []
 
-    def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
-        """Add the result of a trial. If `is_early`, it may wait until placements are timed."""
-        self._waiting.append((trial, record))
-        self.report_known(is_early=is_early)
-
-    def report_known(self, *, is_early: bool) -> None:
-        """Report the results whose score is known, or all results if not `is_early`."""
-        waiting = []
-        for trial, record in self._waiting:
-            is_known = self._placer is None or self._placer.is_known(record.spec)
-            if is_early and record.time_to_target_s is not None and not is_known:
-                waiting.append((trial, record))
-            else:
-                self._tell(trial, record)
-        self._waiting = waiting
+    def add(self, trial: optuna.Trial, record: RunRecord) -> None:
+        """Report the result of a trial."""
+        if record.failure is not None:
+            self._infeasible.add(record.failure, record.spec)
+        answer = self.answer(record)
+        if not trial.params:  # outside of the space: samplers cannot use it
+            answer = Answer(TrialState.FAIL)
+        for name, value in shown_attributes(record, self._keys).items():
+            trial.set_user_attr(name, value)
+        self._answer(trial, answer)
 
     def tell_would_fail(self, trial: optuna.Trial) -> None:
         """Report the worst score for a proposal that was not run because it would fail."""
@@ -215,16 +206,6 @@ class Feedback:
         if self._is_pareto or self._models_all:
             return Answer(TrialState.COMPLETE, [worst] * (2 if self._is_pareto else 1))
         return Answer(TrialState.PRUNED, [worst], 0)
-
-    def _tell(self, trial: optuna.Trial, record: RunRecord) -> None:
-        if record.failure is not None:
-            self._infeasible.add(record.failure, record.spec)
-        answer = self.answer(record)
-        if not trial.params:  # outside of the space: samplers cannot use it
-            answer = Answer(TrialState.FAIL)
-        for name, value in shown_attributes(record, self._keys).items():
-            trial.set_user_attr(name, value)
-        self._answer(trial, answer)
 
     def _answer(self, trial: optuna.Trial, answer: Answer) -> None:
         if answer.state == TrialState.PRUNED:

@@ -228,22 +228,14 @@ def test_a_race_that_was_ended_goes_on_with_what_was_not_run(world: World, tmp_p
     check_finished(4, "there", tmp_path)
 
 
-def test_a_candidate_whose_machines_break_twice_is_out_and_it_is_said(
-    world: World, tmp_path: Path
+@pytest.mark.parametrize(("often", "is_confirmed"), [(1, True), (99, False)])
+def test_a_run_whose_workers_are_lost_is_tried_again_while_others_teach_something(
+    often: int, is_confirmed: bool, world: World
 ) -> None:
-    world.breaks.update({"0002-race0": 1, "0001-race0": 2})
+    world.breaks["0001-race0"] = often
     runs = world.run()
-    assert runs["0002-race0"].failure is None, "tried again"
-    (note,) = world.notes
-    assert note.startswith("Trial 0001 ")
-    assert "2 times" in note
-    assert "0001-race1" not in runs
-    world.breaks["0001-race0"] = 1
-    assert world.run() == {}
-    assert not world.breaks["0001-race0"], "tried once more, and broken again: no other run is due"
-    assert "0001-confirm0" not in runs
-    world.run()
-    assert read_records(tmp_path).runs["0001-race0"].failure is None
+    assert (runs["0001-race0"].failure is None) == is_confirmed
+    assert ("0001-race1" in runs) == is_confirmed
 
 
 def test_where_the_only_candidate_misses_nobody_is_left_to_run_alone(
@@ -335,7 +327,7 @@ def test_a_value_of_a_run_that_was_stopped_early_does_not_race(world: World) -> 
         ({}, 8, 12, 20),
         ({KEY: {"asked": 8, "until": 20}}, 8, 15, 20),
         ({KEY: {"asked": 8, "until": 20}}, 4, 15, 19),  # another command
-        *(({KEY: one}, 8, 1, 9) for one in (None, 3, {"asked": 8}, {"asked": 8, "until": "x"})),
+        ({KEY: None}, 8, 1, 9),
         ({KEY: {"asked": 8, "until": 10**9}}, 8, 1, 9),
     ],
 )

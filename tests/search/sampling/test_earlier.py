@@ -317,8 +317,10 @@ def optuna_storage(kind: str, file: Path) -> Any:
     return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(file)))
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "journal", "url"])
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize(
+    ("kind", "direction"),
+    [("sqlite", "maximize"), ("journal", "minimize"), ("url", "minimize"), ("journal", "maximize")],
+)
 def test_an_optuna_study_is_known(kind: str, direction: str, tmp_path: Path) -> None:
     file = tmp_path / "there.db"
     storage = optuna_storage("sqlite" if kind == "url" else kind, file)

@@ -53,8 +53,12 @@ def test_what_was_stopped_or_missed_has_the_expected_seconds(
         assert list(trial.intermediate_values) == [1000 if stop is None else 0]
 
 
+START = 4
+"""Number of trials after which the speed of each placement is known."""
+
+
 def test_optuna_is_told_the_seconds_of_the_fastest_placement(tmp_path: Path) -> None:
-    """Wherever a trial ran; the first one, too, that ended before others were known."""
+    """Wherever a trial ran, once the speed of both is known."""
     space = STUDY["space"] | {"batch_size_per_worker": [32, 64]}
     content = STUDY | {"space": space, "search": {"trials": 12}}
     one = make_search(tmp_path, content, apart=True)
@@ -64,26 +68,17 @@ def test_optuna_is_told_the_seconds_of_the_fastest_placement(tmp_path: Path) -> 
     told = {trial.user_attrs["trial"]: trial.value for trial in real_trials(journal_of(one))}
     fastest = math.log(seconds_on(Placement("torch", 2, 32)))
     for name, spec in ended.items():
-        if spec.global_batch_size == 64:
+        if spec.global_batch_size == 64 and int(name) >= START:
             assert told[name] == pytest.approx(fastest, abs=0.01), name
-
-
-def test_start_up_trials_wait_for_the_speed_of_other_placements(tmp_path: Path) -> None:
-    one = make_search(tmp_path, apart=True)
-    run_all(one, trained, most=1)
-    assert [trial.state.name for trial in journal_of(one).get_trials()] == ["RUNNING"]
-    one.tell_all()
-    assert [trial.state.name for trial in journal_of(one).get_trials()] == ["COMPLETE"]
 
 
 def test_nsga2_is_told_seconds_and_worker_seconds(tmp_path: Path) -> None:
     search = {"trials": 12, "sampler": "nsga2", "priors": False}
     one = make_search(tmp_path, STUDY | {"search": search}, apart=True)
     run_all(one, trained)
-    one.tell_all()
     trials = real_trials(journal_of(one))
     assert len(trials) == 12
-    for trial in trials:
+    for trial in trials[START:]:
         spec = RunSpec(**trial.user_attrs["spec"])
         batch = spec.global_batch_size
         ways = [
