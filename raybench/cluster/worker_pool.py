@@ -13,7 +13,7 @@ import contextlib
 import math
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -199,19 +199,21 @@ class WorkerPool:
             await self._drop(trial, reserved.group)
             reserved, waited_for = await self._queue.wait(trial, placement)
         started = time.perf_counter()
-        with self._starting(trial):
-            try:
-                group = await self._queue.started(self._open(reserved), reserved.nodes)
-            except RunFailed:
-                await self._drop(trial, reserved.group)
-                raise
+        run = self._runs[trial]
+        run.is_starting = True
+        try:
+            group = await self._queue.started(self._open(reserved), reserved.nodes)
+        except RunFailed:
+            await self._drop(trial, reserved.group)
+            raise
+        finally:
+            run.is_starting = False
         try:
             self._refuse_abandoned(trial)
         except RunFailed:
             self._scheduler.release(trial)
             self._queue.admit()
             raise
-        run = self._runs[trial]
         run.group = reserved.group
         running = [one for one in self._runs.values() if one.group is not None]
         for one in running:
@@ -226,15 +228,6 @@ class WorkerPool:
             waited_for=waited_for,
             resume=None if run.checkpoint is None else run.checkpoint.state,
         )
-
-    @contextlib.contextmanager
-    def _starting(self, trial: str) -> Iterator[None]:
-        """Context manager: mark the run as starting."""
-        self._runs[trial].is_starting = True
-        try:
-            yield
-        finally:
-            self._runs[trial].is_starting = False
 
     def _refuse_abandoned(self, trial: str) -> None:
         run = self._runs[trial]
