@@ -325,15 +325,3 @@ def test_what_will_not_work_is_said_and_the_code_is_1(
     assert cli.main(["doctor"]) == 1
     printed = " ".join(capsys.readouterr().out.split())
     assert [printed.count(problem) for problem in found["problems"]] == [1, 1]
-
-
-@pytest.mark.ray
-def test_this_machine_is_examined(capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
-    code = cli.main(["doctor", "--json"])
-    found = json.loads(capfd.readouterr().out)["details"]
-    jsonschema.validate(found, SCHEMA)
-    assert code == (0 if found["ok"] else 1)
-    (host,) = found["hosts"]
-    assert host["ray_cpus"] == host["cores"]
-    assert (found["network"] is None) == (host["cores"] < 2)

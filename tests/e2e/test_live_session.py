@@ -3,6 +3,7 @@ on demand, user code, and training loops of one's own: functions of torch and of
 
 import importlib.util
 import io
+import json
 import os
 import signal
 import sys
@@ -13,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import psutil
 import pytest
 import ray
 from rich.console import Console
 
 import raybench
+from raybench.cluster.doctor import examine
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.report.live.progress import ProgressDisplay
@@ -33,6 +36,7 @@ from raybench.spec.run import DatasetSpec, Placement, RunSpec
 from raybench.spec.scaling_study import build_scaling_study
 from raybench.stats.record import RunOutcome
 from raybench.training.own import state_of
+from tests.cluster.test_doctor import SCHEMA
 
 from .test_ports import Socket, assert_only_here, listening
 
@@ -97,6 +101,14 @@ def test_workers_of_our_own_ray_are_as_nice_as_this_process(session: Session) ->
     assert niceness == os.getpriority(os.PRIO_PROCESS, 0)
     # What its workers meet over is no other Ray's that this process starts.
     assert "GLOO_SOCKET_IFNAME" not in os.environ
+
+
+def test_this_machine_is_examined(session: Session) -> None:
+    found = examine(session, None)
+    jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
+    (host,) = found["hosts"]
+    assert host["ray_cpus"] == host["cores"]
+    assert (found["network"] is None) == (host["cores"] < 2)
 
 
 def test_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None:
