@@ -4,8 +4,6 @@ A Ray task on each node collects its data; the network is measured by a worker g
 `examine` returns the plain data that `raybench doctor --json` prints.
 """
 
-import itertools
-import math
 import os
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -23,13 +21,10 @@ from raybench.spec.run import Placement
 from raybench.training.base import PACKAGES as FRAMEWORKS
 from raybench.training.machine import (
     Facts,
-    GpusSeen,
-    gpus_of_framework,
     machine_facts,
     notes_of,
     problems_between,
     problems_of,
-    require_gpus,
 )
 
 VERSION = 2
@@ -85,22 +80,6 @@ def on_node(node: str, function: Callable[..., Any]) -> Any:
     return ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(function)
 
 
-def check_gpus_there(nodes: Iterable[Node], placements: Iterable[Placement]) -> None:
-    """Raise UserError if a framework on a cluster node sees fewer GPUs than its workers need."""
-    asked: dict[tuple[Node, str], int] = {}
-    for node, one in itertools.product(nodes, {one.group for one in placements}):
-        if one.gpus_per_worker and node.room(one):
-            number, key = math.ceil(one.gpus_per_worker), (node, one.framework)
-            asked[key] = max(number, asked.get(key, 0))
-    tasks = {(node, name): on_node(node.id, _seen_there).remote(name) for node, name in asked}
-    for (node, framework), number in asked.items():
-        try:
-            seen: GpusSeen = ray.get(tasks[node, framework], timeout=FACTS_S)
-        except ray.exceptions.RayError as error:
-            seen = GpusSeen(problem=_last_line(error))
-        require_gpus(framework, number, len(seen.names), seen.problem, host=node.name)
-
-
 def check_files_there(nodes: Iterable[Node], files: Sequence[Path]) -> None:
     """Raise UserError if a cluster host lacks any of the files, which all workers read."""
     names = [str(file) for file in files]
@@ -121,12 +100,6 @@ def _missing_there(names: list[str]) -> list[str]:
 
 def _last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
-
-
-def _seen_there(framework: str) -> GpusSeen:
-    """Return the GPUs that a framework sees on a node; runs as a task on that node."""
-    _unhide_gpus()
-    return gpus_of_framework(framework)
 
 
 def _unhide_gpus() -> None:

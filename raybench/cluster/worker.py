@@ -166,10 +166,7 @@ def _serve(config: dict[str, Any]) -> None:
                 gc.freeze()
                 is_settled = True
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it is reported)
-            crashed = replace(_report(error), printed=output.take())
-            if isinstance(command, Start) and isinstance(error, UserError):
-                crashed = replace(crashed, mistake=_mistake(error, crashed))
-            reply = crashed
+            reply = replace(_report(error), printed=output.take())
             output.end()
             running = None
             gc.collect()
@@ -384,18 +381,14 @@ def _introduce(world: DistributedContext) -> protocol.Ready:
     )
 
 
-def _mistake(error: UserError, crashed: Crashed) -> ErrorCode | None:
-    """Return the error code if a user mistake kept a run from starting, otherwise None."""
-    is_start = crashed.failure == "error" and error.code in protocol.START_MISTAKES
-    return error.code if is_start else None
-
-
 def _report(error: Exception) -> Crashed:
     name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
     is_memory = OUT_OF_MEMORY.search(f"{name}{error}") is not None
+    code = error.code if isinstance(error, UserError) and not is_memory else None
     lines = str(error).strip().splitlines()
     return Crashed(
         failure="oom" if is_memory else "error",
+        mistake=code if code in protocol.START_MISTAKES else None,
         # Redacted here, because only this process knows the secrets of its environment.
         message=redact_text(f"{name}{lines[0] if lines else ''}".rstrip(": "), os.environ),
         traceback=redact_text(traceback.format_exc(), os.environ),

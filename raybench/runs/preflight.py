@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from raybench.cluster.doctor import check_files_there, check_gpus_there
+from raybench.cluster.doctor import check_files_there
 from raybench.cluster.layout import Capacity, Node
 from raybench.cluster.session import Session
 from raybench.data.augment import check_augment
@@ -416,31 +416,25 @@ def _uses_gpus(
 
 
 def check_cluster(
-    session: Session,
-    console: Console,
-    placements: Iterable[Placement],
-    *,
-    are_gpus_named: bool,
-    asking: str,
-    spec: RunSpec,
+    session: Session, console: Console, spec: RunSpec, *, are_gpus_named: bool, asking: str
 ) -> None:
-    """Check GPUs and files on the hosts of a cluster; this machine was checked before Ray started.
+    """Check the files on the hosts of a cluster; this machine was checked before Ray started.
+
+    Each worker checks the GPUs that its framework sees when its group starts.
 
     Args:
         session: Ray connection.
         console: console for the warning that GPUs are not used.
-        placements: number and resources of the workers of all runs.
+        spec: the run, or the base of all runs.
         are_gpus_named: whether the user has set the GPUs per worker.
         asking: command-line option that gives each worker a GPU.
-        spec: the run, or the base of all runs.
 
     Raises:
-        UserError: a framework does not see the GPUs of its workers, or a host lacks a file.
+        UserError: a host lacks a file.
     """
     if session.is_local:
         return
     check_files_there(session.capacity.nodes, files_of(spec))
-    check_gpus_there(session.capacity.nodes, placements)
     if (gpus := session.capacity.gpus) and not are_gpus_named:
         say(console, f"The cluster has {gpus} GPUs, and none is used: {asking} uses them.")
 

@@ -421,12 +421,9 @@ def _run(
     with live_session(options.address, interrupt, console) as session:
         left_out = chosen.left_out(console)
         study = with_room(chosen.study, session.capacity, chosen.source, left_out)
-        placements = [cell.spec.placement for cell in study_cells(study)]
         named = study.cells is not None or GPUS in {*study.axes, *study.base.model_fields_set}
         asking = f"--set base.{GPUS}=1"
-        check_cluster(
-            session, console, placements, are_gpus_named=named, asking=asking, spec=study.base
-        )
+        check_cluster(session, console, study.base, are_gpus_named=named, asking=asking)
         file = store.folder / STUDY_FILE
         earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
         asked = options.predict

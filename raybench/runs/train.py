@@ -150,9 +150,7 @@ def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
     """Raise UserError if a run cannot have the resources or files it needs on the cluster."""
     session.capacity.refuse_infeasible(spec.placement.group)
     named, asking = GPUS in spec.model_fields_set, f"--set {GPUS}=1"
-    check_cluster(
-        session, console, [spec.placement], are_gpus_named=named, asking=asking, spec=spec
-    )
+    check_cluster(session, console, spec, are_gpus_named=named, asking=asking)
 
 
 def names_target(options: TrainOptions | DiagnoseOptions) -> bool:

@@ -157,15 +157,9 @@ def _run(
         for sentence in left_out if chosen_address(options.address) is not None else ():
             say(console, sentence)
         named = preflight.GPUS in space or preflight.GPUS in study.fixed
-        every, asking = preflight.groups(study, space), "--gpus-per-worker 1"
-        preflight.check_cluster(
-            session,
-            console,
-            every,
-            are_gpus_named=named,
-            asking=asking,
-            spec=study.run_spec(preflight.first_values(study, space)),
-        )
+        spec = study.run_spec(preflight.first_values(study, space))
+        asking = "--gpus-per-worker 1"
+        preflight.check_cluster(session, console, spec, are_gpus_named=named, asking=asking)
         concurrency = study.search.concurrency or preflight.default_concurrency(
             study, space, session.capacity
         )

@@ -123,7 +123,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for body, _, _ in COMMANDS.values():
         monkeypatch.setattr(body, "live_session", live_session)
-    monkeypatch.setattr(preflight, "check_gpus_there", lambda nodes, placements: None)
 
 
 @every_command
@@ -136,18 +135,3 @@ def test_gpus_of_a_cluster_that_nobody_asked_for_are_said(
     assert BEGUN in shown.err
     assert run(name, "--address", "auto", "--set", f"{COMMANDS[name][2]}=1", "--out", "o") == 2
     assert "2 GPUs" not in " ".join(capsys.readouterr().out.split())
-
-
-@every_command
-def test_gpus_of_a_cluster_that_the_framework_does_not_see_are_refused(
-    name: str, cluster: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def check(nodes: Any, placements: Any) -> None:
-        assert nodes == TWO_GPUS.nodes
-        assert {one.gpus_per_worker for one in placements} == {1}
-        raise UserError(BEGUN, ErrorCode.UNSUPPORTED)
-
-    monkeypatch.setattr(preflight, "check_gpus_there", check)
-    asked = f"{COMMANDS[name][2]}=1"
-    assert run(name, "--address", "auto", "--set", asked) == cli.WRONG_INPUT
-    assert BEGUN in capsys.readouterr().err
