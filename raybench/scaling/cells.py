@@ -8,7 +8,6 @@ dataset; the baseline of a speed-up is the fastest cell of its kind with one wor
 different kinds are never on one curve, since they are not comparable.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -25,6 +24,7 @@ from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
+from raybench.spec.values import identity, short
 from raybench.stats.record import Evaluation, RunRecord, StepTimes
 
 SHARES = (0.25, 0.5, 0.75, 0.95)
@@ -260,8 +260,6 @@ def _usual(table: pd.DataFrame, column: str) -> "pd.Series[float]":
 
 GRID_KEYS = ("num_workers", "batch_size_per_worker", "seed")
 """Keys in which the cells of a series may differ."""
-NAMED_ALONE = ("framework", "strategy", "workload", "dataset.name", "optimizer", "precision")
-"""Keys whose values are shown without the key in a label."""
 SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
 """Keys that only `dataset.name: synthetic` reads."""
 
@@ -288,35 +286,33 @@ def series_of(specs: Sequence[RunSpec]) -> list[str]:
     """Return the name of each spec's series: its values of the keys in which the specs differ.
 
     The name always has framework and workload, the latter only by its class if that is unique.
-    Values that are off, None or at a default are not shown.
+    Other values are not shown if they are a run spec's defaults.
     """
     classes = {spec.workload: spec.workload.rpartition(":")[2] for spec in specs}
     if len(set(classes.values())) < len(classes):
         classes = {name: name for name in classes}
-    flat = [flat_keys(spec.document()) | {"workload": classes[spec.workload]} for spec in specs]
+    usual, flat = flat_keys(RunSpec().document()), [flat_keys(spec.document()) for spec in specs]
     for one in flat:
         for key in SYNTHETIC_KEYS if one["dataset.name"] != "synthetic" else ():
             del one[key]
     keys = dict.fromkeys(key for one in flat for key in one if key not in GRID_KEYS)
-    values = {key: {json.dumps(one[key]) for one in flat if key in one} for key in keys}
-    first = ("framework", "workload")
-    told = [*first, *(key for key in keys if key not in first and len(values[key]) > 1)]
-    words = [[_words(key, one[key]) for key in told if key in one] for one in flat]
-    return [", ".join(filter(None, one)) for one in words]
-
-
-def _words(key: str, value: Any) -> str:
-    """Return a key's value as shown in a label; "" if it is off, None or at a default."""
-    if isinstance(value, bool):
-        if key in RunSpec.model_fields and RunSpec.model_fields[key].default is value:
-            return ""
-        return key if value else f"no {key}"
-    if value in (None, "none", 0):
-        return ""
-    if (key, value) == ("dataset.name", "workload"):
-        return "data of its own"
-    shown = f"{value:g}" if isinstance(value, float) else str(value)
-    return shown if key in NAMED_ALONE else f"{key} {shown}"
+    told = [
+        key
+        for key in keys
+        if key not in ("framework", "workload")
+        and len({identity(one[key]) for one in flat if key in one}) > 1
+    ]
+    return [
+        ", ".join(
+            [one["framework"], classes[one["workload"]]]
+            + [
+                f"{key} {short(one[key])}"
+                for key in told
+                if key in one and one[key] != usual.get(key)
+            ]
+        )
+        for one in flat
+    ]
 
 
 CELL_COLUMNS = (

@@ -298,32 +298,29 @@ DIGITS = {"dataset": DatasetSpec(name="digits")}
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        # What is off or as usual is told of the others alone.
         (
             [{}, {"exchange_gradients": False}, {"warmup_epochs": 1.0}, {"schedule": "cosine"}],
             [
-                "mnist_small, schedule constant",
-                "mnist_small, no exchange_gradients, schedule constant",
-                "mnist_small, schedule constant, warmup_epochs 1",
+                "mnist_small",
+                "mnist_small, exchange_gradients false",
+                "mnist_small, warmup_epochs 1.0",
                 "mnist_small, schedule cosine",
             ],
         ),
         # What differs in nothing but workers is one series.
         (
             [{"num_workers": k, "precision": one} for k in (1, 2) for one in ("fp32", "bf16")],
-            ["mnist_small, fp32", "mnist_small, bf16"] * 2,
+            ["mnist_small", "mnist_small, precision bf16"] * 2,
         ),
         # A class stands for its workload where that is enough.
         ([{"workload": "a.b:Net"}, {"workload": "a.b:Other"}], ["Net", "Other"]),
         ([{"workload": "a.b:Net"}, {"workload": "a.c:Net"}], ["a.b:Net", "a.c:Net"]),
-        # A dataset is told by what it reads.
-        ([DIGITS, {"dataset": SYNTHETIC}], ["mnist_small, digits", "mnist_small, synthetic"]),
         (
             [DIGITS, {"dataset": SYNTHETIC}, {"dataset": MORE}],
             [
-                "mnist_small, digits",
-                "mnist_small, synthetic, dataset.num_samples 64",
-                "mnist_small, synthetic, dataset.num_samples 128",
+                "mnist_small",
+                "mnist_small, dataset.name synthetic, dataset.num_samples 64",
+                "mnist_small, dataset.name synthetic, dataset.num_samples 128",
             ],
         ),
     ],
