@@ -552,7 +552,7 @@ def _plan(rng: Rng, sizes: list[int], repeats: int, sigma: float) -> tuple[pd.Se
         {"CPU": steps},
         layouts=[(1, 1)],
         batch_sizes=sizes,
-        apart=run_spread(cells),
+        run_spread=run_spread(cells),
     )
     row = table.iloc[len(table) // 2]
     batch = row["global_batch_size"]

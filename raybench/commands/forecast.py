@@ -23,7 +23,7 @@ from raybench.results.study import Study, load
 from raybench.runs.options import Budget, ForecastOptions
 from raybench.scaling.forecast import Forecast, LargeRunModel, OptimumModel, Planned, SmallRun
 from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw
-from raybench.scaling.measurements import Predicted
+from raybench.scaling.measurements import Predicted, read_table
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import Ended, ErrorCode, UserError
 from raybench.spec.objective import BUDGET
@@ -338,21 +338,7 @@ def runs_of_table(path: Path, needed: Sequence[str]) -> list[MeasuredRun]:
     Raises:
         UserError: The file cannot be read, or a column is missing.
     """
-    try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        reason = clean(str(error)).rstrip(".")
-        raise UserError(
-            f"{path}: cannot be read as a CSV file ({reason}).", ErrorCode.INVALID_FILE
-        ) from None
-    names = {name: own for name, own in OTHER_NAMES.items() if own not in table}
-    table = table.rename(columns=names)
-    if missing := [name for name in needed if name not in table]:
-        raise UserError(
-            f"{path}: has no column {', '.join(missing)}; it needs {', '.join(needed)}, "
-            "one row per finished run.",
-            ErrorCode.INVALID_FILE,
-        )
+    table = read_table(path, needed, OTHER_NAMES)
     numbers = table.reindex(columns=[*needed, "train_s"]).apply(pd.to_numeric, errors="coerce")
     # A run without a loss has diverged and says nothing about the optimum.
     numbers = numbers[numbers["loss"].notna()]

@@ -148,7 +148,7 @@ class StepPrediction:
 
 
 @dataclass(frozen=True)
-class Record:
+class HeldOutErrors:
     """Errors of laws fitted to cells with few workers, at the cells with the most workers."""
 
     errors: Floats
@@ -157,7 +157,7 @@ class Record:
     """Distances of our law's predictions from the measurements, in half-widths of its interval."""
 
     @classmethod
-    def of(cls, observed: Observed, priors: Priors) -> "Record":
+    def of(cls, observed: Observed, priors: Priors) -> "HeldOutErrors":
         """Leave out the cells with the largest worker count, then those with the two largest, and
         predict them from the rest."""
         at = Layout.of(observed.cells)
@@ -211,13 +211,13 @@ class ThroughputModel:
     """Our law fitted to measurements, and the errors from which all laws are weighted."""
 
     own: LawFit
-    record: Record
+    held_out: HeldOutErrors
 
     @classmethod
     def fit(cls, observed: Observed, priors: Priors = PRIORS) -> "ThroughputModel":
         """Fit to measured cells; a single cell is enough, but leaves most parameters to the
         priors."""
-        return cls(LawFit.fit(observed, priors), Record.of(observed, priors))
+        return cls(LawFit.fit(observed, priors), HeldOutErrors.of(observed, priors))
 
     @property
     def observed(self) -> Observed:
@@ -238,17 +238,17 @@ class ThroughputModel:
         batch = np.log2(at.batch / np.clip(at.batch, seen.batch.min(), seen.batch.max()))
         come_in = np.minimum(workers, 1.0)
         moved, unlike = np.zeros(len(cells)), np.zeros(len(cells))
-        if self.record.errors.size and come_in.any():
+        if self.held_out.errors.size and come_in.any():
             away = np.clip(others(self.own, cells) - middle, -FARTHEST, FARTHEST) * come_in
             away = np.vstack([np.zeros(len(cells)), away])
             is_unseen = (seen.nodes.max() == 1) & (at.nodes > 1)
-            unseen, usual = map(self.record.shares, (TRUSTED_UNSEEN, TRUSTED))
+            unseen, usual = map(self.held_out.shares, (TRUSTED_UNSEEN, TRUSTED))
             shares = np.where(is_unseen, unseen[:, None], usual[:, None])
             moved = np.sum(shares * away, axis=0)
             unlike = np.sum(shares * (away - moved) ** 2, axis=0)
         more = NINE_OF_TEN**2 * unlike + DOUBT**2 * (workers**2 + batch**2)
         halves = np.sqrt(np.stack([middle - low, high - middle]) ** 2 + more)
-        halves *= self.record.widening**come_in
+        halves *= self.held_out.widening**come_in
         ends = np.exp(middle + moved + np.stack([np.zeros(len(cells)), -halves[0], halves[1]]))
         return [
             StepPrediction(cell, *map(float, row)) for cell, row in zip(cells, ends.T, strict=True)

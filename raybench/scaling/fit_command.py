@@ -8,7 +8,6 @@ hosts with a fast network card for each GPU have a ratio near 1, hosts on Ethern
 
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -158,19 +157,19 @@ def cells_to_predict(text: str, measured: Measurements) -> dict[SeriesKey, list[
 
 def _worker_numbers(text: str) -> list[int] | None:
     """Return the worker counts that a string lists; None if it is the name of a file."""
-    if not re.fullmatch(r"[-+.,\s\deE]*", text):
+    if Path(text).suffix:
         return None
-    numbers = []
-    for part in text.split(","):
-        digits = part.strip().lstrip("0")
-        if not re.fullmatch(r"[0-9]{1,7}", digits) or int(digits) > MOST_WORKERS:
-            raise UserError(
-                f"--predict {text[:40]}: {part.strip()[:20]!r} is no number of workers; write 1 to "
-                f"{MOST_WORKERS:,} with commas between them, such as 8,16,64, or a file.",
-                ErrorCode.INVALID_VALUE,
-            )
-        numbers.append(int(digits))
-    return sorted(set(numbers))
+    try:
+        numbers = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        numbers = [0]
+    if not 1 <= numbers[0] <= numbers[-1] <= MOST_WORKERS:
+        raise UserError(
+            f"--predict {text[:40]}: are no numbers of workers; write 1 to {MOST_WORKERS:,} with "
+            "commas between them, such as 8,16,64, or a CSV file.",
+            ErrorCode.INVALID_VALUE,
+        )
+    return numbers
 
 
 def prediction_table(model: ThroughputModel, cells: Sequence[Cell], key: SeriesKey) -> pd.DataFrame:
@@ -307,15 +306,12 @@ class FittedSeries:
         ]
         unseen, more = "", ""
         if any(cell.num_workers > 1 for cell in self.asked) and workers == [1]:
-            unseen = "worker: what the exchange costs"
+            unseen = "worker"
         elif any(cell.num_nodes > 1 for cell in self.asked) and nodes == 1 and not self.network:
-            unseen = "node: what the network costs"
+            unseen = "node"
             more = "; a run of two workers on two nodes helps"
         if unseen:
-            lines.append(
-                f"Never measured on more than one {unseen} is a guess from what is usual, and the "
-                f"intervals are as wide{more}."
-            )
+            lines.append(f"Never measured on more than one {unseen}; the intervals are wide{more}.")
         if self.network is not None:
             lines.append(self.network.words())
         if self.measure_next is not None and self.measure_next[1]:

@@ -295,7 +295,7 @@ UNKNOWN = {"ready_s": 0.0, "beside_s": 0.0, "stalls": 1.0}
 """Values that replace missing fields of `Overhead`."""
 
 
-def _beside(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
+def _overhead(runs: pd.DataFrame, kind: str, workers: int) -> Overhead:
     """Return the overhead of a job: medians over the runs on its kind of worker with the nearest
     worker count."""
     own = runs[runs["gpu_type"] == kind]
@@ -332,21 +332,21 @@ def _plan(
             layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
             batch_sizes=[size.batch_size for size in by_batch.batch_sizes],
             offers=offers,
-            beside=cache(partial(_beside, runs)),
-            apart=run_spread(runs_to_target),
+            overhead=cache(partial(_overhead, runs)),
+            run_spread=run_spread(runs_to_target),
         )
     except UserError as error:  # too few batch sizes reached the target
         none = pd.DataFrame()
         return TargetPlan(series, (f"No plan: {error}",), none, none, terms)
     unit = WORKER_SECONDS if terms.prices is None else MONEY
-    beside = with_measured(found, runs_to_target).assign(series=series, unit=unit)
+    table = with_measured(found, runs_to_target).assign(series=series, unit=unit)
     left_out = {*groups} - {one.kind for one in offers}
     more = [f"Without a price, and left out: {', '.join(sorted(left_out))}."] if left_out else []
     if isinstance(terms.prices, Mapping):
         unseen = [name for name in terms.prices if name not in {one.name for one in offers}]
         more += [f"Not measured, and left out: {', '.join(unseen)}."] if unseen else []
-    taken = answers(beside, budget=terms.budget, deadline_s=terms.deadline_s)
-    return TargetPlan(series, (curve.sentence(), *more), beside, taken, terms)
+    taken = answers(table, budget=terms.budget, deadline_s=terms.deadline_s)
+    return TargetPlan(series, (curve.sentence(), *more), table, taken, terms)
 
 
 def predicted_steps(

@@ -1,6 +1,6 @@
 """Measured step times by cell: reading them from a CSV file, and pooling repeats."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
@@ -115,11 +115,16 @@ class MeasuredRow(CellRow):
 AnyRow = TypeVar("AnyRow", bound=CellRow)
 
 
-def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
-    """Return the rows of a CSV file.
+def read_table(path: Path, needed: Sequence[str], names: Mapping[str, str]) -> pd.DataFrame:
+    """Return a CSV file as a table of strings; missing values are NaN.
+
+    Args:
+        path: The file.
+        needed: Columns that it must have.
+        names: Other names of columns, with ours.
 
     Raises:
-        UserError: The file cannot be read, a column is missing or a value is invalid.
+        UserError: The file cannot be read, or a column is missing.
     """
     source = clean(str(path))
     try:
@@ -136,12 +141,24 @@ def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
             f"{source}: is not CSV in UTF-8 ({reason}).", ErrorCode.INVALID_FILE
         ) from None
     table.columns = table.columns.str.strip()
-    needed = [name for name, one in model.model_fields.items() if one.is_required()]
+    table = table.rename(columns={one: own for one, own in names.items() if own not in table})
     if missing := [name for name in needed if name not in table]:
         raise UserError(
             f"{source}: has no column {', '.join(missing)}; it needs {', '.join(needed)}.",
             ErrorCode.INVALID_FILE,
         )
+    return table
+
+
+def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
+    """Return the rows of a CSV file.
+
+    Raises:
+        UserError: The file cannot be read, a column is missing or a value is invalid.
+    """
+    source = clean(str(path))
+    needed = [name for name, one in model.model_fields.items() if one.is_required()]
+    table = read_table(path, needed, {})
     if table.empty:
         raise UserError(f"{source}: has no rows below the names of its columns.", ErrorCode.TOO_FEW)
     rows = []

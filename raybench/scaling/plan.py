@@ -129,8 +129,8 @@ def plan(
     layouts: Sequence[tuple[int, int]],
     batch_sizes: Sequence[int],
     offers: Sequence[Offer] | None = None,
-    beside: Callable[[str, int], Overhead] = lambda kind, workers: Overhead(),
-    apart: float | None = None,
+    overhead: Callable[[str, int], Overhead] = lambda kind, workers: Overhead(),
+    run_spread: float | None = None,
 ) -> pd.DataFrame:
     """Return a plan: a row for every offer, layout and global batch size.
 
@@ -142,8 +142,8 @@ def plan(
         batch_sizes: Global batch sizes. Those that do not divide among the workers, or that cannot
             reach the target (`SamplesToTarget.reaches`), have no row.
         offers: Machines or workers to rent; None: each worker costs 1 per second.
-        beside: Returns the overhead for a kind of worker and a worker count.
-        apart: Half-width of the 90 % interval of the log seconds of single runs around the median
+        overhead: Returns the overhead for a kind of worker and a worker count.
+        run_spread: Half-width of the 90 % interval of the log seconds of single runs around the median
             of their cell; None: computed from the spread of `samples`.
 
     Returns:
@@ -163,7 +163,7 @@ def plan(
     Raises:
         UserError: No row is left.
     """
-    apart = NINE_OF_TEN * samples.spread if apart is None else apart
+    spread = NINE_OF_TEN * samples.spread if run_spread is None else run_spread
     needs = samples.predict(batch_sizes)[["samples", "low", "high"]].to_numpy(dtype=float)
     by_batch = dict(zip(batch_sizes, needs.tolist(), strict=True))
     low_batch, high_batch = samples.tried
@@ -179,10 +179,10 @@ def plan(
         steps = step_times[offer.kind]([(k, n, batch // k) for k, n, batch in cells])
         for (workers, nodes, batch), step in zip(cells, steps, strict=True):
             need, low, high = by_batch[batch]
-            more = beside(offer.kind, workers)
+            more = overhead(offer.kind, workers)
             work_s = need / batch * step.value * more.stalls + more.per_sample_s * need
-            below = math.hypot(math.log(need / low), math.log(step.value / step.low), apart)
-            above = math.hypot(math.log(high / need), math.log(step.high / step.value), apart)
+            below = math.hypot(math.log(need / low), math.log(step.value / step.low), spread)
+            above = math.hypot(math.log(high / need), math.log(step.high / step.value), spread)
             row: dict[str, Any] = {
                 "offer": offer.name,
                 "gpu_type": offer.kind,

@@ -115,7 +115,7 @@ def refusal(capsys: Any, *arguments: object) -> tuple[str, str]:
         (["my.yaml", "--set", "optimizer=adagrad"], ErrorCode.UNKNOWN_NAME, ["'optimizer'"]),
         (["my.yaml", "--seed", "-1"], ErrorCode.INVALID_VALUE, ["'seed'"]),
         (["my.yaml", "--workload", "mnist_smal"], ErrorCode.UNKNOWN_NAME, ["'mnist_small'"]),
-        (["my.yaml", "--predict", "8,x"], ErrorCode.NOT_FOUND, ["8,x"]),
+        (["my.yaml", "--predict", "8,x"], ErrorCode.INVALID_VALUE, ["8,x"]),
         (["my.yaml", "--until", "10%"], ErrorCode.MISSING, ["--until", "--predict"]),
         (["my.yaml", "--until", "ten"], ErrorCode.INVALID_VALUE, ["--until", "ten"]),
         (["my.yaml", "--address", "host:port"], ErrorCode.INVALID_VALUE, ["host:port"]),

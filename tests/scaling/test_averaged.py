@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from raybench.scaling import averaged
-from raybench.scaling.averaged import Record, ThroughputModel, ernest, pollux
+from raybench.scaling.averaged import HeldOutErrors, ThroughputModel, ernest, pollux
 from raybench.scaling.measurements import Cell, Observed
 from raybench.scaling.throughput import PRIORS
 
@@ -39,11 +39,11 @@ def errors(law: ThroughputModel, asked: list[Cell]) -> list[float]:
 
 def test_a_law_that_was_right_at_the_largest_cells_moves_the_prediction() -> None:
     model = fit(1, 2, 4, 8, 16)
-    _, ernests, _ = model.record.shares(averaged.TRUSTED)
+    _, ernests, _ = model.held_out.shares(averaged.TRUSTED)
     assert ernests > 0.5
-    none = Record(np.zeros((3, 0)), np.zeros(0))
+    none = HeldOutErrors(np.zeros((3, 0)), np.zeros(0))
     asked = cells(32)
-    alone = np.median(errors(replace(model, record=none), asked))
+    alone = np.median(errors(replace(model, held_out=none), asked))
     assert np.median(errors(model, asked)) < 0.7 * alone
 
 
@@ -65,12 +65,15 @@ def test_no_other_law_moves_a_prediction_far(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_intervals_are_wider_where_predictions_missed_theirs() -> None:
-    good, bad = Record(np.zeros((3, 6)), np.zeros(6)), Record(np.zeros((3, 6)), np.full(6, 3.0))
+    good, bad = (
+        HeldOutErrors(np.zeros((3, 6)), np.zeros(6)),
+        HeldOutErrors(np.zeros((3, 6)), np.full(6, 3.0)),
+    )
     assert good.widening == averaged.LEAST_WIDTH
     assert bad.widening > 2
     widths = []
-    for record in (good, bad):
-        found = replace(fit(1, 2, 4, 8), record=record).predict(cells(4, 16))
+    for held_out in (good, bad):
+        found = replace(fit(1, 2, 4, 8), held_out=held_out).predict(cells(4, 16))
         widths.append([math.log(one.high_s / one.low_s) for one in found])
     assert widths[1][:3] == pytest.approx(widths[0][:3]), "what was measured is as sure as before"
     assert min(np.array(widths[1][3:]) / np.array(widths[0][3:])) > 2

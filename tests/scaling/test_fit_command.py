@@ -157,7 +157,7 @@ def test_a_wrong_file_is_refused(
         read_measurements(file)
 
 
-@pytest.mark.parametrize("predict", ["8,,16", "9" * 5000, "-8", "\N{ARABIC-INDIC DIGIT EIGHT}"])
+@pytest.mark.parametrize("predict", ["8,,16", "9" * 5000, "-8", "8,x"])
 def test_worker_counts_that_are_none_are_refused(predict: str, good: Path) -> None:
     with refused(ErrorCode.INVALID_VALUE, "--predict", predict[:40]):
         cells_to_predict(predict, read_measurements(good))

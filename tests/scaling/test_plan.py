@@ -211,7 +211,7 @@ def priced(**terms):
     offer = Offer("p4", MachinePrice(**MACHINE | terms))
     options = {"layouts": [(1, 1), (8, 4)], "batch_sizes": [128], "offers": [offer]}
     kinds = {"A100": lambda cells: [Predicted(1.0, 0.9, 1.1)] * len(cells)}
-    return plan(curve(), kinds, beside=lambda kind, k: Overhead(10.0 * k, 1e-3), **options)
+    return plan(curve(), kinds, overhead=lambda kind, k: Overhead(10.0 * k, 1e-3), **options)
 
 
 def test_a_bill_is_of_whole_machines_from_their_start_to_the_target() -> None:
