@@ -143,8 +143,8 @@ def plan(
             reach the target (`SamplesToTarget.reaches`), have no row.
         offers: Machines or workers to rent; None: each worker costs 1 per second.
         overhead: Returns the overhead for a kind of worker and a worker count.
-        run_spread: Half-width of the 90 % interval of the log seconds of single runs around the median
-            of their cell; None: computed from the spread of `samples`.
+        run_spread: Half-width of the 90 % interval of the log seconds of single runs around the
+            median of their cell; None: computed from the spread of `samples`.
 
     Returns:
         | column | holds |

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -36,12 +36,6 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader that resolves plain scalars by the rules of YAML 1.2."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
-    # Leave out dates, bytes and sets: no file needs them, and invalid ones crash PyYAML.
-    yaml_constructors: ClassVar[dict[str | None, Any]] = {
-        tag: construct
-        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
-        if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq")
-    }
 
 
 class _Dumper(yaml.SafeDumper):
@@ -81,7 +75,7 @@ def parse_yaml(text: str, source: str) -> Any:
         raise UserError(
             f"{source}, line {line}: not valid YAML ({error.problem}).", ErrorCode.INVALID_FILE
         ) from None
-    except (yaml.YAMLError, ValueError, KeyError, IndexError) as error:  # `!!int few`, for example
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # `!!int few`
         raise UserError(
             f"{source}: not valid YAML ({' '.join(str(error).split())}).", ErrorCode.INVALID_FILE
         ) from None

@@ -322,10 +322,4 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
             base = base | {"objective": BASE["objective"] | asked}  # `asked` may only name a metric
         validate(RunSpec, BASE | base, f"{source}: base")
         content = content | {"base": BASE | base}
-    for key in OWN_KEYS:
-        if key in content and key not in ScalingStudy.model_fields:
-            raise UserError(
-                f"{source}: unknown key '{key}'; write {OWN_KEYS[key]}: [...].",
-                ErrorCode.UNKNOWN_KEY,
-            )
     return validate(ScalingStudy, {"name": name} | content, source)

@@ -93,7 +93,7 @@ def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target
         (
             {"batch_size_per_worker": 64},
             ErrorCode.UNKNOWN_KEY,
-            ["batch_size_per_worker", "batch_sizes"],
+            ["batch_size_per_worker"],
         ),
     ],
 )
