@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from raybench.scaling.averaged import ThroughputModel, ernest, pollux
-from raybench.scaling.fit_command import SURE, NetworkRatio
+from raybench.scaling.fit_command import NetworkRatio
 from raybench.scaling.measurements import Cell, MeasuredSteps, Observed
 from raybench.scaling.throughput import PRIORS, Priors
 
@@ -43,7 +43,7 @@ TABLES, RESULTS = (Path(__file__).parents[1] / name for name in ("tables", "resu
 COLD = {"retinanet University-of-Florida B200-SXM-180GB"}
 """Early epochs read from cold disks, 16 GPUs take longer steps than 8: left out, as the data's
 README says."""
-GIVEN = {"ElasticFlow": NetworkRatio(1.2, SURE)}
+GIVEN = {"ElasticFlow": NetworkRatio(1.2)}
 """By the hardware, as `--network` takes it: inside a host of eight A100 an all-reduce passes about
 230 GB/s, eight cards of 200 Gbit/s pass 200."""
 BARS = {"two hosts": 0.08, "given": 0.15}

@@ -32,7 +32,7 @@ from raybench.results.study import Study
 from raybench.scaling import fit_command, fits
 from raybench.scaling.averaged import STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
-from raybench.scaling.fit_command import read_network
+from raybench.scaling.fit_command import NetworkRatio
 from raybench.scaling.fits import TargetPlan, Terms, fit_study, target_plans
 from raybench.scaling.measurements import read_measurements
 from raybench.scaling.plan import IN_TIME, KEYS, MONEY, NO_GPU, TIE, WITHIN, offers_of, with_more
@@ -407,7 +407,7 @@ def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def fit_to_files(
-    file: Path, predict: str | None, out: Path | None, network: str | None = None
+    file: Path, predict: str | None, out: Path | None, network: float | None = None
 ) -> tuple[list[str], dict[str, list[dict[Any, Any]]]]:
     """Fit the measurements in a file, print fits and predictions, and write the predictions.
 
@@ -416,7 +416,7 @@ def fit_to_files(
         predict: worker counts, or a CSV file of worker counts and batch sizes; None predicts
             nothing.
         out: file for the predictions.
-        network: argument of `--network`; see `fit_command.read_network`.
+        network: argument of `--network`.
 
     Returns:
         The sentences, and the rows of `predictions` and `measure_next` (what to measure next, with
@@ -434,7 +434,7 @@ def fit_to_files(
                 ErrorCode.CONFLICT,
             )
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
-    between, following = None if network is None else read_network(network), list[dict[Any, Any]]()
+    between, following = None if network is None else NetworkRatio(network), list[dict[Any, Any]]()
     measured = read_measurements(file)
     asked = {} if predict is None else fit_command.cells_to_predict(predict, measured)
     for fitted in fit_command.fits(measured, asked, between):

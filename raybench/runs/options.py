@@ -401,9 +401,8 @@ class ScaleOptions(LoggedOptions):
     efficiency."""
     keep_code_change: bool = False
     """Resume even though your code has changed; the column `code` marks the version of each run."""
-    network: Annotated[Text, Argument("RATIO|FILE")] = None
-    """With --fit: ratio of the time of an all-reduce between hosts to its time within a host, or a
-    file with the output of raybench doctor --json."""
+    network: Annotated[float | None, Field(ge=0.01, le=1000), Argument("RATIO")] = None
+    """With --fit: ratio of the time of an all-reduce between hosts to its time within a host."""
 
 
 class CompareOptions(FollowedOptions):

@@ -6,13 +6,11 @@ sets the prior of the law's parameter R. Only the measured ratio counts, not the
 hosts with a fast network card for each GPU have a ratio near 1, hosts on Ethernet 10 and more.
 """
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,15 +34,11 @@ from raybench.scaling.measurements import (
 )
 from raybench.scaling.throughput import PRIORS, Priors
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.text import clean, counted
+from raybench.spec.text import counted
 
 SURE = 0.2
 """Standard deviation of the log of a measured ratio, since training exchanges gradients in buckets
 and in parallel with compute, unlike the measured all-reduce of the same bytes."""
-LARGE_SUM = 2**20
-"""Minimum bytes of a measured all-reduce that counts, since gradients are exchanged in large
-buckets."""
-LEAST_RATIO, MOST_RATIO = 0.01, 1000.0
 
 
 @dataclass(frozen=True)
@@ -52,73 +46,19 @@ class NetworkRatio:
     """Ratio of a gradient exchange's seconds between hosts to those within a host."""
 
     ratio: float
-    log_sd: float
 
     @property
     def priors(self) -> Priors:
         """Priors of the law, with this ratio as the prior of its network parameter."""
-        return PRIORS | {"log_network": (math.log(self.ratio), self.log_sd)}
+        return PRIORS | {"log_network": (math.log(self.ratio), SURE)}
 
     def words(self) -> str:
         """Return the ratio and its 90 % interval as a sentence."""
-        low, high = (self.ratio * math.exp(side * NINE_OF_TEN * self.log_sd) for side in (-1, 1))
+        low, high = (self.ratio * math.exp(side * NINE_OF_TEN * SURE) for side in (-1, 1))
         return (
             f"The network given: between nodes an exchange takes {self.ratio:.2g} times ({low:.2g} "
             f"to {high:.2g}) what it takes within one."
         )
-
-
-def read_network(text: str) -> NetworkRatio:
-    """Return the ratio that `--network` gives, as a number or as the path of a file that
-    `raybench doctor --json` wrote."""
-    try:
-        ratio = float(text)
-    except ValueError:
-        return _measured(Path(text))
-    if not LEAST_RATIO <= ratio <= MOST_RATIO:
-        raise UserError(
-            f"--network {clean(text)[:40]}: is no ratio; write how many times longer an all-reduce "
-            f"takes between hosts than inside, {LEAST_RATIO:g} to {MOST_RATIO:g}, or the name of a "
-            "file.",
-            ErrorCode.INVALID_VALUE,
-        )
-    return NetworkRatio(ratio, SURE)
-
-
-def _measured(path: Path) -> NetworkRatio:
-    """Return the ratio in a file of `raybench doctor --json`, as the mean over message sizes."""
-    source = clean(str(path))
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        found = found.get("details") or found
-        between, inside = found["network"], found["inside"]
-        if between and inside:
-            logs = np.log([_as_of_two(between), _as_of_two(inside)])
-            ratios = logs[0] - logs[1]
-            ratio = float(np.exp(np.mean(ratios)).clip(LEAST_RATIO, MOST_RATIO))
-            return NetworkRatio(ratio, math.hypot(SURE, float(np.std(ratios))))
-    except OSError as error:
-        raise UserError(
-            f"--network {source}: is no ratio, and no file that can be read ({error.strerror}).",
-            ErrorCode.NOT_FOUND,
-        ) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    raise UserError(
-        f"{source}: holds no all-reduce times both between hosts and inside one, as `raybench "
-        "doctor --json` prints of two hosts with two workers' room; write the ratio: --network 3.",
-        ErrorCode.INVALID_FILE,
-    )
-
-
-def _as_of_two(level: dict[str, Any]) -> list[float]:
-    """Return the seconds of a level (between or within hosts), converted to two participants.
-
-    With e participants, 2 (e - 1) / e of the bytes pass the slowest link.
-    """
-    ends = level["workers"]
-    part = ends / (2 * (ends - 1))
-    return [one["seconds"] * part for one in level["sizes"] if one["bytes"] >= LARGE_SUM]
 
 
 MOST_WORKERS = 1_000_000

@@ -102,10 +102,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
         ) from None
     content = parse_yaml(text, str(path))
     if not isinstance(content, dict):
-        kinds = {list: "a list", str: "text", type(None): "nothing"}
-        found = kinds.get(type(content), type(content).__name__)
         raise UserError(
-            f"{path}: must hold 'key: value' lines, found {found}.", ErrorCode.INVALID_FILE
+            f"{path}: must hold 'key: value' lines, found {content!r:.40}.", ErrorCode.INVALID_FILE
         )
     return content
 

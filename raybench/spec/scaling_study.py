@@ -78,7 +78,7 @@ class ScalingStudy(Document):
     """Worker counts; by default 1, 2, 4, ... up to as many as the machines have room for."""
     batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_several), Field(min_length=1)] = [64]
     """Batch sizes: per worker in weak scaling, global in strong scaling."""
-    axes: dict[str, list[Any]] = {}
+    axes: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     """Further run-spec keys (dotted), each with a list of values; all combinations are run."""
     cells: Annotated[list[WrittenCell], Field(min_length=1)] | None = None
     """Explicit cells (run specs) instead of a grid; `base` then also sets worker count and batch
@@ -98,15 +98,13 @@ class ScalingStudy(Document):
     @field_validator("axes")
     @classmethod
     def _some_values(cls, axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        for key, values in axes.items():
+        for key in axes:
             if key in NO_AXES:
                 own = OWN_KEYS.get(key)
                 raise ValueError(
                     f"'{key}' cannot be an axis; "
                     + (f"write {own}: [...]" if own else "leave it out")
                 )
-            if not values:
-                raise ValueError(f"'{key}': the list is empty; name at least one value")
         return axes
 
     @model_validator(mode="after")
@@ -117,8 +115,6 @@ class ScalingStudy(Document):
                 raise ValueError(
                     f"{key} belongs to a grid, and this study lists its cells; remove one of them"
                 )
-            if isinstance(values, list) and len(set(values)) < len(values):
-                raise ValueError(f"{key} has a value twice; remove the duplicate")
         return self
 
     def with_workers(self, num_workers: list[int]) -> "ScalingStudy":

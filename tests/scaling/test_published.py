@@ -18,7 +18,6 @@ from raybench.scaling.published import (
 )
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import study_cells
-from raybench.spec.schedule import build_schedule
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -243,21 +242,6 @@ def test_study_1_compares_the_same_global_batch() -> None:
         assert one.holds is True
         assert one.ours.startswith(f"{faster:.3g} times")
     assert claims["Larger batches train faster"].holds is True
-
-
-def test_study_2_uses_the_schedule_of_its_notebooks() -> None:
-    (spec,) = [
-        spec
-        for spec in specs_of(STUDY_2, False)
-        if (spec.num_workers, spec.batch_size_per_worker) == (4, 16)
-        and spec.schedule == "ramp_decay"
-        and not spec.prefetch
-    ]
-    rate = build_schedule(spec, 1000)
-    found = [rate(1000.0 * epoch) for epoch in range(10)]
-    assert found == pytest.approx(
-        [1e-5, 4.8e-5, 8.6e-5, 1.24e-4, 1.62e-4, 2e-4, 1.62e-4, 1.316e-4, 1.0728e-4, 8.7824e-5]
-    )
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -87,7 +87,7 @@ def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target
             ["'framwork'", "'framework'"],
         ),
         ({"axes": {"num_workers": [1]}}, ErrorCode.INVALID_VALUE, ["num_workers: [...]"]),
-        ({"axes": {"optimizer": []}}, ErrorCode.INVALID_VALUE, ["'optimizer'"]),
+        ({"axes": {"optimizer": []}}, ErrorCode.INVALID_VALUE, ["'axes.optimizer'"]),
         ({"scaling": "both"}, ErrorCode.INVALID_VALUE, ["'scaling.0'", "'weak'", "'strong'"]),
         ({"cells": [{"changes": {}}]}, ErrorCode.INVALID_VALUE, ["num_workers", "cells"]),
         (

@@ -2,9 +2,11 @@ import math
 
 import pytest
 
+from raybench.scaling.published import STUDIES
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import study_cells
 from raybench.spec.schedule import build_schedule, scaled_rate, warmup_start
 from tests.refusals import refused
 
@@ -61,12 +63,9 @@ def test_cosine_after_a_warm_up_ends_at_zero_at_the_horizon_in_samples():
 
 @pytest.mark.parametrize("workers", STUDY_2)
 def test_ramp_decay_is_the_table_of_study_2(workers):
-    rates = schedule(
-        schedule="ramp_decay",
-        learning_rate=5e-5,
-        learning_rate_scaling="linear",
-        num_workers=workers,
-    )
+    cells = study_cells(STUDIES["finetune_lr_schedule"].study(quick=False))
+    specs = (one.spec for one in cells if one.spec.schedule == "ramp_decay")
+    rates = build_schedule(next(one for one in specs if one.num_workers == workers), EPOCH)
     for epoch, rate in enumerate(STUDY_2[workers]):
         assert rates(epoch * EPOCH) == pytest.approx(rate, rel=1e-9)
         assert rates(epoch * EPOCH + EPOCH - 1) == pytest.approx(rate, rel=1e-9), "whole epochs"
