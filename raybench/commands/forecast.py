@@ -60,15 +60,13 @@ class LargeRun:
         samples: Number of training samples.
         batch: Global batch size in samples; None if it is not fixed.
         optimizers: Optimizers that may be used; None for any.
-        content: Content of the search space of `--to`; None without `--to`.
-        per_worker: Largest batch size per worker in that space; None without `--to`.
+        per_worker: Largest batch size per worker in the space of `--to`; None without `--to`.
     """
 
     parameters: float
     samples: float
     batch: float | None = None
     optimizers: list[str] | None = None
-    content: dict[str, Any] | None = None
     per_worker: int | None = None
 
     @property
@@ -150,7 +148,7 @@ def forecast(options: ForecastOptions) -> Ended:
         print(f"\nWrote {options.figure}.")
     if options.to is not None:
         out = options.out or options.to.with_name(f"{options.to.stem}-forecast.yaml")
-        write_space(options.to, out, large, found.learning_rate, optimizer)
+        write_space(options.to, out, found.learning_rate, optimizer)
         details["wrote"] = out
         print(f"\nWrote {out}, {NUM_RATES} rates of the interval:\n  {command_line('tune', out)}")
     return Ended(cli.DONE, answer=words, details=details)
@@ -476,8 +474,7 @@ def large_run(options: ForecastOptions) -> LargeRun:
     is_named = "optimizer" in {**content["space"], **(content.get("fixed") or {})}
     optimizers = values_of("optimizer", space, study.fixed) if is_named else None
     per_worker = max(values_of("batch_size_per_worker", space, study.fixed))
-    batch = global_batch(study, space)
-    return LargeRun(parameters, samples, batch, optimizers, content, per_worker)
+    return LargeRun(parameters, samples, global_batch(study, space), optimizers, per_worker)
 
 
 def num_parameters_of(workload: Workload, framework: str, space: Path) -> int:
@@ -512,9 +509,7 @@ def global_batch(study: StudySpec, space: Space) -> float | None:
     return found.pop() if len(found) == 1 else None
 
 
-def write_space(
-    source: Path, out: Path, large: LargeRun, rate: Predicted, optimizer: str | None
-) -> None:
+def write_space(source: Path, out: Path, rate: Predicted, optimizer: str | None) -> None:
     """Write a copy of the large model's space with the predicted settings.
 
     The copy has the small runs' optimizer and NUM_RATES learning rates from the predicted interval;
@@ -523,7 +518,6 @@ def write_space(
     Args:
         source: File of the space.
         out: File to write.
-        large: The large run, with the content of the space.
         rate: Predicted learning rate.
         optimizer: Optimizer of the small runs; None leaves that of the space.
 
@@ -532,20 +526,14 @@ def write_space(
     """
     if out.resolve() == source.resolve():
         raise UserError("--out: is the file that --to names; name another.", ErrorCode.CONFLICT)
-    content = dict(large.content or {})
-    known = {} if optimizer is None else {"optimizer": optimizer}
-    replaced = {"learning_rate", *known}
-    space, fixed = (
-        {key: one for key, one in (content.get(part) or {}).items() if key not in replaced}
-        for part in ("space", "fixed")
-    )
-    rates, search = quantiles(rate, NUM_RATES), content.get("search") or {}
-    first = [{"learning_rate": rates[0]}, *(search.get("first") or [])]
-    content |= {
-        "space": space | {"learning_rate": rates},
-        "fixed": fixed | known,
-        "search": search | {"trials": NUM_RATES, "first": first},
+    rates = quantiles(rate, NUM_RATES)
+    first = (load_content(source, {}).get("search") or {}).get("first") or []
+    settings: dict[str, Any] = {
+        "space.learning_rate": rates,
+        "search.trials": NUM_RATES,
+        "search.first": [{"learning_rate": rates[0]}, *first],
     }
+    content = load_content(source, settings | ({"optimizer": optimizer} if optimizer else {}))
     build_study(content, str(out))
     write_out(out, to_yaml(content))
 

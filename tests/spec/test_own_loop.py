@@ -76,20 +76,6 @@ def test_a_searched_key_that_a_command_does_not_take_is_named() -> None:
         check_study(*study_of(workload="$ python train.py --lr {lr}"))
 
 
-def test_a_searched_key_that_a_function_does_not_name_is_said(folder: Path) -> None:
-    file = folder / "named.py"
-    space = {"learning_rate": [0.1], "model": {"dropuot": [0, 0.5], "width": [8]}}
-    for line, said in {
-        "fit(run.model['width'], run.learning_rate)": ["dropuot"],
-        "fit(**run.model)": ["learning_rate"],
-        "fit(run.model, lr=run.learning_rate)": [],
-    }.items():
-        file.write_text(f"def train(run):\n    {line}\n")
-        found = check_study(*study_of(workload="named.py:train", space=space))[2]
-        assert [one.partition(":")[0].rpartition(".")[2] for one in found] == said
-        assert all("named.py" in one for one in found)
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "names"),
     [
