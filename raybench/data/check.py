@@ -200,7 +200,7 @@ Codes = npt.NDArray[np.int64]
 
 def dataset_warnings(dataset: Dataset) -> list[str]:
     """Return warnings about training inputs that are all equal, samples that occur in two splits,
-    splits of a single class, and classes without training samples or with a single sample."""
+    splits of a single class, and classes without training samples."""
     splits = dataset.splits.items()
     keys = {name: _keys(one) for name, one in splits if len(one) and not one.is_on_demand}
     return [*_duplicates(keys), *_lone_classes(dataset)]
@@ -253,21 +253,11 @@ def _lone_classes(dataset: Dataset) -> Iterator[str]:
                 f"all {own.sum():,} {split} samples are of one class, '{names[own.argmax()]}': "
                 "they do not show whether the model distinguishes classes."
             )
-    total = counts.sum(axis=0)
-    if len(unknown := np.flatnonzero((counts[0] == 0) & (total > 1))):
+    unknown = np.flatnonzero((counts[0] == 0) & (counts.sum(axis=0) > 0))
+    if len(unknown):
+        shown = ", ".join(f"'{names[number]}'" for number in unknown[:5])
+        more = ", ..." if len(unknown) > 5 else ""
         yield (
-            f"no training sample is of the class{'es' if len(unknown) > 1 else ''} "
-            f"{_some(names, unknown)}, and {counts[1:, unknown].sum():,} samples to judge by are."
+            f"no training sample is of {len(unknown):,} classes ({shown}{more}), and "
+            f"{counts[1:, unknown].sum():,} samples to judge by are."
         )
-    if len(alone := np.flatnonzero(total == 1)):
-        yield (
-            f"the class{'es' if len(alone) > 1 else ''} {_some(names, alone)} of the label "
-            f"ha{'ve' if len(alone) > 1 else 's'} one sample: it can be learnt or judged, not "
-            "both; add samples, or leave it out."
-        )
-
-
-def _some(names: Sequence[str], chosen: Codes) -> str:
-    """Return the names of the `chosen` classes as text for a message, at most five of them."""
-    shown = ", ".join(f"'{names[number]}'" for number in chosen[:5])
-    return shown + (f" and {len(chosen) - 5:,} more" if len(chosen) > 5 else "")

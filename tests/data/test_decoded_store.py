@@ -8,7 +8,6 @@ import signal
 import numpy as np
 import pytest
 
-from raybench.data.dataset import Dataset, Split
 from raybench.data.load import build_dataset
 from raybench.data.store import (
     Source,
@@ -20,7 +19,6 @@ from raybench.data.store import (
     remove_unfinished,
     store_folder,
     stored,
-    stored_dataset,
 )
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
@@ -156,26 +154,6 @@ def test_a_place_that_cannot_be_is_named(data, monkeypatch):
     monkeypatch.setenv("RAYBENCH_CACHE", f"{data}/below_a_file")
     with refused(ErrorCode.NOT_WRITABLE, "below_a_file", "RAYBENCH_CACHE"):
         stored(source(data), write)
-
-
-def test_a_whole_dataset_comes_back(tmp_path, own_store):
-    inputs = {"ids": np.arange(15, dtype=np.int32).reshape(5, 3)}
-    inputs["image"] = np.ones((5, 2, 2, 1), np.uint8)
-    numbers = np.arange(5, dtype=np.float32)
-    named = Split(inputs, numbers, np.ones(5, np.float32))
-    scale = {"label_scale": np.float32(2), "label_offset": np.asarray([1.5], np.float32)}
-    splits = (named, named, Split(np.ones((5, 2), np.float32), numbers))
-    wanted = Dataset("own", None, *splits, task="regression", vocabulary=("a", "b"), **scale)
-    source = Source(name="own", path=tmp_path, files=[], options={})
-    stored_dataset(source, lambda writer: wanted)
-    found = stored_dataset(source, never)
-    assert (found.name, found.task, found.vocabulary) == ("own", "regression", ("a", "b"))
-    assert (float(found.label_scale), found.label_offset.tolist()) == (2.0, [1.5])
-    for name in ("ids", "image"):
-        np.testing.assert_array_equal(found.train.inputs[name], wanted.train.inputs[name])
-    np.testing.assert_array_equal(found.train.weights, wanted.train.weights)
-    assert found.test.weights is None
-    assert found.test.inputs.dtype == np.float32
 
 
 def test_folders_are_listed_by_name_without_hidden_files(tmp_path):

@@ -16,11 +16,6 @@ pytestmark = pytest.mark.usefixtures("own_store")
 datasets = pytest.importorskip("datasets")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quiet():
-    datasets.disable_progress_bars()
-
-
 load = partial(making.load, name="huggingface")
 
 

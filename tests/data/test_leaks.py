@@ -27,7 +27,6 @@ def of_classes(train, validation, test):
         (([0, 1, 2] * 9, [1] * 5, [0, 1, 2]), ["5 validation", "'b'"]),
         (([0, 1, 2] * 9, [0, 1, 2], [2] * 4), ["4 test", "'c'"]),
         (([0, 1] * 9, [0, 2, 1], [2, 1]), ["train", "'c'", "2 "]),
-        (([0, 1, 2], [0, 1], [0, 1]), ["'c'"]),
     ],
 )
 def test_classes_that_a_split_lacks_are_said(splits, names):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from raybench.data import shared
-from raybench.data.dataset import Dataset, Split, all_arrays
+from raybench.data.dataset import Dataset, Split, about_dataset, all_arrays
 from raybench.data.memory import is_mapped
 from raybench.data.shared import open_shared, share, shared_key
 from raybench.spec.run import DatasetSpec
@@ -23,8 +23,20 @@ def dataset(size=64):
     return Dataset("own", 10, train=one(), validation=one(), test=one(), repeat=3)
 
 
+def named(size=5):
+    inputs = {"ids": np.arange(3 * size, dtype=np.int32).reshape(size, 3)}
+    inputs["image"] = np.ones((size, 2, 2, 1), np.uint8)
+    numbers = np.arange(size, dtype=np.float32)
+    one = Split(inputs, numbers, np.ones(size, np.float32))
+    scale = {"label_scale": np.float32(2), "label_offset": np.asarray([1.5], np.float32)}
+    other = Split(np.ones((size, 2), np.float32), numbers)
+    known = {"task": "regression", "vocabulary": ("a", "b")}
+    return Dataset("own", None, one, one, other, **known, **scale)
+
+
 def assert_equal(found, wanted):
-    assert (found.name, found.num_classes, found.repeat) == ("own", 10, 3)
+    assert about_dataset(found) == about_dataset(wanted)
+    assert all_arrays(found).keys() == all_arrays(wanted).keys()
     for name, array in all_arrays(wanted).items():
         np.testing.assert_array_equal(all_arrays(found)[name], array)
 
@@ -34,6 +46,7 @@ def never():
 
 
 def test_what_is_shared_is_what_was_built(tmp_path):
+    assert_equal(open_shared(tmp_path / "named", named), named())
     wanted = dataset()
     mirrored = Split(np.asfortranarray(wanted.train.inputs)[::-1], wanted.train.labels[::-1])
     wanted = replace(wanted, train=mirrored, test=wanted.test.take(slice(0)))

@@ -5,11 +5,9 @@ Encoders are plain data that are saved with a model, to encode new rows in the s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -77,30 +75,22 @@ class NameEncoder:
     def encode(self, values: Any) -> Array:
         """Return the features of a `pyarrow.Array`, (rows, features) float32."""
         texts = as_texts(values)
-        found = pc.index_in(texts, value_set=self._value_set)
+        found = pc.index_in(texts, value_set=pa.array(self.known, pa.string()))
         numbers = np.asarray(pc.fill_null(found, len(self.known))).astype(np.int64)
+        # Known names begin with those that have their own feature. An unseen name has none.
+        first = [place for place, name in enumerate(self.own) if name is not None]
+        places = np.full(len(self.known) + 1, len(self.own))
+        places[: len(first)], places[-1] = first, -1
         of_none = len(self.own) if self.missing else -1
         if None in self.own:
             of_none = self.own.index(None)
-        own = np.where(np.asarray(texts.is_null()), of_none, self._places[numbers])
+        own = np.where(np.asarray(texts.is_null()), of_none, places[numbers])
         out = np.zeros((len(texts), len(self.features)), np.float32)
         rows = np.flatnonzero(own >= 0)
         out[rows, own[rows]] = 1
         if self.frequency:
             out[:, -1] = np.asarray(self.frequency)[numbers]
         return out
-
-    # Cached for the next batch of rows, because there may be a million names.
-    @cached_property
-    def _value_set(self) -> Any:
-        return pa.array(self.known, pa.string())
-
-    @cached_property
-    def _places(self) -> npt.NDArray[np.int64]:
-        place = {name: number for number, name in enumerate(self.own)}
-        places = [place.get(name, len(self.own)) for name in self.known]
-        # The last entry is for unseen names, which have no feature.
-        return np.array([*places, -1], np.int64)
 
 
 Encoder = NumberEncoder | NameEncoder

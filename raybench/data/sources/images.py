@@ -38,15 +38,11 @@ IMAGES_AT_ONCE = 64  # maximum number of undecoded images in memory, per thread
 
 class ImageError(Exception):
     """Raised for an image that cannot be used. The message is a predicate to put after the name of
-    the file, such as 'cannot be decoded'."""
-
-    def __init__(self, reason: str, advice: str = "repair or remove it") -> None:
-        super().__init__(reason)
-        self.advice = advice
+    the file, such as 'cannot be decoded; repair or remove it'."""
 
     def about(self, name: str) -> UserError:
         """Return a UserError for this problem with the image `name`."""
-        return UserError(f"{name} {self}; {self.advice}.", ErrorCode.INVALID_DATA)
+        return UserError(f"{name} {self}.", ErrorCode.INVALID_DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +136,10 @@ def _of_eight_bits(image: "Image.Image", form: ImageForm) -> "Image.Image":
     least, most = float(values.min()), float(values.max())
     if not 0 <= least <= most <= white:  # an error for NaN, too
         enough = next((one for one in WHITES if most <= one), most)
+        advice = f"set dataset.white: {enough:g}" if least >= 0 else "scale them"
         raise ImageError(
             f"holds numbers from {least:g} to {most:g}, and they go from 0 to {white:g}, which is "
-            "white",
-            f"set dataset.white: {enough:g}" if least >= 0 else "scale them",
+            f"white; {advice}"
         )
     found = Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
     found.getexif()[ORIENTATION] = image.getexif().get(ORIENTATION, 1)
@@ -192,8 +188,8 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
         image.load()
         if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
             raise ImageError(
-                "has colors, and the first images are gray",
-                "set dataset.channels: 3, or 1 to make all of them gray",
+                "has colors, and the first images are gray; set dataset.channels: 3, or 1 to make "
+                "all of them gray"
             )
         return _scale(_in_channels(ImageOps.exif_transpose(image), form), form)
 
@@ -223,9 +219,11 @@ def _problems() -> Iterator[None]:
     except ImageError:
         raise
     except UnidentifiedImageError as error:
-        raise ImageError("is not an image that PIL can read") from error
+        raise ImageError("is not an image that PIL can read; repair or remove it") from error
     except Exception as error:
-        raise ImageError(f"cannot be decoded ({str(error) or type(error).__name__})") from error
+        raise ImageError(
+            f"cannot be decoded ({str(error) or type(error).__name__}); repair or remove it"
+        ) from error
 
 
 def _in_channels(image: "Image.Image", form: ImageForm) -> "Image.Image":
@@ -242,8 +240,7 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
         if not form.is_scaled:
             raise ImageError(
                 f"is {image.width} x {image.height} pixels, and {form.size_of} {form.width} x "
-                f"{form.height}",
-                "set dataset.image_size, such as 64, to scale all of them",
+                f"{form.height}; set dataset.image_size, such as 64, to scale all of them"
             )
         left, top = 0.0, 0.0
         if form.resize == "crop":  # keep the largest central square
