@@ -17,8 +17,8 @@ from raybench.data.store import (
     store_folder,
 )
 from raybench.report.console import make_console, say
-from raybench.report.live.screen import about
 from raybench.report.tables import print_frame
+from raybench.report.words import duration
 from raybench.runs.options import DataOptions
 from raybench.spec.errors import Ended, ErrorCode, UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
@@ -46,7 +46,7 @@ def _list(entries: Sequence[Entry]) -> Ended:
             "key": entry.key,
             "samples": f"{entry.about['samples']:,}",
             "size": size_in_words(entry.about["bytes"]),
-            "last used": f"{about(unix_seconds() - entry.last_used)} ago",
+            "last used": f"{duration(unix_seconds() - entry.last_used)} ago",
             "made from": entry.about["path"],
             "with": _options(entry.about["options"]),
         }

@@ -54,24 +54,12 @@ class LoggerKind:
     """Package that the module imports."""
     install: str
     """Name of the package for pip."""
-    hint: str = ""
-    """Advice if the tracker fails, as the beginning of a sentence."""
 
 
 LOGGERS: dict[str, LoggerKind] = {
     "tensorboard": LoggerKind(title="TensorBoard", package="tensorboardX", install="tensorboardX"),
-    "mlflow": LoggerKind(
-        title="MLflow",
-        package="mlflow",
-        install="mlflow-skinny",
-        hint="MLFLOW_TRACKING_URI says where it writes; ",
-    ),
-    "wandb": LoggerKind(
-        title="Weights & Biases",
-        package="wandb",
-        install="wandb",
-        hint="with WANDB_MODE=offline it needs no account nor server; ",
-    ),
+    "mlflow": LoggerKind(title="MLflow", package="mlflow", install="mlflow-skinny"),
+    "wandb": LoggerKind(title="Weights & Biases", package="wandb", install="wandb"),
 }
 
 
@@ -246,9 +234,7 @@ class _Follower(threading.Thread):
             kept = f"traceback: {path}"
         except (OSError, StudyError) as problem:  # the disk may be full
             kept = f"traceback not kept: {problem}"
-        hint = LOGGERS[self._tool].hint.removesuffix("; ")
-        reason = f"ended, {type(error).__name__}: {reason} ({kept})"
-        return shown("; ".join(filter(None, (reason, hint))))
+        return shown(f"ended, {type(error).__name__}: {reason} ({kept})")
 
 
 @dataclass

@@ -4,10 +4,7 @@ whether the winner is at the end of a searched range.
 
 from raybench.report.tables import DISTURBED, failures
 from raybench.report.words import (
-    duration,
     named_trials,
-    price_of,
-    span_s,
     target_in_words,
 )
 from raybench.results.analyses import ledger_totals
@@ -111,23 +108,6 @@ def unranked_lines(results: Study) -> list[str]:
     searched = results.trials[results.trials["phase"] == "search"]
     reasons = searched.groupby("unranked", sort=False)["trial"]
     return [f"Not ranked, {why}: {named_trials(list(trials))}." for why, trials in reasons]
-
-
-def effort_words(results: Study) -> str:
-    """Return the number of runs, their training time and cost, and the wall-clock time."""
-    trials = results.trials
-    if trials.empty:
-        return "Nothing yet."
-    failed = int((trials["state"] == "failed").sum())
-    broken = f", {failed} of them failed" if failed else ""
-    workers = float((trials["num_workers"] * trials["train_s"]).sum())
-    words = (
-        f"{counted(len(trials), 'run')}{broken}: {duration(float(trials['train_s'].sum()))} of "
-        f"training, {workers:,.3g} worker-seconds"
-    )
-    span = span_s(results.trials)
-    over = f", in {duration(span)} of wall-clock" if span else ""
-    return f"{words}{price_of(results, workers)}{over}."
 
 
 def edge_lines(results: Study, verdict: Verdict | None) -> list[str]:

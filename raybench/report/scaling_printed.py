@@ -99,14 +99,8 @@ def outlier_lines(results: Study) -> list[str]:
     lines = []
     for row in runs[runs["is_outlier"]].to_dict("records"):
         cell = labels.loc[row["cell"]]
-        rate, usual = row["mean_samples_per_s"], cell["samples_per_s"]
-        words = f"{rate:,.0f} samples/s with its stalls, its cell's median step makes {usual:,.0f}"
-        if row["is_slow_start"]:
-            rate = row["first_epoch_train_samples_per_s"]
-            usual = cell["first_epoch_train_samples_per_s"]
-            words = f"{rate:,.0f} samples/s in its first epoch, usual in its cell are {usual:,.0f}"
         lines.append(
-            f"Outlier: run {row['trial']} ({_cell_words(cell)}): {words}; its longest step took "
+            f"Outlier: run {row['trial']} ({_cell_words(cell)}), whose longest step took "
             f"{row['longest_step_s']:.3g} s. It stays in the spread; medians bear it."
         )
     return lines
@@ -143,11 +137,6 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
         lines.append(
             f"Batch above the dataset: each step of {_cell_words(row)} had the "
             f"{row['epoch_samples']:,.0f} samples of an epoch, not {row['global_batch_size']:,}."
-        )
-    if len(ended) and not ended["num_steps"].all():
-        lines.append(
-            "Steps were not timed one by one: quartiles are those of the intervals between "
-            "evaluations."
         )
     return lines
 

@@ -35,7 +35,7 @@ from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.scaling.fit_command import NetworkRatio
 from raybench.scaling.fits import TargetPlan, Terms, fit_study, target_plans
 from raybench.scaling.measurements import read_measurements
-from raybench.scaling.plan import IN_TIME, KEYS, MONEY, NO_GPU, TIE, WITHIN, offers_of, with_more
+from raybench.scaling.plan import IN_TIME, KEYS, MONEY, NO_GPU, WITHIN, offers_of
 from raybench.scaling.published import STUDIES, Claim
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.text import clean, command_line, counted
@@ -77,8 +77,8 @@ def plan_part(plan: TargetPlan) -> PagePart:
 
 
 def plan_lines(plan: TargetPlan) -> list[str]:
-    """Return sentences on each recommended option, on a budget or deadline that cannot be met, and
-    on the gain from more workers."""
+    """Return sentences on each recommended option, and on a budget or deadline that cannot be
+    met."""
     taken: dict[tuple[Any, ...], tuple[list[str], dict[Any, Any]]] = {}
     for row in plan.answers.to_dict("records"):
         where = tuple(row[key] for key in ("offer", *KEYS))
@@ -91,10 +91,6 @@ def plan_lines(plan: TargetPlan) -> list[str]:
         if taken and limit is not None and name not in set(plan.answers["answer"]):
             least = f"{'costs' if column == 'cost' else 'takes'} {form(plan.table[column].min())}"
             lines.append(f"No {name}: the least of all {least}, which is over {form(limit)}.")
-    for names, row in taken.values():
-        more = with_more(plan.table, row)
-        if more is not None and row["seconds"] - more["seconds"] > TIE * row["seconds"]:
-            lines.append(_more(names[0], row, more))
     return lines
 
 
@@ -112,13 +108,6 @@ def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
         f"({_amount(row['low_cost'])} to {_amount(row['high_cost'])})"
         f"{''.join(f'; {one}' for one in more)}."
     )
-
-
-def _more(name: str, row: Mapping[Any, Any], more: Mapping[Any, Any]) -> str:
-    workers, saved, dearer = (more[k] - row[k] for k in ("num_workers", "seconds", "cost"))
-    price = f"{'for' if dearer >= 0 else 'and'} {_amount(abs(dearer), row)}"
-    more_workers = counted(int(workers), "more worker")
-    return f"From the {name}, {more_workers} would save {duration(-saved)} {price}."
 
 
 def _amount(cost: float, row: Mapping[Any, Any] | None = None) -> str:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -23,7 +23,7 @@ from raybench.results.study import Study
 from raybench.results.verdict import TIED, judge, judge_each, winners
 from raybench.scaling.cells import scaling_cells, scaling_runs
 from raybench.spec.documents import read_mapping
-from raybench.spec.errors import ErrorCode, UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, command_line
 
@@ -234,10 +234,6 @@ class StudyResults(Study):
 load = StudyResults.load
 
 
-class NoFigureError(UserError, AttributeError):
-    """Raised by `study.plot.NAME` if there is no such figure."""
-
-
 class StudyPlots:
     """The figures of a study, each a method that returns a matplotlib Figure.
 
@@ -251,29 +247,20 @@ class StudyPlots:
         return [name for name, kind in self._kinds.items() if kind.applies(self._results)]
 
     def __getattr__(self, name: str) -> "Callable[[], Figure]":
-        if name.startswith("_"):
-            raise AttributeError(name)  # notebooks and `copy` look up such names
-        kinds = self._kinds
+        kinds = {} if name.startswith("_") else self._kinds  # copy looks up such names
         if name not in kinds:
-            hint = did_you_mean(name, kinds)
-            raise NoFigureError(
-                f"study.plot: has no figure '{clean(name)}'; {hint}", ErrorCode.UNKNOWN_NAME
+            raise AttributeError(f"study.plot: has no figure '{clean(name)}'; see dir(study.plot)")
+        if not kinds[name].applies(self._results):
+            raise UserError(
+                f"study.plot.{name}: {self._results.place} has nothing for it to show; those that "
+                f"it has something for: {', '.join(dir(self)) or 'none yet'}.",
+                ErrorCode.NO_RESULT,
             )
-        return lambda: self._drawn(name, kinds[name])
+        return partial(kinds[name].draw, self._results)
 
     def __repr__(self) -> str:
         shown = [(name, self._kinds[name]) for name in dir(self)]
         return "\n".join(f".{name}(): {kind.title}. {kind.reading}" for name, kind in shown)
-
-    def _drawn(self, name: str, kind: "FigureKind") -> "Figure":
-        if not kind.applies(self._results):
-            there = ", ".join(dir(self)) or "none yet"
-            raise UserError(
-                f"study.plot.{name}: {self._results.place} has nothing for it to show; those that "
-                f"it has something for: {there}.",
-                ErrorCode.NO_RESULT,
-            )
-        return kind.draw(self._results)
 
     @property
     def _kinds(self) -> "dict[str, FigureKind]":
@@ -372,11 +359,6 @@ class Studies(Sequence[StudyResults]):
         return self._joined([one.confirmed for one in self])
 
     @property
-    def scaling(self) -> pd.DataFrame:
-        """The cells (run specs with their repeats) of all scaling studies."""
-        return self._joined([one.scaling if one.is_scaling else pd.DataFrame() for one in self])
-
-    @property
     def winners(self) -> pd.DataFrame:
         """One row per study, with its winner.
 
@@ -394,22 +376,6 @@ class Studies(Sequence[StudyResults]):
         """
         rows = [{STUDY_COLUMN: name} | winner_row(one) for name, one in self._named()]
         return pd.DataFrame(rows, columns=[*STUDY_WINNER_COLUMNS])
-
-    def best_at_every_budget(self) -> pd.DataFrame:
-        """Return the best value of each search after each number of training seconds.
-
-        Columns: study, train_s, value, trial. Raises UserError if the metrics differ.
-        """
-        names = {one.metric.name for one in self}
-        if len(names) > 1:
-            raise UserError(
-                f"The studies are judged by {' and '.join(sorted(names))}; compare those of one.",
-                ErrorCode.CONFLICT,
-            )
-        found = [
-            one.best_at_every_budget().rename(columns={one.metric.name: "value"}) for one in self
-        ]
-        return self._joined(found)
 
     @property
     def _counted(self) -> str:

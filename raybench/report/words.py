@@ -3,8 +3,6 @@
 import statistics
 from collections.abc import Sequence
 
-import pandas as pd
-
 from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
@@ -53,15 +51,6 @@ def named_trials(trials: Sequence[str]) -> str:
     more = len(trials) - MOST_NAMED
     named = ", ".join(trials[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     return f"{'trial' if len(trials) == 1 else 'trials'} {named}"
-
-
-def span_s(trials: pd.DataFrame) -> float | None:
-    """Return seconds from the start of the first run to the end of the last; None if unknown."""
-    ended = trials["finished_at"].dropna()
-    if ended.empty:
-        return None
-    begun = (ended - pd.to_timedelta(trials["wall_s"].loc[ended.index], unit="s")).min()
-    return float((ended.max() - begun).total_seconds())
 
 
 def wall_clock_words(results: Study, trial: str, train_s: float) -> str:

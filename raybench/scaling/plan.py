@@ -286,12 +286,3 @@ def answers(
             row["loss"] = float(taken[measured[least]]) / best - 1  # NaN if none was measured
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def with_more(table: pd.DataFrame, taken: Mapping[Any, Any]) -> dict[Any, Any] | None:
-    """Return the fastest row of the same offer with the next larger worker count; None if there
-    is none."""
-    more = table[table["offer"] == taken["offer"]]
-    more = more[more["num_workers"] > taken["num_workers"]]
-    rows = more.sort_values(["num_workers", "seconds"], kind="stable").head(1).to_dict("records")
-    return rows[0] if rows else None

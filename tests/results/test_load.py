@@ -127,9 +127,6 @@ def test_what_each_found_is_compared(places):
     assert dict(table["seconds"])["b/study"] == 1.0
     assert list(table["is_confirmed"]) == [False, False, True]
     assert (table["ties"]["digits_study"], table["trials"]["digits_study"]) == (2, 24)
-    budgets = studies.best_at_every_budget()
-    assert list(budgets.columns) == ["study", "train_s", "value", "trial"]
-    assert budgets[budgets["study"] == "a/study"]["value"].tolist() == [0.5, 0.92]
     lines = repr(studies).split("\n")
     assert lines[0].startswith("3 studies")
     assert lines[2] == f"b/study: {' '.join(studies['b/study'].answer)}"
@@ -145,14 +142,12 @@ def test_studies_without_a_result_are_in_the_table(tmp_path, places):
     assert f"empty: {summary_of(load(tmp_path / 'empty')).lines[0]}" in repr(studies)
 
 
-def test_metrics_that_differ_are_not_put_on_one_axis(tmp_path, places):
+def test_metrics_that_differ_have_columns_of_their_own(tmp_path, places):
     loss = Objective(target=0.4, metric="loss", direction="min")
     results_folder(tmp_path / "loss", [run_line("0000", 2.0, objective=loss)], objective=loss)
     studies = raybench.load([tmp_path / "loss", places[0]])
     assert {"best_loss", "best_accuracy"} <= set(studies.trials.columns)
     assert list(studies.winners["metric"]) == ["loss", "accuracy"]
-    with refused(ErrorCode.CONFLICT, "accuracy", "loss"):
-        studies.best_at_every_budget()
 
 
 def test_names_tell_studies_apart():

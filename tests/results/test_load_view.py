@@ -154,8 +154,6 @@ def test_figures_have_names(tmp_path):
     study = results_folder(tmp_path, [*curve("0000", [0.5, 0.92]), run_line("0000", 2.0)])
     assert {"curves", "ledger", "pareto"} <= set(dir(study.plot))
     assert study.plot.curves().axes
-    with refused(ErrorCode.UNKNOWN_NAME, "curvs", "'curves'"):
-        study.plot.curvs  # noqa: B018
     assert not hasattr(study.plot, "nonsense")
     empty = results_folder(tmp_path / "empty", [])
     assert "curves" not in dir(empty.plot)

@@ -19,7 +19,6 @@ from raybench.scaling.plan import (
     offers_of,
     plan,
     with_measured,
-    with_more,
 )
 from raybench.scaling.samples_to_target import fit
 from raybench.spec.errors import ErrorCode
@@ -258,17 +257,6 @@ def test_the_chance_is_that_of_simulated_jobs() -> None:
         assert chance(row, budget=budget) == pytest.approx(np.mean(bills <= budget), abs=0.02)
     assert chance(row, seconds=row["fixed_s"]) == chance(row, budget=0.0) == 0.0
     assert chance(row) == 1.0
-
-
-def test_the_next_number_of_workers_is_on_the_same_terms() -> None:
-    found = table(PRICES)
-    one = found[(found["offer"] == "slow") & (found["num_workers"] == 1)].iloc[0].to_dict()
-    more = with_more(found, one)
-    assert more is not None
-    assert (more["offer"], more["num_workers"]) == ("slow", 2)
-    two = found[(found["offer"] == "slow") & (found["num_workers"] == 2)]
-    assert more["seconds"] == two["seconds"].min()
-    assert with_more(found, found[found["num_workers"] == 8].iloc[0].to_dict()) is None
 
 
 def test_prices_are_of_what_was_measured() -> None:

@@ -394,17 +394,11 @@ def _apart(axes: Axes, ticks: list[float]) -> list[float]:
 def _value_scale(axes: Axes, results: Study, low: float, high: float) -> None:
     start, is_min = results.baseline_value, results.metric.direction == "min"
     if is_min and low > 0:
-        if start is not None:
-            high = min(high, max(start * (start / low) ** FAR_BELOW, low))
-        axes.set_yscale("log")
-        room = max((high / low) ** MARGIN, 1.02)
-        axes.set_ylim(low / room, high * room)
-        plain_ticks(axes, "y")
+        log_axis(axes, "y", low, high if start is None else min(high, 2 * start), margin=1.05)
         return
-    if start is not None and is_min:
-        high = min(high, start + FAR_BELOW * max(start - low, 0.0))
-    elif start is not None:
-        low = max(low, start - FAR_BELOW * max(high - start, 0.0))
+    if start is not None:
+        reach = FAR_BELOW * abs(start - (low if is_min else high))
+        low, high = (low, min(high, start + reach)) if is_min else (max(low, start - reach), high)
     room = MARGIN * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)
 

@@ -27,7 +27,7 @@ from rich.text import Text
 from raybench.report.console import say
 from raybench.report.live import screen
 from raybench.report.live.state import Cause, LiveRun, LiveState
-from raybench.report.words import target_words
+from raybench.report.words import duration, target_words
 from raybench.results.store import plain
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
@@ -336,7 +336,7 @@ class TrainingScreen(_Shown):
             parts.append(f"target {target_words(self._metric, target)}")
         left_s = self.left_s()
         if left_s is not None:
-            parts.append(f"at most {screen.about(left_s)} of training left")
+            parts.append(f"at most {duration(left_s)} of training left")
         words = "best " + ", ".join(parts)
         room = (
             0

@@ -17,32 +17,10 @@ from rich.text import Text
 
 from raybench.report.console import WholeLines
 from raybench.report.live.state import LiveRun, LiveState
-from raybench.report.words import target_words
+from raybench.report.words import duration, target_words
 from raybench.spec.metric import Metric
 from raybench.spec.text import clean, shorten
 from raybench.stats.record import RunRecord
-
-MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
-
-
-def spent(seconds: float) -> str:
-    """Return elapsed time: `1 min 12 s`."""
-    whole = max(int(seconds), 0)
-    if whole < MINUTE:
-        return f"{whole} s"
-    if whole < HOUR:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min" if whole < 2 * DAY else about(whole)
-
-
-def about(seconds: float) -> str:
-    """Return remaining time, rounded: `95 s`, `12 min`, `3.2 h`."""
-    seconds = max(seconds, 0.0)
-    if seconds < 2 * MINUTE:
-        return f"{seconds:.0f} s" if seconds < 20 else f"{5 * round(seconds / 5)} s"
-    if seconds < 100 * MINUTE:
-        return f"{seconds / MINUTE:.0f} min"
-    return f"{seconds / HOUR:.1f} h" if seconds < 2 * DAY else f"{seconds / DAY:.1f} days"
 
 
 def metric_words(metric: Metric, value: float | None) -> str:
@@ -158,10 +136,10 @@ def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
     words = f"{PHASE_NAMES.get(state.phase, state.phase)}: {pace.num_done} of {pace.num_runs} done"
     left, left_words = state.time_left(at), ""
     if left is not None:
-        left_words = f"about {about(left.seconds)} left"
+        left_words = f"about {duration(left.seconds)} left"
         if left.is_budget:
-            left_words = f"at most {about(left.seconds)} left (time budget)"
-    parts = [words, f"{spent(at - state.began_s)} elapsed", left_words]
+            left_words = f"at most {duration(left.seconds)} left (time budget)"
+    parts = [words, f"{duration(at - state.began_s)} elapsed", left_words]
     lines: list[RenderableType] = [_text(", ".join(filter(None, parts)), width, "bold")]
     if pace.num_runs:
         done = {"total": pace.num_runs, "completed": min(pace.num_done, pace.num_runs)}

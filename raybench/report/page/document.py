@@ -31,7 +31,7 @@ from raybench.report.page.tables import (
     trial_link,
     trials_of,
 )
-from raybench.report.remarks import effort_words
+from raybench.report.remarks import ledger_line
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import failures
 from raybench.report.words import ENDINGS, duration, fault_words, price_of, target_sentence
@@ -79,7 +79,8 @@ def answer_of(results: Study, study: str) -> PageAnswer:
         steps = [
             one for one in next_steps(results, judge(results)) if not one.do.endswith(PAGE_FILE)
         ]
-    facts.append(("Cost of the study", effort_words(results)))
+    if len(results.trials):
+        facts.append(("Seconds of the study", ledger_line(results)))
 
     def linked(text: str) -> Markup:
         """Return a sentence in which names of trials are links."""

@@ -112,19 +112,6 @@ function commandOf(settings) {
   return ["python -m raybench.train", ...parts].join(" \\\n  ");
 }
 
-function copyable(text, what) {
-  const pre = made("pre", { tabindex: "0" }, made("code", { dir: "ltr" }, text));
-  const said = made("span", { role: "status" });
-  if (!navigator.clipboard) return made("div", { class: "copyable" }, pre);
-  const button = made("button", {
-    type: "button",
-    onclick: () => navigator.clipboard.writeText(text).then(
-      () => { said.textContent = "copied"; },
-      () => { said.textContent = "not copied: mark it and copy it by hand"; }),
-  }, `Copy the ${what}`);
-  return made("div", { class: "copyable" }, pre, button, said);
-}
-
 function ledger(phases, seconds, wall) {
   const most = Math.max(...seconds, 1e-9);
   const rows = phases.map((phase, i) => {
@@ -162,13 +149,13 @@ function openTrial(study, name, row, place) {
     made("dl", { class: "provenance" }, ...notes),
     made("figure", {}, curve(details, seconds, values)),
     ledger(details.phases, details.ledgers[row], details.walls[row]),
-    made("h3", {}, "Run it again"), copyable(commandOf(settings), "command"));
+    made("h3", {}, "Run it again"), made("pre", { tabindex: "0" }, made("code", { dir: "ltr" }, commandOf(settings))));
   history.replaceState(null, "", `#${study.name}-t${place}`);
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
 }
 
-// The table of trials, which can be sorted and filtered and is divided into pages.
+// The table of trials, which can be sorted and searched and is divided into pages.
 
 const PAGE = 50;
 
@@ -182,7 +169,6 @@ class Trials {
     this.texts = null; // text of each row in lower case, made for the first search
     this.sorted = { column: null, descending: false };
     this.page = 0;
-    this.chosen = new Map();
     this.wanted = "";
     this.status = made("p", { role: "status" });
     this.heads();
@@ -220,35 +206,7 @@ class Trials {
       type: "search",
       oninput: (event) => { this.wanted = event.target.value.trim().toLowerCase(); this.restart(); },
     });
-    const selects = [], labels = [];
-    this.columns.forEach((column, number) => {
-      if (!column.choices) return;
-      const values = [...new Set(this.rows.map((row) => row[number]))];
-      if (values.length < 2) return;
-      values.sort((one, other) => (one > other ? 1 : -1));
-      const select = made("select", {
-        onchange: () => {
-          const at = select.selectedIndex - 1;
-          if (at < 0) this.chosen.delete(number);
-          else this.chosen.set(number, values[at]);
-          this.restart();
-        },
-      }, made("option", {}, "all"),
-      ...values.map((value) => made("option", {}, written(value, column.kind))));
-      selects.push(select);
-      labels.push(made("label", {}, isolated(column.title), select));
-    });
-    const clear = made("button", {
-      type: "button",
-      onclick: () => {
-        find.value = this.wanted = "";
-        for (const select of selects) select.selectedIndex = 0;
-        this.chosen.clear();
-        this.restart();
-      },
-    }, "Show all");
-    const controls = this.root.querySelector(".controls");
-    controls.append(made("label", {}, made("span", {}, "find"), find), ...labels, clear);
+    this.root.querySelector(".controls").append(made("label", {}, made("span", {}, "find"), find));
   }
 
   pager() {
@@ -278,12 +236,9 @@ class Trials {
     this.show();
   }
 
-  // Returns the numbers of the rows that pass the filters, sorted; missing values come last.
+  // Returns the numbers of the rows that have the wanted words, sorted; missing values come last.
   listed() {
     let found = this.rows.map((_, number) => number);
-    for (const [column, value] of this.chosen) {
-      found = found.filter((number) => this.rows[number][column] === value);
-    }
     if (this.wanted) {
       this.texts ??= this.rows.map((row) =>
         row.map((value, i) => written(value, this.columns[i].kind)).join(" ").toLowerCase());
@@ -311,7 +266,7 @@ class Trials {
       : `By ${this.columns[this.sorted.column].title}; open one for its curve and command`;
     this.status.textContent = shown.length
       ? `${range} of ${number}${listed.length < this.rows.length ? ` (${all} in all)` : ""}`
-      : `None of ${all} fits; show all, or look for something else.`;
+      : `None of ${all} has these words.`;
     this.before.disabled = this.page === 0;
     this.after.disabled = from + PAGE >= listed.length;
     this.before.parentElement.hidden = listed.length <= PAGE;

@@ -2,7 +2,7 @@
 best rows as HTML, all rows as data for the script), and the comparison of several studies."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,8 +107,6 @@ class Column:
     kind: str
     """Format of its values: `text`, `count`, `seconds`, `share`, `number`, `rate`."""
     cells: Sequence[Any]
-    is_chosen: bool = False
-    """Whether rows can be filtered by its values."""
     descending: bool = False
     """Whether the largest value is the best."""
     is_marked: bool = False
@@ -142,16 +140,16 @@ def columns_of(results: Study) -> list[Column]:
         found.append(Column("worker-s", "seconds", costs, is_marked=True))
     found += [
         column(f"best {metric.words}", value, metric.best_column, descending=is_max),
-        column("framework", "text", "framework", is_chosen=True),
-        column("workers", "count", "num_workers", is_chosen=True),
+        column("framework", "text", "framework"),
+        column("workers", "count", "num_workers"),
         column("batch per worker", "count", "batch_size_per_worker"),
-        column("optimizer", "text", "optimizer", is_chosen=True),
+        column("optimizer", "text", "optimizer"),
         column("learning rate", "rate", "learning_rate"),
     ]
     found += [_own(key, trials[key]) for key in searched_columns(trials)]
     roles = [ROLES[run.role] for run in results.runs.values()]
-    found.append(Column("run for", "text", roles, is_chosen=True))
-    found.append(Column("state", "text", _states(trials), is_chosen=True))
+    found.append(Column("run for", "text", roles))
+    found.append(Column("state", "text", _states(trials)))
     if trials[metric.test_column].notna().any():
         found.append(column(f"test {metric.words}", value, metric.test_column, descending=is_max))
     return [
@@ -175,11 +173,11 @@ def _states(trials: pd.DataFrame) -> list[str]:
 def _own(key: str, column: pd.Series) -> Column:
     if pd.api.types.is_bool_dtype(column):
         truths = [None if pd.isna(value) else short(bool(value)) for value in column]
-        return Column(key, "text", truths, is_chosen=True)
+        return Column(key, "text", truths)
     if pd.api.types.is_numeric_dtype(column):
         kind = "count" if pd.api.types.is_integer_dtype(column) else "rate"
         return Column(key, kind, column.tolist())
-    return Column(key, "text", [None if value is None else str(value) for value in column], True)
+    return Column(key, "text", [None if value is None else str(value) for value in column])
 
 
 def settings_of(specs: Iterable[RunSpec]) -> list[list[tuple[str, str]]]:
@@ -275,10 +273,6 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
     return [[name, shorten(clean(value), LONGEST_CELL)] for name, value in said.items() if value]
 
 
-MOST_CHOICES = 12
-"""Maximum number of values in the filter list of a column."""
-
-
 @dataclass(frozen=True)
 class TrialTable:
     """The trials for page.js."""
@@ -296,7 +290,6 @@ def trials_of(results: Study, study: str) -> TrialTable:
         {
             "title": clean(one.title),
             "kind": one.kind,
-            "choices": one.is_chosen and len(set(one.cells)) <= MOST_CHOICES,
             "descending": one.descending,
             "marked": one.is_marked,
         }
@@ -329,8 +322,6 @@ class PageComparison:
     """The comparison of several studies, above the studies on the page."""
 
     headline: str
-    caveats: Sequence[str]
-    """Limits of the comparison."""
     winners: HtmlTable
 
 
@@ -344,35 +335,19 @@ def compared(named: Named) -> PageComparison:
         headline = f"{unlike}: none is named the best of them"
     else:
         headline = winner_sentence(named)
-    others = "They ran on different machines, so their seconds differ by that too."
-    caveats = [others] if len({conditions(one)["machine"] for one in studies}) > 1 else []
     table = table_of(winners_table(named), "The winner of each study")
-    return PageComparison(headline, caveats, table)
-
-
-def words(value: Any) -> str:
-    """Return plain data as text, `ray 2.60.0, torch 2.15.0`, without empty values."""
-    if isinstance(value, Mapping):
-        known = {key: one for key, one in value.items() if one is not None and one not in ({}, [])}
-        return ", ".join(f"{key} {words(inner)}" for key, inner in known.items())
-    return "; ".join(map(words, value)) if isinstance(value, list) else str(value)
+    return PageComparison(headline, table)
 
 
 def conditions(results: Study) -> dict[str, str]:
-    """Return the conditions of a study as text: COMPARED_CONDITIONS and the machine."""
-    study, machine = results.study["study"], results.study.get("machine")
-    dataset = study.get("dataset") or {}
-    dataset = {key: one for key, one in dataset.items() if key not in DERIVED_KEYS}
-    gpus = sorted({one for run in results.runs.values() for one in run.accelerators})
-    cores = []
-    if isinstance(machine, Mapping):
-        cores = [str(machine.get("processor")), f"{machine.get('cores')} cores"]
+    """Return the conditions of a study as text, by the keys of COMPARED_CONDITIONS."""
+    study, dataset = results.study["study"], results.study["study"].get("dataset") or {}
+    known = {key: one for key, one in dataset.items() if key not in DERIVED_KEYS and one}
     return {
         "metric": results.metric.words,
         "target": target_in_words(results) if results.is_timed else "best at the budget",
-        "workload": words(study.get("workload")),
-        "dataset": words(dataset),
-        "machine": ", ".join([*cores, *gpus]),
+        "workload": str(study.get("workload")),
+        "dataset": ", ".join(f"{key} {value}" for key, value in known.items()),
     }
 
 
@@ -414,7 +389,7 @@ def winners_table(studies: Named) -> pd.DataFrame:
             row["value"] = f"{metric.words} {metric.shown(one[metric.best_column])}"
             row["confirmed"] = bool(one["is_confirmed"])
         row |= {"target": where["target"], "model": where["workload"], "data": where["dataset"]}
-        rows.append(row | {"machine": where["machine"], "runs": len(results.runs)})
+        rows.append(row | {"runs": len(results.runs)})
     return pd.DataFrame(rows).dropna(axis="columns", how="all")
 
 

@@ -44,7 +44,7 @@ def test_every_width_holds_the_screen_and_no_number_is_cut(width: int) -> None:
     lines = shown(state, at, width, height=24)
     assert max(map(cell_len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    for words in ("18 of 40 done", "about 105 s left", "reached by 9 of 18", "6 of 8 training"):
+    for words in ("18 of 40 done", "about 103 s left", "reached by 9 of 18", "6 of 8 training"):
         assert words in text
     assert ("torch 2x128 adam 0.003 weight_decay 0.01 schedule cosine" in text) == (width >= 120)
     assert "92.1 %" in text or width < 30
@@ -93,7 +93,7 @@ def test_no_text_breaks_the_screen(text: str) -> None:
 
 def test_no_runs_no_numbers_no_crash() -> None:
     state = LiveState(0.0)
-    assert shown(state, 0.0)[0] == "search: 0 of 0 done, 0 s elapsed"
+    assert shown(state, 0.0)[0] == "search: 0 of 0 done, 0.00 s elapsed"
     assert shown(state, 0.0)[-1] == "starting workers"
     state.started("0000", spec(), 0.0)
     state.evaluated("0000", evaluation(value=float("nan")))
