@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from raybench.cluster.connectivity import MISNAMED
-from raybench.spec.errors import ErrorCode, UserError
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
 from raybench.stats.record import Evaluation, Failure
@@ -205,11 +204,3 @@ class Allocation:
     """Description of the resources that the run waited for; None if none were missing."""
     resume: RunState | None = None
     """State from which the run continues; None to start from scratch."""
-
-
-def fault_of(message: str | None) -> UserError | None:
-    """Return the error that ends the study if a run's failure `message` shows that all runs would
-    fail, because a wrong network interface is named; otherwise None."""
-    if message is None or not message.startswith(MISNAMED):
-        return None
-    return UserError(message, ErrorCode.UNREACHABLE)

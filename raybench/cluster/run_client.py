@@ -13,7 +13,6 @@ from typing import Any
 import ray
 
 from raybench.cluster import protocol
-from raybench.cluster.connectivity import MISNAMED
 from raybench.cluster.protocol import STOPPED, HostLeaves, RunFailed
 from raybench.data.load import STORED
 from raybench.spec.objective import baseline_value_of
@@ -280,8 +279,7 @@ class RunClient:
 
     def _restart_or_raise(self, failed: RunFailed) -> None:
         """Prepare a restart on new workers; raise `failed` if the run may not restart."""
-        is_final = failed.failure not in MACHINE_FAULTS or failed.message.startswith(MISNAMED)
-        if is_final or not self._goes_on():
+        if failed.failure not in MACHINE_FAULTS or not self._goes_on():
             raise failed
         given = self._outcome.restarts
         is_counted = not isinstance(failed, HostLeaves)

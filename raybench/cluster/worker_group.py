@@ -12,12 +12,13 @@ from typing import Any
 import ray
 
 from raybench.cluster import protocol
-from raybench.cluster.connectivity import UNREACHED
+from raybench.cluster.connectivity import MISNAMED, UNREACHED
 from raybench.cluster.output import left_behind, of_rank
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import meeting
 from raybench.cluster.worker import serve
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import Placement
 from raybench.stats.record import Failure
 from raybench.training.ranks import Position, parting
@@ -177,7 +178,7 @@ class WorkerGroup:
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
         """Send `commands[r]` to rank r; return the replies by rank, or raise RunFailed."""
         if self.ended.is_set():
-            raise RunFailed("worker_lost", self._end_message)
+            raise self._end()
         self._replies = {}
         if isinstance(commands[0], Start):
             self._positions = {}
@@ -320,8 +321,14 @@ class WorkerGroup:
                     raise RunFailed("worker_lost", internals.LOST) from crash
                 raise
         if done:
-            raise RunFailed("worker_lost", self._end_message)
+            raise self._end()
         raise RunFailed(failure, f"the workers {problem} within {timeout_s:.0f} s")
+
+    def _end(self) -> RunFailed:
+        """Return why the group has ended: lost workers, or an interface that the user has named."""
+        if self._end_message.startswith(MISNAMED):
+            return RunFailed("error", self._end_message, mistake=ErrorCode.UNREACHABLE)
+        return RunFailed("worker_lost", self._end_message)
 
     def _has_lost_a_worker(self) -> bool:
         """Return whether the actor of any worker does not answer."""

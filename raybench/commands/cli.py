@@ -200,21 +200,17 @@ def run_command(
             if stderr has the lines of `--progress jsonl`.
     """
     try:
-        return _run_command(command, json_of, is_silent=is_silent)
+        if json_of is None:
+            return _ended(command).code
+        with contextlib.ExitStack() as stack:
+            other = stack.enter_context(Path(os.devnull).open("w")) if is_silent else sys.stderr
+            stack.enter_context(contextlib.redirect_stdout(other))
+            ended = _ended(command)
+        _print_document(json_of, ended)
     except BrokenPipeError:  # the reader of stdout has closed the pipe, as `| head` does
         # Python writes the rest of the output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return FAILED
-
-
-def _run_command(command: Callable[[], Ended], json_of: str | None, *, is_silent: bool) -> int:
-    if json_of is None:
-        return _ended(command).code
-    with contextlib.ExitStack() as stack:
-        other = stack.enter_context(Path(os.devnull).open("w")) if is_silent else sys.stderr
-        stack.enter_context(contextlib.redirect_stdout(other))
-        ended = _ended(command)
-    _print_document(json_of, ended)
     return ended.code
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_client import RunClient, release
 from raybench.cluster.session import Session
 from raybench.results.records import read_records
@@ -130,9 +129,8 @@ class RunLifecycle:
     def end(self, *, stopped_by: StopReason, cap_s: float = math.inf) -> RunRecord:
         """Write the record of the run, from its latest known state.
 
-        An error that every other run would also have ends the study. A user mistake in the model
-        ends the study, without a record of the run, before the first evaluation of any run; later,
-        the mistake only makes its own run fail.
+        A user mistake ends the study, without a record of the run, before the first evaluation of
+        any run; later, the mistake only makes its own run fail.
 
         Args:
             stopped_by: Why the run was stopped; ignored if the run has ended by itself.
@@ -144,8 +142,6 @@ class RunLifecycle:
             repeated when the study is resumed.
         """
         recorder, outcome = self._recorder, self.outcome
-        if (fault := fault_of(outcome.message)) is not None:
-            recorder.deadline.ends_with(fault)
         mistake = outcome.user_error
         if mistake is not None and read_records(recorder.store.folder).curves:
             mistake = None
