@@ -1,6 +1,7 @@
 """Workloads for scaling studies that decode images one by one, as most users' code does."""
 
 import zlib
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -10,7 +11,8 @@ from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import resize
 from raybench.data.load import load_dataset
 from raybench.models.base import LayerWorkload
-from raybench.models.shipped import cnn7, mnist_large_dense, mnist_small
+from raybench.models.layers import Shape
+from raybench.models.shipped import ShippedWorkload, cnn7, mnist_large_dense, mnist_small
 from raybench.spec.run import DatasetSpec
 
 STORED_PIXELS = 224  # height and width of a compressed picture
@@ -50,44 +52,19 @@ class Pictures(LayerWorkload):
         return Dataset(self.name, self.num_classes, train=train, validation=validation, test=test)
 
 
-class DecodedDigits(Pictures):
-    """Network `cnn7` on pictures of 32 pixels."""
-
-    name = "decoded_digits"
-    input_shape = (32, 32, 1)
-    layers = cnn7(input_shape).layers
-
-
-class LargeDecodedDigits(Pictures):
-    """Network `cnn7` on pictures of 224 pixels, as in the report behind `finetune_lr_schedule`."""
-
-    name = "large_decoded_digits"
-    input_shape = (224, 224, 1)
-    layers = cnn7(input_shape).layers
+def _pictures(name: str, network: Callable[[Shape], ShippedWorkload], size: int) -> type[Pictures]:
+    """Return the workload of a network on pictures of `size` x `size` pixels."""
+    shape = (size, size, 1)
+    content = {"name": name, "input_shape": shape, "layers": network(shape).layers}
+    return type(name, (Pictures,), content)
 
 
-class MediumDecodedDigits(Pictures):
-    """Network `cnn7` on pictures of 128 pixels."""
-
-    name = "medium_decoded_digits"
-    input_shape = (128, 128, 1)
-    layers = cnn7(input_shape).layers
-
-
-class SmallDecodedDigits(Pictures):
-    """Network `mnist_small` on pictures of 32 pixels."""
-
-    name = "small_decoded_digits"
-    input_shape = (32, 32, 1)
-    layers = mnist_small(input_shape).layers
-
-
-class DenseDecodedDigits(Pictures):
-    """Network `mnist_large_dense` on pictures of 28 pixels."""
-
-    name = "dense_decoded_digits"
-    input_shape = (28, 28, 1)
-    layers = mnist_large_dense(input_shape).layers
+DecodedDigits = _pictures("decoded_digits", cnn7, 32)
+LargeDecodedDigits = _pictures("large_decoded_digits", cnn7, 224)
+"""As in the report behind `finetune_lr_schedule`."""
+MediumDecodedDigits = _pictures("medium_decoded_digits", cnn7, 128)
+SmallDecodedDigits = _pictures("small_decoded_digits", mnist_small, 32)
+DenseDecodedDigits = _pictures("dense_decoded_digits", mnist_large_dense, 28)
 
 
 Stored = tuple[list[bytes], npt.NDArray[np.int64]]

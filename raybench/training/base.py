@@ -145,7 +145,7 @@ class BaseTrainer(Protocol):
         num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
         real = self._splits
         with self._restored():
-            self._splits = {name: part.noise(num_rows) for name, part in real.items()}
+            self._splits = {name: part.stand_in(num_rows) for name, part in real.items()}
             for one in steps:
                 for _ in range(WARM_UP_STEPS):
                     self.train([one])

@@ -120,9 +120,6 @@ class BaseInMemoryBatches:
     """Holds inputs and labels on the device and selects batches from them by index; each backend
     has a subclass."""
 
-    _noise_like: Any
-    """Method that returns random pixels or numbers in the shape of an input tensor."""
-
     def __init__(self, inputs: Any, labels: Any, *, mixed: bool = False) -> None:
         """With `mixed`, mix each sample with itself, to warm up for training on mixed samples."""
         self._inputs, self._labels, self._is_mixed = inputs, labels, mixed
@@ -134,10 +131,10 @@ class BaseInMemoryBatches:
         for start in range(0, len(labels), size):
             yield self._cut(inputs, labels, slice(start, start + size))
 
-    def noise(self, num_rows: int) -> Self:
-        """Return batches of random inputs with the first `num_rows` labels, for the warm-up."""
+    def stand_in(self, num_rows: int) -> Self:
+        """Return batches of the first `num_rows` samples, for the warm-up."""
         inputs, labels = self._cut(self._inputs, self._labels, slice(num_rows))
-        return type(self)(each(inputs, self._noise_like), labels, mixed=self._is_mixed)
+        return type(self)(inputs, labels, mixed=self._is_mixed)
 
     def waited_seconds(self) -> float:
         """Return the seconds that training has waited for batches; waits for the device."""
@@ -173,22 +170,25 @@ class BaseOnDemandBatches:
         for inputs, labels in self._prefetch.each(self._read, chunks):
             yield each(inputs, self._on_device), self._on_device(labels)
 
-    def noise(self, num_rows: int) -> Any:
-        """Return in-memory batches of random inputs with the first `num_rows` labels.
+    def stand_in(self, num_rows: int) -> Any:
+        """Return in-memory batches of random inputs with the first `num_rows` labels, for the
+        warm-up, which reads no sample.
 
         Integer inputs repeat the first sample, because random integers might exceed a vocabulary.
         """
-        split = self._reader.split
+        split, drawn = self._reader.split, np.random.default_rng(0)
         labels = split.labels[:num_rows].copy()
 
-        def first(one: Any) -> Any:
-            if np.dtype(one.dtype).kind == "i":
+        def made(one: Any) -> Any:
+            shape, dtype = (len(labels), *one.shape[1:]), np.dtype(one.dtype)
+            if dtype.kind == "i":
                 return repeated_first(one, len(labels))
-            return np.zeros((len(labels), *one.shape[1:]), one.dtype)
+            if dtype == np.uint8:
+                return drawn.integers(0, 256, shape, np.uint8)
+            return drawn.standard_normal(shape, np.float32)
 
-        inputs = each(split.inputs, lambda one: self._on_device(self._sent(first(one))))
-        there = self.in_memory(inputs, self._on_device(self._sent(labels)), mixed=self._is_mixed)
-        return there.noise(num_rows)
+        inputs = each(split.inputs, lambda one: self._on_device(self._sent(made(one))))
+        return self.in_memory(inputs, self._on_device(self._sent(labels)), mixed=self._is_mixed)
 
     def waited_seconds(self) -> float:
         """Return the seconds that training has waited for batches; waits for the device."""

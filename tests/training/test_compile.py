@@ -10,6 +10,7 @@ from exchanging import COMPILED
 from local import new_trainer, small_spec, train
 from one_worker import weights_of
 
+from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import Ledger
 from raybench.training.run import run
 from raybench.training.steps import take_until, training_steps, warm_up_step
@@ -21,7 +22,9 @@ has_compiler = shutil.which(os.environ.get("CXX", "g++").split()[0]) is not None
 @pytest.mark.skipif(not has_compiler, reason="torch compiles for CPUs with a C++ compiler")
 def test_compiled_weights_are_those_without(framework: str) -> None:
     # Batches of 64 and an epoch's last of 44; bytes that become floats inside.
-    plain = small_spec(framework, epochs=1.0, optimizer="sgd", learning_rate=0.1, accumulate=2)
+    settings = {"optimizer": "sgd", "learning_rate": 0.1, "accumulate": 2, "epochs": 1.0}
+    data = DatasetSpec(limit=300)
+    plain = small_spec(framework, workload="mlp", dataset=data, **settings)
     _, one = train(plain)
     _, other = train(plain.model_copy(update={"compile": COMPILED[framework]}))
     for ours, theirs in zip(weights_of(one, framework), weights_of(other, framework), strict=True):

@@ -83,15 +83,9 @@ def test_a_run_of_one_worker_registers_no_gradients():
 
 @pytest.mark.slow
 @pytest.mark.all
-@pytest.mark.parametrize(
-    "modules",
-    [
-        "raybench.training.tensorflow.model, raybench.training.torch.model, torch._dynamo",
-        "raybench.training.torch.model, raybench.training.tensorflow.model, torch._dynamo",
-    ],
-)
-def test_both_frameworks_share_a_process(modules):
+def test_both_frameworks_share_a_process():
     """Triton and TensorFlow abort the process when they are loaded in the wrong order."""
+    modules = "raybench.training.tensorflow.model, raybench.training.torch.model, torch._dynamo"
     code = f"import {modules}, keras; assert keras.backend.backend() == 'tensorflow'"
     result = subprocess.run(
         [sys.executable, "-c", code],

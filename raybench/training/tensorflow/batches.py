@@ -101,11 +101,6 @@ class InMemoryBatches(BaseInMemoryBatches):
             self._waited_s += time.perf_counter() - started
             yield batch
 
-    def _noise_like(self, first: tf.Tensor) -> tf.Tensor:
-        if first.dtype == tf.uint8:
-            return tf.cast(tf.random.uniform(first.shape, 0, 256, tf.int32), tf.uint8)
-        return tf.random.normal(first.shape) if first.dtype == tf.float32 else first
-
 
 class OnDemandBatches(BaseOnDemandBatches):
     """Reads inputs on demand, `prefetch` steps ahead."""

@@ -107,11 +107,6 @@ class InMemoryBatches(BaseInMemoryBatches):
         for index, weight in zip(indices, weights, strict=True):
             yield self._batch(index, weight)
 
-    def _noise_like(self, first: torch.Tensor) -> torch.Tensor:
-        if first.dtype == torch.uint8:
-            return torch.randint_like(first, 256)
-        return torch.randn_like(first) if first.dtype == torch.float32 else first
-
     def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
         """Send the steps' arrays to the device in one copy, which overlaps with computation; return
         a tensor for each pass."""

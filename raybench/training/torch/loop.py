@@ -254,19 +254,20 @@ class Trainer(BaseTrainer):
 
     def state(self) -> bytes:
         """Return the state of training as `torch.save` writes it; see BaseTrainer."""
-        rows = self._world.gather([self.input_seconds(), *random_state(self._devices)])
+        own = {"input_s": self.input_seconds()} | random_state(self._devices)
+        ranks = self._world.gather_objects(own)
         if self._world.rank:
             return b""
         is_frozen = self._freezing is not None and self._freezing.is_on
-        return pack_state(self._parts(), rows, is_frozen=is_frozen)
+        return pack_state(self._parts(), ranks, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
         """Continue from a state. See BaseTrainer."""
-        rows, is_frozen = unpack_state(state, self._parts())
+        ranks, is_frozen = unpack_state(state, self._parts())
         self._set_frozen(is_frozen)
-        row = rows[self._world.rank]
-        self._earlier_input_s = row[0]
-        set_random_state(row[1:], self._devices)
+        own = ranks[self._world.rank]
+        self._earlier_input_s = own["input_s"]
+        set_random_state(own, self._devices)
 
     def close(self) -> None:
         """Release model, optimizer and data."""

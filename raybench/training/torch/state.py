@@ -3,7 +3,6 @@ tensorflow/state.py."""
 
 import contextlib
 import io
-import math
 import random
 from collections.abc import Callable, Iterator
 from pickle import UnpicklingError
@@ -222,17 +221,16 @@ Parts = dict[str, Any]
 """Objects with a `state_dict`, by name: `model`, `optimizer` and others."""
 
 
-def pack_state(parts: Parts, rows: list[list[float]], *, is_frozen: bool) -> bytes:
-    """Return the state of a run as bytes; `rows` holds input seconds and random state per rank."""
+def pack_state(parts: Parts, ranks: list[Any], *, is_frozen: bool) -> bytes:
+    """Return the state of a run as bytes; `ranks` holds numbers and tensors of every rank."""
     content = {name: part.state_dict() for name, part in parts.items()}
-    content |= {"is_frozen": is_frozen, "ranks": torch.tensor(rows, dtype=torch.float64)}
     buffer = io.BytesIO()
-    torch.save(content, buffer)
+    torch.save(content | {"is_frozen": is_frozen, "ranks": ranks}, buffer)
     return buffer.getvalue()
 
 
-def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
-    """Load a state from `pack_state` into the parts; return its `rows` and `is_frozen`."""
+def unpack_state(state: bytes, parts: Parts) -> tuple[list[Any], bool]:
+    """Load a state from `pack_state` into the parts; return its `ranks` and `is_frozen`."""
     try:
         content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:
@@ -240,11 +238,7 @@ def unpack_state(state: bytes, parts: Parts) -> tuple[list[list[float]], bool]:
     check_same_model(_shapes(content["model"]), _shapes(parts["model"].state_dict()))
     for name, part in parts.items():
         part.load_state_dict(content[name])
-    return content["ranks"].tolist(), content["is_frozen"]
-
-
-PYTHON, NUMPY = 625, 624
-"""Integers in the Mersenne Twister states of Python (including the position) and of numpy."""
+    return content["ranks"], content["is_frozen"]
 
 
 def seed_replicas(devices: list[torch.device], seed: int) -> None:
@@ -257,35 +251,26 @@ def seed_replicas(devices: list[torch.device], seed: int) -> None:
                 torch.cuda.manual_seed(seed + replica)
 
 
-def random_state(devices: list[torch.device]) -> list[float]:
-    """Return the random states of this rank as numbers: those of Python and numpy, then the bytes
-    of torch's states for the CPU and the GPUs."""
-    gpus = [device for device in devices if device.type == "cuda"]
-    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in gpus)]
-    _, words, spare = random.getstate()
-    _, keys, *rest = np.random.get_state()  # noqa: NPY002 (what a user's model may draw from)
-    python = [*words, math.nan if spare is None else spare]
-    return [*map(float, (*python, *keys, *rest)), *torch.cat(states).double().tolist()]
+def random_state(devices: list[torch.device]) -> dict[str, Any]:
+    """Return the random states of this rank: those of Python, numpy, and torch for the CPU and the
+    GPUs."""
+    found: Any = np.random.get_state()  # noqa: NPY002 (what a user's model may draw from)
+    name, keys, *rest = found
+    return {
+        "python": random.getstate(),
+        "numpy": (name, torch.tensor(keys.astype(np.int64)), *rest),
+        "cpu": torch.get_rng_state(),
+        "gpus": [torch.cuda.get_rng_state(one) for one in devices if one.type == "cuda"],
+    }
 
 
-def set_random_state(numbers: list[float], devices: list[torch.device]) -> None:
+def set_random_state(state: dict[str, Any], devices: list[torch.device]) -> None:
     """Restore the random states that `random_state` returned."""
-    gpus = [device for device in devices if device.type == "cuda"]
-    words, spare, numbers = numbers[:PYTHON], numbers[PYTHON], numbers[PYTHON + 1 :]
-    python = (3, tuple(map(int, words)), None if math.isnan(spare) else spare)
-    random.setstate(python)
-    keys, (place, has_spare, spare), numbers = (
-        numbers[:NUMPY],
-        numbers[NUMPY:][:3],
-        numbers[NUMPY + 3 :],
-    )
-    np.random.set_state(  # noqa: NPY002
-        ("MT19937", np.array(keys, np.uint32), int(place), int(has_spare), spare)
-    )
-    state = torch.tensor(numbers, dtype=torch.uint8)
-    size = len(torch.get_rng_state())
-    torch.set_rng_state(state[:size])
-    for device, own in zip(gpus, state[size:].chunk(max(1, len(gpus))), strict=bool(gpus)):
+    name, keys, *rest = state["numpy"]
+    random.setstate(state["python"])
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    torch.set_rng_state(state["cpu"])
+    for device, own in zip(devices, state["gpus"], strict=False):
         torch.cuda.set_rng_state(own, device)
 
 

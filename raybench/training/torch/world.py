@@ -47,6 +47,13 @@ class World(DistributedContext):
         dist.all_gather(rows, mine)
         return [row.tolist() for row in rows]
 
+    def gather_objects(self, own: Any) -> list[Any]:
+        """Return every rank's object, in rank order. Collective, so also a barrier."""
+        found = [own] * self.num_workers
+        if self.num_workers > 1:
+            dist.all_gather_object(found, own, group=self.second_group())
+        return found
+
     def second_group(self) -> Any:
         """Return a second process group of all workers, for CPU tensors. Collective.
 
