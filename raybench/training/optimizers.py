@@ -109,23 +109,12 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
             ErrorCode.UNKNOWN_NAME,
         )
     known = known_settings(found, len(first), takes_any=False) or {}
-    rate = next((one for one in ("lr", "learning_rate") if one in known), None)
-    if rate is None:
-        raise UserError(
-            f"{what}: takes no learning rate (lr), which the run sets at every step.",
-            ErrorCode.UNSUPPORTED,
-        )
-    decay = given.pop("weight_decay")
-    if "weight_decay" not in known and decay:
-        raise UserError(
-            f"{what}: takes no weight_decay; leave it out, or take another optimizer.",
-            ErrorCode.UNSUPPORTED,
-        )
+    rate, decay = "lr" if "lr" in known else "learning_rate", given.pop("weight_decay")
     options = given.pop("options")
     rest = {one: known[one] for one in known if one not in KEY_OF}
     check_settings(rest, options, what, key="optimizer_options")
     options = {one: tuple(v) if isinstance(v, list) else v for one, v in options.items()}
-    if "weight_decay" in known:
+    if decay or "weight_decay" in known:
         options["weight_decay"] = decay
     shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
     with user_code_errors(

@@ -4,7 +4,6 @@ and Muon by multi-tensor kernels. Mirrors tensorflow/optim.py.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -292,13 +291,6 @@ def _of_library(name: str, params: list[nn.Parameter], **given: Any) -> torch.op
     groups = _decayed(params, given["weight_decay"]) if given["weight_decay"] else params
     base = torch.optim.Optimizer
     built: torch.optim.Optimizer = construct(name, "torch.optim", base, groups, **given)
-    closure = inspect.signature(built.step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
-        raise UserError(
-            f"optimizer {name}: its steps compute the gradient anew (closure), and here a step has "
-            "one gradient; take another optimizer.",
-            ErrorCode.UNSUPPORTED,
-        )
     return built
 
 
