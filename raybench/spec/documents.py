@@ -283,9 +283,21 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
 
 def apply_settings(content: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a file's content with `settings` (values by dotted key) applied."""
-    for key, value in settings.items():
+    for key, value in sections_first(settings):
         content = with_key(content, key, value, f"--set {key}")
     return content
+
+
+def sections_first(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return keys and values, a whole section (`objective`) before its keys (`objective.target`).
+
+    Options such as `--target` set single keys, which a section given by `--set` must not remove.
+    """
+
+    def is_section(key: str) -> bool:
+        return any(other.startswith(f"{key}.") for other in settings)
+
+    return sorted(settings.items(), key=lambda one: not is_section(one[0]))
 
 
 def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from raybench.spec.documents import (
     PositiveInt,
     Seed,
     content_of,
+    sections_first,
     validate,
     validate_key,
     with_key,
@@ -291,7 +292,7 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
     `optimizer: lamb` moves `optimizer` from the space to the fixed keys; `space.optimizer:
     [lamb, lars]` moves it from the fixed keys to the space.
     """
-    for given, value in settings.items():
+    for given, value in sections_first(settings):
         key = given
         if key == "seed":
             key = "search.seed"

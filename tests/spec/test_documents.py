@@ -121,6 +121,7 @@ def test_the_first_problem_is_one_sentence(content, code, names):
         (["d.k=[torch]"], {"x": 1, "d": {"k": ["torch"]}}),
         (["d.new.deep=true"], {"x": 1, "d": {"k": 1, "new": {"deep": True}}}),
         (["x=2", "x=3"], {"x": 3, "d": {"k": 1}}),
+        (["d.new.deep=1", "d={k: 2}"], {"x": 1, "d": {"k": 2, "new": {"deep": 1}}}),
         (["dataset=mnist"], {"x": 1, "d": {"k": 1}, "dataset": "mnist"}),
         (
             ["dataset=mnist", "dataset.limit=9"],

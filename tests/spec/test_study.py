@@ -128,6 +128,15 @@ def test_set_moves_a_key_between_space_and_fixed():
     assert changed["fixed"] == {}
 
 
+def test_options_of_an_objective_outlive_the_whole_objective_of_set():
+    words = ["--target", "0.7", "--set", "objective={metric: loss, direction: min, target: 9}"]
+    words += ["--command", "python train.py", "--metric-pattern", "loss ([0-9.]+)"]
+    settings = options_given("tune", words).study_settings()
+    objective = apply_settings_to_study(content(), settings)["objective"]
+    assert (objective["target"], objective["metric_pattern"]) == (0.7, "loss ([0-9.]+)")
+    assert objective["metric"] == "loss"
+
+
 def test_a_key_without_what_it_lies_below_is_named_whole():
     with refused(ErrorCode.UNKNOWN_KEY, "'objective.max_train_seconds'"):
         apply_settings_to_study(content(), {"max_train_seconds": 20})
