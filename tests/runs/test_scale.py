@@ -172,7 +172,7 @@ def test_of_a_published_study_the_cells_that_have_room_run_again_and_go_on(name,
     assert body._continued(chosen.study, str(tmp_path), file, is_named=True) == found
 
 
-def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
+def test_a_study_is_run_written_printed_and_reported(capsys, made_up_runs) -> None:
     assert cli.main(["scale", study_file(), "--predict", "4"]) == cli.DONE
     printed = capsys.readouterr().out
     for words in (
@@ -197,16 +197,12 @@ def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
     assert content["predict"] == "4"
     assert content["scaling_study"]["num_workers"] == [1, 2]
     assert {"command", "versions", "machine", "cluster"} <= set(content)
-
-
-def test_a_report_says_the_same_again(capsys, made_up_runs) -> None:
-    cli.main(["scale", study_file(), "--predict", "4"])
-    first = capsys.readouterr().out.partition("Weak scaling")[2]
     for name in ("scaling.csv", "report.html", "predictions.csv"):
-        Path("results/my", name).unlink()
+        (folder / name).unlink()
     assert cli.main(["report", "results/my"]) == cli.DONE
-    assert capsys.readouterr().out.partition("Weak scaling")[2] == first
-    assert Path("results/my/scaling.csv").is_file()
+    again = capsys.readouterr().out
+    assert again.partition("Weak scaling")[2] == printed.partition("Weak scaling")[2]
+    assert (folder / "scaling.csv").is_file()
 
 
 def test_the_same_command_goes_on_and_more_repeats_are_the_same_study(
