@@ -10,7 +10,6 @@ all replies; the driver copies the file to the results folder.
 
 import asyncio
 import contextlib
-import math
 import time
 from collections import defaultdict
 from collections.abc import Coroutine
@@ -322,7 +321,8 @@ class WorkerPool:
         number, run.group = run.group, None
         if number is not None:
             group = self._groups[number]
-            if keep and await self._is_settled(run, number):
+            # With an unanswered command, the training loop is busy, and another run would wait.
+            if keep and run.unanswered is None and await group.settle():
                 self._scheduler.release(trial)
             else:
                 await self._close(number, force=keep)
@@ -330,16 +330,6 @@ class WorkerPool:
         self._queue.admit()
         concurrent, run.max_concurrent = run.max_concurrent, 0
         return concurrent
-
-    async def _is_settled(self, run: _PooledRun, number: int) -> bool:
-        """End a run if it is still open; return whether its group can train another run."""
-        if run.unanswered is not None:
-            return False  # the training loop is busy, and another run would have to wait for it
-        sent = run.unanswered = _Unanswered(grace_s=-math.inf)
-        settling = asyncio.ensure_future(self._groups[number].settle())
-        is_answered = await _ended_before(settling, sent.cut)
-        run.unanswered = None
-        return is_answered and settling.result()
 
     async def exchange(
         self, number: int, rank: int, turn: int, reply: Reply | None

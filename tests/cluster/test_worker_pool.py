@@ -44,8 +44,6 @@ class FakeGroup:
     """Whether its workers are there still when it has been closed."""
     gate: asyncio.Event | None = None
     """Where there is one, groups do not come up before it is set."""
-    settles = True
-    """Whether a run that is still open ends."""
     is_far = True
     """From its next evaluation: a command is not answered."""
 
@@ -70,8 +68,6 @@ class FakeGroup:
         await self.ended.wait()
 
     async def settle(self) -> bool:
-        if not self.settles:
-            await asyncio.Event().wait()
         return True
 
     def take_printed(self, *, is_lost: bool = False) -> bytes:
@@ -99,7 +95,7 @@ class FakeGroup:
 def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> WorkerPool:
     monkeypatch.setattr(worker_pool, "WorkerGroup", FakeGroup)
     FakeGroup.faults, FakeGroup.started, FakeGroup.gate = [], 0, None
-    FakeGroup.hangs, FakeGroup.settles, FakeGroup.is_far = False, True, True
+    FakeGroup.hangs, FakeGroup.is_far = False, True
     options = PoolOptions(scratch=str(tmp_path), search_path="", is_local=True)
     return WorkerPool(ResourceScheduler([Node(2, 0)]), options)
 
@@ -229,18 +225,6 @@ async def test_the_test_value_of_a_run_is_waited_for_longer_than_an_evaluation(
     monkeypatch.setattr(worker_pool.time, "perf_counter", lambda: time.monotonic() + 1e6)
     assert pool.stop_running().keys() == {"a"}
     await is_stopped(ending)
-
-
-async def test_a_loop_that_does_not_return_is_not_waited_for_once_the_study_is_over(
-    pool: WorkerPool,
-) -> None:
-    FakeGroup.settles = False
-    await pool.acquire("a", ONE)
-    releasing = asyncio.ensure_future(pool.release("a"))
-    await asyncio.sleep(0)
-    assert pool.stop_running(60.0).keys() == {"a"}, "its answer is worth nothing any more"
-    await asyncio.wait_for(releasing, timeout=60)
-    assert pool.groups() == []
 
 
 async def test_a_run_that_has_ended_by_then_is_tested_and_saved(
