@@ -1,4 +1,5 @@
-"""Data that no model could be trained on or judged by is found before anything starts."""
+"""Data that no model could be trained on or judged by is found before anything starts; what leaks
+or is alone in data is said in a sentence each."""
 
 import dataclasses
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 from raybench.data import check
-from raybench.data.check import check_dataset
+from raybench.data.check import check_dataset, dataset_warnings
 from raybench.data.dataset import Dataset, Split
 from raybench.data.load import load_dataset
 from raybench.spec.errors import ErrorCode
@@ -17,17 +18,6 @@ from tests.refusals import refused
 def split(size=6, *, shape=(4,), kind=np.float32, labels=None):
     inputs = np.ones((size, *shape), kind)
     return Split(inputs, np.arange(size, dtype=np.int64) % 3 if labels is None else labels)
-
-
-def on_demand(shape):
-    class Ones:
-        dtype = np.float32
-
-        def __getitem__(self, rows):
-            return np.ones((len(rows), *shape[1:]), np.float32)
-
-    Ones.shape = shape
-    return Split(Ones(), labels(*range(3), *range(3)))
 
 
 GOOD = Dataset("own", 3, train=split(9), validation=split(), test=split())
@@ -122,10 +112,55 @@ def test_what_cannot_be_trained_on_is_refused(dataset, names, monkeypatch):
         whole(BY_NAME | {"codes": np.arange(4)}, np.arange(8, dtype="f").reshape(4, 2)),
         prose(TOKENS, TOKENS[:, ::-1].copy()),
         dataclasses.replace(GOOD, num_classes=np.int64(3)),
-        dataclasses.replace(GOOD, test=on_demand((6, np.int64(4)))),
         load_dataset(DatasetSpec(name="digits", limit=100)),
         load_dataset(DatasetSpec(name="synthetic", num_samples=8)),
     ],
 )
 def test_what_is_whole_passes(dataset):
     check_dataset(dataset, "x")
+
+
+RNG = np.random.default_rng(0)
+
+
+def test_nothing_is_said_of_what_is_sound():
+    assert dataset_warnings(load_dataset(DatasetSpec(name="digits"))) == []
+
+
+def of_classes(train, validation, test):
+    splits = [np.array(one) for one in (train, validation, test)]
+    made = [Split(RNG.normal(size=(len(one), 4)).astype(np.float32), one) for one in splits]
+    return Dataset("made up", 3, *made, class_names=("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("splits", "names"),
+    [
+        (([0, 1, 2] * 9, [1] * 5, [0, 1, 2]), ["5 validation", "'b'"]),
+        (([0, 1, 2] * 9, [0, 1, 2], [2] * 4), ["4 test", "'c'"]),
+        (([0, 1] * 9, [0, 2, 1], [2, 1]), ["train", "'c'", "2 "]),
+    ],
+)
+def test_classes_that_a_split_lacks_are_said(splits, names):
+    (line,) = dataset_warnings(of_classes(*splits))
+    assert all(name in line for name in names)
+
+
+def test_training_samples_that_are_all_the_same_are_said():
+    (line, *_) = dataset_warnings(classes(np.zeros((40, 4, 4, 1), np.uint8), np.arange(40) % 2))
+    assert "40 training samples" in line
+
+
+@pytest.mark.parametrize("kind", ["numbers", "pictures"])
+def test_rows_that_stand_in_two_splits_are_counted_for_each_pair(kind):
+    shape = (3,) if kind == "numbers" else (40, 40, 3)
+    inputs = RNG.integers(0, 255, (300, *shape))
+    inputs = inputs.astype(np.float32 if kind == "numbers" else np.uint8)
+    labels = RNG.integers(0, 2, 300)
+    parts = {"train": (0, 200), "validation": (190, 250), "test": (245, 300)}
+    splits = {name: Split(inputs[a:b], labels[a:b]) for name, (a, b) in parts.items()}
+    first, second = dataset_warnings(Dataset("made up", 2, **splits))
+    for part in ("10 of 60 validation", "validation sample 0", "training sample 190"):
+        assert part in first
+    for part in ("5 of 55 test", "test sample 0", "validation sample 55"):
+        assert part in second

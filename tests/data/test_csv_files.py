@@ -1,4 +1,5 @@
-"""CSV files: encodings, delimiters, and columns of strings that look like numbers or dates."""
+"""CSV files: encodings, delimiters, columns of strings that look like numbers or dates; and what is
+wrong in users' files: an error with a code, which names the culprit."""
 
 import codecs
 import datetime
@@ -85,9 +86,10 @@ def test_a_label_without_a_number_is_named(tmp_path):
         load(write(tmp_path / "t.csv", lines), label="y")
 
 
-def test_signs_of_missing_values_and_splits_of_other_types(tmp_path):
+@pytest.mark.parametrize("sign", ["-", " ", "n/a"])
+def test_signs_of_missing_values_and_splits_of_other_types(tmp_path, sign):
     rows = [f"{number / 4},{'ab'[number % 2]}" for number in range(40)]
-    write(tmp_path / "s" / "train.csv", ["x,y", *rows, "-,a"])
+    write(tmp_path / "s" / "train.csv", ["x,y", *rows, f"{sign},a"])
     write(tmp_path / "s" / "val.csv", ["x,y", *rows])
     assert load(tmp_path / "s", label="y").input_shape == (2,)
     write(tmp_path / "s" / "val.csv", ["x,y", *rows, "low,a"])
@@ -116,3 +118,57 @@ def test_new_rows_are_numbers_or_strings_of_numbers(tmp_path):
     with refused(ErrorCode.INVALID_DATA, "'x'", "1,5"):
         rows_as_inputs([{"when": day, "x": "1,5"}], columns)
     assert encoder_of(columns[1] | {"form": None}).name == "x", "of a model saved before"
+
+
+ROWS = [f"{number},{'red' if number % 3 else 'blue'},{'ab'[number % 2]}" for number in range(60)]
+TABLE = ["size,colour,kind", *ROWS]
+
+
+def with_row(number, row):
+    """Return the lines of the table with another row `number` (the names are row 1)."""
+    return [*TABLE[: number - 1], row, *TABLE[number:]]
+
+
+@pytest.mark.parametrize(
+    ("files", "code", "names"),
+    [
+        ({"t.csv": with_row(9, "7,red")}, "INVALID_FILE", ["t.csv", "9", "2", "3"]),
+        ({"t.csv": with_row(11, "9,red,")}, "INVALID_DATA", ["11", "t.csv", "'kind'"]),
+        ({"t.csv": with_row(11, "large,red,a")}, "INVALID_DATA", ["11", "'size'", "'large'"]),
+        ({"t.csv": ["1,2,3"] * 9}, "INVALID_FILE", ["t.csv", "1"]),
+        ({"t.csv": ["kind, size ,size", *ROWS]}, "INVALID_FILE", ["'size'", "2", "3"]),
+        ({"t.csv": []}, "INVALID_DATA", ["t.csv"]),
+        ({"train.csv": TABLE, "val.csv": TABLE[:1]}, "INVALID_DATA", ["val.csv"]),
+        (
+            {"train.csv": TABLE, "test.csv": [*TABLE[:6], "5,red,aa"]},
+            "INVALID_DATA",
+            ["7", "test.csv", "'aa'", "'a'?"],
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_table_is_named(tmp_path, files, code, names):
+    for name, lines in files.items():
+        write(tmp_path / name, lines)
+    with refused(ErrorCode[code], *names):
+        load(tmp_path, label="kind")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    write(tmp_path / "t.csv", with_row(22, "20,grün,a"), encoding="latin-1")
+    with refused(ErrorCode.INVALID_FILE, "t.csv", "22", "'20,grün,a'", "Latin-1"):
+        load(tmp_path / "t.csv", label="kind")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
+    with refused(ErrorCode.INVALID_FILE, "t.parquet"):
+        load(tmp_path / "t.parquet", "parquet", label="kind")
+    for name in ("p/cat/1.png", "p/stray.png"):
+        write(tmp_path / name, [])
+    with refused(ErrorCode.CONFLICT, "p/stray.png"):
+        load(tmp_path / "p", "image_folder")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("image_folder", "label"), ("text", "label"), ("npz", "text")]
+)
+def test_a_key_that_would_do_nothing_is_refused(tmp_path, name, key):
+    with refused(ErrorCode.UNSUPPORTED, f"dataset.{key}", name):
+        load(tmp_path, name, **{key: "column"})

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -48,22 +49,19 @@ def never(writer):
     raise AssertionError("is there already")
 
 
+def build_slowly(writer):
+    found = write(writer)
+    print("building", flush=True)
+    sys.stdin.readline()
+    return found
+
+
 def in_new_process(code, path):
     """Start a process that runs `code` with the dataset of `path` at hand."""
-    head = f"""
-        import sys, time
-        import numpy as np
-        from pathlib import Path
-        from raybench.data.store import Source, file_at, stored
-        path = Path({str(path)!r})
-        source = Source(name="toy", path=path, files=[file_at(path)], options={{}})
-        def build(writer):
-            writer.array("images", (100, 4), np.uint8)[:] = 7
-            print("building", flush=True)
-            sys.stdin.readline()
-            return {{}}
-        """
-    return start_python(head, code)
+    return start_python(
+        "from pathlib import Path; from tests.data.test_decoded_store import *\n",
+        f"data = source(Path({str(path)!r}))\n{code}",
+    )
 
 
 def test_what_is_stored_is_built_once_and_mapped(own_store, data):
@@ -102,7 +100,7 @@ def test_a_changed_file_is_read_anew_and_its_old_content_removed(own_store, data
 
 
 def test_two_processes_at_once_build_once_and_the_second_says_that_it_waits(own_store, data):
-    code = "print(stored(source, build).arrays['images'].sum(), flush=True)"
+    code = "print(stored(data, build_slowly).arrays['images'].sum(), flush=True)"
     first = in_new_process(code, data)
     assert first.stdout.readline() == "building\n"
     second = in_new_process(code, data)
@@ -112,7 +110,7 @@ def test_two_processes_at_once_build_once_and_the_second_says_that_it_waits(own_
 
 
 def test_what_a_killed_builder_leaves_is_removed_by_the_next(own_store, data):
-    process = in_new_process("stored(source, build)", data)
+    process = in_new_process("stored(data, build_slowly)", data)
     assert process.stdout.readline() == "building\n"
     assert remove_unfinished(own_store) == 0, "is still being built"
     os.kill(process.pid, signal.SIGKILL)

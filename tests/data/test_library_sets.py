@@ -121,6 +121,7 @@ BROKEN = {
     "channels first": ({"x": pixels(6, 3, 8, 8), "y": Y}, {}, "INVALID_DATA", ["(3, 8, 8)"]),
     "unknown class": (LATER, {}, "INVALID_DATA", ["sample 1", "test", "'2'"]),
     "NaN label": ({"x": X, "y": NAN}, {}, "INVALID_DATA", ["sample 2", "train"]),
+    "NaN weight": ({"x": X, "y": Y, "w": NAN}, {"weight": "w"}, "INVALID_DATA", ["2", "nan"]),
     "weights of dates": ({"x": X, "y": Y, "w": DATES}, {"weight": "w"}, "INVALID_DATA", ["w"]),
     "nothing to train on": ({"x": X, "y": Y}, ALL_HELD_OUT, "TOO_FEW", ["4", "2", "6"]),
 }

@@ -93,11 +93,8 @@ def test_a_dataset_on_demand_is_built_by_each_process(tmp_path):
 def test_the_key_is_of_the_data_alone():
     digits, own = DatasetSpec(name="digits", limit=100), DatasetSpec(name="workload")
     assert shared_key("cnn7", digits) == shared_key("mnist_small", digits)
-    keys = {
-        shared_key("a:Net", own),
-        shared_key("b:Net", own),
-        shared_key("a:Net", digits),
-        shared_key("a:Net", own.model_copy(update={"limit": 5})),
-    }
+    limited = own.model_copy(update={"limit": 5})
+    asked = [("a:Net", own), ("b:Net", own), ("a:Net", digits), ("a:Net", limited)]
+    keys = {shared_key(*one) for one in asked}
     assert len(keys) == 4
     assert all(Path(key).name == key for key in keys)

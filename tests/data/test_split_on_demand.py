@@ -95,8 +95,6 @@ def test_what_is_read_can_be_written_to():
     found[:] = 0
     columns = split(spoil=np.asfortranarray).read(np.arange(3))
     assert columns.flags.c_contiguous
-    large = split(spoil=lambda found: np.full_like(found, 3e38))
-    assert large.read(np.arange(9)).max() == np.float32(3e38), "the sum alone is infinite"
 
 
 @pytest.mark.parametrize(

@@ -182,15 +182,6 @@ def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):
     assert column.encode(pa.array(training))[:, 3].mean() == pytest.approx(0, abs=1e-6)
 
 
-def test_a_blank_among_numbers_is_a_missing_one(tmp_path):
-    blank = [f"{row % 7},{' ' if row % 6 == 3 else row * 0.5},{'ab'[row % 2]}" for row in range(60)]
-    gone = [line.replace(", ,", ",,") for line in blank]
-    one = load(write(tmp_path / "blank.csv", ["x,total,kind", *blank]), label="kind")
-    other = load(write(tmp_path / "gone.csv", ["x,total,kind", *gone]), label="kind")
-    assert one.input_shape == (3,)
-    np.testing.assert_array_equal(one.train.array, other.train.array)
-
-
 def test_saved_row_numbers_are_no_input(tmp_path, capsys):
     sorted_rows = pd.DataFrame({"x": np.arange(60) % 7, "kind": np.arange(60) // 30})
     mixed = sorted_rows.sample(frac=1, random_state=0)
