@@ -201,18 +201,21 @@ class ConfirmBudget:
 
     def race_s(self, number: int) -> float:
         """Return the expected seconds of a race of `number` runs if no candidate drops out."""
-        found, total = self.candidates(), 0.0
+        return sum(self._race_run_s(cost) for racing in self._rounds(number) for cost in racing)
+
+    def _rounds(self, number: int) -> list[list[Cost]]:
+        """Return the candidates of each round of a race in which none drops out."""
+        found = list[list[Cost]]()
         for count, runs in stages(number):
-            racing = found.first(count)
-            total += runs * sum(map(self._race_run_s, racing))
+            racing = self.candidates().first(count)
+            found += [racing] * runs
             if len(racing) == 1:
                 break  # the race is over
-        return total
+        return found
 
     def race_runs(self, number: int) -> int:
         """Return the largest total of runs of both races (fastest, cheapest), `number` each."""
-        found = self.candidates()
-        return sum(runs * len(found.first(count)) for count, runs in stages(number))
+        return sum(len(racing) for racing in self._rounds(number))
 
     def fresh_s(self, times: int) -> float:
         """Return the expected seconds of `times` runs of each winner alone on the machine."""

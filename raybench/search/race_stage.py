@@ -16,7 +16,7 @@ from raybench.results.records import Records, read_records
 from raybench.results.study import load
 from raybench.results.verdict import find_verdicts
 from raybench.runs.lifecycle import SingleRun, side_by_side
-from raybench.search.confirm_budget import MOST_FRESH, Candidates, ConfirmBudget, Cost
+from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Cost
 from raybench.search.race import Race, Races, cap_of, in_turns
 from raybench.spec.objective import TIME
 from raybench.spec.run import RunSpec
@@ -281,8 +281,7 @@ class Confirmation:
             if deadline.reason() != "interrupted":
                 self._note_time("was too short to confirm the result with new seeds")
             return
-        candidates = budget.candidates()
-        found, wanted = (_num_runs(candidates, of) for of in (plan.race, self.study.confirm.race))
+        found, wanted = (min(budget.race_runs(n), n) for n in (plan.race, self.study.confirm.race))
         if found < wanted:
             of_them = f"{found} of the {wanted} runs" if found else "none of the runs"
             self._note_time(f"left time for {of_them} of the race")
@@ -391,17 +390,6 @@ class Confirmation:
 def num_raced(records: Records) -> int:
     """Return the number of race runs that count in comparisons."""
     return len(_answers(records, "race"))
-
-
-def _num_runs(candidates: Candidates, number: int) -> int:
-    """Return how many runs a race planned for `number` runs has with these candidates."""
-    total = 0
-    for count, runs in stages(number):
-        racing = candidates.first(count)
-        total += runs * len(racing)
-        if len(racing) == 1:
-            break  # the race is over
-    return min(total, number)  # a run that serves both races counts once
 
 
 def _answers(records: Records, role: Role) -> list[RunRecord]:

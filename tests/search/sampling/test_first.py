@@ -7,7 +7,6 @@ import pytest
 from optuna.trial import TrialState
 
 from raybench.search.reference import reference_spec
-from raybench.search.sampling.optuna_study import JOURNAL_FILE
 from raybench.search.search import Search
 from raybench.spec.errors import ErrorCode
 from raybench.spec.study import build_study
@@ -62,16 +61,13 @@ def test_what_is_not_named_is_as_of_a_reference_run() -> None:
     assert spec.num_workers == plain.num_workers
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_a_session_that_goes_on_runs_those_that_have_not(tmp_path: Path, is_lost: bool) -> None:
-    """Also one whose journal was lost, and one that was interrupted in the second of them."""
+def test_a_session_that_goes_on_runs_those_that_have_not(tmp_path: Path) -> None:
+    """Also the one that was interrupted."""
     first = [OUTSIDE, OTHERWISE, INSIDE]
     one = search_in(tmp_path, first)
     ended = run_all(one, most=1)
     name, spec = one.suggest() or ("", ended[0].spec)
     ended.append(record(name, spec, stop="interrupted"))
-    if is_lost:
-        (tmp_path / JOURNAL_FILE).unlink()
     again = search_in(tmp_path, first, runs=by_name(ended))
     rest = run_all(again)
     assert found(rest)[:2] == [(0.1, 1, 0.0), (0.1, 2, 0.1)]
