@@ -284,9 +284,8 @@ class TuneOptions(LoggedOptions):
     first: Annotated[list[Spec], BeforeValidator(one_or_more), Argument("SPEC.yaml")] = []
     """Run spec to try before all other trials (as `search.first`); repeatable."""
     seed_from: Text = None
-    """Earlier results of the same task to start the sampler from: the folder or URL of a study or
-    training, a CSV (columns named like settings, with time_to_target_s or the metric), or an Optuna
-    storage (a journal, a SQLite file or a URL; #NAME selects a study)."""
+    """Earlier results of the same task to start the sampler from: the folder or URL of a study, of
+    a training, or of runs that `raybench import` has read from a CSV or an Optuna storage."""
     confirm: Annotated[
         dict[str, Any] | None,
         BeforeValidator(confirmation),

@@ -160,5 +160,5 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
     check_grid(study, space)
     if options.fresh:
         place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
-    earlier = load_earlier(options.seed_from, study, space) if options.seed_from else None
+    earlier = load_earlier(options.seed_from, study) if options.seed_from else None
     return ResolvedStudy(study, space, dataset, place, (*words, *warnings), earlier)

@@ -170,9 +170,9 @@ def test_its_seconds_order_the_first_trials_and_no_sampler_is_told_them(
     answer = imported(capsys, "runs.csv", "--target", "0.95")["answer"][0]
     assert "0002" in answer
     assert "2.00 s" in answer
-    study, space = build_study(SPACE, "test")
+    study, _ = build_study(SPACE, "test")
     search = make_search(tmp_path / "new", SPACE)
-    assert search.learn_from(load_earlier("results/old", study, space)) is not None
+    assert search.learn_from(load_earlier("results/old", study)) is not None
     told = [one for one in journal_of(search).get_trials() if NOT_RUN in one.user_attrs]
     assert told == []
     rates = [ask(search)[1].learning_rate for _ in range(4)]
@@ -184,7 +184,7 @@ def test_its_seconds_order_the_first_trials_and_no_sampler_is_told_them(
         ({"objective": {"metric": "loss", "target": 0.95}}, ("metric", "accuracy", "loss")),
     ):
         with refused(ErrorCode.CONFLICT, "results/old", *names):
-            load_earlier("results/old", *build_study(SPACE | changes, "test"))
+            load_earlier("results/old", build_study(SPACE | changes, "test")[0])
 
 
 def test_values_are_learned_as_values(capsys: Capture, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_values_are_learned_as_values(capsys: Capture, tmp_path: Path) -> None:
     imported(capsys, "runs.csv")
     budget = SPACE | {"objective": {"kind": "best_at_budget", "max_train_seconds": 10.0}}
     search = make_search(tmp_path / "new", budget)
-    search.learn_from(load_earlier("results/old", *build_study(budget, "test")))
+    search.learn_from(load_earlier("results/old", build_study(budget, "test")[0]))
     assert sorted(one.value for one in journal_of(search).get_trials()) == pytest.approx(
         [0.05, 0.1]
     )

@@ -10,7 +10,6 @@ import pytest
 from raybench.search.candidates import Axes, ConfigurationSpace
 from raybench.search.curve_search import CurvePolicy
 from raybench.search.factorisation import GLOBAL_BATCH
-from raybench.search.sampling.earlier import load_earlier
 from raybench.search.search import Search
 from raybench.spec.run import RunSpec
 from raybench.spec.space import parse_space
@@ -22,7 +21,6 @@ from tests.search.made_up import (
     evaluation,
     make_search,
     outcome,
-    parts_of,
     record,
     run_all,
     tell,
@@ -189,19 +187,6 @@ def test_other_objectives(tmp_path: Path, objective: dict[str, Any], sign: int) 
         runs.append(record(name, spec, second, stop=None, value=value))
         tell(search, runs[-1])
     assert np.median([distance(one) for one in runs[15:]]) < 1.5
-
-
-def test_known_results_of_elsewhere_are_where_it_begins(tmp_path: Path) -> None:
-    table = tmp_path / "known.csv"
-    table.write_text(
-        "optimizer,learning_rate,num_workers,batch_size_per_worker,time_to_target_s\n"
-        "adam,0.0123,1,64,3.0\nadam,0.05,1,64,5.0\n"
-    )
-    study, space, _ = parts_of(MODEL)
-    one = make_search(tmp_path / "study", MODEL)
-    said = one.learn_from(load_earlier(str(table), study, space))
-    assert said is not None
-    assert ask(one)[1].learning_rate == pytest.approx(0.0123)
 
 
 def test_ranges_that_depend_on_other_keys_hold_in_every_proposal(tmp_path: Path) -> None:

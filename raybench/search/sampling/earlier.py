@@ -1,7 +1,7 @@
 """`--seed-from`: start a search with earlier results of the same task.
 
-The source is a results folder of `raybench tune` or `raybench train`, a CSV or an Optuna study. Its
-runs are added to the new Optuna study; those with a learning curve are also added to the curve
+The source is a results folder of `raybench tune`, `raybench train` or `raybench import`. Its runs
+are added to the new Optuna study; those with a learning curve are also added to the curve
 model, with more noise. They are not trials of the new study: they do not appear in its tables, and
 no trial is stopped because of their times.
 """
@@ -18,13 +18,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from raybench.results.foreign import (
-    OTHER_KEYS,
-    SECONDS_TO_TARGET,
     VALUE,
     ForeignTable,
-    number_of,
-    positive_number,
-    read_csv,
 )
 from raybench.results.place import comparable, is_url
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
@@ -36,9 +31,8 @@ from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.metric import Direction
 from raybench.spec.objective import BUDGET, Objective, StopRule, search_score
-from raybench.spec.run import OPEN, RunSpec, flat, has_value, is_key, is_open, shown_key, value_of
+from raybench.spec.run import OPEN, RunSpec, flat, has_value, is_open, value_of
 from raybench.spec.space import (
-    NOT_SEARCHED,
     SEARCHABLE,
     Space,
     is_one_of,
@@ -52,8 +46,6 @@ from raybench.stats.record import Evaluation, RunRecord
 DATABASE = re.compile(r"(sqlite|mysql|postgresql)[+\w]*://")
 """Matches the URL of an Optuna storage."""
 TABLES = (".csv", ".tsv")
-OPTION = "--seed-from "
-"""Beginning of error messages about the source."""
 SQLITE = b"SQLite format 3"
 OWN_FILES = (STUDY_FILE, RECORDS_FILE, JOURNAL_FILE, "trials.csv")
 """Files that the user may name instead of the results folder that holds them."""
@@ -157,13 +149,12 @@ class Earlier:
     """The earlier study; None if the source is not a raybench search."""
 
 
-def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = None) -> Earlier:
+def load_earlier(folder: str | Path, study: StudySpec) -> Earlier:
     """Read the source of `--seed-from`.
 
     Args:
-        folder: Results folder or URL, CSV file, or Optuna storage.
+        folder: Results folder or URL.
         study: The new study.
-        space: Search space of the new study.
 
     Raises:
         UserError: The source cannot be read, or belongs to another task.
@@ -175,16 +166,18 @@ def load_earlier(folder: str | Path, study: StudySpec, space: Space | None = Non
         )
     place = str(folder)
     path = Path(place.partition("#")[0])
-    if not (is_url(place) or path.exists()):
+    if not (is_url(place) or DATABASE.match(place) or path.exists()):
         raise UserError(
-            f"--seed-from {place}: is not there; name a folder or a file that is.",
+            f"--seed-from {place}: is not there; name a folder that is.",
             ErrorCode.NOT_FOUND,
         )
     is_own = path.name in OWN_FILES and (path.parent / STUDY_FILE).is_file()
     if DATABASE.match(place) or (path.is_file() and not is_own):
-        if path.suffix.lower() in TABLES:
-            return _from_table(read_csv(path, OPTION), study, space or {})
-        return _from_optuna(read_optuna(place, OPTION), study, space or {})
+        raise UserError(
+            f"--seed-from {place}: is no results folder; `raybench import {place} --as NAME` makes "
+            "one of a CSV or an Optuna storage.",
+            ErrorCode.INVALID_FILE,
+        )
     earlier = load(path.parent if is_own else folder)
     if earlier.is_imported:
         return _from_imported(earlier, study)
@@ -358,55 +351,6 @@ def _not_default(spec: RunSpec) -> set[str]:
     return {key for key, value in found if is_open(key) or value != value_of(default, key)}
 
 
-def _from_table(table: ForeignTable, study: StudySpec, space: Space) -> Earlier:
-    """Return the rows of a CSV with columns for settings, and `time_to_target_s` or the metric."""
-    columns = table.columns
-    keys = {one: key for one in columns if (key := _key_of(one, space)) is not None}
-    if not keys:
-        raise UserError(
-            f"--seed-from {table.place}: has no column of a searched key; name them "
-            f"{', '.join(space)}.",
-            ErrorCode.MISSING,
-        )
-    metric = study.objective.judged_by
-    of_value = next((one for one in (metric.best_column, metric.name) if one in columns), None)
-    if of_value is None and SECONDS_TO_TARGET not in columns:
-        raise UserError(
-            f"--seed-from {table.place}: says not what its rows reached; add a column "
-            f"{SECONDS_TO_TARGET} or {metric.name}.",
-            ErrorCode.MISSING,
-        )
-    runs = []
-    for row in table.rows:
-        settings = {key: row[one] for one, key in keys.items() if one in row}
-        seconds = positive_number(row.get(SECONDS_TO_TARGET))
-        runs.append(EarlierRun(settings, settings, seconds, number_of(row.get(of_value or ""))))
-    return Earlier(table.place, runs)
-
-
-def _from_optuna(table: ForeignTable, study: StudySpec, space: Space) -> Earlier:
-    """Return the complete trials of an Optuna study; UserError if their values are neither the
-    metric of the new study nor seconds."""
-    objective = study.objective
-    metric = objective.judged_by
-    is_value = table.direction == metric.direction
-    if not (is_value or objective.kind != BUDGET):
-        raise UserError(
-            f"--seed-from {table.place}: its values are not this study's {metric.words} (its "
-            f"direction: {table.direction}imize); leave it out.",
-            ErrorCode.CONFLICT,
-        )
-    runs = []
-    for row in table.rows:
-        own = {one.removeprefix("user_attrs_").removeprefix("params_"): row[one] for one in row}
-        settings = {key: own[one] for one in own if (key := _key_of(one, space)) is not None}
-        value = float(row[VALUE])
-        seconds = positive_number(own.get(SECONDS_TO_TARGET) if is_value else value)
-        runs.append(EarlierRun(settings, settings, seconds, value if is_value else None))
-    words = f"its values taken for {metric.words if is_value else 'seconds to the target'}"
-    return Earlier(table.place, runs, words)
-
-
 def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
     """Return the runs of `raybench import`; UserError if they have another metric or target.
 
@@ -435,12 +379,11 @@ def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
     return Earlier(earlier.place, runs, words if earlier.is_timed else "")
 
 
-def read_optuna(place: str, asked: str = "") -> ForeignTable:
+def read_optuna(place: str) -> ForeignTable:
     """Read the complete trials of an Optuna study: parameters, user attributes and values.
 
     Args:
         place: Journal file, SQLite file or database URL; with `#NAME` if it has several studies.
-        asked: Beginning of error messages: the option that named the place.
 
     Raises:
         UserError: The storage cannot be read, or its trials have several values.
@@ -455,7 +398,7 @@ def read_optuna(place: str, asked: str = "") -> ForeignTable:
             raise ValueError("holds no Optuna study")
         if name not in names:
             raise UserError(
-                f"{asked}{place}: which Optuna study? Add its name, {storage}#NAME; there are "
+                f"{place}: which Optuna study? Add its name, {storage}#NAME; there are "
                 f"{', '.join(names)}.",
                 ErrorCode.UNKNOWN_NAME,
             )
@@ -467,13 +410,13 @@ def read_optuna(place: str, asked: str = "") -> ForeignTable:
     except Exception as error:  # noqa: BLE001 (any fault of a foreign file, by several libraries)
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"{asked}{place}: cannot be read as an Optuna storage ({reason}); name a results "
+            f"{place}: cannot be read as an Optuna storage ({reason}); name a results "
             "folder, a CSV or an Optuna storage.",
             ErrorCode.INVALID_FILE,
         ) from None
     if len(directions) > 1:
         raise UserError(
-            f"{asked}{place}: its trials have several values (its directions: "
+            f"{place}: its trials have several values (its directions: "
             f"{', '.join(directions)}); leave it out.",
             ErrorCode.CONFLICT,
         )
@@ -497,18 +440,6 @@ def _storage(place: str) -> optuna.storages.BaseStorage:
     if is_sqlite:
         return optuna.storages.RDBStorage(f"sqlite:///{place}")
     return optuna.storages.JournalStorage(JournalFileBackend(place))
-
-
-_NO_SETTINGS = {key for key in NOT_SEARCHED if key not in OPEN}
-
-
-def _key_of(name: str, space: Space) -> str | None:
-    """Return the run-spec key that a column or parameter name means; None if it means none."""
-    name = OTHER_KEYS.get(name, name)
-    if name in space or (is_key(name) and name.partition(".")[0] not in _NO_SETTINGS):
-        return name
-    own = [key for key in space if shown_key(key) == name or key.rpartition(".")[2] == name]
-    return own[0] if len(own) == 1 else None
 
 
 def _as_in(key: str, value: Any, possible: Sequence[Any]) -> Any:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 from optuna.trial import TrialState
 
@@ -202,9 +201,9 @@ def test_a_study_of_another_task_is_refused(
 
 def told(folder: Path, source: Path | str, **changes: Any) -> list[Any]:
     """Return the trials that a new search is told by a source."""
-    study, space = build_study(STUDY | changes, "test")
+    study = build(**changes)
     one = search_in(folder, apart=False, **changes)
-    one.learn_from(load_earlier(source, study, space))
+    one.learn_from(load_earlier(source, study))
     return journal_of(one).get_trials()
 
 
@@ -243,8 +242,8 @@ def test_a_training_is_known_by_its_curve_at_this_studys_target(tmp_path: Path) 
     assert trials[0].value == pytest.approx(math.log(4.0))
     # One that ended below the target may have had less time than a trial has: no miss.
     higher = NEW | {"objective": {"target": 0.97, "max_train_seconds": 100.0}}
-    study, space = build_study(higher, "test")
-    assert [one.record.state for one in load_earlier(folder, study, space).runs if one.record] == [
+    study, _ = build_study(higher, "test")
+    assert [one.record.state for one in load_earlier(folder, study).runs if one.record] == [
         "stopped"
     ]
     # A key that is new, whose old value nobody knows, keeps the training as well.
@@ -271,91 +270,15 @@ def test_a_new_key_keeps_earlier_trials_with_its_old_default(tmp_path: Path) -> 
     assert trials == [], "which was searched, and 0 lies outside now"
 
 
-TABLE = """lr;n;act;time_to_target_s;accuracy;comment
-0.02;2;null;3.5;0.93;mine
-0.1;3;relu;;0.45;
-0.1;1;relu;;0.95;nobody knows when
-7;1;relu;2;0.95;outside
-0.1;9;relu;2;0.95;outside
-"""
-
-
-def test_a_table_of_results_is_known(tmp_path: Path) -> None:
-    file = tmp_path / "known.csv"
-    file.write_text(TABLE)
-    trials = told(tmp_path / "new", file, **OWN)
-    assert len(trials) == 2
-    assert [one.params for one in trials] == [
-        {"learning_rate": 0.02, "model.n": 2, "model.act": None},
-        {"learning_rate": 0.1, "model.n": 3, "model.act": "relu"},
-    ]
-    assert trials[0].value == pytest.approx(math.log(3.5))
-    assert trials[1].value > math.log(10.0)
-    header, *rows = TABLE.splitlines()
-    file.write_text("\n".join([header, *(f"{row},7,7" for row in rows)]))
-    assert len(told(tmp_path / "surplus", file, **OWN)) == 2
-    file.write_text("n,learning_rate,time_to_target_s\n2,0.02,-1\n2,0.02,0\n")
-    assert len(told(tmp_path / "never", file, **OWN)) == 0
-    file.write_text("n,accuracy\n1,0.5\n")
-    budget = OWN | {"objective": {"kind": "best_at_budget", "max_train_seconds": 10.0}}
-    assert len(told(tmp_path / "budget", file, **budget)) == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [("a,b\n1,2\n", "learning_rate"), ("n,b\n1,2\n", "time_to_target_s"), ("", "x.csv")],
-)
-def test_a_table_that_says_nothing_is_refused(content: str, word: str, tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text(content)
-    with refused(ErrorCode.MISSING, word):
-        told(tmp_path / "new", tmp_path / "x.csv", **OWN)
-
-
-def optuna_storage(kind: str, file: Path) -> Any:
-    if kind == "sqlite":
-        return optuna.storages.RDBStorage(f"sqlite:///{file}")
-    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(file)))
-
-
-@pytest.mark.parametrize(
-    ("kind", "direction"),
-    [("sqlite", "maximize"), ("journal", "minimize"), ("url", "minimize"), ("journal", "maximize")],
-)
-def test_an_optuna_study_is_known(kind: str, direction: str, tmp_path: Path) -> None:
-    file = tmp_path / "there.db"
-    storage = optuna_storage("sqlite" if kind == "url" else kind, file)
-    theirs = optuna.create_study(study_name="mine", storage=storage, direction=direction)
-
-    def objective(trial: optuna.Trial) -> float:
-        rate = trial.suggest_float("lr", 1e-3, 1e-1, log=True)
-        trial.suggest_categorical("n", [1, 2, 7])
-        trial.suggest_categorical("act", [None, "relu"])
-        return rate if direction == "maximize" else 5.0
-
-    for n in (1, 2, 7):
-        theirs.enqueue_trial({"lr": 0.01, "n": n, "act": None})
-    theirs.optimize(objective, n_trials=3)
-    place = f"sqlite:///{file}" if kind == "url" else str(file)
-    trials = told(tmp_path / "new", place, **OWN)
-    assert len(trials) == 2
-    assert [one.params["model.n"] for one in trials] == [1, 2]
-    is_missed = trials[0].value > math.log(10.0)
-    assert is_missed if direction == "maximize" else trials[0].value == pytest.approx(math.log(5))
-    optuna.create_study(study_name="another", storage=storage)
-    with refused(ErrorCode.UNKNOWN_NAME, "another", "mine"):
-        told(tmp_path / "two", place, **OWN)
-    assert len(told(tmp_path / "named", f"{place}#mine", **OWN)) == 2
-
-
 @pytest.mark.parametrize(
     ("place", "code"),
     [
-        ("x.bin", ErrorCode.INVALID_FILE),
+        ("x.csv", ErrorCode.INVALID_FILE),
         ("sqlite:////nowhere/x.db", ErrorCode.INVALID_FILE),
         ("nowhere.csv", ErrorCode.NOT_FOUND),
     ],
 )
 def test_what_is_none_of_these_is_refused(place: str, code: ErrorCode, tmp_path: Path) -> None:
-    (tmp_path / "x.bin").write_bytes(b"\x00\x01")
+    (tmp_path / "x.csv").write_text("learning_rate,accuracy\n0.1,0.9\n")
     with refused(code, place):
         told(tmp_path / "new", place if "://" in place else tmp_path / place, **OWN)
