@@ -193,8 +193,6 @@ class Trainer(BaseTrainer):
                     if self._world.num_workers > 1:  # the weights assume a sum, DDP averages
                         weights = weights * self._world.num_workers
                     torch.autograd.backward(losses, self._loss_scale.scaled(weights))
-                    if index == last:
-                        self._exchange.add_missing_gradients()
                 total += torch.dot(losses.detach(), batch.weights)
             scale = self._loss_scale.now() if self._recorder else None
             self._averaging.update(self._loss_scale.step(self._optimizer, self._clip))

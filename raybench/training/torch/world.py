@@ -232,12 +232,7 @@ class Exchange:
         """Norms of the exchanged gradients, with `record_steps`; otherwise None."""
         self._spec, self._bare, self._is_on = spec, model, spec.exchange_gradients
         self._parallel: DistributedDataParallel | None = None
-        self._awaited: list[nn.Parameter] = []
-        self._reached: set[nn.Parameter] = set()
-        if spec.num_workers > spec.replicas_per_process and may_leave_out:
-            self._awaited = [one for one in model.parameters() if one.requires_grad]
-            for one in self._awaited:
-                one.register_post_accumulate_grad_hook(self._reached.add)  # type: ignore[no-untyped-call]
+        self._may_leave_out = may_leave_out
         if spec.replicas_per_process > 1:
             devices = list(range(spec.replicas_per_process))
             self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
@@ -269,6 +264,7 @@ class Exchange:
                 gradient_as_bucket_view=True,
                 # The default of DDP has a smaller first bucket.
                 bucket_cap_mb=None if size == usual else size,
+                find_unused_parameters=self._may_leave_out,
             )
         wire = WIRE[self._spec.gradient_compression]
         if wire or self.squares:
@@ -277,21 +273,9 @@ class Exchange:
     def sync_if(self, wanted: bool) -> AbstractContextManager[object]:
         """Return a context in which the backward pass exchanges gradients if `wanted`, and
         otherwise only accumulates them."""
-        self._reached.clear()
         if self._parallel is None or (wanted and self._is_on):
             return contextlib.nullcontext()
         return self._parallel.no_sync()
-
-    def add_missing_gradients(self) -> None:
-        """Add zero gradients for parameters that the forward pass has not used (a layer dropped at
-        random, a branch taken by input); call after the backward pass.
-
-        DDP waits on all ranks for the gradient of every parameter. Its own `find_unused_parameters`
-        would search the graph and exchange a list at every step.
-        """
-        left_out = [one for one in self._awaited if one.requires_grad and one not in self._reached]
-        if left_out and self._is_on:
-            torch.autograd.backward(left_out, [torch.zeros_like(one) for one in left_out])
 
     def _register(self, share: float, wire: torch.dtype | None) -> None:
         """Register a communication hook that computes what DDP does by default, but can compress
