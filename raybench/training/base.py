@@ -19,10 +19,6 @@ from raybench.training.memory import Memory
 WARM_UP_STEPS = 2
 """Warm-up steps for each batch shape: the first one traces, allocates and picks kernels; the second
 one runs like all later steps."""
-MIN_LOSS_SCALE = 2.0**-24
-"""Smallest loss scale in fp16. The scale starts at 2**16 and halves at every overflow, so a run
-below the minimum has overflowed more than 40 times and has diverged. With much smaller scales,
-gradients underflow and a step of zeros would look valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,11 +206,6 @@ class BaseTrainer(Protocol):
         """Return the number of steps skipped because an fp16 gradient was not finite."""
         number: int = self._loss_scale.num_skipped
         return number
-
-    def is_loss_scale_valid(self) -> bool:
-        """Return whether the fp16 loss scale is at least `MIN_LOSS_SCALE`; below, training ends."""
-        value: float = self._loss_scale.value
-        return value >= MIN_LOSS_SCALE
 
     _spec: Any
     _loss_scale: Any

@@ -145,8 +145,6 @@ def run(
         recorded = recording.end(chunk) if recording else {}
         totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
         samples += seen
-        if not trainer.is_loss_scale_valid():
-            loss = math.nan
         row = [loss, totals.value, totals.squares, float(totals.samples), own_s]
         rows = world.gather(row)
         sums = np.sum(rows, axis=0)

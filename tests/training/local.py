@@ -60,9 +60,6 @@ class NoTraining:
     def input_seconds(self) -> float:
         return 0.0
 
-    def is_loss_scale_valid(self) -> bool:
-        return True
-
     def memory_peak_bytes(self) -> int | None:
         return None
 

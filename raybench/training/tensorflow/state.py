@@ -206,11 +206,6 @@ class LossScale:
             ]
 
     @property
-    def value(self) -> float:
-        """Loss scale."""
-        return float(self.variables[0].numpy()) if self.variables else 1.0
-
-    @property
     def num_skipped(self) -> int:
         """Number of skipped steps."""
         return int(self.variables[2].numpy()) if self.variables else 0

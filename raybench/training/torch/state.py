@@ -164,11 +164,6 @@ class LossScale:
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     @property
-    def value(self) -> float:
-        """Loss scale; waits for the device."""
-        return self._scaler.get_scale()
-
-    @property
     def num_skipped(self) -> int:
         """Number of skipped steps; waits for the device."""
         return int(self._skipped)
