@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from raybench.scaling.cells import median_time
-from raybench.scaling.measurements import NINE_OF_TEN, Floats, Predicted
+from raybench.scaling.measurements import NINE_OF_TEN, Predicted
 from raybench.scaling.samples_to_target import SamplesToTarget, middles
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.prices import CPU, MachinePrice
@@ -103,17 +103,6 @@ def offers_of(
             ErrorCode.UNKNOWN_NAME,
         )
     return known
-
-
-def drawn_seconds(row: Mapping[Any, Any]) -> Floats:
-    """Return equally probable durations [s] of the job in a plan's row, shape (DRAWS,).
-
-    The log of `work_s` is assumed to be normal, with different widths below and above the median.
-    """
-    quantiles = ndtri(middles(DRAWS))
-    halves = [abs(math.log(row[key] / row["work_s"])) for key in ("low_work_s", "high_work_s")]
-    work_s = row["work_s"] * np.exp(quantiles / NINE_OF_TEN * np.where(quantiles < 0, *halves))
-    return np.asarray(row["fixed_s"] + work_s)
 
 
 def bill(seconds: Any, hourly: Any, step_s: Any) -> Any:
@@ -216,8 +205,14 @@ def plan(
 
 
 def chance(row: Mapping[Any, Any], *, seconds: float = math.inf, budget: float = math.inf) -> float:
-    """Return the probability that the job in a plan's row keeps a deadline [s] and a budget."""
-    drawn = drawn_seconds(row)
+    """Return the probability that the job in a plan's row keeps a deadline [s] and a budget.
+
+    The log of `work_s` is assumed to be normal, with different widths below and above the median.
+    """
+    quantiles = ndtri(middles(DRAWS))
+    halves = [abs(math.log(row[key] / row["work_s"])) for key in ("low_work_s", "high_work_s")]
+    work_s = row["work_s"] * np.exp(quantiles / NINE_OF_TEN * np.where(quantiles < 0, *halves))
+    drawn = row["fixed_s"] + work_s
     bills = bill(drawn, row["hourly"], row["billing_step_s"])
     return float(np.mean((drawn <= seconds) & (bills <= budget)))
 

@@ -359,16 +359,12 @@ def slow_ranks(measured: RankRows, where: Sequence[str]) -> list[SlowRank]:
     return [found[rank] for rank in sorted(found)]
 
 
-def _beside_others(seconds: Floats) -> Floats:
-    """Return each rank's seconds divided by the (lower) median over ranks, by measurement."""
-    middle = np.sort(seconds, axis=1)[:, (seconds.shape[1] - 1) // 2]
-    return np.asarray(seconds / middle[:, None])
-
-
 def _slow(seconds: Floats) -> list[tuple[int, float]]:
-    """Return the ranks that are slow in most measurements, with their median ratio."""
+    """Return the ranks that are slow in most measurements, with the median of their ratios to the
+    (lower) median over ranks."""
     if len(seconds) < FEWEST_MEASURED or seconds.shape[1] < 2:
         return []
-    times = _beside_others(seconds)
+    middle = np.sort(seconds, axis=1)[:, (seconds.shape[1] - 1) // 2]
+    times = seconds / middle[:, None]
     often = (times >= SLOW).mean(axis=0) >= OFTEN
     return [(int(rank), float(np.median(times[:, rank]))) for rank in np.flatnonzero(often)]

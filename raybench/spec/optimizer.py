@@ -62,21 +62,16 @@ def is_library_class(name: str) -> bool:
     return ":" in name
 
 
-def framework_of(name: str) -> str | None:
-    """Return the framework of a library's class; None for a shipped optimizer, which both have."""
-    return FRAMEWORK_OF[name.partition(":")[0]] if is_library_class(name) else None
-
-
 def problem_of_optimizer(optimizer: str, framework: str, options: dict[str, Any]) -> str | None:
     """Return why an optimizer, its options and a framework conflict; None if they do not."""
-    wanted = framework_of(optimizer)
-    if wanted is None:
+    if not is_library_class(optimizer):
         if not options:
             return None
         return (
             f"optimizer_options require a library's class, such as torch:SGD; the settings of "
             f"{optimizer} are keys of the run: {', '.join(DEFAULTS[optimizer])}, weight_decay"
         )
+    wanted = FRAMEWORK_OF[optimizer.partition(":")[0]]
     if wanted != framework:
         return (
             f"optimizer {optimizer} requires framework {wanted}; set framework: {wanted}, or an "

@@ -557,14 +557,12 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
 def settings_words(spec: RunSpec, keys: Iterable[str]) -> str:
     """Return names and values of those `keys` that a spec has, such as `n 3 act relu`."""
     shown = [key for key in keys if has_value(spec, key)]
-    return " ".join(f"{shown_key(key)} {_shown_value(spec, key)}" for key in shown)
-
-
-def _shown_value(spec: RunSpec, key: str) -> str:
-    """Return the value of a key for a label: without a trailing `.0`, except in settings under
-    OPEN, where 0 and 0.0 differ."""
-    text = short(value_of(spec, key))
-    return text if is_open(key) else text.removesuffix(".0")
+    texts = {key: short(value_of(spec, key)) for key in shown}
+    # In settings under OPEN, 0 and 0.0 differ.
+    return " ".join(
+        f"{shown_key(key)} {text if is_open(key) else text.removesuffix('.0')}"
+        for key, text in texts.items()
+    )
 
 
 RATE = "rate"

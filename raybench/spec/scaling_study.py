@@ -13,12 +13,11 @@ A cell is one run spec of the study. Example file:
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raybench.spec.documents import (
     Document,
@@ -44,12 +43,6 @@ def _several(value: Any) -> Any:
     return value if value is None or isinstance(value, list) else [value]
 
 
-def _plain(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name):
-        raise ValueError("must be letters, digits, _ and -, 60 of them at most")
-    return name
-
-
 class WrittenCell(Document):
     """Cell (one run spec of the study) that is listed explicitly instead of by a grid."""
 
@@ -62,7 +55,7 @@ class WrittenCell(Document):
 class ScalingStudy(Document):
     """Validated content of a scaling-study file; `study_cells` returns its cells (run specs)."""
 
-    name: Annotated[str, AfterValidator(_plain)]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,60}$")]
     """Name of the results folder: letters, digits, _ and -."""
     base: RunSpec
     """Run-spec keys that all cells share; the grid sets worker count and batch size."""

@@ -30,12 +30,6 @@ def scaling_factor(num_workers: int, rule: str) -> float:
     return float(num_workers ** {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[rule])
 
 
-def warmup_start(spec: RunSpec) -> float:
-    """Return the initial rate of a warm-up: the unscaled rate (Goyal et al.), or 0 if scaling does
-    not raise the rate."""
-    return spec.learning_rate if scaled_rate(spec) > spec.learning_rate else 0.0
-
-
 def ramp_decay(epoch: float, *, peak: float) -> float:
     """Return the rate of `ramp_decay` at an epoch: a linear ramp, then a decay by 0.8 per epoch.
 
@@ -86,7 +80,8 @@ def build_schedule(spec: RunSpec, samples_per_epoch: int) -> Callable[[float], f
         rate of this step.
     """
     peak = scaled_rate(spec)
-    start = warmup_start(spec)
+    # A warm-up begins at the unscaled rate (Goyal et al.), or at 0 if scaling does not raise it.
+    start = spec.learning_rate if peak > spec.learning_rate else 0.0
     warmup = spec.warmup_samples or spec.warmup_epochs * samples_per_epoch
     horizon = spec.epochs * samples_per_epoch
     # A step of the warm-up uses the rate at the end of the step, so that the first is not 0.

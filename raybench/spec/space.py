@@ -214,7 +214,9 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
     None otherwise, and for lists. A lower bound of 0 (1 for integers and powers of two) does not
     count as an end.
     """
-    found, value = at_run(dimension, spec), value_of(spec, key)
+    known = {one: getattr(spec, one) for one in SEARCHABLE}
+    known |= flat({one: getattr(spec, one) for one in OPEN})
+    found, value = resolve(dimension, known), value_of(spec, key)
     if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
         return None
     is_log = isinstance(found, Powers) or found.log
@@ -224,12 +226,6 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
         return "upper"
     least = 1 if isinstance(found, Powers) or found.is_integer else 0
     return "lower" if place <= NEAR and found.low > least else None
-
-
-def at_run(dimension: Dimension, spec: RunSpec) -> Simple:
-    """Return a dimension without cases: itself, or that of the case that applies to a run."""
-    known = {one: getattr(spec, one) for one in SEARCHABLE}
-    return resolve(dimension, known | flat({one: getattr(spec, one) for one in OPEN}))
 
 
 def every_value(dimension: Simple) -> Sequence[Any]:

@@ -7,7 +7,7 @@ from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.spec.scaling_study import study_cells
-from raybench.spec.schedule import build_schedule, scaled_rate, warmup_start
+from raybench.spec.schedule import build_schedule, scaled_rate
 from tests.refusals import refused
 
 EPOCH = 1000  # samples
@@ -45,7 +45,6 @@ def test_warmup_goes_from_the_unscaled_rate_to_the_peak(scaling, workers, start,
     step = 10 * workers
     spec = RunSpec(learning_rate=0.1, **changes)
     assert scaled_rate(spec) == pytest.approx(peak)
-    assert warmup_start(spec) == pytest.approx(start)
     # The first step has the rate of its own end, so it is never 0.
     assert rates(0) == pytest.approx(start + (peak - start) * step / (2 * EPOCH))
     assert rates(EPOCH - step) == pytest.approx((start + peak) / 2)
