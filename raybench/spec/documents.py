@@ -188,18 +188,21 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
 
 
 def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
-    """Return the validated value of a single key of `model`, regardless of the other keys.
+    """Return the validated value of a single key of `model`, regardless of the other keys; the key
+    may be dotted: `model.width`.
 
     Raises:
         UserError: The value is invalid.
     """
+    parent, _, name = key.partition(".")
     try:
-        return getattr(model.model_validate({key: value}), key)
+        found = getattr(model.model_validate({parent: {name: value} if name else value}), parent)
     except ValidationError as error:
         for detail in error.errors():
-            if detail["loc"][:1] == (key,):
+            if detail["loc"][:1] == (parent,):
                 raise _refusal(detail, model, source) from None
-    return value
+        return value
+    return found.get(name) if name else found
 
 
 def flat_keys(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:

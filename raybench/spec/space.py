@@ -336,28 +336,20 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
         form = validate(RangeForm, content, where)
         dimension = _parse_range(form, content, key, where)
         for value in possible_values(dimension):
-            _validated(key, value, source)
+            validate_key(RunSpec, key, value, source)
         return dimension
     values = content if isinstance(content, list) else [content]
     if not values:
         raise UserError(
             f"{where}: the list is empty; name at least one value.", ErrorCode.INVALID_VALUE
         )
-    found = [_validated(key, value, source) for value in values]
+    found = [validate_key(RunSpec, key, value, source) for value in values]
     if len({*map(identity, found)}) < len(found):
         raise UserError(
             f"{where}: the list has a value twice; remove the duplicate.", ErrorCode.INVALID_VALUE
         )
     # Values that are lists themselves (`augment`) are kept in the form that a run spec has them.
     return Choices(tuple(found if any(isinstance(one, list) for one in found) else values))
-
-
-def _validated(key: str, value: Any, source: str) -> Any:
-    """Return a value as a run spec holds it; raise UserError if the value is invalid."""
-    if not is_open(key):
-        return validate_key(RunSpec, key, value, source)
-    parent, _, name = key.partition(".")
-    return validate_key(RunSpec, parent, {name: value}, source).get(name)
 
 
 def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str) -> Range | Powers:
@@ -414,7 +406,7 @@ def _check_conditions(
                     ErrorCode.CONFLICT,
                 )
             for value in allowed:
-                _validated(other, value, f"{where} when")
+                validate_key(RunSpec, other, value, f"{where} when")
     for values in combinations(space, fixed, dimension.keys()):
         holding = [case for case in dimension.cases if case.holds(values)]
         if len(holding) != 1:

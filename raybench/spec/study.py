@@ -247,8 +247,7 @@ def _check_first(given: dict[str, Any], where: str) -> None:
                 f"{where}: '{key}' is set by the study for all runs; leave it out.",
                 ErrorCode.CONFLICT,
             )
-        parent, _, name = key.partition(".")
-        validate_key(RunSpec, parent, {name: value} if name else value, where)
+        validate_key(RunSpec, key, value, where)
         if not is_key(key):
             raise UserError(
                 f"{where}: unknown key '{key}'; {did_you_mean(key, SEARCHABLE)}",
