@@ -244,14 +244,13 @@ class FittedSeries:
             f"{self.num_rows} rows, {len(cells)} cells: {numbers} workers, {on}.",
             _quality(self.left_out, len(cells)),
         ]
-        unseen, more = "", ""
-        if any(cell.num_workers > 1 for cell in self.asked) and workers == [1]:
-            unseen = "worker"
-        elif any(cell.num_nodes > 1 for cell in self.asked) and nodes == 1 and not self.network:
-            unseen = "node"
-            more = "; a run of two workers on two nodes helps"
-        if unseen:
-            lines.append(f"Never measured on more than one {unseen}; the intervals are wide{more}.")
+        if workers == [1] and any(cell.num_workers > 1 for cell in self.asked):
+            lines.append("Never measured on more than one worker; the intervals are wide.")
+        elif nodes == 1 and not self.network and any(cell.num_nodes > 1 for cell in self.asked):
+            lines.append(
+                "Never measured on more than one node; the intervals are wide, and a run of two "
+                "workers on two nodes helps."
+            )
         if self.network is not None:
             lines.append(self.network.words())
         if self.measure_next is not None and self.measure_next[1]:

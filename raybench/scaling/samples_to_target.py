@@ -257,21 +257,13 @@ class SamplesToTarget:
         """Return a sentence on the critical batch size and its interval."""
         found = self.critical_batch
         value, low, high = map(_rounded, (found.value, found.low, found.high))
-        least, most = self.tried
-        told = {
-            (True, True): f"about {value} (90 %: {low} to {high})",
-            (True, False): f"above {low}; how far cannot be told from batches of up to {most:,}",
-            (
-                False,
-                True,
-            ): f"below {high}; how far cannot be told from batches from {least:,}",
-        }.get((found.low > 0, bool(np.isfinite(found.high))))
-        if told is None:
-            return (
-                "The critical batch cannot be told from these runs: try batch sizes that lie "
-                "farther apart, or repeat them."
-            )
-        return f"The critical batch is {told}."
+        if found.low > 0 and np.isfinite(found.high):
+            return f"The critical batch is about {value} (90 %: {low} to {high})."
+        if found.low > 0:
+            return f"The critical batch is above {low}; only larger batch sizes tell how far."
+        if np.isfinite(found.high):
+            return f"The critical batch is below {high}; only smaller batch sizes tell how far."
+        return "The critical batch is not known; try batch sizes that lie farther apart."
 
 
 def _rounded(value: float) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from raybench.scaling.samples_to_target import fit, leave_one_out, read
 from raybench.spec.errors import ErrorCode
-from tests.refusals import refused
+from tests.refusals import numbers_in, refused
 
 BATCHES = [2**k for k in range(4, 13)]
 DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
@@ -83,18 +83,18 @@ def test_what_was_measured_often_is_kept_where_no_law_fits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "low", "high", "value"),
+    ("table", "low", "high"),
     [
-        (runs(critical=1e9), True, False, "4,096"),
-        (runs(critical=0.1, least=10.0), False, True, "16"),
-        (runs([64, 70], noise=0.2, repeats=2), False, False, "critical"),
+        (runs(critical=1e9), True, False),
+        (runs(critical=0.1, least=10.0), False, True),
+        (runs([64, 70], noise=0.2, repeats=2), False, False),
     ],
 )
-def test_a_critical_batch_out_of_sight_is_said(table, low, high, value) -> None:
+def test_a_critical_batch_out_of_sight_is_said(table, low, high) -> None:
     curve = fit(table)
     found = curve.critical_batch
     assert (found.low > 0, np.isfinite(found.high)) == (low, high)
-    assert value in curve.sentence()
+    assert bool(numbers_in(curve.sentence())) == (low or high)
 
 
 def test_one_wild_run_does_not_move_the_curve() -> None:
