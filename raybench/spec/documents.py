@@ -236,16 +236,11 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
         return UserError(f"{source}: unknown key '{key}'; {hint}", ErrorCode.UNKNOWN_KEY)
     if detail["type"] == "missing":
         return UserError(f"{source}: the key '{key}' is required.", ErrorCode.MISSING)
-    shown = "" if isinstance(detail["input"], dict) else f" (found {_shown(detail['input'])})"
+    shown = "" if isinstance(detail["input"], dict) else f" (found {detail['input']!r:.80})"
     where = f"{source}: '{key}'" if key else source
     # raybench's validators raise PydanticCustomError with an ErrorCode as its type.
     code = next((one for one in ErrorCode if one == detail["type"]), ErrorCode.INVALID_VALUE)
     return UserError(f"{where}: {problem_of(detail)}{shown}.", code)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
