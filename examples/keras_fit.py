@@ -1,6 +1,6 @@
 """Keras' own `fit` under raybench.
 
-raybench tune own_loop.yaml --train keras_fit.py:train --framework tensorflow
+raybench tune own_loop.yaml --train keras_fit.py:train
 """
 
 import keras

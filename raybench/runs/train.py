@@ -48,7 +48,7 @@ from raybench.runs.wait_watch import RunLines, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, UserError
-from raybench.spec.own_loop import is_own_loop
+from raybench.spec.own_loop import framework_of, is_own_loop
 from raybench.spec.run import RunSpec, describe
 from raybench.stats.checkpoint import spec_digest
 from raybench.stats.clock import OTHER, PHASES
@@ -110,7 +110,10 @@ def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
             del content["dataset"]  # the default's image size is for its own dataset, the digits
     else:
         content, source = content_of(options.spec, "run spec")
-    return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
+    content = apply_settings(content, settings)
+    if (framework := framework_of(str(content.get("workload", "")))) is not None:
+        content = {"framework": framework} | content
+    return validate(RunSpec, with_whole_paths(content), source)
 
 
 def check_run(

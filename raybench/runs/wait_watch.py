@@ -178,8 +178,8 @@ class WaitWatch:
         for name, seconds in ended.items():
             if seconds >= GRACE_S:
                 self._screen.say(
-                    f"run {name} did not answer for {seconds:.0f} s: its workers were ended; the "
-                    "same command resumes."
+                    f"run {name} had not reported for {seconds:.0f} s at the end: its workers were "
+                    "ended; the same command resumes."
                 )
 
     def _look(self) -> None:

@@ -18,7 +18,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.record import RunOutcome, StopReason
 
 LOST = "the trial's own process was lost"
-HOPELESS = 5
+HOPELESS = 3
 """The search ends if its first HOPELESS trials fail with the same message before training."""
 
 

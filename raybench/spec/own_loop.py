@@ -21,6 +21,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
@@ -34,6 +35,8 @@ UNREPORTED, OTHER_KEYS = "the command reports no", "its lines of JSON have"
 both parts, because every configuration would fail in the same way."""
 OWN_DATA = {"name": "workload"}
 """The `dataset` of the user's own training loops."""
+IMPORT = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
+"""The package that a line of Python imports."""
 PLACE = re.compile(r"\{([A-Za-z_][\w.]*)\}")
 OPTION = re.compile(r"\{(-[^\s:{}|]*)(?:\|(-[^\s:{}|]*))?:([A-Za-z_][\w.]*)\}")
 """Placeholder of an option. The groups are the flag, the flag for false, and the key."""
@@ -53,6 +56,25 @@ def framework_of_command(workload: str) -> str:
     """Return the framework of a command: `torch` if it is started once per worker (to connect the
     processes), else `python`."""
     return "torch" if is_launched(workload) else "python"
+
+
+def framework_of(workload: str) -> str | None:
+    """Return the framework of a user's own training loop, unless `framework` is set.
+
+    Args:
+        workload: A command, or a function in a file.
+
+    Returns:
+        The framework of a command (`framework_of_command`); `tensorflow` for a function in a file
+        that imports Keras or TensorFlow, and not torch; otherwise None.
+    """
+    if is_command(workload):
+        return framework_of_command(workload)
+    file = Path(workload.rpartition(":")[0])
+    if not is_own_loop(workload) or not file.is_file():
+        return None
+    imported = set(IMPORT.findall(file.read_text(errors="replace")))
+    return "tensorflow" if imported & {"keras", "tensorflow"} and "torch" not in imported else None
 
 
 def text_of_command(workload: str) -> str:

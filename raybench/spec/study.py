@@ -24,8 +24,7 @@ from raybench.spec.objective import BUDGET, Objective
 from raybench.spec.objective import TIME as TIME
 from raybench.spec.optimizer import is_library_class
 from raybench.spec.own_loop import (
-    framework_of_command,
-    is_command,
+    framework_of,
     is_own_loop,
     with_own_data,
 )
@@ -259,8 +258,9 @@ def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
     """Return a study's content with the keys that the user's own training loop implies."""
     workload, fixed = content.get("workload", ""), content.get("fixed") or {}
     is_named = any("framework" in (content.get(part) or {}) for part in ("space", "fixed"))
-    if is_command(workload) and isinstance(fixed, dict) and not is_named:
-        content = content | {"fixed": {"framework": framework_of_command(workload)} | fixed}
+    framework = framework_of(str(workload))
+    if framework is not None and isinstance(fixed, dict) and not is_named:
+        content = content | {"fixed": {"framework": framework} | fixed}
     found: dict[str, Any] = with_own_data(content)
     return found
 

@@ -324,12 +324,14 @@ class Run:
     def override_training_time(self, train_s: float) -> None:
         """Set the training seconds since the last report to `train_s`, measured elsewhere.
 
-        Surplus seconds become `eval`. Missing seconds (a command trains on while its lines wait to
+        Surplus seconds become `eval`, those before the first report `setup`: a command starts up
+        then. Missing seconds (a command trains on while its lines wait to
         be read) are taken from the phase `report`, which here includes waiting for the driver, then
         from `eval`, then from `setup`.
         """
         lack_s = train_s - self.elapsed_training()
-        self._ledger.move(max(-lack_s, 0.0), "train", "eval")
+        rest = "setup" if self._last is None else "eval"
+        self._ledger.move(max(-lack_s, 0.0), "train", rest)
         waited_s = self._ledger.seconds("report") + self._ledger.seconds(AWAY)
         for phase, most_s in (
             ("report", waited_s),
@@ -365,7 +367,13 @@ class Run:
         if found is None or not self._metric.is_share:
             return found
         if found < -ROUNDING or found > 1 + ROUNDING:
-            raise _misuse(f"{wanted}={found:g} is no share; report 0.91, not 91.")
+            who = "the command" if is_command(self.spec.workload) else "run.report"
+            raise UserError(
+                f"{who}: {wanted}={found:g} is not between 0 and 1; report {found / 100:g}, or "
+                f"give percent another name: objective.metric: {wanted}_percent, "
+                "objective.direction: max.",
+                ErrorCode.USER_CODE,
+            )
         return found if math.isnan(found) else min(max(found, 0.0), 1.0)
 
     def _refuse_stopped(self) -> None:
@@ -625,9 +633,11 @@ class OwnTrainer:
         """Set the run's folder and, for torch, the variables by which libraries find the other
         workers.
 
-        For a single worker these are removed, as in a script that is started directly.
+        For a single worker these are removed, as in a script that is started directly. The command
+        line is that of a script without arguments, for loops that parse it.
         """
         run = self.run
+        sys.argv[:] = [self._spec.workload.rpartition(":")[0]]
         if self._spec.framework == "torch":
             if run.num_workers > 1:  # before NAMES are removed: reads MASTER_ADDR, set by Ray
                 found = environment_of_rank(run.rank, run.device, run.gather)

@@ -16,7 +16,7 @@ from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import BUDGET, Objective
-from raybench.spec.own_loop import words_of
+from raybench.spec.own_loop import framework_of, words_of
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
 from tests.refusals import refused
@@ -216,3 +216,20 @@ def test_launch_needs_a_command() -> None:
     assert given == {"workload": f"$torchrun {command}"}
     with pytest.raises(UserError):
         TrainOptions(launch="torchrun").trained()
+
+
+@pytest.mark.parametrize(
+    ("imports", "framework"),
+    [("import keras\n", "tensorflow"), ("from tensorflow import keras\n", "tensorflow")]
+    + [(text, None) for text in ("import torch\nimport keras\n", "import lightning\n", "")],
+)
+def test_the_framework_of_a_loop_is_what_its_file_imports(
+    imports: str, framework: str | None, folder: Path
+) -> None:
+    (folder / "fit.py").write_text(f"{imports}def train(run): ...\n")
+    content = CONTENT | {"workload": "fit.py:train"}
+    assert framework_of("fit.py:train") == framework
+    assert build_study(content, "s.yaml")[0].fixed.get("framework") == framework
+    fixed = content | {"fixed": {"framework": "torch"}}
+    assert build_study(fixed, "s.yaml")[0].fixed["framework"] == "torch"
+    assert framework_of("missing.py:train") is None

@@ -1,6 +1,7 @@
 """User training loops: clock, reports, stop, checkpoints and errors, on one worker and on two,
 without Ray and mostly without a framework."""
 
+import argparse
 import math
 import os
 import random
@@ -83,11 +84,14 @@ def reporting(*values: float, seconds: float = 1.0, clock: Clock | None = None) 
     return loop
 
 
-@pytest.mark.parametrize(("told_s", "train_s", "setup_s"), [(0.25, 0.25, 3), (2, 2, 2), (9, 4, 0)])
+@pytest.mark.parametrize(
+    ("told_s", "train_s", "setup_s"), [(0.25, 0.25, 3.75), (2, 2, 2), (9, 4, 0)]
+)
 def test_seconds_that_somebody_else_has_measured_count(
     told_s: float, train_s: float, setup_s: float
 ) -> None:
-    """Training while the driver was busy is taken from other phases, at most their length."""
+    """Training while the driver was busy is taken from other phases, at most their length; what a
+    command does before its first line is setup."""
     clock = Clock()
 
     def loop(run: Run) -> None:
@@ -196,7 +200,10 @@ def fails(run: Run) -> None:
         (lambda run: None, ["accuracy"]),
         (lambda run: run.report(f1=0.5, samples=1), ["f1", "accuracy"]),
         (lambda run: run.report(0.5, samples=1), ["run.training()"]),
-        (lambda run: run.report(accuracy=91, samples=1), ["accuracy=91", "0.91"]),
+        (
+            lambda run: run.report(accuracy=91, samples=1),
+            ["accuracy=91", "0.91", "accuracy_percent"],
+        ),
         *(
             (partial(Run.report, value=value, samples=1), ["accuracy", type(value).__name__])
             for value in (True, np.bool_(1), "0.9", np.ones(2))
@@ -408,6 +415,17 @@ def test_a_signal_handler_of_a_loop_is_left_out_and_said(caplog: pytest.LogCaptu
         assert "run.save" in caplog.text
         signal.signal(signal.SIGTERM, before[0])  # in the main thread as ever
     assert (signal.getsignal(signal.SIGTERM), signal.signal) == before
+
+
+def test_a_loop_that_parses_a_command_line_finds_that_of_its_file() -> None:
+    def loop(run: Run) -> None:
+        rate = argparse.ArgumentParser()
+        rate.add_argument("--lr", default=0.5, type=float)
+        reporting(rate.parse_args().lr)(run)
+
+    before = list(sys.argv)
+    assert Worker(loop).to_the_end()[0].value == 0.5
+    assert sys.argv == before
 
 
 def test_one_worker_finds_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
