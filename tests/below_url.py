@@ -78,11 +78,7 @@ class FakeBucket:
 
     def put(self, key, content):
         self._begin()
-        self.objects[key] = bytes(content)
-
-    def put_file(self, key, path):
-        self._begin()
-        self.objects[key] = path.read_bytes()
+        self.objects[key] = content if isinstance(content, bytes) else content.read_bytes()
 
     def get(self, key):
         return self.objects.get(key)

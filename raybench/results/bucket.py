@@ -4,6 +4,7 @@ Credentials come from where each store's own tools take them (environment, profi
 """
 
 import importlib
+import io
 import os
 import shutil
 from collections.abc import Iterator
@@ -30,15 +31,11 @@ class Bucket:
         self.url, self._where = url.rstrip("/"), check_url(url)
         self._system: Any = None
 
-    def put(self, key: str, content: bytes) -> None:
-        """Write an object; readers see either the whole new object or the earlier one."""
-        with self._asked() as system, system.open_output_stream(self._path(key)) as stream:
-            stream.write(content)
-
-    def put_file(self, key: str, path: Path) -> None:
-        """Write a file's content as an object, in chunks; OSError if the file cannot be opened."""
+    def put(self, key: str, content: bytes | Path) -> None:
+        """Write an object from bytes or, in chunks, from a file; readers see either the whole new
+        object or the earlier one. OSError if the file cannot be opened."""
         with (
-            path.open("rb") as file,
+            io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file,
             self._asked() as system,
             system.open_output_stream(self._path(key)) as stream,
         ):

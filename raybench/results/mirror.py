@@ -78,7 +78,7 @@ class Mirror:
             self._bucket.put(name, journal)
         else:
             with suppress(FileNotFoundError):  # deleted just now: the next call sees it
-                self._bucket.put_file(name, self.folder / name)
+                self._bucket.put(name, self.folder / name)
 
     def _check_records_there(self) -> None:
         """Raise StudyError if the remote records are not a prefix of the local ones."""

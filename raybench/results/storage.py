@@ -23,26 +23,15 @@ from raybench.results.lock import StudyLock
 from raybench.results.mirror import Mirror, whole_lines
 from raybench.results.mirror import fetch as fetch_all
 from raybench.results.place import is_url, local_path
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.spec.errors import ErrorCode, StudyError, UserError
 
 
 def study_file(place: str) -> Path | None:
     """Return the path of the `study.yaml` at a place, for a URL that of a local copy; None if there
     is none."""
-    if not is_url(place):
-        file = local_path(place) / STUDY_FILE
-        return file if file.is_file() else None
-    check_url(place)
-    folder = cache_folder("read", place)
-    try:
-        content = Bucket(place).get(STUDY_FILE)
-    except BucketError as error:
-        raise UserError(f"--out {error}", ErrorCode.UNREACHABLE) from None
-    if content is None:
-        return None
-    StudyFiles(folder).write_bytes(STUDY_FILE, content)
-    return folder / STUDY_FILE
+    folder = _read_copy(place, [STUDY_FILE]) if is_url(place) else local_path(place)
+    return folder / STUDY_FILE if (folder / STUDY_FILE).is_file() else None
 
 
 def fetch(url: str, files: Sequence[str] = ()) -> Path:
@@ -55,16 +44,20 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
     Raises:
         UserError: The URL holds no study, or cannot be read.
     """
+    folder = _read_copy(url, [STUDY_FILE, RECORDS_FILE, *files])
+    if not all((folder / name).is_file() for name in (STUDY_FILE, RECORDS_FILE)):
+        raise UserError(f"{url}: holds no study; name the URL of one.", ErrorCode.NOT_FOUND)
+    return folder
+
+
+def _read_copy(url: str, names: Sequence[str]) -> Path:
+    """Return the readers' folder of a URL, with new copies of the files that exist there."""
     check_url(url)
     bucket, folder = Bucket(url), cache_folder("read", url)
     try:
-        wanted = (STUDY_FILE, RECORDS_FILE, *files)
-        for name in wanted:
+        for name in names:
             (folder / name).unlink(missing_ok=True)
-        for name in wanted:
             bucket.get_file(name, folder / name)
-        if not all((folder / name).is_file() for name in (STUDY_FILE, RECORDS_FILE)):
-            raise UserError(f"{url}: holds no study; name the URL of one.", ErrorCode.NOT_FOUND)
     except BucketError as error:
         raise UserError(str(error), ErrorCode.UNREACHABLE) from None
     return folder

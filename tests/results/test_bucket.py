@@ -44,7 +44,7 @@ def test_objects_are_where_arrow_says(store, url, where):
     assert Bucket(url).list_keys() == []
     Bucket(url).put("study.yaml", b"a: 1")
     (store / "file").write_bytes(b"text")
-    Bucket(url).put_file("errors/0.txt", store / "file")
+    Bucket(url).put("errors/0.txt", store / "file")
     assert (store / where / "study.yaml").read_bytes() == b"a: 1"
     assert set(Bucket(url).list_keys()) == {"study.yaml", "errors/0.txt"}
     assert Bucket(url).get("study.yaml") == b"a: 1"

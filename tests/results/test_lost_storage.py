@@ -1,6 +1,5 @@
 """Killed drivers, lost servers and refused credentials: what of a study below a URL is left."""
 
-import signal
 from contextlib import contextmanager
 
 import pytest
@@ -9,7 +8,7 @@ from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.spec.errors import ErrorCode, StudyError
-from tests.below_url import WRITER, names, on_another_machine, uploaded, wait_for, wanted, write
+from tests.below_url import WRITER, names, uploaded, wait_for, wanted, write
 from tests.factories import start_python
 from tests.made_results import run_line
 from tests.refusals import refused
@@ -21,24 +20,6 @@ def writer(url, study):
     with start_python(WRITER.format(url=url, study=study)) as process:
         assert process.stdout.readline() == "open\n"
         yield process
-
-
-@pytest.mark.all
-def test_a_killed_driver_loses_seconds_and_another_goes_on(url, study, said, monkeypatch, tmp_path):
-    with writer(url, study) as process:
-        while uploaded(url) < 50:
-            assert process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        there = uploaded(url)
-    on_another_machine(monkeypatch, tmp_path)
-    with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
-        kept = names(place.folder)
-        assert len(kept) >= there >= 50, "nothing that was uploaded is lost"
-        assert kept == wanted(len(kept)), "nothing is doubled"
-        for number in range(len(kept), len(kept) + 5):
-            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
-    assert names(url) == wanted(len(kept) + 5)
 
 
 def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(url, study, said, server):

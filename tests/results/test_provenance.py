@@ -11,55 +11,27 @@ from raybench.spec.text import redact
 SECRET = "hunter2,x=1:y"
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [
-        f"token={SECRET}",
-        f"fixed.hf_token={SECRET}",
-        f"a.db_passwd={SECRET}",
-        f"MY_SECRET={SECRET}",
-        f"x.client_secret_value={SECRET}",
-        f"apikey={SECRET}",
-        f"x.API-KEY={SECRET}",
-        f"credentials={SECRET}",
-        f"aws.access_key_id={SECRET}",
-        f"passphrase = {SECRET}",
-        f"dataset={{name: digits, token: {SECRET}}}",
-        f'dataset={{"password": "{SECRET}"}}',
-        f"--set=token={SECRET}",
-        f"--api-key={SECRET}",
-        f"https://user:{SECRET}@host/x".replace("=", ""),
-        f"workload=s3://me:{SECRET}@host/x".replace("x=1", "x1"),
-        "postgresql+psycopg://hunter2@host",
-    ],
+HIDDEN = (
+    *(f"token={SECRET}", f"fixed.hf_token={SECRET}", f"a.db_passwd={SECRET}"),
+    *(f"MY_SECRET={SECRET}", f"x.client_secret_value={SECRET}", f"apikey={SECRET}"),
+    *(f"x.API-KEY={SECRET}", f"credentials={SECRET}", f"aws.access_key_id={SECRET}"),
+    *(f"passphrase = {SECRET}", f"dataset={{name: digits, token: {SECRET}}}"),
+    *(f'dataset={{"password": "{SECRET}"}}', f"--set=token={SECRET}", f"--api-key={SECRET}"),
+    *("https://user:hunter2,x1:y@host/x", "workload=s3://me:hunter2,x1:y@host/x"),
+    "postgresql+psycopg://hunter2@host",
 )
-def test_values_of_secret_keys_are_hidden(argument: str) -> None:
-    (shown,) = redact([argument], {})
-    assert "hunter2" not in shown
-    assert "***" in shown
+SHOWN = ["space.framework=[torch]", "fixed.num_tokens=512", "tokenizer=bpe", "secrets/space.yaml"]
+SHOWN += ["http://host:8265", "--address=ray://head:10001", "passes=3"]
 
 
-def test_what_follows_a_secret_flag_is_hidden() -> None:
+def test_values_of_secret_keys_and_what_follows_a_secret_flag_are_hidden() -> None:
+    for argument in HIDDEN:
+        (shown,) = redact([argument], {})
+        assert "hunter2" not in shown
+        assert "***" in shown
     for flag in ("--api-key", "--hf-token"):
         assert redact([flag, SECRET, "next"], {}) == [flag, "***", "next"]
-
-
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "space.framework=[torch]",
-        "fixed.num_tokens=512",
-        "tokenizer=bpe",
-        "secrets/space.yaml",
-        "http://host:8265",
-        "--address=ray://head:10001",
-        "passes=3",
-    ],
-)
-def test_the_rest_stays(argument: str) -> None:
-    assert redact([argument], {"HOME": "/root", "RAY_AUTH_MODE": "token", "PWD": argument}) == [
-        argument
-    ]
+    assert redact(SHOWN, {"HOME": "/root", "RAY_AUTH_MODE": "token", "PWD": SHOWN[0]}) == SHOWN
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "ENC_KEY"])
