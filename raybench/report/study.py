@@ -3,7 +3,6 @@ studies with joint tables."""
 
 import contextlib
 import io
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pandas as pd
 from raybench.report.answer import html_of, lines_of, summary_of, table_html
 from raybench.report.console import Sentences
 from raybench.report.pairs import comparison_of
+from raybench.report.words import settings_of
 from raybench.results import analyses, ranking
 from raybench.results.place import is_url, local_path, unlike
 from raybench.results.store import RECORDS_FILE, WINNERS
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
     from raybench.report.figures.parts import FigureKind
     from raybench.report.scaling_report import ScalingReport
-
-
-PARTS = ("dataset", "objective")
-"""Keys that a command always spells out, since its defaults differ from those of a run spec."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +89,7 @@ class Chosen:
 
 def arguments_of(spec: RunSpec) -> list[str]:
     """Return the `--set KEY=VALUE` arguments with which `raybench train` runs a spec."""
-    content, default = spec.document(), RunSpec().document()
-    for key in PARTS:
-        content[key] = getattr(spec, key).model_dump(mode="json", exclude_defaults=True)
-    content["dataset"] = {"name": spec.dataset.name} | content["dataset"]
-    asked = {key: one for key, one in content.items() if key in PARTS or one != default[key]}
-    # JSON is valid YAML, and fits on one line.
-    given = [f"{key}={json.dumps(one, ensure_ascii=False)}" for key, one in asked.items()]
-    return [word for one in given for word in ("--set", one)]
+    return [word for key, one in settings_of(spec) for word in ("--set", f"{key}={one}")]
 
 
 class StudyResults(Study):

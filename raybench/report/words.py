@@ -1,11 +1,13 @@
 """Numbers, targets, prices and runs in words, for all sentences about a study."""
 
+import json
 import statistics
 from collections.abc import Sequence
 
 from raybench.results.ranking import repeated
 from raybench.results.study import Study
 from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, counted, shorten
 from raybench.stats.standing import held_per_trained
 
@@ -143,3 +145,18 @@ def target_sentence(results: Study) -> str:
 def fault_words(error: Exception) -> str:
     """Return the type and message of an unexpected error, at most 300 characters."""
     return shorten(clean(f"{type(error).__name__}: {error}"), 300)
+
+
+PARTS = ("dataset", "objective")
+"""Keys that a command always spells out, since its defaults differ from those of a run spec."""
+
+
+def settings_of(spec: RunSpec) -> list[tuple[str, str]]:
+    """Return the pairs (key, JSON value, which is also YAML) with which `raybench train --set`
+    runs a spec."""
+    content, default = spec.document(), RunSpec().document()
+    for key in PARTS:
+        content[key] = getattr(spec, key).model_dump(mode="json", exclude_defaults=True)
+    content["dataset"] = {"name": spec.dataset.name} | content["dataset"]
+    asked = {key: one for key, one in content.items() if key in PARTS or one != default[key]}
+    return [(key, json.dumps(one, ensure_ascii=False)) for key, one in asked.items()]

@@ -17,7 +17,7 @@ from raybench.models.find import load_workload_dataset
 from raybench.models.model_data import ModelData
 from raybench.report.console import make_console, say
 from raybench.report.export import export
-from raybench.report.live.progress import ProgressDisplay, TrainingScreen, lines_for
+from raybench.report.live.progress import CurveLines, ProgressDisplay, lines_for
 from raybench.report.page import try_page
 from raybench.report.words import target_words
 from raybench.results.place import check_place, shown
@@ -178,10 +178,8 @@ def _run(
         loggers.start()
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         deadline, screen = Deadline(None, interrupt=interrupt), _Screen(options, console, spec)
-        with (
-            screen.curve,
-            single_runs(session, store, deadline, screen, wait_s=options.wait) as single_run,
-        ):
+        screen.curve.begin()
+        with single_runs(session, store, deadline, screen, wait_s=options.wait) as single_run:
             record = single_run.train(
                 spec,
                 TRIAL,
@@ -198,7 +196,7 @@ class _Screen(RunLines):
 
     def __init__(self, options: TrainOptions, console: Console, spec: RunSpec) -> None:
         super().__init__(console)
-        self.curve = TrainingScreen(console, spec)
+        self.curve = CurveLines(console, spec)
         self._events: ProgressDisplay | None = None
         if (stream := lines_for(options.progress)) is not None:
             self._events = ProgressDisplay(console, num_trials=1, lines=stream)

@@ -22,12 +22,10 @@ from datetime import UTC, datetime
 from typing import Self, TextIO
 
 from rich.console import Console, Group
-from rich.text import Text
 
 from raybench.report.console import say
 from raybench.report.live import screen
-from raybench.report.live.state import Cause, LiveRun, LiveState
-from raybench.report.words import duration, target_words
+from raybench.report.live.state import Cause, LiveState
 from raybench.results.store import plain
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
@@ -130,22 +128,7 @@ def _value(value: object) -> str:
     return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
-class _Shown:
-    """A context manager that shows a live screen if the console can redraw it."""
-
-    _view: screen.View | None
-
-    def __enter__(self) -> Self:
-        if self._view is not None:
-            self._view.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._view is not None:
-            self._view.stop()
-
-
-class ProgressDisplay(_Shown):
+class ProgressDisplay:
     """Shows the runs of a study; a context manager. Its methods may be called from any thread."""
 
     def __init__(
@@ -189,6 +172,15 @@ class ProgressDisplay(_Shown):
         self._has_started = False
         self._waits_for: str | None = None
         """Run and resource of the last `waits` event."""
+
+    def __enter__(self) -> Self:
+        if self._view is not None:
+            self._view.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._view is not None:
+            self._view.stop()
 
     def say(self, text: str) -> None:
         """Print a sentence above the live screen, or without a screen as a `note` event."""
@@ -276,75 +268,19 @@ class ProgressDisplay(_Shown):
             return screen.study_screen(console, self.state, self._clock(), has_best=has_best)
 
 
-MOST_NOTEBOOK_ROWS = 12
-"""Maximum number of evaluations shown in a notebook; a terminal shows all."""
-MOST_SPARKLINE_WIDTH = 30
+class CurveLines:
+    """Prints the learning curve of a single run: a head, then a line per evaluation."""
 
+    def __init__(self, console: Console, spec: RunSpec) -> None:
+        self._console, self._metric = console, spec.objective.judged_by
 
-class TrainingScreen(_Shown):
-    """Shows a single run; a context manager.
-
-    It prints a line per evaluation, or updates one display in a notebook.
-    """
-
-    def __init__(
-        self, console: Console, spec: RunSpec, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._console, self._spec, self._clock = console, spec, clock
-        self._metric = spec.objective.judged_by
-        self._run = LiveRun("", asked_s=clock(), metric=self._metric)
-        self._rows: list[str] = []
-        self._view = screen.view_for(console, self._draw)
-
-    def __enter__(self) -> Self:
-        if not self._console.is_jupyter:
-            say(self._console, curve_head(self._metric))
-        return super().__enter__()
+    def begin(self) -> None:
+        """Print the head of the table."""
+        say(self._console, curve_head(self._metric))
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Show an evaluation of the run."""
-        self._run.add(evaluation)
-        line = curve_line(self._metric, evaluation)
-        self._rows = [*self._rows[1 - MOST_NOTEBOOK_ROWS :], line]
-        if not self._console.is_jupyter:
-            say(self._console, line)
-        if self._view is not None:
-            self._view.changed()
-
-    def left_s(self) -> float | None:
-        """Return the training seconds until the run reaches its limit of training time or epochs;
-        None if unknown."""
-        point = self._run.evaluation
-        if point is None:
-            return None
-        left = self._spec.objective.max_train_seconds - point.train_s
-        if point.epoch > 0:
-            left = min(left, (self._spec.epochs / point.epoch - 1) * point.train_s)
-        return max(left, 0.0)
-
-    def _draw(self, console: Console) -> Group:
-        rows = [curve_head(self._metric), *self._rows] if self._console.is_jupyter else []
-        return Group(*(Text(line, no_wrap=True) for line in [*rows, self._standing(console)]))
-
-    def _standing(self, console: Console) -> str:
-        run, target = self._run, self._spec.objective.target
-        values = list(run.values)  # another thread may add values
-        if run.evaluation is None:
-            return f"{screen.STARTING}, {self._clock() - run.asked_s:.0f} s"
-        parts = [screen.metric_words(self._metric, self._metric.best(values))]
-        if target is not None:
-            parts.append(f"target {target_words(self._metric, target)}")
-        left_s = self.left_s()
-        if left_s is not None:
-            parts.append(f"at most {duration(left_s)} of training left")
-        words = "best " + ", ".join(parts)
-        room = (
-            0
-            if console.options.ascii_only
-            else min(MOST_SPARKLINE_WIDTH, console.width - len(words) - 2)
-        )
-        curve = screen.sparkline(values, room, others=[] if target is None else [target])
-        return f"{curve}  {words}" if curve else words
+        """Print an evaluation of the run."""
+        say(self._console, curve_line(self._metric, evaluation))
 
 
 def curve_head(metric: Metric) -> str:

@@ -2,7 +2,7 @@
 best rows as HTML, all rows as data for the script), and the comparison of several studies."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,11 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from raybench.report.tables import LONGEST_CELL, MISSING
-from raybench.report.words import ROLES, duration, target_in_words
+from raybench.report.words import ROLES, duration, settings_of, target_in_words
 from raybench.results.ranking import configurations
 from raybench.results.study import Study
 from raybench.results.trials import searched_columns
 from raybench.results.verdict import winners
-from raybench.spec.documents import to_yaml
-from raybench.spec.run import RunSpec
 from raybench.spec.text import clean, shorten
 from raybench.spec.values import short
 from raybench.stats.clock import OTHER, PHASES
@@ -180,19 +178,6 @@ def _own(key: str, column: pd.Series) -> Column:
     return Column(key, "text", [None if value is None else str(value) for value in column])
 
 
-def settings_of(specs: Iterable[RunSpec]) -> list[list[tuple[str, str]]]:
-    """Return the pairs (key, YAML value) that reproduce each spec with `raybench train --set`."""
-    known: dict[str, str] = {}  # a cache, since writing YAML is slow
-
-    def in_yaml(value: Any) -> str:
-        if (mark := repr(value)) not in known:
-            known[mark] = to_yaml({"x": value}, in_lines=False).strip()[len("{x: ") : -1]
-        return known[mark]
-
-    documents = (spec.model_dump(mode="json", exclude_defaults=True) for spec in specs)
-    return [[(key, in_yaml(value)) for key, value in one.items()] for one in documents]
-
-
 POINTS = 60
 """Maximum number of evaluations of a learning curve on the page."""
 
@@ -214,7 +199,7 @@ def details_of(results: Study, order: Sequence[int]) -> dict[str, Any]:
         "phases": phases,
         "specs": [
             [distinct.setdefault(one, len(distinct)) for one in settings]
-            for settings in settings_of(run.spec for run in runs)
+            for settings in (settings_of(run.spec) for run in runs)
         ],
         "settings": list(distinct),
         "ledgers": [[_rounded(run.ledger.get(phase, 0.0)) for phase in phases] for run in runs],

@@ -5,7 +5,6 @@ import errno
 import hashlib
 import json
 import os
-import shlex
 import sys
 from dataclasses import replace
 
@@ -20,9 +19,7 @@ from raybench.report.page.document import answer_of, glossary, page_text
 from raybench.report.page.tables import differing, winner_sentence
 from raybench.report.study import load
 from raybench.results.lock import OWNER_FILE
-from raybench.spec.documents import apply_settings, parse_settings, validate
 from raybench.spec.objective import Objective
-from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES
 from tests.made_results import curve, results_folder, run_line
 from tests.refusals import numbers_in
@@ -83,22 +80,6 @@ def test_the_answer_comes_first_and_every_part_is_there(seen):
     for landmark in ("header", "nav", "main", "footer"):
         assert seen.tags.count(landmark) == 1
     assert seen.tags.count("h1") == 1
-
-
-def test_a_trial_s_settings_make_the_same_run_again():
-    specs = [
-        RunSpec(),
-        RunSpec(objective=Objective(target=0.9, max_train_seconds=1e-5), learning_rate=1e-7),
-        RunSpec(framework="tensorflow", workload="a b:C'\"", seed=7, dataset={"name": "mnist"}),
-        RunSpec(objective=Objective(kind="best_at_budget", max_train_seconds=3.0), ema_decay=0.9),
-    ]
-    defaults = {key: RunSpec().document()[key] for key in ("dataset", "objective")}
-    for spec, settings in zip(specs, tables.settings_of(specs), strict=True):
-        given = [f"{key}={value}" for key, value in settings]
-        asked = shlex.split(shlex.join(given))
-        if any(one.startswith("dataset=") for one in asked):
-            defaults = {"objective": defaults["objective"]}
-        assert validate(RunSpec, apply_settings(defaults, parse_settings(asked)), "--set") == spec
 
 
 def test_the_rows_are_the_trials_best_first(tmp_path):
