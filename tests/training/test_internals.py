@@ -1,13 +1,11 @@
 """The private things of torch, TensorFlow and Keras are still what internals.py takes them for,
 and what is done without them gives the same numbers."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from group import ran
 from local import small_spec, train
 
 import raybench.training.tensorflow  # noqa: F401  sets what must be set before tensorflow
@@ -87,11 +85,4 @@ def test_both_frameworks_share_a_process():
     """Triton and TensorFlow abort the process when they are loaded in the wrong order."""
     modules = "raybench.training.tensorflow.model, raybench.training.torch.model, torch._dynamo"
     code = f"import {modules}, keras; assert keras.backend.backend() == 'tensorflow'"
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"TF_USE_LEGACY_KERAS": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
+    ran("-c", code, cwd=Path(__file__).parents[2], TF_USE_LEGACY_KERAS="1")

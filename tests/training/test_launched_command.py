@@ -87,17 +87,13 @@ def test_rank_0_reports_for_all_and_all_end_together(
     assert not any("train.py" in one for one in children())
 
 
-def test_a_rank_that_fails_ends_all_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("fails", {0: "rank 1", 1: "no data"}), ("silent", {0: "accuracy"})],
+)
+def test_a_rank_that_fails_or_reports_nothing_ends_all_and_is_named(
+    tmp_path: Path, how: str, words: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, errors = run_of(tmp_path, "fails", monkeypatch)
-    assert "no data" in errors[1]
-    assert "rank 1" in errors[0]
+    _, errors = run_of(tmp_path, how, monkeypatch)
+    assert all(word in errors[rank] for rank, word in words.items())
     assert not any("train.py" in one for one in children())
-
-
-def test_a_command_that_reports_nothing_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, errors = run_of(tmp_path, "silent", monkeypatch)
-    assert "accuracy" in errors[0]

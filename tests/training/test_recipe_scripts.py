@@ -3,13 +3,12 @@ against those of the script by itself."""
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from group import free_port
+from group import launcher, ran
 from local import on_ranks
 
 from raybench.spec.objective import Objective
@@ -72,17 +71,9 @@ def test_a_command_ends_with_the_loss_of_its_script(
 
 def losses(script: Path, arguments: str, pattern: str, num_processes: int) -> list[float]:
     """Return the losses that a script prints under torchrun, or by itself for 0 processes."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes)]
-    words = [*launcher, "--master-port", str(free_port())] if num_processes else []
-    ended = subprocess.run(
-        [sys.executable, *words, str(script), *shlex.split(arguments)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return [float(value) for value in re.findall(pattern, ended.stdout)]
+    words = launcher(num_processes) if num_processes else []
+    printed = ran(*words, str(script), *shlex.split(arguments))
+    return [float(value) for value in re.findall(pattern, printed)]
 
 
 def found(spec: RunSpec, num_ranks: int) -> list[float]:

@@ -2,14 +2,11 @@
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from group import free_port, run_two
+from group import launcher, ran, run_two
 
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
@@ -49,19 +46,9 @@ def cases(script: str, example: str, num_workers: int, folder: Path) -> dict[str
 
 def last_loss(script: str, num_workers: int, folder: Path) -> float:
     """Return the loss that a script prints last, started by itself or by torchrun."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_workers)]
-    words = [*launcher, "--master-port", str(free_port())] if num_workers > 1 else []
-    ended = subprocess.run(
-        [sys.executable, *words, str(SCRIPTS / f"{script}.py")],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    told = ast.literal_eval([line for line in ended.stdout.splitlines() if "_loss" in line][-1])
+    words = launcher(num_workers) if num_workers > 1 else []
+    printed = ran(*words, str(SCRIPTS / f"{script}.py"), cwd=folder, OMP_NUM_THREADS="1")
+    told = ast.literal_eval([line for line in printed.splitlines() if "_loss" in line][-1])
     return float(told["eval_loss" if "eval_loss" in told else "val_loss"])
 
 
@@ -118,12 +105,4 @@ def one_worker(given: dict[str, Any], folder: Path) -> None:
     """Do what the two workers do, in a process of its own."""
     code = "import sys, json, pathlib; from trainer_worker import *; from local import alone\n"
     code += "work('torch', json.loads(sys.argv[1]), alone('torch'), pathlib.Path(sys.argv[2]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(given), str(folder)],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    ran("-c", code, json.dumps(given), str(folder), cwd=Path(__file__).parent)

@@ -9,8 +9,6 @@ import importlib.util
 import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +22,7 @@ import pytest
 import test_sync_batch_norm
 from exchanging import RATE, STEPS, part_of_batch, spec_of
 from filelock import FileLock
-from group import run_two
+from group import ran, run_two
 from local import alone, new_trainer
 from one_worker import weights_of
 from optim_reference import IN_GROUPS, TOLERANCE, after_all_steps
@@ -247,14 +245,7 @@ def test_the_noise_of_both_frameworks_agrees(groups: dict[str, Group], name: str
 def in_one_process(specs: list[RunSpec], folder: Path) -> None:
     documents = json.dumps([spec.document() for spec in specs])
     script = str(Path(__file__).with_name("one_process.py"))
-    ended = subprocess.run(
-        [sys.executable, script, documents, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    ran(script, documents, str(folder))
 
 
 @pytest.fixture(scope="module")
