@@ -46,9 +46,6 @@ class Race:
     """Stage (from 0) after which each dropped candidate left the race."""
     _raced: dict[str, int] = field(default_factory=dict, init=False)
     """Rounds of each candidate in finished stages."""
-    _order: list[str] | None = field(default=None, init=False)
-    _noise: Noise | None = field(default=None, init=False)
-    """Cache of `noise`, cleared by the next result; `cap_s` uses it at every evaluation."""
 
     def __post_init__(self) -> None:
         self._by_name = {candidate.name: candidate for candidate in self.candidates}
@@ -63,7 +60,6 @@ class Race:
     def learn(self, name: str, round: int, repeat: Replicate) -> None:  # noqa: A002
         """Add the result of a run, in seconds, and end every stage that is now complete."""
         self._learned.setdefault(name, {})[round] = repeat
-        self._order = self._noise = None
         while self._stage < len(self.stages) and not self._missing():
             self._end_stage()
 
@@ -92,17 +88,11 @@ class Race:
 
     def order(self) -> list[str]:
         """Return all candidates of the first stage, best first (`stats.replicates.ranked`)."""
-        if self._order is None:
-            groups = {name: self.runs_of(name) for name in self._entered}
-            self._order = ranked(groups, self.noise())
-        return list(self._order)
+        return ranked({name: self.runs_of(name) for name in self._entered}, self.noise())
 
     def noise(self) -> Noise:
         """Return the noise pooled over all candidates of the first stage."""
-        if self._noise is None:
-            groups = (self.runs_of(name) for name in self._entered)
-            self._noise = pooled(groups, is_timed=self.is_timed)
-        return self._noise
+        return pooled(map(self.runs_of, self._entered), is_timed=self.is_timed)
 
     def runs_of(self, name: str, rounds: int | None = None) -> list[Replicate]:
         """Return the results of a candidate in the unit of the axis: its run of the search, then

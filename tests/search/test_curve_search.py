@@ -22,7 +22,6 @@ from tests.search.made_up import (
     make_search,
     outcome,
     record,
-    run_all,
     tell,
 )
 
@@ -146,21 +145,6 @@ def test_a_whole_number_in_a_list_of_fractions_has_neighbors(tmp_path: Path) -> 
     space = MODEL["space"] | {"weight_decay": [0, 1e-4, 1e-3], "model": {"norm": [None, 1, "a"]}}
     runs, _ = search_on(make_search(tmp_path, changed(trials=20) | {"space": space}))
     assert {one.spec.weight_decay for one in runs} == {0, 1e-4, 1e-3}
-
-
-def test_what_diverged_or_had_no_room_is_not_proposed_again(tmp_path: Path) -> None:
-    one = make_search(tmp_path, changed(trials=40))
-
-    def judge(name: str, spec: RunSpec) -> RunRecord:
-        if spec.optimizer == "adam" and spec.learning_rate > 0.03:
-            return record(name, spec, 0.1, failure="nan", samples=64, value=0.1)
-        if spec.batch_size_per_worker > 128:
-            return record(name, spec, 0.0, failure="oom", samples=0)
-        return record(name, spec, seconds_of(spec))
-
-    runs = run_all(one, judge)
-    assert len(runs) == 40
-    assert sum(run.failure is not None for run in runs[15:]) <= 6, "half of all draws would fail"
 
 
 @pytest.mark.parametrize(

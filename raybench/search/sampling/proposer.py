@@ -112,7 +112,8 @@ class Proposer:
         self._size = size if size is not None and size <= MOST_LISTED else None
         self._is_grid = study.search.sampler == "grid"
         self._listed: Iterator[dict[str, Any]] | None = None
-        self._history: ProposalHistory | None = None
+        self.history = ProposalHistory(journal)
+        """Proposals so far, including those of earlier sessions."""
         self._failing: set[str] = set()
         """Parameters (as `key_of` strings) of infeasible proposals of the curve model."""
         ran = {one.user_attrs.get(FIRST) for one in real_trials(journal)}
@@ -239,13 +240,6 @@ class Proposer:
         trial.set_user_attr("spec", spec.document())
         self.history.accepted(trial.params, name)
         return Proposal(trial, name, spec)
-
-    @property
-    def history(self) -> ProposalHistory:
-        """Proposals so far, including those of earlier sessions."""
-        if self._history is None:
-            self._history = ProposalHistory(self._journal)
-        return self._history
 
     def _is_exhausted(self) -> bool:
         """Return whether all configurations of a finite space were run or are infeasible."""
