@@ -20,6 +20,7 @@ from raybench.data.sources.tables import (
     is_of_classes,
     open_huggingface,
     require_image_column,
+    with_default_columns,
 )
 from raybench.data.store import list_files, print_note
 from raybench.spec.dataset_spec import DatasetSpec, Task
@@ -87,6 +88,8 @@ def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = Non
             tables = open_tables(DatasetSpec.model_validate(content | {"label": "?"}))
         content |= _find_columns(tables["train"], labels, task)
         if "image" in content:
+            if kind == "huggingface":
+                _, tables = with_default_columns(DatasetSpec.model_validate(content), tables)
             return _summarize_images(content, {}, tables)
     elif labels:
         content["label"] = _one_or_all([*labels])

@@ -46,7 +46,7 @@ def test_texts_that_look_like_numbers_or_dates_are_refused(tmp_path, cells, show
     with refused(ErrorCode.INVALID_DATA, f"row {row} of", "'x'", f"'{shown}'", "categories"):
         load(path, label="y")
     assert kinds(load(path, label="y", categories=["x"])) == ["name"]
-    with refused(ErrorCode.INVALID_DATA, f"row {row} of", "'x'"):
+    with refused(ErrorCode.INVALID_DATA, f"row {row} of", "'x'", "dataset.task"):
         load(path, label="x", columns=["y"])
     assert load(path, label="x", columns=["y"], task="classification").num_classes == len(cells)
 

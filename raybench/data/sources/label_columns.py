@@ -66,11 +66,11 @@ def read_labels(
         limit = MAX_NUMBERED_PICTURES if allow_many_classes else MAX_NUMBERED_CLASSES
         task = task_of(train, columns, limit)
         if train.is_text(columns[0]):
-            train.require_names(columns[0])
+            train.require_names(columns[0], "set dataset.task: classification")
     for table, column in pairs:
         values, is_class = table.column(column), task == "classification"
         if table.is_text(column) and not is_class:
-            table.require_names(column)
+            table.require_names(column, "set dataset.task: classification")
             raise UserError(
                 f"{table.source}: label column '{column}' holds texts, and a regression needs "
                 "numbers; set dataset.task: classification.",

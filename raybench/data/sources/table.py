@@ -182,11 +182,11 @@ class Table:
         """Return the first values of a column, at most SEEN_ROWS, as a `pyarrow.Array`."""
         return next(iter(self.batches([name]))).column(0).slice(0, SEEN_ROWS)
 
-    def require_names(self, column: str) -> None:
+    def require_names(self, column: str, advice: str) -> None:
         """Raise UserError if most cells of a column of strings look like numbers or dates.
 
         Columns in which all cells are digits, such as codes in a Parquet file, are names. So are
-        categorical columns of pandas.
+        categorical columns of pandas. `advice` is what the user can do if the strings are names.
         """
         if pa.types.is_dictionary(self.kind(column)):
             return
@@ -204,7 +204,7 @@ class Table:
             f"column '{column}' holds the text '{texts[int(np.argmax(wrong))]}', and most of its "
             "texts look like numbers or dates",
             "write numbers as 1200.5 and dates as 2017-12-31, set dataset.decimal or dataset.dates "
-            "for a CSV file, or list the column in dataset.categories if its values are names",
+            f"for a CSV file, or {advice} if these are names",
         )
 
     def require_none(self, wrong: npt.ArrayLike, what: str, advice: str) -> None:

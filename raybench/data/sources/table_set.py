@@ -101,7 +101,7 @@ def _fit_encoder(spec: DatasetSpec, name: str, train: Member) -> encode.Encoder:
             counted_rows=counted_rows,
         )
     if not is_category:
-        table.require_names(name)
+        table.require_names(name, "list the column in dataset.categories")
     return encode.fit_name_encoder(name, train.column(name), is_asked=is_asked or is_category)
 
 
