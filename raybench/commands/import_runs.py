@@ -29,13 +29,12 @@ def import_runs(options: ImportOptions) -> Ended:
 
 
 def _read(source: str) -> foreign.ForeignTable:
-    """Read runs from a CSV file or an Optuna storage."""
+    """Read runs from a CSV file, an MLflow folder or an Optuna storage."""
     path = Path(source.partition("#")[0])
-    if not (DATABASE.match(source) or path.is_file()):
-        raise UserError(
-            f"{source}: is no file; name a CSV or an Optuna storage. MLflow writes its runs as a "
-            "CSV: mlflow.search_runs().to_csv('runs.csv').",
-            ErrorCode.NOT_FOUND,
-        )
+    if not (DATABASE.match(source) or path.exists()):
+        message = f"{source}: is not there; name a CSV, a folder of MLflow or an Optuna storage."
+        raise UserError(message, ErrorCode.NOT_FOUND)
+    if path.is_dir():
+        return foreign.read_mlflow(path)
     is_table = path.suffix.lower() in TABLES
     return foreign.read_csv(path) if is_table else read_optuna(source)

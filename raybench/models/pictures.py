@@ -61,7 +61,7 @@ def _pictures(name: str, network: Callable[[Shape], ShippedWorkload], size: int)
 
 DecodedDigits = _pictures("decoded_digits", cnn7, 32)
 LargeDecodedDigits = _pictures("large_decoded_digits", cnn7, 224)
-"""As in the report behind `finetune_lr_schedule`."""
+"""Model of the report behind `finetune_lr_schedule`."""
 MediumDecodedDigits = _pictures("medium_decoded_digits", cnn7, 128)
 SmallDecodedDigits = _pictures("small_decoded_digits", mnist_small, 32)
 DenseDecodedDigits = _pictures("dense_decoded_digits", mnist_large_dense, 28)

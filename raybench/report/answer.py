@@ -199,17 +199,24 @@ def named(results: Study, trial: str) -> str:
 
 
 def tried_words(results: Study) -> str:
-    """Return `95 configurations tried (80 of them were stopped early as unpromising)`."""
+    """Return `95 configurations tried (80 of them were stopped early as unpromising)`.
+
+    Configurations whose runs had reported nothing when the time budget ended were not tried.
+    """
     searched = results.trials[results.trials["phase"] == "search"]
+    configuration = searched["trial"].map(configuration_of(results.trials))
+    is_unknown = searched["stop"].eq("time_budget") & searched[results.metric.best_column].isna()
+    unknown = len(set(configuration) - set(configuration[~is_unknown]))
     again = searched["trial"].isin(list(repeated(results)))
     # A configuration that was stopped may have run again with another seed.
     is_stopped = (searched["state"] == "stopped") & ~again
-    configuration = configuration_of(results.trials)
-    configs = is_stopped.groupby(searched["trial"].map(configuration)).all()
+    configs = is_stopped[~is_unknown].groupby(configuration[~is_unknown]).all()
     stopped = int(configs.sum())
     were = "was" if stopped == 1 else "were"
-    left_out = f" ({stopped:,} of them {were} stopped early as unpromising)" if stopped else ""
-    return f"{counted(len(configs), 'configuration')} tried{left_out}"
+    parts = [f"{stopped:,} of them {were} stopped early as unpromising"] if stopped else []
+    parts += [f"{unknown:,} more had not reported when the time budget ended"] if unknown else []
+    inside = f" ({', '.join(parts)})" if parts else ""
+    return f"{counted(len(configs), 'configuration')} tried{inside}"
 
 
 def _as_good(others: Sequence[str], like: str) -> str:
@@ -382,9 +389,12 @@ def guessing_lines(results: Study) -> list[tuple[str, ...]]:
 def _nothing(results: Study) -> str:
     """Return why there is no winner, and what to change."""
     trials, metric, target = results.trials, results.metric, results.target
-    if (trials["state"] == "failed").all():
-        return f"No result: {'the run' if len(trials) == 1 else f'all {len(trials)} runs'} failed."
     best = metric.best(trials[metric.best_column])
+    failed = int((trials["state"] == "failed").sum())
+    if failed == len(trials):
+        return f"No result: {'the run' if failed == 1 else f'all {failed} runs'} failed."
+    if failed and best is None:
+        return f"No result: {failed} of {len(trials)} runs failed, and none of the others reported."
     reached = "nothing was measured" if best is None else f"the best was {metric.shown(best)}"
     if results.is_target_awaited:
         ended = "; a longer --time-budget lets reference runs set it"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raybench.results.store import IMPORTED, STUDY_FILE, Store, with_session
-from raybench.spec.documents import parse_yaml, validate
+from raybench.spec.documents import parse_yaml, read_mapping, validate
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean
 from raybench.spec.metric import METRICS, OTHER_METRIC_NAMES, Direction, Metric
 from raybench.spec.objective import BUDGET, TIME, naming
@@ -43,6 +43,8 @@ VALIDATION = re.compile(r"^(val|valid|validation|eval)[_/]")
 NOT_ENDED = ("failed", "fail", "pruned", "killed", "running")
 """States of runs that did not end normally and are left out."""
 MOST_SAMPLES = 2**53
+FINISHED = (3, "FINISHED")
+"""Status of a finished run of MLflow."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,46 @@ def cell_value(text: str) -> Any:
         return parse_yaml(text.strip().removeprefix("'") if text[:2] == "'=" else text.strip(), "")
     except UserError:
         return text
+
+
+def read_mlflow(folder: Path) -> ForeignTable:
+    """Read the runs of an MLflow experiment, with the last value of each metric.
+
+    Args:
+        folder: The folder `mlruns` that MLflow writes, or the folder of one experiment in it.
+
+    Raises:
+        UserError: The folder holds no runs, or runs of several experiments.
+    """
+    experiments: dict[Path, list[tuple[Path, dict[str, Any]]]] = {}
+    for file in sorted([*folder.glob("*/meta.yaml"), *folder.glob("*/*/meta.yaml")]):
+        meta = read_mapping(file)
+        if "run_id" in meta and meta.get("lifecycle_stage") != "deleted":
+            experiments.setdefault(file.parent.parent, []).append((file.parent, meta))
+    if len(experiments) != 1:
+        problem = "holds no runs of MLflow; name the folder mlruns"
+        if experiments:
+            problem = f"holds several experiments; name one: {', '.join(map(str, experiments))}"
+        raise UserError(f"{folder}: {problem}.", ErrorCode.NOT_FOUND)
+    (runs,) = experiments.values()
+    rows = []
+    for run, meta in runs:
+        if meta.get("status") in FINISHED:
+            begun, ended = number_of(meta.get("start_time")), number_of(meta.get("end_time"))
+            row = {} if begun is None or ended is None else {"duration": (ended - begun) / 1000}
+            row |= {f"params.{name}": cell_value(text) for name, text in _texts(run / "params")}
+            for name, text in _texts(run / "metrics"):  # each line: milliseconds, value, step
+                row[f"metrics.{name}"] = cell_value(text.strip().rpartition("\n")[2].split()[1])
+            rows.append(row)
+    return ForeignTable(str(folder), rows, len(runs) - len(rows))
+
+
+def _texts(folder: Path) -> list[tuple[str, str]]:
+    """Return the relative path and the content of each file below a folder that is not empty."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.stat().st_size]
+    return [
+        (one.relative_to(folder).as_posix(), one.read_text("utf-8", "replace")) for one in files
+    ]
 
 
 def match_columns(

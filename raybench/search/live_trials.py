@@ -154,7 +154,7 @@ class LiveTrials:
             return None
         if (message := outcome.message or "").startswith(UNREPORTED) and OTHER_KEYS in message:
             return UserError(outcome.message or "", ErrorCode.COMMAND)
-        self._causes.append(re.sub(r"\d+", "", outcome.message or ""))
+        self._causes.append(re.sub(r" on rank \d+|\d+", "", outcome.message or ""))
         if len(self._causes) < HOPELESS or len(set(self._causes)) > 1:
             return None
         why = (outcome.message or "").removesuffix(".")

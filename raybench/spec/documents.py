@@ -19,6 +19,11 @@ from pydantic_core import ErrorDetails
 from raybench.spec.errors import ErrorCode, UserError, did_you_mean, removed
 from raybench.spec.values import plain_data
 
+MAX_DEPTH, MAX_BYTES, MAX_NODES = 50, 10_000_000, 100_000
+"""Limits on a file: levels of nesting, bytes, and values (every use of a YAML alias counts). A path
+may be an endless device or a file of weights, and aliases of aliases may fill the memory."""
+_PLAIN = (str, int, float, type(None))
+
 _RESOLVERS: tuple[tuple[str, str, str], ...] = (  # tag, pattern, possible first characters
     ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("tag:yaml.org,2002:int", r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
@@ -80,17 +85,44 @@ def parse_yaml(text: str, source: str) -> Any:
             f"{source}: not valid YAML ({' '.join(str(error).split())}).", ErrorCode.INVALID_FILE
         ) from None
     except RecursionError:
-        raise UserError(f"{source}: is nested too deeply.", ErrorCode.INVALID_FILE) from None
+        raise _too_deep(source) from None
+    _refuse_too_much(content, source)
     return content
+
+
+def _too_deep(source: str) -> UserError:
+    return UserError(f"{source}: is nested deeper than {MAX_DEPTH} levels.", ErrorCode.INVALID_FILE)
+
+
+def _refuse_too_much(content: Any, source: str) -> None:
+    """Raise UserError for too many values or too deep nesting, such as an alias inside itself."""
+    level, count = [content], 1
+    for _ in range(MAX_DEPTH):
+        inside = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [inner for one in inside if not isinstance(one, _PLAIN) for inner in one]
+        count += len(level)
+        if count > MAX_NODES:
+            raise UserError(
+                f"{source}: holds more than {MAX_NODES:,} values; is it the right file?",
+                ErrorCode.INVALID_FILE,
+            )
+    if level:
+        raise _too_deep(source)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping, in UTF-8."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: the path has a null byte
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read ({reason}).", ErrorCode.NOT_FOUND) from None
+    if len(data) > MAX_BYTES:
+        raise UserError(
+            f"{path}: holds more than {MAX_BYTES:,} bytes; is it the right file?",
+            ErrorCode.INVALID_FILE,
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -354,7 +354,7 @@ def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
 
 def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str) -> Range | Powers:
     if is_open(key):  # the type is unknown: 1 to 8 is a range of integers, 1.0 to 8.0 is not
-        is_integer = isinstance(content["low"], int) and isinstance(content["high"], int)
+        is_integer = _are_whole(content["low"], content["high"], where)
     else:
         # The type of the key decides whether numbers are whole, not the bounds.
         annotation = RunSpec.model_fields[key].annotation
@@ -375,6 +375,18 @@ def _parse_range(form: RangeForm, content: dict[str, Any], key: str, where: str)
             f"{where}: no power of two lies between {low:g} and {high:g}.", ErrorCode.INVALID_VALUE
         )
     return powers
+
+
+def _are_whole(low: float, high: float, where: str) -> bool:
+    """Return whether both bounds are integers; raise UserError for an ambiguous 1 and 8.0."""
+    whole = [isinstance(end, int) for end in (low, high)]
+    if any(whole) and not all(whole) and all(float(end).is_integer() for end in (low, high)):
+        raise UserError(
+            f"{where}: {low} is to {high} in whole numbers or in fractions? For whole numbers "
+            f"write {int(low)} and {int(high)}, for fractions {float(low)} and {float(high)}.",
+            ErrorCode.INVALID_VALUE,
+        )
+    return all(whole)
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import pytest
 
 import raybench
 from raybench.commands import cli
+from raybench.results.foreign import read_mlflow
 from raybench.results.store import IMPORTED
 from raybench.search.sampling.earlier import load_earlier
 from raybench.search.sampling.optuna_study import NOT_RUN
@@ -206,6 +207,56 @@ def test_imported_runs_are_not_compared(capsys: Capture) -> None:
         error = json.loads(capsys.readouterr().out)["error"]
         assert error["code"] == "conflict"
         assert "results/old" in error["message"]
+
+
+def mlflow_run(name: str, *, status: int = 3, stage: str = "active", **files: str) -> None:
+    """Write a run as the file store of MLflow has it; `files` are metrics."""
+    run = Path("mlruns/7") / name
+    (run / "params").mkdir(parents=True)
+    (run / "metrics").mkdir()
+    times = "start_time: 1700000000000\nend_time: 1700000012500\n"
+    (run / "meta.yaml").write_text(
+        f"run_id: {name}\nstatus: {status}\nlifecycle_stage: {stage}\n{times}"
+    )
+    for key, value in {"lr": "0.1", "opt/kind": "None", "epochs": "3"}.items():
+        file = run / "params" / key
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(value)
+    for key, text in files.items():
+        (run / "metrics" / key).write_text(text)
+
+
+def test_runs_of_mlflow(capsys: Capture) -> None:
+    mlflow_run("aa", val_accuracy="1700000001000 0.5 0\n1700000009000 0.9 1\n", gpu="1 2 3\n")
+    mlflow_run("bb", status=4, val_accuracy="1700000001000 0.5 0\n")
+    mlflow_run("cc", stage="deleted", val_accuracy="1700000001000 0.5 0\n")
+    Path("mlruns/7/meta.yaml").write_text("experiment_id: 7\nname: mine\n")
+    imported(capsys, "mlruns")
+    study = raybench.load("results/old")
+    (spec,) = study.specs.values()
+    assert (spec.learning_rate, spec.epochs, spec.model) == (0.1, 3.0, {"opt_kind": None})
+    assert study.trials[["best_accuracy", "train_s"]].to_numpy().tolist() == [[0.9, 12.5]]
+    Path("mlruns/8").mkdir()
+    Path("mlruns/7/bb").rename("mlruns/8/bb")
+    with refused(ErrorCode.NOT_FOUND, "mlruns/7", "mlruns/8"):
+        read_mlflow(Path("mlruns"))
+    assert len(read_mlflow(Path("mlruns/8")).rows) == 0
+
+
+def test_runs_that_mlflow_wrote(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = mlflow.MlflowClient(str(Path("mlruns").absolute()))
+    experiment = client.create_experiment("mine")
+    for rate in (0.1, 0.01):
+        run = client.create_run(experiment).info.run_id
+        client.log_param(run, "lr", rate)
+        client.log_metric(run, "loss", 5.0, step=0)
+        client.log_metric(run, "loss", rate, step=1)
+        client.set_terminated(run)
+    imported(capsys, "mlruns")
+    trials = raybench.load("results/old").trials
+    assert sorted(trials["learning_rate"]) == sorted(trials["best_loss"]) == [0.01, 0.1]
 
 
 def test_trials_of_optuna(capsys: Capture) -> None:

@@ -13,9 +13,11 @@ from raybench.results.store import StudyFiles
 from raybench.results.verdict import judge
 from raybench.search.race import Race
 from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.record import RunOutcome
 from raybench.stats.replicates import Replicate
 from raybench.stats.standing import Candidate, stages
-from tests.made_results import curve, raced, results_folder, run_line
+from tests.made_results import OBJECTIVE, PHASE_SECONDS, curve, raced, results_folder, run_line
 from tests.refusals import numbers_in
 
 COLD = [run_line("0000", 30.0)]
@@ -126,6 +128,25 @@ def test_what_a_second_look_rescued_was_not_stopped(tmp_path):
     look = raced("0004", 2.0, [2.1], learning_rate=0.01, seed=5)
     after = results_folder(tmp_path / "after", [*COLD, *stopped, *look])
     assert numbers_in(tried_words(after)) == [4, 2]
+
+
+def unreported(trial, **ended):
+    """A run that ended before its first report."""
+    spec = RunSpec(objective=OBJECTIVE, learning_rate=0.01 * (int(trial) + 1))
+    outcome = RunOutcome(is_over=True, ledger=PHASE_SECONDS, wall_s=30.0, **ended)
+    return outcome.record(trial, spec, role="trial", source=None, stopped_by="time_budget").line()
+
+
+def test_what_had_not_reported_when_the_budget_ended_was_not_tried(tmp_path):
+    results = results_folder(tmp_path, [*COLD, unreported("0001"), unreported("0002")])
+    assert numbers_in(tried_words(results)) == [1, 2]
+
+
+def test_where_runs_failed_and_none_reported_the_failures_are_named(tmp_path):
+    failed = unreported("0001", failure="error", message="no such thing")
+    results = results_folder(tmp_path, [failed, unreported("0002")])
+    assert numbers_in(summary_of(results).lines[0])[:2] == [1, 2]
+    assert "failed" in summary_of(results).lines[0]
 
 
 def test_the_interval_of_the_race_s_first_holds_its_typical_time_in_nine_of_ten(tmp_path):

@@ -133,3 +133,19 @@ def test_settings_change_a_copy(settings, result):
     content = {"x": 1, "d": {"k": 1}}
     assert apply_settings(content, parse_settings(settings)) == result
     assert content == {"x": 1, "d": {"k": 1}}, "the given content was changed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "[" * 3000 + "]" * 3000,
+        "a: &a [*a]",
+        "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+    ],
+    ids=["3000 lists", "an alias of itself", "aliases that multiply"],
+)
+def test_text_that_would_swallow_the_machine_is_refused(text):
+    with refused(ErrorCode.INVALID_FILE) as caught:
+        parse_yaml(text, "f")
+    assert len(str(caught.value)) < 200

@@ -291,10 +291,15 @@ def test_a_value_that_is_not_finite_is_refused(value):
     [
         (100, 1000, "whole numbers 100 to 1000"),
         (100.0, 1000.0, "fractions 100 to 1000"),
-        (100, 1000.0, "fractions 100 to 1000"),
         (0, 0.5, "fractions 0 to 0.5"),
     ],
 )
 def test_the_plan_says_whether_a_range_counts(low, high, words):
     space = parse({"model.n": {"low": low, "high": high}})
     assert _describe(space["model.n"]) == [words]
+
+
+@pytest.mark.parametrize(("low", "high"), [(100.0, 1000), (8, 512.0), (0, 1.0)])
+def test_bounds_of_which_one_is_written_as_a_fraction_are_asked_about(low, high):
+    with refused(INVALID, int(low), int(high), float(low), float(high)):
+        parse({"model.n": {"low": low, "high": high}})
