@@ -18,13 +18,13 @@ from raybench.data.store import (
 )
 from raybench.report.console import make_console, say
 from raybench.report.tables import print_frame
-from raybench.report.words import duration
 from raybench.runs.options import DataOptions
 from raybench.spec.errors import Ended, ErrorCode, UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import unix_seconds
 
 ALL = "all"
+DAY = 86400  # seconds
 
 
 def data(options: DataOptions) -> Ended:
@@ -46,7 +46,7 @@ def _list(entries: Sequence[Entry]) -> Ended:
             "key": entry.key,
             "samples": f"{entry.about['samples']:,}",
             "size": size_in_words(entry.about["bytes"]),
-            "last used": f"{duration(unix_seconds() - entry.last_used)} ago",
+            "last used": f"{(unix_seconds() - entry.last_used) / DAY:.1f} days ago",
             "made from": entry.about["path"],
             "with": _options(entry.about["options"]),
         }
