@@ -120,8 +120,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         store_optuna_trials()
         for words in ("init -q", "add own_loop.py", f"{COMMITTER} commit -qm start"):
             subprocess.run(["git", *words.split()], check=True)
-        (line,) = (one for one in RAYBENCH_COMMANDS if one.startswith("raybench import "))
-        raybench(*shlex.split(line)[1:])
+        for line in (one for one in RAYBENCH_COMMANDS if one.startswith("raybench import ")):
+            raybench(*shlex.split(line)[1:])
         raybench("init", "my_data.csv", "--label", "price", "--out", "my_data.yaml")
         to = ("--to", "tiny_lm_large.yaml")
         planned = ("--plan", "50%", "--out", "next.yaml")

@@ -18,6 +18,7 @@ from raybench.results.ranking import noise_of, ranked, repeated
 from raybench.results.store import STUDY_FILE
 from raybench.results.study import Study
 from raybench.results.verdict import Verdict
+from raybench.spec.own_loop import is_command
 from raybench.spec.study import ConfirmSpec
 from raybench.spec.text import clean, counted, split_command
 from raybench.stats.replicates import Noise
@@ -140,7 +141,8 @@ def next_steps(results: Study, verdict: Verdict | None) -> list[SuggestedStep]:
     """Return the next steps, the most useful first."""
     steps = []
     if verdict is not None:
-        files = {"train it and save the model": "best.yaml"}
+        is_run = is_command(results.specs[verdict.fastest].workload)
+        files = {"train it" if is_run else "train it and save the model": "best.yaml"}
         if verdict.fastest != verdict.cheapest:
             files["or the cheapest"] = "cheapest.yaml"
         for what, file in files.items():
