@@ -28,8 +28,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     return load(write(tmp_path_factory.mktemp("made_up"), study, *run_of(study, step)))
 
 
-def test_weak_and_strong_have_a_panel_each_with_the_ideal(results) -> None:
-    figure = plots.speedup_figure(results)
+@pytest.mark.parametrize("draw", [plots.speedup_figure, plots.efficiency_figure])
+def test_weak_and_strong_have_a_panel_each_with_the_ideal(draw, results) -> None:
+    figure = draw(results)
     titles = [axes.get_title("left").partition(":")[0] for axes in figure.axes]
     assert titles == ["weak scaling", "strong scaling"]
     for axes in figure.axes:
@@ -112,7 +113,7 @@ def test_a_plan_tells_what_is_predicted_from_what_was_measured() -> None:
 
 
 def test_every_figure_has_its_numbers(results) -> None:
-    for name in ("speedup", "step_shares", "values"):
+    for name in ("speedup", "efficiency", "step_shares", "values"):
         kind = SCALING_FIGURES[name]
         assert kind.applies(results)
         assert len(kind.table(results))

@@ -5,6 +5,7 @@ computes them, imports this module.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,9 +114,9 @@ def step_shares(row: Mapping[Any, Any]) -> dict[str, float]:
     return found
 
 
-def speedup_figure(results: Study) -> Figure:
-    """Draw the speed-up over worker counts, with a panel for weak and one for strong scaling. Error
-    bars span the repeats."""
+def _curves_figure(column: str, label: str, results: Study) -> Figure:
+    """Draw a column of `scaling_cells` over worker counts, with a panel for weak and one for strong
+    scaling. Error bars span the repeats."""
     cells = scaling_cells(results)
     scalings = list(dict.fromkeys(cells["scaling"]))
     figure, panels = parts.panels(len(scalings), PANEL)
@@ -129,24 +130,31 @@ def speedup_figure(results: Study) -> Figure:
         shown = list(curves.items())[:MOST_CURVES]
         for number, (name, curve) in enumerate(shown):
             aside = 2.0 ** (ASIDE * (number - (len(shown) - 1) / 2))
-            middle = curve["speedup"].astype(float)
-            below = middle - curve["speedup_low"].astype(float)
-            above = curve["speedup_high"].astype(float) - middle
+            middle = curve[column].astype(float)
+            below = middle - curve[f"{column}_low"].astype(float)
+            above = curve[f"{column}_high"].astype(float) - middle
             bars = np.array([one.fillna(0.0).clip(lower=0) for one in (below, above)])
             style = _style(number) | {"linewidth": 1.5, "markersize": 6, "elinewidth": 1}
             style |= {"label": parts.wrapped(_short(name, scaling, cells), parts.ROOM)}
             axes.errorbar(curve["num_workers"] * aside, middle, yerr=bars, capsize=3, **style)
-        # Both axes are logarithmic, so that ideal scaling is a line.
-        low, high = axes.get_ylim()
-        parts.log_axis(axes, "y", max(low, 0.05), max(high, *workers), margin=1.02)
-        axes.plot([1, max(workers)], [1, max(workers)], **IDEAL)
+        if column == "speedup":  # both axes are logarithmic, so that ideal scaling is a line
+            low, high = axes.get_ylim()
+            parts.log_axis(axes, "y", max(low, 0.05), max(high, *workers), margin=1.02)
+            axes.plot([1, max(workers)], [1, max(workers)], **IDEAL)
+        else:
+            axes.set_ylim(bottom=0)
+            axes.axhline(1, **IDEAL)
         axes.set_xscale("log", base=2)
         axes.set_xticks(workers, [str(count) for count in workers])
         axes.minorticks_off()
         axes.set_xlim(min(workers) / 1.2, max(workers) * 1.2)
-        axes.set(xlabel="workers", ylabel="speed-up over one worker")
+        axes.set(xlabel="workers", ylabel=label)
         _explain(figure, axes, len(curves))
     return figure
+
+
+speedup_figure = partial(_curves_figure, "speedup", "speed-up over one worker")
+efficiency_figure = partial(_curves_figure, "efficiency", "efficiency")
 
 
 def _explain(figure: Figure, axes: Axes, num_curves: int) -> None:
@@ -375,9 +383,9 @@ SPEED_WORDS = {
     "curve": "curve",
     "num_workers": "workers",
     "speedup": "speed-up",
+    "efficiency": "efficiency",
     "low": "least of the repeats",
     "high": "most",
-    "efficiency": "efficiency",
     "samples_per_s": "samples/s",
 }
 MODEL_WORDS = {
@@ -404,10 +412,11 @@ PLAN_WORDS = {
 }
 
 
-def _speeds(results: Study) -> pd.DataFrame:
+def _speeds(results: Study, column: str) -> pd.DataFrame:
     table = pd.concat(list(curves_of(scaling_cells(results)).values()))
-    ends = {"speedup_low": "low", "speedup_high": "high"}
-    return parts.in_words(table.rename(columns=ends), SPEED_WORDS)
+    ends = {f"{column}_low": "low", f"{column}_high": "high"}
+    other = "efficiency" if column == "speedup" else "speedup"
+    return parts.in_words(table.drop(columns=other).rename(columns=ends), SPEED_WORDS)
 
 
 def _shares_table(results: Study) -> pd.DataFrame:
@@ -442,7 +451,14 @@ SCALING_FIGURES: dict[str, FigureKind] = {
         "How many times the samples per second of the best single worker; on the dotted line every "
         "worker adds all of its speed. Bars are the least and the most of the repeats.",
         speedup_figure,
-        _speeds,
+        lambda results: _speeds(results, "speedup"),
+        _has_curves,
+    ),
+    "efficiency": FigureKind(
+        "Efficiency over workers",
+        "Speed-up over the number of workers: what of the hardware is used, 1 is all of it.",
+        efficiency_figure,
+        lambda results: _speeds(results, "efficiency"),
         _has_curves,
     ),
     "step_shares": FigureKind(
