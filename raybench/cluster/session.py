@@ -87,6 +87,7 @@ class Session:
         except BaseException:
             self.close()
             raise
+        self._processes = local_ray.own_processes() if self.is_local else []
         self.warning = local_ray.warning() if self.is_local else None
         self.notes: list[str] = []
 
@@ -95,6 +96,12 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def lost(self) -> str | None:
+        """Return a sentence if the processes of a Ray started here are gone; otherwise None."""
+        if not all(local_ray.is_running(process) for process in self._processes):
+            return "Ray's own processes were killed or have crashed (out of memory?)"
+        return None
 
     def waiting(self) -> dict[str, Request]:
         """Return the requests of trials that wait for workers, by trial.

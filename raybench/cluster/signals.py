@@ -6,12 +6,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
-from raybench.spec.errors import INTERRUPTED
+from raybench.spec.errors import FAILED, INTERRUPTED
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WATCH_S, LAST_WORDS_S = 0.5, 1.0
 
 
 class Signalled(KeyboardInterrupt):
@@ -51,6 +52,20 @@ class Interrupt:
             if self.is_early:
                 raise KeyboardInterrupt from None
             raise
+
+    @contextlib.contextmanager
+    def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
+        """Context manager: end the process once `lost` returns a description of what is gone.
+
+        A signal to a whole process group (by `timeout` or a service manager) also ends Ray, and
+        calls to a killed Ray hang for a minute.
+        """
+        is_over = threading.Event()
+        threading.Thread(target=self._watch, args=[lost, is_over], daemon=True).start()
+        try:
+            yield
+        finally:
+            is_over.set()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -117,11 +132,19 @@ class Interrupt:
             is_first = False
         os.close(numbers)
 
+    def _watch(self, lost: Callable[[], str | None], is_over: threading.Event) -> None:
+        while not is_over.wait(WATCH_S):
+            # If a signal has ended Ray, the same signal arrives here a little later: wait for it.
+            if (what := lost()) is not None and not is_over.wait(LAST_WORDS_S):
+                end_at_once(self.can_continue, lost=None if self.is_set else what)
 
-def end_at_once(can_continue: bool) -> None:
+
+def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
     """Kill all child processes and exit; no record is lost, since each was flushed when written.
 
-    `can_continue` says whether the same command can resume, which is added to the message.
+    Args:
+        can_continue: whether the same command can resume, which is added to the message.
+        lost: description of what is gone; None if the user ended the command.
     """
     try:
         import psutil
@@ -131,9 +154,9 @@ def end_at_once(can_continue: bool) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         tail = "; the same command continues" if can_continue else ""
-        os.write(2, f"raybench: ended at once{tail}.\n".encode())
+        os.write(2, f"raybench: {lost or 'ended at once'}{tail}.\n".encode())
     finally:
-        os._exit(INTERRUPTED)
+        os._exit(FAILED if lost else INTERRUPTED)
 
 
 @contextlib.contextmanager

@@ -208,7 +208,7 @@ def live_session(address: str | None, interrupt: Interrupt, console: Console) ->
     busy = used_gpus(gpus_of_driver()) if is_here else None
     if busy is not None:
         say(console, busy := f"{busy[0].upper()}{busy[1:]}")
-    with Session(address=address) as session:
+    with Session(address=address) as session, interrupt.needing(session.lost):
         session.notes += [busy] if busy is not None else []
         interrupt.listen()  # again: a library may have replaced a handler
         interrupt.check()

@@ -6,6 +6,8 @@ import inspect
 import json
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +105,30 @@ class TestToken:
         assert seen[0] != seen[1]
         assert os.environ["RAY_AUTH_MODE"] == "disabled"
         assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+class TestProcesses:
+    """Ray's own programs by their names; stock path: nobody looks after them."""
+
+    def test_ray_still_names_them_so(self) -> None:
+        from ray._private import services
+
+        for program in (services.GCS_SERVER_EXECUTABLE, services.RAYLET_EXECUTABLE):
+            assert program.endswith(local_ray.PROGRAMS), (
+                "then a Ray that is killed is noticed when it does not answer, not at once"
+            )
+            assert Path(program).is_file()
+
+    def test_they_are_found_below_this_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with subprocess.Popen(["/nowhere/raylet", "60"], executable="/bin/sleep") as child:
+            try:
+                deadline = time.monotonic() + 120
+                while local_ray.own_processes() != [child.pid]:  # it becomes that program first
+                    assert time.monotonic() < deadline
+                monkeypatch.setattr(local_ray, "PROGRAMS", ("/another-name",))
+                assert local_ray.own_processes() == []
+            finally:
+                child.kill()
 
 
 class TestSignOfLife:

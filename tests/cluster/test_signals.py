@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.commands import is_running
+from raybench.cluster.ray_internals.local_ray import is_running
 
 HEAD = """
 import os, signal, subprocess, sys, time
@@ -188,3 +188,38 @@ with interrupt.listening():
     code, out, err = run(body, signal.SIGINT, signal.SIGINT, pause_s=0.05)
     assert (code, lines_of_ours(err)) == (130, 1)
     assert "over" not in out
+
+
+def test_without_what_it_needs_it_ends_at_once() -> None:
+    """A signal to the whole group has ended Ray too: there is nothing to wait for."""
+    body = """
+with interrupt.listening():
+    interrupt.defer()
+    child = subprocess.Popen(["sleep", "60"])
+    with interrupt.needing(lambda: child.poll() and 'it is gone'):
+        print("ready", flush=True)
+        while not interrupt.is_set:
+            time.sleep(0.05)
+        child.kill()
+        time.sleep(20)
+        print("over")
+"""
+    code, out, err = run(body, signal.SIGTERM)
+    assert (code, lines_of_ours(err)) == (130, 1)
+    assert "over" not in out
+
+
+def test_when_what_it_needs_is_killed_one_sentence_says_so() -> None:
+    body = """
+child = subprocess.Popen(["sleep", "60"])
+interrupt.can_continue = True
+with interrupt.listening(), interrupt.needing(lambda: child.poll() and 'it is gone'):
+    interrupt.defer()
+    print("ready", flush=True)
+    child.kill()
+    time.sleep(20)
+"""
+    code, _, err = run(body)
+    assert code == 1
+    (line,) = err.splitlines()
+    assert "it is gone" in line

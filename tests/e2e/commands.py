@@ -71,14 +71,6 @@ def has_run(folder: Path, role: str = "trial") -> bool:
     return any('"kind": "run"' in line and f'"role": "{role}"' in line for line in lines)
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process is there, and not only waits to be reaped."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @contextlib.contextmanager
 def head(*words: str, **environment: str) -> Iterator[None]:
     """Keep a Ray head on this machine, with all that it starts, while the context lasts."""

@@ -9,11 +9,12 @@ import psutil
 import pytest
 
 import raybench
+from raybench.cluster.ray_internals.local_ray import is_running
 from raybench.results.records import read_records
 from raybench.results.verdict import judge
 from tests.factories import read_lines
 
-from .commands import is_running, start
+from .commands import start
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(700)]
 WORKLOAD = Path(__file__).with_name("deadly_workload.py")

@@ -159,9 +159,19 @@ def test_every_signal_at_every_moment(
 
 @pytest.mark.all
 def test_one_study_goes_on_whatever_ends_its_drivers(tmp_path: Path) -> None:
-    """Ctrl-C in the race, and twice in the confirm phase; then the same command runs to the end.
-    Nothing runs twice, what is left runs."""
+    """The kill of Ray's own store in the search, Ctrl-C in the race, and twice in the confirm
+    phase; then the same command runs to the end. Nothing runs twice, what is left runs."""
     pytest.importorskip("torch")
+    with Watched("tune", write_space(tmp_path, "race"), cwd=tmp_path) as run:
+        run.wait_for_line("search 2/")
+        kept = set(read_records(results(tmp_path)).runs)
+        (store,) = (p for p in run.left() if p.cmdline()[0].endswith("/gcs_server"))
+        store.kill()
+        assert run.wait(ENDS_S) == 1, run.printed
+        (sentence,) = run.stderr.splitlines()
+        assert sentence.startswith("raybench: "), run.printed
+        run.expect_none_left(GONE_S)
+    assert kept <= set(read_records(results(tmp_path)).runs)
     strike(signal.SIGINT, "race", tmp_path, phase="race")
     assert (results(tmp_path) / "trials.csv").is_file()
     strike(signal.SIGINT, "confirm 1/", tmp_path, phase="race", times=2)

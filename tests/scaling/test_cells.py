@@ -286,7 +286,7 @@ def test_what_limits_the_figures_is_said() -> None:
     runs, curves = run_of(study)
     runs["0000-r0"] = replace(runs["0000-r0"], state="failed", failure="oom", stop=None)
     lines = other_lines(cell_table(study, runs, curves))
-    assert len(lines) == 3
+    assert len(lines) == 2
     for name in ("1 run ", "torch, mnist_small, 2 x 64", "oom"):
         assert name in lines[0]
 
@@ -351,7 +351,7 @@ def test_a_stall_is_an_outlier_that_the_median_bears(
     assert row["samples_per_s"] == pytest.approx(1000)
     assert row["longest_step_s"] == pytest.approx(7200 * 64 / EPOCH)
     (told,) = outlier_lines(load(write(tmp_path / "stalled", study, runs, curves)))
-    for words in (name, "0 samples/s", "461 s"):
+    for words in (name, "461 s"):
         assert words in told
 
 

@@ -9,6 +9,7 @@ still has all parts, and remove each part to check that its fallback works.
 | local_ray | `utils.set_sigterm_handler` | keep our SIGTERM handler | Ray's handler |
 | local_ray | `RAY_worker_niceness` | workers as nice as the driver | nicer by 15 |
 | local_ray | `AuthenticationTokenLoader`, `Config` | one token per session | Ray's token |
+| local_ray | names of Ray's programs | notice that Ray has ended | noticed when it is silent |
 | trainer | `__ray_ready__` | tell lost workers from failed ones | not distinguished |
 | trainer | messages about a lost process | a short message | Ray's own message |
 | trainer | `RAY_TRAIN_*` variables | no loggers and watchers | they run |

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import psutil
 import ray
 
 CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -41,6 +42,8 @@ def _config() -> Mapping[str, Any]:
 LOOPBACK = "127.0.0.1"
 NICENESS = "RAY_worker_niceness"
 """Environment variable with the value that Ray adds to the niceness of a node for its workers."""
+PROGRAMS = ("/gcs_server", "/raylet")
+"""Suffixes of the program paths of a node's store and scheduler."""
 
 
 @contextlib.contextmanager
@@ -137,3 +140,24 @@ def warning() -> str | None:
         f"this Ray listens on {', '.join(sorted(addresses))}, not on {LOOPBACK} alone "
         f"(Ray {ray.__version__} chooses its address otherwise); only its token protects it."
     )
+
+
+def own_processes() -> list[int]:
+    """Return the process ids of the store and the scheduler of the local Ray.
+
+    Empty if Ray's programs have unexpected names; the end of Ray is then noticed later.
+    """
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # the process has ended
+            if "".join(child.cmdline()[:1]).endswith(PROGRAMS):
+                found.append(child.pid)
+    return found
+
+
+def is_running(process: int) -> bool:
+    """Whether a process is running; False for a zombie."""
+    try:
+        return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
