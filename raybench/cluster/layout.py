@@ -4,6 +4,7 @@ and which groups can never fit."""
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from raybench.spec.errors import ErrorCode, UserError
@@ -183,6 +184,8 @@ def as_nodes(
     return tuple(nodes)
 
 
+NVIDIA_FOLDER = Path("/proc/driver/nvidia/gpus")
+"""Folder with an entry for each NVIDIA GPU, for containers without NVIDIA's library."""
 MAX_NAMED_HOSTS = 4
 """Number of hosts whose resources a message lists."""
 
@@ -275,5 +278,6 @@ def local_capacity() -> Capacity:
 
     GPUs are counted by NVIDIA's driver (NVML), as Ray and `raybench doctor` do.
     """
-    gpus = num_visible(len(gpus_of_driver().names), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    number = len(gpus_of_driver().names) or len(list(NVIDIA_FOLDER.glob("*")))
+    gpus = num_visible(number, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return Capacity((Node(num_local_cores(), gpus),), memory_bytes=0.0)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 KEPT_BYTES = 1 << 20
 """Bytes kept of a run's output: its end."""
+MAX_FILE_BYTES = 8 << 20
+"""Size above which a worker's file is emptied once it is read."""
 STREAMS = (1, 2)
 """File descriptors of stdout and stderr, which C code and child processes also write to."""
 CUT = b"... earlier output is left out ...\n"
@@ -51,7 +53,10 @@ class Capture:
         size = os.fstat(self._file).st_size
         start = max(self._num_read, size - KEPT_BYTES - 1)
         taken, self._num_read = os.pread(self._file, size - start, start), size
-        _taken(self._path).write_text(str(size))
+        if size > MAX_FILE_BYTES:  # all of it is read; the file is opened to append
+            os.ftruncate(self._file, 0)
+            self._num_read = 0
+        _taken(self._path).write_text(str(self._num_read))
         return end_of(taken)
 
     def end(self) -> None:
@@ -89,7 +94,8 @@ def left_behind(scratch: str | Path, group: int, num_workers: int) -> Iterator[t
         path = path_of(scratch, group, rank)
         with contextlib.suppress(OSError), path.open("rb") as file:
             if (taken := _taken(path)).is_file():
-                file.seek(int(taken.read_text() or 0))
+                start = int(taken.read_text() or 0)
+                file.seek(max(start, path.stat().st_size - KEPT_BYTES - 1))
             yield rank, end_of(file.read())
 
 

@@ -17,6 +17,9 @@ from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 from raybench.spec.text import counted
 
+RESEND_S = 30.0
+"""Seconds after which a request to the autoscaler is sent again, in case another job's request has
+replaced it."""
 LOOK_S = 2.0
 """Seconds between two checks of the nodes and of the resources that other jobs use. Ray announces
 the end of a node at least half a minute before."""
@@ -73,6 +76,7 @@ class RequestQueue:
         self._short_s: dict[str, float] = {}
         """`Request.short_s` of each trial."""
         self._sent: list[dict[str, float]] | None = None
+        self._sent_at = 0.0
         """Last request to the autoscaler; None before the first one, when a request of a killed
         driver may still be valid."""
 
@@ -180,14 +184,15 @@ class RequestQueue:
         """
         groups = self._scheduler.needed()
         wanted = internals.bundles_of(groups, self._scheduler.taken) if groups else []
-        if not self._options.scales or wanted == self._sent:
+        is_old = bool(wanted) and time.monotonic() - self._sent_at > RESEND_S
+        if not self._options.scales or (wanted == self._sent and not is_old):
             return
         try:
             await asyncio.to_thread(self._autoscale, wanted)
         except (ray.exceptions.RayError, RuntimeError, OSError) as error:
             logging.getLogger(__name__).warning("the autoscaler was not asked: %s", error)
             return
-        self._sent = wanted
+        self._sent, self._sent_at = wanted, time.monotonic()
 
 
 def missing(scheduler: ResourceScheduler) -> dict[str, str]:

@@ -196,8 +196,8 @@ def run_command(
         command: Function that runs the command.
         json_of: Name of the command if `--json` is given, so that stdout gets only the JSON
             document; else None.
-        is_silent: With `json_of`, discard all other output instead of printing it to stderr. Used
-            if stderr has the lines of `--progress jsonl`.
+        is_silent: With `json_of`, discard all other output instead of printing it to stderr, which
+            then holds the lines of `--progress jsonl` alone.
     """
     try:
         if json_of is None:
@@ -207,7 +207,11 @@ def run_command(
             stack.enter_context(contextlib.redirect_stdout(other))
             ended = _ended(command)
         _print_document(json_of, ended)
-    except BrokenPipeError:  # the reader of stdout has closed the pipe, as `| head` does
+    except BrokenPipeError:
+        with contextlib.suppress(BrokenPipeError):
+            sys.__stdout__.flush()  # type: ignore[union-attr]
+            raise  # stdout is open: another pipe broke
+        # The reader of stdout has closed the pipe, as `| head` does.
         # Python writes the rest of the output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return FAILED

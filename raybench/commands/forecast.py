@@ -47,8 +47,10 @@ fraction."""
 NUM_RATES = 6
 """Number of learning rates in the space that is written for the large model."""
 YAML = (".yaml", ".yml")
-LIMIT_S = 1_000_000
-"""Time limit of planned runs, a safeguard: they end after their epochs."""
+LIMIT_FACTOR, UNKNOWN_S = 5.0, 200_000.0
+"""Time limit of planned runs, in multiples of the expected seconds of the longest one, and the
+seconds expected if the speed of its model is unknown. The limit is a safeguard: planned runs end
+after their epochs."""
 
 
 @dataclass(frozen=True)
@@ -249,13 +251,15 @@ def write_plans(out: Path, runs: Sequence[SmallRun], small: Sequence[MeasuredRun
     files = [out.with_stem(f"{out.stem}-{n}") for n in range(1, len(by_study) + 1)]
     files = files if len(files) > 1 else [out]
     for file, own in zip(files, by_study.values(), strict=True):
-        content = planned_space(own)
+        seconds = [seconds_of(run, small) for run, _ in own]
+        longest_s = max(UNKNOWN_S if math.isnan(one) else one for one in seconds)
+        content = planned_space(own, math.ceil(LIMIT_FACTOR * longest_s))
         build_study(content, str(file))
         write_out(file, to_yaml(content))
     return files
 
 
-def planned_space(planned: Sequence[tuple[SmallRun, StudyRun]]) -> dict[str, Any]:
+def planned_space(planned: Sequence[tuple[SmallRun, StudyRun]], limit_s: int) -> dict[str, Any]:
     """Return the content of a space whose configurations are exactly these planned runs.
 
     The runs have the planned lengths, are not stopped early and not repeated. Other keys that the
@@ -263,6 +267,7 @@ def planned_space(planned: Sequence[tuple[SmallRun, StudyRun]]) -> dict[str, Any
 
     Args:
         planned: Planned runs, each with the best run of its model; all are of the same study.
+        limit_s: Training seconds after which a run is ended.
     """
     first, study = list[dict[str, Any]](), planned[0][1].study
     for run, (_, spec, each) in planned:
@@ -281,7 +286,7 @@ def planned_space(planned: Sequence[tuple[SmallRun, StudyRun]]) -> dict[str, Any
     values = {key: [one[key] for one in first] for key in first[0]}
     return content | {
         "dataset": {"name": dataset.name} | dataset.model_dump(mode="json", exclude_defaults=True),
-        "objective": objective | {"kind": BUDGET, "max_train_seconds": LIMIT_S},
+        "objective": objective | {"kind": BUDGET, "max_train_seconds": limit_s},
         "search": {
             "first": [nested(one) for one in first],
             "trials": len(first),

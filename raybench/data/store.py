@@ -175,7 +175,7 @@ def remove_unfinished(store: Path) -> int:
 
 
 LAYOUT = 7  # version of the code that reads and stores datasets; part of the key
-DAY = 86400  # seconds
+WEEK = 7 * 86400  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class File:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The files of a dataset, and the options by which they are read."""
+    """The files of a dataset, and the options for reading them."""
 
     name: str
     """Name of the loader, such as `image_folder`."""
@@ -378,7 +378,7 @@ def stored(source: Source, build: Build) -> Stored:
 
 def _build(part: Path, source: Source, build: Build) -> None:
     """Build an entry in the folder `part`, and remove entries with old content of its files that no
-    command has opened for a day."""
+    command has opened for a week."""
     shown = json.loads(json.dumps(source.shown))
     old = [one for one in list_entries(part.parent) if one.about | shown == one.about]
     if old:
@@ -400,7 +400,7 @@ def _build(part: Path, source: Source, build: Build) -> None:
             raise
         raise _no_room(writer.what) from error
     for entry in old:
-        if entry.last_used < datetime.now(UTC).timestamp() - DAY:
+        if entry.last_used < datetime.now(UTC).timestamp() - WEEK:
             remove_entry(entry.folder)
 
 

@@ -30,11 +30,20 @@ NEVER_IMPORTED = {
 }
 """Modules of the standard library that neither raybench nor its dependencies import."""
 PACKAGES = {
-    *("cmaes", "filelock", "jinja2", "keras", "matplotlib", "numpy", "optuna", "pandas", "PIL"),
-    *("pooch", "psutil", "pyarrow", "pydantic", "pynvml", "ray", "raybench", "rich", "scipy"),
-    *("sklearn", "sqlalchemy", "tensorflow", "torch", "typing_extensions", "yaml"),
+    *("PIL", "absl", "aiohttp", "alembic", "annotated_types", "attr", "attrs", "certifi"),
+    *("charset_normalizer", "click", "cmaes", "colorful", "colorlog", "contourpy", "cycler"),
+    *("dateutil", "distlib", "filelock", "flatbuffers", "fontTools", "frozenlist", "fsspec"),
+    *("gast", "google", "greenlet", "grpc", "h5py", "idna", "jinja2", "joblib", "jsonschema"),
+    *("keras", "kiwisolver", "mako", "markdown_it", "markupsafe", "matplotlib", "mdurl"),
+    *("ml_dtypes", "mpmath", "msgpack", "multidict", "namex", "networkx", "numpy", "opencensus"),
+    *("opt_einsum", "optree", "optuna", "packaging", "pandas", "platformdirs", "pooch"),
+    *("prometheus_client", "propcache", "psutil", "pyarrow", "pydantic", "pydantic_core"),
+    *("pygments", "pynvml", "pyparsing", "pytz", "ray", "raybench", "referencing", "requests"),
+    *("rich", "rpds", "scipy", "six", "sklearn", "smart_open", "sqlalchemy", "sympy"),
+    *("tensorboardX", "tensorflow", "termcolor", "threadpoolctl", "torch", "tqdm"),
+    *("typing_extensions", "urllib3", "virtualenv", "wrapt", "yaml", "yarl"),
 }
-"""Packages that raybench and its dependencies import."""
+"""Packages that raybench and its dependencies, indirect ones too, import."""
 
 
 def refuse_hiding_files(folder: Path) -> None:

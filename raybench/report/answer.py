@@ -5,6 +5,7 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -55,8 +56,10 @@ from raybench.results.verdict import (
 from raybench.scaling.cells import scaling_cells
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import GUESSES
-from raybench.spec.run import RATE, RunSpec, describe, named_optimizer
+from raybench.spec.run import RATE, RunSpec, describe, flat, named_optimizer, value_of
+from raybench.spec.space import is_one_of
 from raybench.spec.text import clean, counted
+from raybench.spec.values import identity
 
 FRAMEWORK_NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "python": "plain Python"}
 LEAST_DIFFERENCE = 0.005
@@ -175,22 +178,43 @@ def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
 
 
 def _beside_first(results: Study, winner: str) -> list[str]:
-    """Return a sentence that compares the winner with the user's first configuration, which the
-    search runs before all others (`search.first`); [] if there is none, or one of the two times is
-    not known."""
-    firsts = (results.study["study"].get("search") or {}).get("first")
-    own = sorted(name for name, run in results.runs.items() if run.role == "trial")
-    if not firsts or not own:
+    """Return a sentence that compares the winner with the user's first configuration
+    (`search.first`); [] if there is none, or its trial has not ended."""
+    firsts = (results.study["study"].get("search") or {}).get("first") or []
+    wanted = flat(firsts[0]) if firsts else {}
+    own = [
+        name
+        for name, run in sorted(results.runs.items())
+        if run.role == "trial" and all(_has(run.spec, *one) for one in wanted.items())
+    ]
+    if not wanted or not own:
         return []
-    called = f"your first configuration (trial {own[0]})"
-    seedless = [results.specs[name].model_copy(update={"seed": 0}) for name in (winner, own[0])]
+    first, metric = own[0], results.metric
+    called = f"your first configuration (trial {first})"
+    seedless = [results.specs[name].model_copy(update={"seed": 0}) for name in (winner, first)]
     if seedless[0] == seedless[1]:
         return [f"It is {called}."]
-    times = configurations(results).set_index("trial")["time_to_target_s"].reindex([winner, own[0]])
-    if not results.is_timed or times.isna().any():
-        return []
-    ratio = times.iloc[1] / times.iloc[0]
-    return [f"That is {ratio:.3g} times as fast as {called}, {duration(times.iloc[1])}."]
+    rows = configurations(results).set_index("trial")
+    column = "time_to_target_s" if results.is_timed else metric.best_column
+    known = {name: float(rows[column].get(name, math.nan)) for name in (winner, first)}
+    if results.is_timed and not math.isnan(known[winner]) and not math.isnan(known[first]):
+        times = known[first] / known[winner]
+        once = "" if rows["is_confirmed"][first] else ", one run"
+        return [f"That is {times:.3g} times as fast as {called}, {duration(known[first])}{once}."]
+    run = results.runs[first]
+    best = metric.shown(run.best_value)
+    if run.failure is not None:
+        return [f"{called.capitalize()} failed ({run.failure})."]
+    if results.is_timed and run.time_to_target_s is None:
+        ended = "was stopped" if run.state == "stopped" else "ended"
+        return [f"{called.capitalize()} {ended} short of the target, at {metric.words} {best}."]
+    return [f"{called.capitalize()} reached {metric.words} {best}."]
+
+
+def _has(spec: RunSpec, key: str, value: Any) -> bool:
+    """Return whether a run spec has `value`, as written in a YAML file, under `key`."""
+    own = value_of(spec, key)
+    return is_one_of(key, own, [value]) or identity(own) == identity(value)
 
 
 def named(results: Study, trial: str) -> str:

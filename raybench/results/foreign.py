@@ -265,8 +265,9 @@ def write_imported(
         folder: The new results folder.
         table: The runs.
         metric: Their metric.
-        columns: Meanings by column, as returned by `match_columns`.
-        target: Target to which the column `time_to_target_s` refers; None to compare values.
+        columns: Meaning of each column, as returned by `match_columns`.
+        target: Target to which the column `time_to_target_s` refers; None if
+            runs are compared by the metric.
 
     Raises:
         UserError: Only one of the target and the column `time_to_target_s` was given, or a value

@@ -68,7 +68,8 @@ class Repeated:
 
     @property
     def chosen(self) -> list[Replicate]:
-        """Runs in `group`, without solo runs after a race."""
+        """Runs by which the configuration is compared with others: those of the search and of the
+        race, without solo runs after it."""
         return self.group.runs()
 
     @property

@@ -1,6 +1,8 @@
 """Read and validate the files of a results folder, which may have been edited by hand."""
 
 import gc
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,8 +23,9 @@ from raybench.spec.text import clean
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import Evaluation, Prediction, Role, RunRecord
 
-LONG_NUMBER, NOT_FINITE = re.compile(r"[ \[,:-]\d{19}"), re.compile("NaN|Infinity")
-"""An integer that may not fit into 64 bits, and numbers that JSON lacks."""
+MOST_DIGITS = 18
+"""Largest number of digits of an integer that always fits into 64 bits."""
+LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
 MOST_LINES_NAMED = 3
 """Maximum number of unreadable lines that the warning names."""
 TORN: Any = object()
@@ -62,23 +65,23 @@ def decoded(text: str, *, is_last: bool) -> Any:
 
     Returns:
         TORN for an empty line, and for a last line that was not written to its end. NaN and
-        infinity become None.
+        infinity become None, and integers beyond 64 bits become floats.
 
     Raises:
-        ValueError: The line is not JSON, or has an integer beyond 64 bits.
+        ValueError: The line is not JSON.
     """
     if not text:
         return TORN
+    # This parser is twice as fast, and nearly always there is nothing to clean.
+    if "\\" not in text and text.isprintable() and not LONG_NUMBER.search(text):
+        with suppress(ValueError):
+            return from_json(text, allow_inf_nan=False)
     try:
-        value = from_json(text)
-    except ValueError:
+        return plain(DECODER.decode(text))
+    except (ValueError, RecursionError):
         if is_last:  # no newline follows, so the writer was interrupted
             return TORN
         raise ValueError("it is not JSON") from None
-    if LONG_NUMBER.search(text):
-        raise ValueError("a number has too many digits")
-    is_clean = "\\" not in text and text.isprintable() and not NOT_FINITE.search(text)
-    return value if is_clean else plain(value)
 
 
 @contextmanager
@@ -94,6 +97,17 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _whole_number(digits: str) -> int | float | None:
+    """Parse an integer in JSON; beyond 64 bits it becomes a float, which a column can hold."""
+    if len(digits) <= MOST_DIGITS:
+        return int(digits)
+    beyond = float(digits)
+    return beyond if math.isfinite(beyond) else None
+
+
+DECODER = json.JSONDecoder(parse_int=_whole_number, parse_constant=lambda name: None)
 
 
 T = TypeVar("T")

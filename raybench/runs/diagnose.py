@@ -113,8 +113,8 @@ class ProbeTrainer:
 
 
 class ProbeRuns:
-    """Measures by probes (short runs) how much of a step is compute, communication, input and
-    overhead."""
+    """Trains short probes to measure how much of a step is spent on compute, communication, input
+    and overhead."""
 
     def __init__(self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset) -> None:
         self.spec, self.probes = spec, Probes.of(spec)

@@ -129,7 +129,12 @@ def read_table(path: Path, needed: Sequence[str], names: Mapping[str, str]) -> p
     source = clean(str(path))
     try:
         table = pd.read_csv(
-            path, dtype=str, encoding="utf-8-sig", keep_default_na=False, na_values=[""]
+            path,
+            dtype=str,
+            index_col=False,
+            encoding="utf-8-sig",
+            keep_default_na=False,
+            na_values=[""],
         )
     except OSError as error:
         raise UserError(

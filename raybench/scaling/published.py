@@ -185,7 +185,8 @@ def compared(
 
 
 def points_of(cells: Iterable[MeasuredPoint], said: Mapping[str, Any]) -> list[Point]:
-    """Return the values that the claim `said` is about, each with a cell (run spec)."""
+    """Return the measured values, or ratios of them, to which a published claim refers, each with
+    its cell (run spec)."""
     where = said.get("where", {})
     choices = where if isinstance(where, list) else [where]
     of = said.get("of", "samples_per_s")

@@ -53,7 +53,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Probes:
-    """The probes (short runs of variants) of a run spec; some may be equal."""
+    """The probes (short runs of variants) of a run spec; several fields may hold the same probe."""
 
     as_it_is: Probe
     no_exchange: Probe

@@ -157,7 +157,7 @@ class ConfirmBudget:
         return self.study.objective.kind == TIME
 
     def candidates(self) -> Candidates:
-        """Return the candidates of the race so far, on the GPU model of the best run."""
+        """Return the current candidates for the race: trials on the GPU model of the best run."""
         return self._candidates_and_winners()[0]
 
     def winners(self) -> list[Cost]:
@@ -214,11 +214,13 @@ class ConfirmBudget:
         return found
 
     def race_runs(self, number: int) -> int:
-        """Return the largest total of runs of both races (fastest, cheapest), `number` each."""
+        """Return the largest number of runs of a race for the fastest and one for the cheapest with
+        `number` runs each; runs that both share count once."""
         return sum(len(racing) for racing in self._rounds(number))
 
     def fresh_s(self, times: int) -> float:
-        """Return the expected seconds of `times` runs of each winner alone on the machine."""
+        """Return the expected total seconds of running each winner `times` times, alone on the
+        machine."""
         return times * sum(map(self.alone_s, self.winners()))
 
     def confirming_s(self) -> float:

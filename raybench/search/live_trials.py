@@ -64,6 +64,8 @@ class LiveTrials:
         """Whether a trial of this study has trained."""
         self._causes: list[str] = []
         """Messages, without digits, of the trials that failed before any had trained."""
+        self._beside_first: set[str] = set()
+        """Trials that were running when the first of these failed."""
         self.ended_by: StopReason | None = None
         """Why no more trials start; None while they do, or if there are none left."""
 
@@ -154,8 +156,11 @@ class LiveTrials:
             return None
         if (message := outcome.message or "").startswith(UNREPORTED) and OTHER_KEYS in message:
             return UserError(outcome.message or "", ErrorCode.COMMAND)
+        if not self._causes:
+            self._beside_first = set(self._running)
         self._causes.append(re.sub(r" on rank \d+|\d+", "", outcome.message or ""))
-        if len(self._causes) < HOPELESS or len(set(self._causes)) > 1:
+        may_yet_train = self._beside_first & self._running.keys()
+        if len(self._causes) < HOPELESS or len(set(self._causes)) > 1 or may_yet_train:
             return None
         why = (outcome.message or "").removesuffix(".")
         return StudyError(

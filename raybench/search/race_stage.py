@@ -70,6 +70,8 @@ class LiveRace:
     """Largest number of concurrent runs; the worker pool starts fewer if they need many workers."""
     is_cut: bool = False
     """Whether runs were still due when the race ended."""
+    out: list[str] = field(default_factory=list)
+    """Candidates that left the race, because none of their due runs had a usable result."""
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
     _alone: dict[str, list[Replicate]] = field(default_factory=dict)
     """Solo runs of earlier sessions, which may overrule the race."""
@@ -95,8 +97,8 @@ class LiveRace:
     def run(self, stages: Stages, *, after_s: float) -> None:
         """Run the race to its end or the deadline; show `after_s` seconds for later phases.
 
-        A run without a usable result (workers lost, or spread over nodes differently) is due again.
-        The race ends if all due runs have none.
+        A run without a usable result (workers lost, or spread over nodes differently) is due again;
+        if all due runs have none, their candidates leave the race.
         """
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
@@ -108,10 +110,8 @@ class LiveRace:
             ):  # the two races have fewer runs in common than expected
                 most = len(self._learned) + len(due)
                 self._begin(most, self.budget.race_s(number), after_s)
-            known = len(self._learned)
-            self._run(due, races)
-            if len(self._learned) == known:
-                break
+            if not self._run(due, races):
+                races = self._races(stages)
         self.is_cut = bool(due)
 
     def more(self, number: int) -> int:
@@ -123,11 +123,8 @@ class LiveRace:
             if not due:
                 return num_run
             self._begin(len(self._learned) + number - num_run)
-            known = len(self._learned)
             self._run(due, self._races(()))
             num_run += len(due)
-            if len(self._learned) == known:
-                break
         self.is_cut = num_run < number or not all(map(self._knows, due))
         return num_run
 
@@ -153,7 +150,10 @@ class LiveRace:
         fields: dict[Axis, list[Cost]] = {"seconds": found.fastest}
         if self._is_timed:
             fields["worker_seconds"] = found.cheapest
-        return {axis: list(map(self._candidate, costs)) for axis, costs in fields.items()}
+        return {
+            axis: [self._candidate(cost) for cost in costs if cost.trial not in self.out]
+            for axis, costs in fields.items()
+        }
 
     def _candidate(self, cost: Cost) -> Candidate:
         record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
@@ -173,10 +173,16 @@ class LiveRace:
         progress.begin("race", most, num_done=done, expect_s=left_s)
         progress.state.after_s = after_s
 
-    def _run(self, due: list[RaceRun], races: Races) -> None:
+    def _run(self, due: list[RaceRun], races: Races) -> bool:
+        """Train runs; return False if none has a usable result, and their candidates leave."""
+        known = len(self._learned)
         specs = {run.name: self._costs[run.name].spec for run in due}
         jobs = [partial(self._train, run, races) for run in in_turns(due, specs)]
         side_by_side(jobs, slots=self.slots, deadline=self.single_run.deadline)
+        if len(self._learned) > known or self.single_run.deadline.over:
+            return True
+        self.out += sorted({run.name for run in due})
+        return False
 
     def _train(self, run: RaceRun, races: Races) -> None:
         seed = (self.budget.study.search.seed + RACE_SEEDS + run.round) % 2**32
@@ -316,6 +322,11 @@ class Confirmation:
         if race.is_cut and deadline.reason() == "time_budget":
             self._note_time("ended the race")
         deadline.reserve_s = 0.0
+        for trial in race.out:
+            self.note(
+                f"Trial {trial} left the race: its workers were lost, or were laid out unlike "
+                "those of the search."
+            )
         turns = 0
         while not deadline.over and turns < TURNS and self._run_alone(is_first=turns == 0):
             turns += 1

@@ -227,6 +227,14 @@ def set_target(
         f"target {target} (auto: median of {', '.join(f'{one:{form}}' for one in values)}, best "
         f"validation {metric.words}{_in_a_row(hold)} of {reference}{when}, {off})"
     )
+    ends = [metric.best([v for v in one.values if not math.isnan(v)]) for one in runs]
+    later = [metric.gap(end, target) for end in ends if end is not None]
+    if baseline_value is not None and statistics.median(later) > metric.gap(target, baseline_value):
+        best = ", ".join(metric.shown(end) for end in ends)
+        how += (
+            f"; it went on to {best}: the target rewards fast starts, so name a higher one, or "
+            "objective.kind: best_at_budget, if the end counts"
+        )
     return judged_by(study, target=target), how
 
 

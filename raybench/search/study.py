@@ -40,6 +40,7 @@ from raybench.search.study_plan import StudyPlan
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, baseline_value_of
+from raybench.spec.own_loop import is_command
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.study import StudySpec
 
@@ -259,9 +260,10 @@ class StudyPipeline:
     ) -> None:
         """Run the trials of the search; if it ends early, note why."""
         pool, keep = self.session.pool, self.keep_groups
+        single_run = self._single_run(progress)
         trials = LiveTrials(
             search,
-            self._single_run(progress),
+            single_run,
             confirm_budget=confirm_budget,
             release=lambda name: run_client.release(pool, name, keep=keep),
             on_begun=self._trial_begun,
@@ -287,6 +289,8 @@ class StudyPipeline:
         self.deadline.raise_fault()
         if (sentence := search.left_out()) is not None:
             self._note(sentence)
+        for said in single_run.said if is_command(self.study.workload) else ():
+            self._note(f"{said[:1].upper()}{said[1:]}.")
         done = f"{search.num_finished} of {search.num_trials} trials"
         if search.num_finished < search.num_trials and ended_by == "time_budget":
             self._note(f"{self._budget()} ended the search after {done}.")

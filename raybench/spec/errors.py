@@ -37,7 +37,7 @@ class ErrorCode(StrEnum):
     UNSUPPORTED = "unsupported"
     """The framework, device, host or kind of study does not support a setting."""
     NOT_INSTALLED = "not_installed"
-    """A package or a compiler is missing."""
+    """A package is missing."""
     INVALID_FILE = "invalid_file"
     """A file is not valid YAML, CSV or text, or is of another kind than expected."""
     NOT_FOUND = "not_found"

@@ -252,15 +252,31 @@ def set_in_scaling(content: dict[str, Any], settings: Mapping[str, Any]) -> dict
         is_of_base = first not in ScalingStudy.model_fields
         if is_of_base and (key not in OWN_KEYS or content.get("cells")):
             key = f"base.{key}"
-        if key.startswith("base."):
-            content = _without_changes(content, key.removeprefix("base."))
+        if key.partition(".")[0] == "base":
+            whole = value if key == "base" and isinstance(value, dict) else {}
+            for name, one in (whole or {key.removeprefix("base."): value}).items():
+                content = _without_changes(content, str(name), one)
         content = with_key(content, key, value, f"--set {key}")
     return content
 
 
-def _without_changes(content: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return the content without a run-spec key and its subkeys in axes and cells."""
+def _without_changes(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Return the content without a run-spec key and its subkeys in axes and cells.
+
+    Raises:
+        UserError: The grid, its cells or every scaling study set the key.
+    """
     axes, cells = content.get("axes"), content.get("cells")
+    if ALWAYS.get(key, value) != value:
+        raise UserError(
+            f"--set {key}: is set for all runs of a scaling study; leave it out.",
+            ErrorCode.CONFLICT,
+        )
+    if key in OWN_KEYS and not cells:
+        raise UserError(
+            f"--set {key}: is set by the grid; write --set '{OWN_KEYS[key]}=[{value}]'.",
+            ErrorCode.CONFLICT,
+        )
     if isinstance(axes, dict):
         content = content | {"axes": _without(axes, key)}
     if isinstance(cells, list):

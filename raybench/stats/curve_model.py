@@ -133,7 +133,7 @@ class Shapes:
         """Number of shapes added so far, including those no longer stored."""
 
     def add(self, curve: Curve, reached: float) -> None:
-        """Add a curve that reached the target after the amount `reached`."""
+        """Add the shape of a curve that reached the target after `reached` samples or seconds."""
         share = np.array([a for a in curve.amounts if a < reached] + [reached]) / reached
         progress = self.progress(np.array([*curve.best[: len(share) - 1], self.target]))
         progress = np.maximum.accumulate(progress)

@@ -274,6 +274,19 @@ async def test_a_request_that_is_not_taken_is_sent_again() -> None:
     assert len(requests) == 2
 
 
+async def test_a_request_is_sent_again_as_another_job_may_have_replaced_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "RESEND_S", 0.0)
+    requests: list[object] = []
+    waiting = queue(scheduler(A), listed(A), [], autoscale=requests.append)
+    wide = asyncio.ensure_future(waiting.wait("wide", WIDE))
+    while len(requests) < 3:
+        await asyncio.sleep(0.01)
+    wide.cancel()
+    assert requests[1:] == requests[:-1]
+
+
 def test_a_request_names_every_worker_and_what_others_hold() -> None:
     gpus = Placement("torch", 2, gpus_per_worker=1, cpus_per_worker=3, accelerator_type="H100")
     worker = {"CPU": 3, "GPU": 1, "accelerator_type:H100": 0.001}

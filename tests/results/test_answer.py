@@ -34,9 +34,20 @@ def test_one_that_was_confirmed_is_compared_by_its_new_runs(tmp_path):
         assert word in found
 
 
-def test_nothing_is_said_where_it_has_no_time(tmp_path):
-    first = run_line("0000", failure="oom", **OWN)
-    assert "your first" not in answer(tmp_path, [first, run_line("0001", 2.0, **OTHER)])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (run_line("0000", best_value=0.8, **OWN), "accuracy 80.0 %"),
+        (run_line("0000", failure="oom", **OWN), "oom"),
+        (run_line("reference0", 8.0, **OWN), "(trial reference0), 8.00 s"),
+    ],
+)
+def test_it_is_found_by_its_settings_and_told_by_what_it_reached(tmp_path, line, words):
+    assert words in answer(tmp_path, [line, run_line("0001", 2.0, **OTHER)])
+
+
+def test_nothing_is_said_where_it_has_not_run(tmp_path):
+    assert "your first" not in answer(tmp_path, [run_line("0001", 2.0, **OTHER)])
 
 
 NEAR = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])

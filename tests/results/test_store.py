@@ -132,7 +132,7 @@ def test_files_are_written_whole_and_leave_nothing_behind(tmp_path):
         ('{"kind": "run"}', "'trial'"),
         ('{"kind": "eval", "trial": 3}', "'trial'"),
         ('{"kind": "prediction", "trial": "0000"}', "'framework'"),
-        (json.dumps(curve("0000", [0.5])[0] | {"samples": 10**30}), "digits"),
+        (json.dumps(curve("0000", [0.5])[0] | {"samples": 10**30}), "'samples'"),
         (json.dumps(curve("0000", [0.5])[0] | {"train_s": True}), "'train_s'"),
     ],
 )
@@ -157,6 +157,7 @@ def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, name):
         ({"wall_s": None}, "wall_s"),
         ({"role": "winner"}, "role"),
         ({"spec.num_workers": 0}, "spec.num_workers"),
+        ({"spec.num_workers": 10**30}, "spec.num_workers"),
         ({"spec.optimizer": None}, "spec.optimizer"),
     ],
 )

@@ -231,6 +231,16 @@ def test_a_search_ends_where_no_trial_can_train(
     assert stage.deadline.over == is_hopeless
 
 
+def test_a_search_goes_on_while_a_trial_from_before_the_failures_trains(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_trials, "HOPELESS", 2)
+    stage.start()
+    for _ in range(2):
+        run(stage, broken("x"))
+    assert not stage.deadline.over
+
+
 def test_a_mistake_in_the_model_ends_a_search_in_which_nothing_has_trained(stage: Stage) -> None:
     mistaken = replace(broken("shape (8, 7)"), mistake=ErrorCode.INVALID_MODEL, traceback="line 3")
     run(stage, mistaken)

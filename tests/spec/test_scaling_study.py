@@ -143,7 +143,9 @@ OF_CELLS = {"cells": [{"changes": {"batch_size_per_worker": 8}}]}
     ("content", "setting", "code", "names"),
     [
         ({}, "epohs=3", ErrorCode.UNKNOWN_KEY, ["--set epohs", "'epochs'"]),
-        (GRID, "base.batch_size_per_worker=16", ErrorCode.CONFLICT, ["batch_sizes: [16]"]),
+        (GRID, "base.batch_size_per_worker=16", ErrorCode.CONFLICT, ["--set 'batch_sizes=[16]'"]),
+        (GRID, "base={num_workers: 4}", ErrorCode.CONFLICT, ["--set 'num_workers=[4]'"]),
+        ({}, "record_steps=false", ErrorCode.CONFLICT, ["--set record_steps"]),
         ({"cells": WRITTEN}, "dataset.repeat=5", ErrorCode.CONFLICT, ["dataset.repeat"]),
         (OF_CELLS, "batch_size_per_worker=16", ErrorCode.CONFLICT, ["batch_size_per_worker"]),
     ],

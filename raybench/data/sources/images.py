@@ -71,7 +71,7 @@ class ImageForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageHead:
-    """Header of an image file; width and height are those after rotation as given by EXIF."""
+    """Header of an image file; width and height are after the rotation that EXIF names."""
 
     name: str
     width: int

@@ -151,7 +151,7 @@ def legend_below(
 
 
 def columns_for(labels: Sequence[str], *, most: int = 3) -> int:
-    """Return how many columns of a legend fit with these labels, at most `most`."""
+    """Return how many columns a legend with these labels may have, up to `most`."""
     longest = [max(map(len, label.split("\n"))) for label in labels]
     for columns in range(min(most, len(labels)), 1, -1):
         rows = -(-len(labels) // columns)

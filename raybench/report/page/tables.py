@@ -124,7 +124,7 @@ def order_of(results: Study) -> list[int]:
 
 
 def columns_of(results: Study) -> list[Column]:
-    """Return the columns of the table of trials, with one cell per row of `trials`."""
+    """Return the columns of the table of trials, with one cell per row of `results.trials`."""
     trials, metric = results.trials, results.metric
     value, is_max = "share" if metric.is_share else "number", metric.direction == "max"
 

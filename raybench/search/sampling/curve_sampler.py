@@ -61,7 +61,7 @@ class CurveSampler(BaseSampler):
         self._space = IntersectionSearchSpace(include_pruned=True)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> Distributions:
-        """Return the parameters that all trials have, and that can differ."""
+        """Return the parameters that all trials share, without those of a single possible value."""
         found = self._space.calculate(study)
         return {name: one for name, one in found.items() if not one.single()}
 

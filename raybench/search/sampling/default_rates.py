@@ -203,8 +203,8 @@ def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list
     """Return every combination of the listed values, in the order in which they run.
 
     Combinations are sorted by worker count, then (with `search.priors`) by distance from the
-    default learning rate; ties are in random order. If cheap trials find a good time early,
-    expensive ones are stopped sooner.
+    default learning rate; ties are in random order. If cheap trials reach the target quickly,
+    expensive ones can be stopped sooner.
 
     Args:
         study: The study.

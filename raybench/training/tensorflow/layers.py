@@ -144,7 +144,8 @@ class BatchNorm(keras.layers.BatchNormalization):
     """
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
-        """Return (N, H, W, C), normalized by the batch's statistics in training."""
+        """Normalize inputs (N, H, W, C): by the statistics of the batch in training, else by the
+        moving statistics."""
         del mask
         if not training or not self.trainable:
             return self._fused(inputs, self.moving_mean, self.moving_variance)[0]

@@ -132,7 +132,9 @@ def cached_keras(workload: NamedWorkload) -> Path:
     """Return the library's file of trained weights without top."""
     home = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
     name, folder = workload.model, home / "models"
-    family = max((one for one in FAMILIES if name.startswith(one)), key=len)
+    family = max((one for one in FAMILIES if name.startswith(one)), key=len, default=None)
+    if family is None:
+        raise missing(workload.name, str(folder / f"{name.lower()}_*.h5"))
     rest = name.removeprefix(family).lower()
     file = folder / FAMILIES[family].format(name=name.lower(), rest=rest)
     if not file.is_file():

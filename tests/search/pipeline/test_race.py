@@ -236,6 +236,8 @@ def test_a_run_whose_workers_are_lost_is_tried_again_while_others_teach_somethin
     runs = world.run()
     assert (runs["0001-race0"].failure is None) == is_confirmed
     assert ("0001-race1" in runs) == is_confirmed
+    assert [note.split()[1] for note in world.notes] == ["0001"] * (not is_confirmed)
+    assert named(runs, "confirm"), "the others race on"
 
 
 def test_where_the_only_candidate_misses_nobody_is_left_to_run_alone(
