@@ -4,6 +4,7 @@ are written; the second ends the command at once."""
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -81,12 +82,14 @@ class Interrupt:
         os.set_blocking(written, False)
         earlier = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         threading.Thread(target=self._read, args=[numbers], daemon=True).start()
+        hook, sys.unraisablehook = sys.unraisablehook, _say_fault
         self._is_immediate = True
         self.listen()
         try:
             yield
         finally:
             self._is_immediate = False
+            sys.unraisablehook = hook
             signal.set_wakeup_fd(earlier)
             os.close(written)
             for number, handler in before.items():
@@ -174,6 +177,13 @@ def without_hangup() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _say_fault(fault: "sys.UnraisableHookArgs") -> None:
+    """Hook for exceptions that cannot be raised: print them as Python does, except `Signalled`,
+    which `check` raises later."""
+    if not issubclass(fault.exc_type, Signalled):
+        sys.__unraisablehook__(fault)
 
 
 def _leave_terminal() -> None:

@@ -71,8 +71,17 @@ def test_a_command_ends_with_the_loss_of_its_script(
 
 def losses(script: Path, arguments: str, pattern: str, num_processes: int) -> list[float]:
     """Return the losses that a script prints under torchrun, or by itself for 0 processes."""
-    words = launcher(num_processes) if num_processes else []
-    printed = ran(*words, str(script), *shlex.split(arguments))
+
+    def printed_once() -> str:
+        words = launcher(num_processes) if num_processes else []
+        return ran(*words, str(script), *shlex.split(arguments))
+
+    try:
+        printed = printed_once()
+    except AssertionError as error:  # torch itself may abort when gloo's threads end
+        if "terminate called without an active exception" not in str(error):
+            raise
+        printed = printed_once()
     return [float(value) for value in re.findall(pattern, printed)]
 
 
