@@ -152,7 +152,7 @@ def print_study(
     say(
         console,
         f"{len(cells)} cells, {study.repeats} repeats: {runs} runs, one at a time, in a random "
-        f"order ({groups} kinds of worker group){length}",
+        f"order (worker groups of {counted(groups, 'kind')}){length}",
     )
     say(console, f"results: {place}")
 

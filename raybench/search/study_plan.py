@@ -134,8 +134,8 @@ class StudyPlan:
             _objective(study),
             f"workload {study.workload}, {_data(study, dataset)}",
             f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
-            f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
-            f"and {max(group.gpus for group in every)} GPUs",
+            f"worker groups of {counted(len(every), 'kind')}, the widest with "
+            f"{counted(widest, 'CPU')} and {max(group.gpus for group in every):g} GPUs",
             f"{counted(runs, 'trial')} {most}, {_confirming(study.confirm, runs)}",
             _length(study, self.most_s(capacity), capacity),
             _sampling(self.factors),
