@@ -40,5 +40,5 @@ def train(run: raybench.Run) -> None:
                 optimizer.zero_grad()
                 torch.nn.functional.cross_entropy(model(images), labels).backward()
                 optimizer.step()
-        if run.report(accuracy=accuracy_of(model), samples=1400):
+        if run.report(accuracy=accuracy_of(model), samples=1400):  # trained since the last report
             return  # the search says: stop here
