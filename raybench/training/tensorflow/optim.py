@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -22,6 +23,10 @@ from raybench.training.optimizers import (
 )
 from raybench.training.tensorflow.internals import all_layers, disable_gradient_sum
 
+FUSED_DTYPES = (tf.float32, tf.float64)
+"""Types of variables that are updated by `tf.raw_ops.ResourceApply*`, in one pass over memory
+instead of one per operation. Not bfloat16, in which beta2 = 0.999 would round to 1 and the second
+moment would stay 0."""
 Variable: TypeAlias = tf.Variable
 Tensor: TypeAlias = tf.Tensor
 States: TypeAlias = list[tf.Variable]
@@ -153,6 +158,16 @@ class Sgd(Optimizer):
     def _move(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         """Update b <- momentum b + g; w <- w - lr b, with `nesterov` w - lr (g + momentum b)."""
         (buffer,) = states
+        if variable.dtype in FUSED_DTYPES:
+            tf.raw_ops.ResourceApplyMomentum(
+                var=variable.handle,
+                accum=buffer.handle,
+                lr=rates.learning_rate,
+                grad=gradient,
+                momentum=tf.cast(self.momentum, variable.dtype),
+                use_nesterov=self.nesterov,
+            )
+            return
         buffer.assign(self.momentum * buffer + gradient)
         direction = gradient + self.momentum * buffer if self.nesterov else buffer
         variable.assign_sub(rates.learning_rate * direction)
@@ -186,14 +201,34 @@ class Adam(Optimizer):
 
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return step size and epsilon, both including the bias corrections."""
-        first, second = (correction(step, one) for one in (self.beta1, self.beta2))
+        betas: tuple[float, ...] = (self.beta1, self.beta2)
+        if kind in FUSED_DTYPES:
+            # The kernel rounds the betas to the variables' type, so the corrections must use the
+            # rounded betas; otherwise v_hat is off by 1e-5.
+            betas = tuple(float(np.asarray(one, kind.as_numpy_dtype)) for one in betas)
+        first, second = (correction(step, one) for one in betas)
         size = rate * tf.sqrt(second) / first
         return tf.cast(size, kind), tf.cast(self.epsilon * tf.sqrt(second), kind)
 
     def _update(self, variable: Variable, gradient: Tensor, states: States, rates: Rates) -> None:
         self._decay(variable, rates)
+        (exp_avg, exp_avg_sq), (size, epsilon), kind = states, rates.own, variable.dtype
+        if kind in FUSED_DTYPES:
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=exp_avg.handle,
+                v=exp_avg_sq.handle,
+                # Powers of 0 disable the kernel's own corrections, which it computes in `kind`.
+                beta1_power=tf.zeros((), kind),
+                beta2_power=tf.zeros((), kind),
+                lr=size,
+                beta1=tf.cast(self.beta1, kind),
+                beta2=tf.cast(self.beta2, kind),
+                epsilon=epsilon,
+                grad=gradient,
+            )
+            return
         self._take_in(gradient, states)
-        (exp_avg, exp_avg_sq), (size, epsilon) = states, rates.own
         variable.assign_sub(size * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon))
 
     def _take_in(self, gradient: Tensor, states: States) -> None:
