@@ -183,3 +183,11 @@ def test_a_reader_that_closes_stdout_ends_the_command_without_a_traceback():
     os.close(reading)
     assert process.communicate() == (None, b"")
     assert process.returncode == cli.FAILED
+
+
+def test_a_pipe_that_is_not_stdout_is_no_closed_reader():
+    def breaks():
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        cli.run_command(breaks)

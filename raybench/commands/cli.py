@@ -5,6 +5,7 @@ import contextlib
 import errno
 import importlib
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -208,14 +209,23 @@ def run_command(
             ended = _ended(command)
         _print_document(json_of, ended)
     except BrokenPipeError:
-        with contextlib.suppress(BrokenPipeError):
-            sys.__stdout__.flush()  # type: ignore[union-attr]
-            raise  # stdout is open: another pipe broke
-        # The reader of stdout has closed the pipe, as `| head` does.
-        # Python writes the rest of the output at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if not _is_stdout_closed():
+            raise  # another pipe broke
         return FAILED
     return ended.code
+
+
+def _is_stdout_closed() -> bool:
+    """Return whether the reader of stdout has closed the pipe, as `| head` does.
+
+    If so, redirect stdout to the null device, because Python writes the rest of the output at exit.
+    """
+    poll = select.poll()
+    poll.register(1, 0)
+    is_closed = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return is_closed
 
 
 def _print_document(command: str, ended: Ended) -> None:
