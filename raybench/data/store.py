@@ -371,7 +371,10 @@ def stored(source: Source, build: Build) -> Stored:
                 )
             if part is not None:
                 _build(part, source, build)
-    os.utime(about)  # the modification time is the time of the last use
+    try:
+        os.utime(about)  # the modification time is the time of the last use
+    except FileNotFoundError:  # another command has just removed it
+        return stored(source, build)
     arrays = {file.stem: map_array(file) for file in sorted(about.parent.glob("*.npy"))}
     return Stored(about.parent, arrays, json.loads(about.read_text())["description"])
 

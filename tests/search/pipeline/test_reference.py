@@ -294,3 +294,14 @@ def test_a_target_lies_above_what_luck_adds_to_the_baseline(best: float, target:
     found, how = set_target(study, runs, 0.53, baseline=known, errors=3.0)
     assert found.objective.target == target
     assert ("300" in how) == (best < 0.6)
+
+
+@pytest.mark.parametrize(("end", "is_said"), [(0.9, True), (0.45, False)])
+def test_a_target_that_rewards_fast_starts_is_said(end: float, is_said: bool) -> None:
+    """The target is 0.4 less half a point, of values from 0.1 (the baseline) to the end."""
+    study, space = build_study(STUDY, "test")
+    run = record(spec=reference_spec(study, space), stop="max_train_seconds")
+    points = [evaluation(value=0.4, train_s=1.0), evaluation(value=end, train_s=10.0)]
+    found, how = set_target(study, [ReferenceRun(run, points)] * 3, 0.1, room_s=1.0)
+    assert found.objective.target == 0.395
+    assert ("best_at_budget" in how) == is_said
