@@ -38,6 +38,7 @@ def test_wrong_values_are_refused_by_name(key, value):
 IN_ONE_PROCESS = {"framework": "tensorflow", "strategy": "single_process", "num_workers": 2}
 XLA = {"compile": "xla", "framework": "tensorflow"}
 CUDA_GRAPHS = {"compile": "reduce-overhead", "gpus_per_worker": 1}
+SYNCHRONIZED = {"sync_batch_norm": True, "num_workers": 2, "gpus_per_worker": 1}
 BF16 = {"gradient_compression": "bf16", "framework": "tensorflow", "num_workers": 2}
 
 
@@ -62,6 +63,9 @@ def test_an_invalid_objective_is_refused(objective, names):
         ({"compile": "xla"}, ["compile: xla", "none, default"]),
         (CUDA_GRAPHS | {"accumulate": 2}, ["accumulate: 1", "compile: default"]),
         (XLA | {"sync_batch_norm": True}, ["compile: xla", "sync_batch_norm"]),
+        (SYNCHRONIZED | {"accumulate": 2}, ["accumulate: 1"]),
+        (SYNCHRONIZED | {"strategy": "single_process"}, ["strategy: distributed"]),
+        (SYNCHRONIZED | {"gpus_per_worker": 0}, ["gpus_per_worker: 1"]),
         (IN_ONE_PROCESS | XLA, ["compile: xla", "single_process"]),
         (IN_ONE_PROCESS | {"exchange_gradients": False}, ["exchange_gradients: false"]),
         (IN_ONE_PROCESS | {"bucket_mb": 1.0}, ["bucket_mb: 1.0"]),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from local import Clock
-from test_own_runs import Loop, Worker
+from own_loops import Loop, Worker
 
 from raybench import integrations
 from raybench.spec.errors import ErrorCode

@@ -3,19 +3,15 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from local import on_ranks
+from own_loops import on_two_ranks
 
-from raybench.spec.errors import UserError
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
-from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
 from raybench.training.command import run_command
-from raybench.training.own import OwnTrainer
 
 SCRIPT = """
 import json, os, sys, time
@@ -38,30 +34,15 @@ for number in range(1, 1000 if how in ("long", "fails") else 4):
 
 def run_of(
     folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
-) -> tuple[dict[int, list[Evaluation]], dict[int, str]]:
-    """Run the script on two ranks, threads of this process; return curves and errors by rank."""
+) -> tuple[list[list[Evaluation]], dict[int, str]]:
+    """Run the script on two ranks; return curves, and errors by rank."""
     monkeypatch.chdir(folder)
     (folder / "train.py").write_text(SCRIPT)
     objective = Objective(target=0.9, max_train_seconds=1000.0)
     command = f"$torchrun {sys.executable} train.py {how}"
     spec = RunSpec(workload=command, objective=objective, num_workers=2)
     assert (spec.framework, spec.replicas_per_process) == ("torch", 1)
-    # Ranks that are threads have no process group of torch.
-    spec = spec.model_copy(update={"framework": "python"})
-    curves: dict[int, list[Evaluation]] = {0: [], 1: []}
-    errors: dict[int, str] = {}
-
-    def work(world: Any) -> None:
-        trainer = OwnTrainer(spec, run_command, world, Ledger("setup"))
-        try:
-            for point in trainer.evaluations():
-                curves[world.rank].append(point)
-            trainer.finish()
-        except UserError as error:
-            errors[world.rank] = str(error)
-
-    on_ranks(2, work)
-    return curves, errors
+    return on_two_ranks(spec, run_command)
 
 
 def children() -> list[str]:
@@ -74,7 +55,7 @@ def test_rank_0_reports_for_all_and_all_end_together(
 ) -> None:
     curves, errors = run_of(tmp_path, how, monkeypatch)
     assert errors == {}
-    for curve in curves.values():
+    for curve in curves:
         assert [one.value for one in curve][:3] == pytest.approx([0.3, 0.6, 0.9])
         assert [one.samples for one in curve][:3] == [10, 20, 30]
         assert [one.train_s for one in curve][:3] == pytest.approx([0.01, 0.02, 0.03])

@@ -10,24 +10,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from local import Clock, ThreadWorld, alone, on_ranks
+from local import Clock, alone
+from own_loops import Loop, Worker, on_two_ranks, reporting, spec_of
 
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import Objective
-from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import WORKER_PHASES, Ledger
-from raybench.stats.record import Evaluation
 from raybench.training import own
 from raybench.training.own import (
-    LoopAdapter,
     OwnTrainer,
     PlainWorld,
     Run,
@@ -38,50 +35,6 @@ from raybench.training.own import (
 from raybench.training.saved import Checkpoints
 from raybench.training.settings import signal_handlers_ignored
 from tests.refusals import refused
-
-Loop = Callable[[Run], object]
-
-
-def spec_of(**changes: Any) -> RunSpec:
-    content = {
-        "workload": "train.py:train",
-        "framework": "python",
-        "epochs": 3.0,
-        "objective": Objective(target=0.9, max_train_seconds=1000.0),
-        "model": {"hidden": 8},
-    }
-    return RunSpec(**(content | changes))
-
-
-class Worker:
-    """One worker's side of a run: what `cluster.worker` does with it."""
-
-    def __init__(
-        self, loop: Loop, *, clock: Clock | None = None, world: Any = None, **changes: Any
-    ):
-        self.spec = spec_of(**changes)
-        self.ledger = Ledger("setup", **({"clock": clock} if clock else {}))
-        self.trainer = OwnTrainer(self.spec, loop, world or PlainWorld("cpu"), self.ledger)
-
-    def to_the_end(self) -> list[Evaluation]:
-        """Go on until the run ends by itself; then let the loop return."""
-        curve = list(self.trainer.evaluations())
-        self.trainer.finish()
-        return curve
-
-
-def reporting(*values: float, seconds: float = 1.0, clock: Clock | None = None) -> Loop:
-    """A loop that reports these values, an epoch each."""
-
-    def loop(run: Run) -> None:
-        for value in values:
-            with run.training():
-                if clock:
-                    clock.now += seconds
-            if run.report(value, samples=100):
-                return
-
-    return loop
 
 
 @pytest.mark.parametrize(
@@ -343,22 +296,15 @@ def test_arrays_and_plain_data_are_kept_and_nothing_else() -> None:
 
 
 def test_workers_report_the_mean_and_share_the_slowest_clock() -> None:
-    pytest.importorskip("torch")
-
     def loop(run: Run) -> None:
-        values = ((0.2, 0.4), (None, 0.5))
-        for each in values:
+        for values in ((0.2, 0.4), (None, 0.5)):
             with run.training():
                 time.sleep(0.002 * (1 + run.rank))
-            if run.report(each[run.rank], samples=40):
+            if run.report(values[run.rank], samples=40):
                 return
 
-    def serve(world: ThreadWorld) -> list[Evaluation]:
-        worker = Worker(loop, world=world, framework="torch", num_workers=2)
-        worker.trainer.run._adapter = LoopAdapter(world)
-        return worker.to_the_end()
-
-    curve, other = on_ranks(2, serve)
+    (curve, other), errors = on_two_ranks(spec_of(), loop)
+    assert errors == {}
     assert [point.value for point in curve] == [pytest.approx(0.3), 0.5, 0.5]
     assert [point.train_s for point in curve] == [point.train_s for point in other]
     assert curve[0].samples == 40

@@ -5,20 +5,15 @@ import importlib.util
 import json
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from group import run_two
-from local import on_ranks
+from own_loops import Loop, on_two_ranks, spec_of
 
-from raybench.spec.errors import UserError
-from raybench.spec.objective import Objective
-from raybench.spec.run import RunSpec
-from raybench.stats.clock import Ledger
 from raybench.training import own, ranks
-from raybench.training.own import OwnTrainer, Run
+from raybench.training.own import Run
 from raybench.training.ranks import STUCK_S, Call, Position, mismatch, parting
 
 
@@ -103,32 +98,19 @@ def test_a_call_that_is_not_the_others_is_named() -> None:
     assert names_in(sentence)[:4] == ["rank 0", "run.report", "rank 2", "run.training()"]
 
 
-def run_of(loop: Callable[[Run], object], monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
-    """The error of each of two ranks, threads of this process, if it has one."""
+def errors_of(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+    """Return the errors of two ranks, by rank."""
     monkeypatch.setattr(own, "LOOK_S", 0.05)
-    objective = Objective(target=0.9, max_train_seconds=1000.0)
-    spec = RunSpec(workload="train.py:train", framework="python", objective=objective)
-    spec = spec.model_copy(update={"num_workers": 2})
     positions: dict[int, Position] = {}
-    errors: dict[int, str] = {}
 
     def compare(position: Position) -> str | None:
         positions[position.rank] = position
         return parting(positions.values())
 
-    def work(world: Any) -> None:
-        trainer = OwnTrainer(spec, loop, world, Ledger("setup"), compare=compare)
-        try:
-            for _ in trainer.evaluations():
-                pass
-        except UserError as error:
-            errors[world.rank] = str(error)
-
-    on_ranks(2, work)
-    return errors
+    return on_two_ranks(spec_of(), loop, compare)[1]
 
 
-def acting(*actions: str) -> Callable[[Run], None]:
+def acting(*actions: str) -> Loop:
     """A loop in which each rank carries out its actions: (t)rains, (r)eports, (x) exits inside of
     training, (e)xits, (w)orks, (f)ails; without an action left it returns."""
 
@@ -163,14 +145,14 @@ def acting(*actions: str) -> Callable[[Run], None]:
     ],
 )
 def test_ranks_that_part_end_with_a_sentence_that_names_them(
-    loop: Callable[[Run], object], names: list[str], monkeypatch: pytest.MonkeyPatch
+    loop: Loop, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    errors = run_of(loop, monkeypatch)
+    errors = errors_of(loop, monkeypatch)
     assert names_in(errors[0])[: len(names)] == names, errors
 
 
 def test_a_rank_may_work_on_after_the_others_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_of(acting("trw", "tr"), monkeypatch) == {}
+    assert errors_of(acting("trw", "tr"), monkeypatch) == {}
 
 
 def test_exchanges_before_the_last_call_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,11 +163,11 @@ def test_exchanges_before_the_last_call_do_not_count(monkeypatch: pytest.MonkeyP
         run._adapter.num_exchanges = lambda: 3 if run.rank == 0 else 1  # type: ignore[method-assign]
         acting("trwtr", "trtr")(run)
 
-    assert run_of(loop, monkeypatch) == {}
+    assert errors_of(loop, monkeypatch) == {}
 
 
 def test_an_error_names_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    errors = run_of(acting("", "f"), monkeypatch)
+    errors = errors_of(acting("", "f"), monkeypatch)
     assert "rank 1" in errors[1]
     assert all(name in errors[0] for name in ("rank 0", "accuracy"))
 

@@ -5,11 +5,10 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from group import launcher, ran
-from local import on_ranks
+from own_loops import on_two_ranks
 
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
@@ -87,17 +86,17 @@ def losses(script: Path, arguments: str, pattern: str, num_processes: int) -> li
 
 def found(spec: RunSpec, num_ranks: int) -> list[float]:
     """Return the losses that raybench reads from a command on so many ranks."""
-    # Ranks that are threads have no process group of torch.
-    spec = spec.model_copy(update={"framework": "python"})
-
-    def work(world: Any) -> list[float]:
-        trainer = OwnTrainer(spec, run_command, world, Ledger("setup"))
-        values = [point.value for point in trainer.evaluations()]
-        trainer.finish()
-        return values[:-1]  # the last is repeated with the reason of the end
-
     if num_ranks == 1:
-        return work(PlainWorld("cpu"))
-    first, second = on_ranks(2, work)
-    assert first == second
-    return first
+        trainer = OwnTrainer(
+            spec.model_copy(update={"framework": "python"}),
+            run_command,
+            PlainWorld("cpu"),
+            Ledger("setup"),
+        )
+        curve = list(trainer.evaluations())
+        trainer.finish()
+    else:
+        (curve, second), errors = on_two_ranks(spec, run_command)
+        assert errors == {}
+        assert [point.value for point in second] == [point.value for point in curve]
+    return [point.value for point in curve[:-1]]  # the last is repeated with the reason of the end

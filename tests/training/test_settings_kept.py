@@ -11,18 +11,12 @@ from typing import Any
 
 import pytest
 from local import alone
-from test_own_runs import Worker
+from own_loops import Worker, reporting
 
 from raybench.spec.errors import UserError
 from raybench.training.base import find_part
-from raybench.training.own import PlainWorld, Run
+from raybench.training.own import Run
 from raybench.training.settings import PROCESS_SETTINGS, _read
-
-
-def report(run: Run, seconds: float = 0.0) -> None:
-    with run.training():
-        pass
-    run.report(0.5, samples=1)
 
 
 def change_torch() -> None:
@@ -68,7 +62,7 @@ def test_settings_of_a_framework_are_those_of_the_run_before(framework: str) -> 
             seen[-1] += [torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32]
             seen[-1] += [torch.backends.cuda.matmul.allow_tf32]
             seen[-1] += [torch.get_float32_matmul_precision()]
-        report(run)
+        reporting(0.5)(run)
         if len(seen) == 1:
             change()
             changed.append([_read(one) for one in settings])
@@ -91,7 +85,7 @@ def test_the_process_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def loop(run: Run) -> None:
         seen.append([_read(one) for one in PROCESS_SETTINGS])
         seen[-1].append(list(warnings.filters))
-        report(run)
+        reporting(0.5)(run)
         os.chdir(tmp_path)
         os.environ["RAYBENCH_A"] = "2"
         del os.environ["RAYBENCH_B"]
@@ -132,7 +126,7 @@ def test_what_a_loop_leaves_in_circles_is_collected_before_a_cache_is_emptied(
 
     def loop(run: Run) -> None:
         Model()
-        report(run)
+        reporting(0.5)(run)
 
     worker = Worker(loop)
     monkeypatch.setattr(worker.trainer.run._adapter, "end", lambda: alive.append(bool(left[0]())))
@@ -158,7 +152,7 @@ def test_a_loop_of_jax_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         block_until_ready=lambda ready: waited.extend(one.name for one in ready),
     )
     monkeypatch.setitem(sys.modules, "jax", jax)
-    Worker(report, world=PlainWorld("cpu")).to_the_end()
+    Worker(reporting(0.5)).to_the_end()
     # At least where training begins, where it ends, and before the report.
     assert waited == ["effects", "weights"] * (len(waited) // 2)
     assert len(waited) >= 6

@@ -22,7 +22,11 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from raybench.training.torch.batches import InputClock  # noqa: E402
-from raybench.training.torch.layers import DepthwiseConv2d, build_layers  # noqa: E402
+from raybench.training.torch.layers import (  # noqa: E402
+    DepthwiseConv2d,
+    build_layers,
+    synchronize,
+)
 from raybench.training.torch.model import build_model  # noqa: E402
 from raybench.training.torch.state import Averaging, LossScale  # noqa: E402
 from raybench.training.torch.world import Replica, join  # noqa: E402
@@ -236,6 +240,16 @@ def test_a_depthwise_convolution_has_its_filters_in_torch_s_order(multiplier, pa
     torch.testing.assert_close(own(inputs), other(inputs), rtol=1e-5, atol=1e-6)
     beside = inputs.to(memory_format=torch.channels_last)
     torch.testing.assert_close(own(beside), other(inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_synchronized_layers_of_timm_keep_their_activation_and_names() -> None:
+    timm = pytest.importorskip("timm")
+    ours, theirs = (timm.layers.BatchNormAct2d(3, act_layer=torch.nn.SiLU) for _ in range(2))
+    inputs = torch.randn(4, 3, 5, 5)
+    ours = synchronize(ours)
+    assert isinstance(ours, torch.nn.SyncBatchNorm)
+    assert torch.equal(ours(inputs), theirs(inputs))
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
 
 
 def test_what_a_model_is_given_stays_as_it_is():
