@@ -19,7 +19,7 @@ from raybench.report.console import make_console, say
 from raybench.report.export import export
 from raybench.report.live.progress import CurveLines, ProgressDisplay, lines_for
 from raybench.report.page import try_page
-from raybench.report.words import target_words
+from raybench.report.words import digits, target_words
 from raybench.results.place import check_place, shown
 from raybench.results.records import read_records
 from raybench.results.storage import StudyStorage, open_storage
@@ -31,7 +31,7 @@ from raybench.results.store import (
     machine,
     versions,
 )
-from raybench.results.study import load
+from raybench.results.study import Study, load
 from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import DiagnoseOptions, TrainOptions
@@ -45,6 +45,7 @@ from raybench.runs.preflight import (
     spec_on_gpus,
 )
 from raybench.runs.wait_watch import RunLines, live_session
+from raybench.scaling.cells import run_rates
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, UserError
@@ -80,10 +81,10 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
         folder = storage.folder
         refuse_other(place, folder, "run")
         with Store(folder, storage.check, storage.forget) as store:
-            if (finished := finished_run(folder, TRIAL, spec)) is not None:
+            if finished_run(folder, TRIAL, spec) is not None:
                 sentence = "this run is finished; to train it again name another folder."
                 say(console, f"{place}: {sentence}")
-                _print_outcome(console, finished, storage)
+                _print_outcome(console, load(folder), storage)
                 return Ended(DONE, place)
             interrupt.defer()
             record = _run(options, spec, store, console, interrupt, loggers)
@@ -91,7 +92,7 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
             results = replace(load(folder), place=place)
             export(results, store)
             pages = try_page(results, folder, partial(say, console))
-        _print_outcome(console, record, storage)
+        _print_outcome(console, results, storage)
         for page in pages:
             say(console, f"page: {page}")
     if record.stop == "interrupted":
@@ -238,9 +239,12 @@ def write_study(store: Store, content: dict[str, Any]) -> None:
     store.write_yaml(STUDY_FILE, {"study": content, **session})
 
 
-def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -> None:
+def _print_outcome(console: Console, results: Study, storage: StudyStorage) -> None:
+    record = results.runs[TRIAL]
     phases = "  ".join(f"{phase} {record.ledger[phase]:.2f}" for phase in (*PHASES, OTHER))
     lines = [f"ledger, s: {phases}  | wall {record.wall_s:.2f}"]
+    if rates := run_rates(record, results.evaluations.get(TRIAL, [])):
+        lines.append(_speed_line(rates))
     target, metric = record.spec.objective.target, record.spec.objective.judged_by
     if record.failure:
         lines.append(f"failed: {record.failure} ({record.message})")
@@ -261,6 +265,18 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
     lines.append(f"results: {shown(storage.place, storage.folder)}")
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _speed_line(rates: dict[str, float]) -> str:
+    """Return a line with the rates of a run (`run_rates`) that are known."""
+    known = [f"{digits(rates['samples_per_s'])} samples/s"]
+    if rates["tokens_per_s"] > 0:
+        known.append(f"{digits(rates['tokens_per_s'])} tokens/s")
+    if rates["flops_per_s"] > 0:
+        known.append(f"{rates['flops_per_s'] / 1e12:.3g} TFLOP/s")
+    if rates["mfu"] > 0:
+        known.append(f"MFU {rates['mfu']:.0%}")
+    return f"speed at the median step: {', '.join(known)}"
 
 
 def refuse_other(place: str, folder: Path, mark: str) -> None:

@@ -513,6 +513,29 @@ def _rates(found: Mapping[str, float], spec: RunSpec, accelerators: str) -> dict
     return {"flops_per_s": flops, "tokens_per_s": tokens, "mfu": mfu}
 
 
+def run_rates(run: RunRecord, curve: Sequence[Evaluation]) -> dict[str, float]:
+    """Return the throughput of a run in its steady state (`steady`).
+
+    Args:
+        run: Record of the run.
+        curve: Evaluations of the run.
+
+    Returns:
+        samples_per_s, flops_per_s, tokens_per_s and mfu as in `cell_table`; NaN where unknown, as
+        the last three are without `record_steps`. Empty if the run trained no samples.
+    """
+    if not curve or not curve[-1].samples or not curve[-1].epoch:
+        return {}
+    step_samples = min(run.spec.global_batch_size, round(curve[-1].samples / curve[-1].epoch))
+    found = steady(curve, step_samples)
+    if not found:
+        return {}
+    last = {name: getattr(curve[-1], name) for name in ("flops_per_sample", "tokens_per_sample")}
+    speed = {"samples_per_s": step_samples / found["step_median_s"]}
+    known = {name: math.nan if value is None else value for name, value in last.items()}
+    return speed | _rates(speed | known, run.spec, accelerators_of(run) or "")
+
+
 def _speedups(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a cell's speed-up over the best single-worker cell of its kind, if there is one."""
     alike = [one for one in rows if one[KIND] == row[KIND] and one["num_workers"] == 1 and one["n"]]

@@ -58,6 +58,7 @@ def test_a_script_searches_trains_and_hears_of_mistakes(tmp_path: Path) -> None:
     assert seed == 5
     assert "torch 1x32" in shown
     assert "ledger, s:" in done.stdout
+    assert "samples/s" in done.stdout
     events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert {"evaluated", "finished"} <= {one["event"] for one in events}
     assert events[-1]["best"]["trial"]

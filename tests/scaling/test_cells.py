@@ -19,6 +19,7 @@ from raybench.scaling.cells import (
     curves_of,
     on_more_hosts,
     peak_flops,
+    run_rates,
     run_table,
     series_of,
 )
@@ -198,6 +199,11 @@ def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
     printed = printed_cells(table)
     assert {"tokens/s", "TFLOP/s"} < set(printed.columns)
     assert "MFU" not in printed
+    name = next(name for name, run in runs.items() if run.spec.num_workers == 1)
+    rates = run_rates(runs[name], told[name])
+    assert rates["samples_per_s"] == pytest.approx(speeds[0])
+    assert rates["flops_per_s"] == pytest.approx(2e9 * speeds[0])
+    assert rates["tokens_per_s"] == pytest.approx(100 * speeds[0])
 
 
 @pytest.mark.parametrize(
