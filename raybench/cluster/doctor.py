@@ -98,16 +98,6 @@ def _missing_there(names: list[str]) -> list[str]:
     return [name for name in names if not Path(name).exists()]
 
 
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1]
-
-
-def _unhide_gpus() -> None:
-    """Make the GPUs visible in a task that reserves none; some versions of Ray hide them."""
-    if not os.environ.get("CUDA_VISIBLE_DEVICES"):
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-
-
 def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
     """Return the data of every node, collected in parallel; a sentence for a node that failed."""
     tasks = [
@@ -119,17 +109,19 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
         try:
             found.append(ray.get(facts, timeout=FACTS_S))
         except ray.exceptions.RayError as error:
+            last_line = str(error).strip().splitlines()[-1]
             found.append(
                 f"host {entry['NodeManagerHostname']}: its facts cannot be had "
-                f"({_last_line(error)}); is raybench installed there, in the same Python?"
+                f"({last_line}); is raybench installed there, in the same Python?"
             )
     return found
 
 
 def _facts_there(has_gpus: bool) -> Facts:
     """Return the data of a node, which has GPUs in Ray or not; runs as a task on that node."""
-    if has_gpus:
-        _unhide_gpus()
+    # Some versions of Ray hide the GPUs from a task that reserves none.
+    if has_gpus and not os.environ.get("CUDA_VISIBLE_DEVICES"):
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     return machine_facts()
 
 

@@ -159,11 +159,6 @@ STOPPED: Final = "stopped"
 """`RunFailed.failure` of a run that was ended from outside, which is not counted as failed."""
 
 
-def sender_of(group: int) -> str:
-    """Return the sender name of a worker group that sends checkpoints or weights to the pool."""
-    return f"group-{group}"
-
-
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
     """A run ended without a result: a worker crashed, was lost, or did not answer."""
 

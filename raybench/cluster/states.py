@@ -36,12 +36,12 @@ def ask_pool(call: Callable[[], Any]) -> Any:
             time.sleep(ASK_AGAIN_S)
 
 
-def send(pool: Any, sender: str, state: BinaryIO) -> int:
-    """Send a run state to the pool and return its size in bytes.
+def send(pool: Any, group: int, state: BinaryIO) -> int:
+    """Send a run state of a worker group to the pool and return its size in bytes.
 
-    A sender must not send two states at the same time.
+    A group must not send two states at the same time.
     """
-    file: Path = ask_pool(lambda: pool.coming_file.remote(sender))
+    file: Path = ask_pool(lambda: pool.incoming_file.remote(group))
     with contextlib.suppress(OSError):  # then send in parts: the pool reports disk errors
         if file.parent.is_dir():
             with file.open("wb") as there:
@@ -50,7 +50,7 @@ def send(pool: Any, sender: str, state: BinaryIO) -> int:
     state.seek(0)
     num_bytes = 0
     while part := state.read(PART_BYTES):
-        ask_pool(lambda: pool.take_part.remote(sender, num_bytes, part))  # noqa: B023 (called here)
+        ask_pool(lambda: pool.take_part.remote(group, num_bytes, part))  # noqa: B023 (called here)
         num_bytes += len(part)
     return num_bytes
 
@@ -107,27 +107,27 @@ class StateFiles:
                 own.mkdir(parents=True, exist_ok=True)
                 self._own = own
 
-    def write(self, sender: str, offset: int, part: bytes) -> None:
-        """Write a part of a state that `sender` is sending; set `fault` if that fails."""
+    def write(self, group: int, offset: int, part: bytes) -> None:
+        """Write a part of a state that a worker group is sending; set `fault` if that fails."""
         try:
-            number = os.open(self.coming(sender), os.O_WRONLY | os.O_CREAT)
+            number = os.open(self.incoming(group), os.O_WRONLY | os.O_CREAT)
             with os.fdopen(number, "wb") as file:
                 file.seek(offset)
                 file.write(part)
         except OSError as error:
             self.fault = self.fault or error
 
-    def keep(self, sender: str, name: str, num_bytes: int) -> Path:
+    def keep(self, group: int, name: str, num_bytes: int) -> Path:
         """Rename a completely received state to `name` and return its file; raise OSError if this
         or an earlier state could not be written."""
-        coming, file = self.coming(sender), self.folder / name
+        incoming, file = self.incoming(group), self.folder / name
         if not num_bytes:
-            self.write(sender, 0, b"")
+            self.write(group, 0, b"")
         try:
             if self.fault is not None:
                 raise self.fault
-            os.truncate(coming, num_bytes)
-            coming.replace(file)
+            os.truncate(incoming, num_bytes)
+            incoming.replace(file)
         except OSError as error:
             self.fault = error
             raise
@@ -148,11 +148,11 @@ class StateFiles:
         except FileNotFoundError:
             return None
 
-    def drop(self, sender: str) -> None:
-        """Remove the incomplete state of a sender that has ended."""
+    def drop(self, group: int) -> None:
+        """Remove the incomplete state of a worker group that has ended."""
         if self._own is not None:
-            self.coming(sender).unlink(missing_ok=True)
+            self.incoming(group).unlink(missing_ok=True)
 
-    def coming(self, sender: str) -> Path:
-        """Return the file for the state that `sender` is sending."""
-        return self.folder / f".{sender}.partial"
+    def incoming(self, group: int) -> Path:
+        """Return the file for the state that a worker group is sending."""
+        return self.folder / f".group-{group}.partial"

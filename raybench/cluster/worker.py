@@ -29,7 +29,7 @@ import ray
 from raybench.cluster import protocol, states
 from raybench.cluster.connectivity import UNREACHED
 from raybench.cluster.output import Capture, path_of
-from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start, sender_of
+from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start
 from raybench.models.base import OwnLoop
 from raybench.models.find import load_workload_dataset
 from raybench.spec.errors import ErrorCode, UserError
@@ -257,7 +257,7 @@ class _Run:
         )
 
     def _send(self, state: bytes) -> int:
-        return states.send(self._pool, sender_of(self._group), io.BytesIO(state))
+        return states.send(self._pool, self._group, io.BytesIO(state))
 
     def _finish(self, command: Finish) -> protocol.Finished:
         test_value = sent_bytes = None

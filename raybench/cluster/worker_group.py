@@ -16,7 +16,7 @@ from raybench.cluster.connectivity import MISNAMED, UNREACHED
 from raybench.cluster.output import left_behind, of_rank
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
-from raybench.cluster.ray_internals.rendezvous import meeting
+from raybench.cluster.ray_internals.rendezvous import rendezvous_config
 from raybench.cluster.worker import serve
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import Placement
@@ -90,27 +90,21 @@ def build_trainer(
             failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
         ),
     }
-    if placement.framework == "python":
-        pass  # one worker, no rendezvous
-    elif not options.is_local:
-        arguments |= meeting(placement.framework, interface=options.interface)
+    file = Path(options.scratch) / f"group-{number}.store"
+    if placement.framework == "python":  # one worker, no rendezvous
+        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer as Trainer
     elif placement.framework == "torch":
-        arguments |= meeting("torch", file=str(Path(options.scratch) / f"group-{number}.store"))
-    trainer = trainer_class(placement.framework)(serve, **arguments)
+        from ray.train.torch import TorchTrainer as Trainer
+
+        meets = {"file": str(file)} if options.is_local else {"interface": options.interface}
+        arguments |= rendezvous_config("torch", **meets)
+    else:
+        from ray.train.tensorflow import TensorflowTrainer as Trainer
+
+        if not options.is_local:
+            arguments |= rendezvous_config("tensorflow", interface=options.interface)
+    trainer = Trainer(serve, **arguments)
     return internals.with_controller_in_process(internals.without_unused_callbacks(trainer))
-
-
-def trainer_class(framework: str) -> Any:
-    """Return the trainer class for a framework; its first import takes seconds."""
-    if framework == "python":
-        return internals.plain_trainer()
-    if framework == "torch":
-        from ray.train.torch import TorchTrainer
-
-        return TorchTrainer
-    from ray.train.tensorflow import TensorflowTrainer
-
-    return TensorflowTrainer
 
 
 POLL_S = 20.0
@@ -298,10 +292,6 @@ class WorkerGroup:
     def members(self) -> list[Ready]:
         """Return the `Ready` message of every rank."""
         return [self._members[rank] for rank in sorted(self._members)]
-
-    def nodes(self) -> list[str]:
-        """Return Ray's id of the node of every rank."""
-        return [member.node for member in self.members()]
 
     async def _wait(
         self, timeout_s: float, problem: str, *, failure: Failure = "timeout"

@@ -29,7 +29,6 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
     Start,
-    sender_of,
 )
 from raybench.cluster.queue import Request, RequestQueue
 from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
@@ -101,13 +100,13 @@ class WorkerPool:
         """Keep run states in a study's folder, if that folder exists on this host."""
         self._states.hold_in(folder)
 
-    def coming_file(self, sender: str) -> Path:
-        """Return the file to which `sender` (a worker group) sends a run state."""
-        return self._states.coming(sender)
+    def incoming_file(self, group: int) -> Path:
+        """Return the file to which a worker group sends a run state."""
+        return self._states.incoming(group)
 
-    async def take_part(self, sender: str, offset: int, part: bytes) -> None:
-        """Write a part of a run state for a sender whose host cannot access the file."""
-        await asyncio.to_thread(self._states.write, sender, offset, part)
+    async def take_part(self, group: int, offset: int, part: bytes) -> None:
+        """Write a part of a run state for a worker group whose host cannot access the file."""
+        await asyncio.to_thread(self._states.write, group, offset, part)
 
     async def give_part(self, file: Path, offset: int) -> bytes | None:
         """Return a part of a run state: empty at the end of the file, None if it was deleted."""
@@ -217,12 +216,13 @@ class WorkerPool:
         running = [one for one in self._runs.values() if one.group is not None]
         for one in running:
             one.max_concurrent = max(len(running) - 1, one.max_concurrent)
+        members = group.members()
         return Allocation(
             queue_s=started - asked,
             start_s=time.perf_counter() - started if reserved.is_new else 0.0,
-            hosts=tuple(member.host for member in group.members()),
-            devices=tuple(member.device for member in group.members()),
-            workers_per_node=workers_per_node(group.nodes()),
+            hosts=tuple(member.host for member in members),
+            devices=tuple(member.device for member in members),
+            workers_per_node=workers_per_node([member.node for member in members]),
             accelerators=self._scheduler.accelerators(reserved),
             waited_for=waited_for,
             resume=None if run.checkpoint is None else run.checkpoint.state,
@@ -287,7 +287,7 @@ class WorkerPool:
             self.forget(trial)
         if not isinstance(first, protocol.WorkerAnswer) or first.sent_bytes is None:
             return first
-        sent = partial(self._states.keep, sender_of(number), num_bytes=first.sent_bytes)
+        sent = partial(self._states.keep, number, num_bytes=first.sent_bytes)
         if isinstance(first, protocol.Finished):
             try:
                 return replace(first, weights=sent(f"{trial}-weights"))
@@ -433,7 +433,7 @@ class WorkerPool:
     async def _drop(self, trial: str, number: int) -> None:
         """Close a trial's broken group and serve the next requests."""
         self._runs[trial].group = None
-        self._states.drop(sender_of(number))
+        self._states.drop(number)
         group = self._groups.get(number)
         await self._close(number, force=True)
         self._collect(trial, group, is_lost=True)

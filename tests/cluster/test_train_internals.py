@@ -268,7 +268,7 @@ class TestNetworkMeeting:
         assert len(story) == 3, "one worker alone talks to nobody"
 
     def test_an_interface_that_is_not_there_ends_the_group_in_a_sentence(self) -> None:
-        said = rendezvous._take_interface("127.0.0.1", "nothing0", 2)
+        said = rendezvous._set_interface("127.0.0.1", "nothing0", 2)
         with pytest.raises(rendezvous.Unreached) as refusal:
             rendezvous._raise_problem(str(said))
         error = RuntimeError(f"Training failed due to controller error:\n{refusal.value}\nmore")

@@ -306,9 +306,9 @@ class AnsweringGroup(FakeGroup):
         saves = index == 1 or (isinstance(commands[0], Finish) and commands[0].save)
         sent = {"sent_bytes": 7} if saves else {}
         if sent:
-            await self.pool.take_part("group-0", 4, b"hts")
-            await self.pool.take_part("group-0", 0, b"weig")
-            await self.pool.take_part("group-0", 0, b"weig")  # its answer was lost
+            await self.pool.take_part(0, 4, b"hts")
+            await self.pool.take_part(0, 0, b"weig")
+            await self.pool.take_part(0, 0, b"weig")  # its answer was lost
         if isinstance(commands[0], Finish):
             return [Finished(ledger={}, **sent), Finished(ledger={})]
         saved = {"state": state(index + 1)} if sent else {}
@@ -375,9 +375,9 @@ def test_a_worker_of_another_host_sends_and_fetches_a_state_in_parts(
     monkeypatch.setattr(states, "PART_BYTES", 3)
     monkeypatch.setattr(states.ray, "get", lambda answer, timeout: answer)  # type: ignore[attr-defined]
     far = SimpleNamespace(take_part=call("take_part"), give_part=call("give_part"))
-    far.coming_file = SimpleNamespace(remote=lambda sender: Path("/elsewhere/there"))
-    assert states.send(far, "group-0", io.BytesIO(b"weights")) == 7
-    file = pool._states.keep("group-0", "a-1", 7)
+    far.incoming_file = SimpleNamespace(remote=lambda group: Path("/elsewhere/there"))
+    assert states.send(far, 0, io.BytesIO(b"weights")) == 7
+    file = pool._states.keep(0, "a-1", 7)
     monkeypatch.setattr(Path, "is_file", lambda path: False)
     assert states.fetch(far, file) == b"weights"
     with pytest.raises(FileNotFoundError):

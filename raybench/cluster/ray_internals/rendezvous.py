@@ -29,7 +29,7 @@ class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one se
     """Workers cannot connect to each other; the message names the hosts and says what to set."""
 
 
-def meeting(
+def rendezvous_config(
     framework: str, *, file: str | None = None, interface: str | None = None
 ) -> dict[str, Any]:
     """Return the keyword argument of a Ray Train trainer that sets the rendezvous of its workers.
@@ -52,8 +52,8 @@ def meeting(
     except (ImportError, AttributeError):
         return {}
 
-    class Meets(backend_class):  # type: ignore[misc, unused-ignore]
-        """Ray's backend with a rendezvous through a file or a tested interface."""
+    class RendezvousBackend(backend_class):  # type: ignore[misc, unused-ignore]
+        """Ray's backend, with a rendezvous through a file or a tested interface."""
 
         def on_start(self, worker_group: Any, backend_config: Any) -> None:
             """Connect all ranks; called by Ray Train once the workers have started."""
@@ -70,7 +70,7 @@ def meeting(
             places = [] if is_alone else connect(worker_group, interface)
             super().on_start(worker_group, backend_config)
             if framework == "tensorflow" and places:
-                each(worker_group, _use_addresses, [(places,) for _ in places])
+                call_ranks(worker_group, _use_addresses, [(places,) for _ in places])
 
         def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
             """Leave the process group, if there is one, and delete the file."""
@@ -79,15 +79,15 @@ def meeting(
             if file:
                 Path(file).unlink(missing_ok=True)
 
-    class Meeting(config_class):  # type: ignore[misc, unused-ignore]
-        """Ray's configuration of the framework, with the backend `Meets`."""
+    class RendezvousConfig(config_class):  # type: ignore[misc, unused-ignore]
+        """Ray's configuration of the framework, with the backend `RendezvousBackend`."""
 
         @property
         def backend_cls(self) -> type:
             """Backend class, which connects the workers."""
-            return Meets
+            return RendezvousBackend
 
-    return {f"{framework}_config": Meeting()}
+    return {f"{framework}_config": RendezvousConfig()}
 
 
 def _hide_gpus(worker_group: Any) -> None:
@@ -96,7 +96,7 @@ def _hide_gpus(worker_group: Any) -> None:
     Ray leaves CUDA_VISIBLE_DEVICES unset for them, and asks torch for GPUs before `serve` begins.
     """
     if not worker_group.get_resources_per_worker().get("GPU", 0):
-        each(worker_group, _see_no_gpu, [()] * len(worker_group))
+        call_ranks(worker_group, _see_no_gpu, [()] * len(worker_group))
 
 
 def _see_no_gpu() -> None:
@@ -136,16 +136,18 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
     """
     size = len(worker_group)
     rank_0 = ray.get(worker_group.execute_single_async(0, ray.util.get_node_ip_address))
-    found = each(worker_group, _take_interface, [(rank_0, interface, size)] * size)
+    found = call_ranks(worker_group, _set_interface, [(rank_0, interface, size)] * size)
     _raise_problem(next((answer for answer in found if isinstance(answer, str)), None))
     _raise_problem(connectivity.misnamed(found))
-    tried = each(worker_group, connectivity.unreached, [(rank, found) for rank in range(size)])
-    each(worker_group, _close_listener, [()] * size)
+    tried = call_ranks(
+        worker_group, connectivity.unreached, [(rank, found) for rank in range(size)]
+    )
+    call_ranks(worker_group, _close_listener, [()] * size)
     _raise_problem(next(filter(None, tried), None))
     return found
 
 
-def each(worker_group: Any, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
+def call_ranks(worker_group: Any, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
     """Call `function(*arguments[r])` on every rank r and return the results by rank."""
     calls = [
         worker_group.execute_single_async(rank, function, *given)
@@ -160,7 +162,7 @@ def _raise_problem(sentence: str | None) -> None:
         raise Unreached(sentence)
 
 
-def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
+def _set_interface(rank_0: str, named: str | None, size: int) -> Place | str:
     """Find the interface, set it for Gloo and NCCL, and listen on it; runs in a worker.
 
     Returns a sentence if there is no such interface.

@@ -60,16 +60,6 @@ UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
 that outlive their controller (raybench's end with the pool)."""
 
 
-def plain_trainer() -> Any:
-    """Return the base class of TorchTrainer and TensorflowTrainer, which imports no framework.
-
-    The class is a developer API of Ray and exists since Train V2.
-    """
-    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-
-    return DataParallelTrainer
-
-
 def without_unused_callbacks(trainer: Any) -> Any:
     """Remove callbacks that raybench does not use from a trainer, and return the trainer.
 
