@@ -18,29 +18,22 @@ from tests.factories import read_lines
 from .watched import Watched
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-CHOSEN = [
-    (signal.SIGINT, 0.5),
-    (signal.SIGHUP, 3.5),
-    (signal.SIGTERM, "reference"),
-]
 INTERRUPTED = 130
 IMPORTING_S = 0.5
 """Until then Python may not have come to raybench's own code, and dies as any program does."""
 ENDS_S = 600.0
 GONE_S = 120.0
-SPACE = """
-workload: mnist_small
-dataset: {name: digits, image_size: 28}
-objective: {kind: time_to_target, target: TARGET, hold: 1, max_train_seconds: 2}
-search: {trials: TRIALS, seed: 0, early_stopping: false}
-confirm: {race: 3, fresh: 3}
+SPACE = f"""
+workload: {Path(__file__).with_name("own_loops.py")}:plain
+objective: {{kind: time_to_target, target: TARGET, hold: 1, max_train_seconds: 2}}
+search: {{trials: TRIALS, seed: 0, early_stopping: false}}
+confirm: {{race: 3, fresh: 3}}
 space:
   num_workers: [1]
-  batch_size_per_worker: {low: 16, high: 64, log2: true}
-  learning_rate: {low: 1.0e-3, high: 6.0e-3, log: true}
-fixed: {framework: torch, optimizer: adam}
+  learning_rate: {{low: 1.0e-3, high: 6.0e-3, log: true}}
+fixed: {{framework: python, model: {{slowness: 20}}}}
 """
+"""Runs of 0.8 s in workers that import no framework."""
 
 HANGS = """
 import time
@@ -114,12 +107,6 @@ def results(folder: Path) -> Path:
     return folder / "results" / "small"
 
 
-def test_a_signal_ends_the_search_cleanly(tmp_path: Path) -> None:
-    """This moment: it has hung once, and costs seconds."""
-    pytest.importorskip("torch")
-    strike(signal.SIGTERM, 1.0, tmp_path, phase=None)
-
-
 @pytest.mark.parametrize("command", [pytest.param("train", marks=pytest.mark.all), "tune"])
 def test_one_signal_ends_a_loop_that_never_answers(command: str, tmp_path: Path) -> None:
     """What it has reported is kept, and the same command resumes."""
@@ -148,12 +135,18 @@ def read_text(file: Path) -> str:
     return file.read_text() if file.is_file() else ""
 
 
-@pytest.mark.all
-@pytest.mark.parametrize(("number", "when"), CHOSEN)
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [
+        pytest.param(signal.SIGINT, 0.5, marks=pytest.mark.all),
+        (signal.SIGTERM, 1.0),  # it has hung once
+        pytest.param(signal.SIGHUP, 3.5, marks=pytest.mark.all),
+        pytest.param(signal.SIGTERM, "reference", marks=pytest.mark.all),
+    ],
+)
 def test_every_signal_at_every_moment(
     number: signal.Signals, when: float | str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
     strike(number, when, tmp_path, phase=when if isinstance(when, str) else None)
 
 
@@ -161,7 +154,6 @@ def test_every_signal_at_every_moment(
 def test_one_study_goes_on_whatever_ends_its_drivers(tmp_path: Path) -> None:
     """The kill of Ray's own store in the search, Ctrl-C in the race, and twice in the confirm
     phase; then the same command runs to the end. Nothing runs twice, what is left runs."""
-    pytest.importorskip("torch")
     with Watched("tune", write_space(tmp_path, "race"), cwd=tmp_path) as run:
         run.wait_for_line("search 2/")
         kept = set(read_records(results(tmp_path)).runs)
