@@ -10,15 +10,15 @@ from typing import Any
 import pandas as pd
 
 from raybench.report import scaling_printed
-from raybench.report.confidence import confidence_of
-from raybench.report.pairs import comparison_of, sentences
-from raybench.report.remarks import (
+from raybench.report.confidence import (
     code_line,
+    confidence_of,
     disturbed_line,
     edge_lines,
     target_warning,
     unranked_lines,
 )
+from raybench.report.pairs import comparison_of, sentences
 from raybench.report.tables import texts
 from raybench.report.words import (
     digits,

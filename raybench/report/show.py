@@ -7,11 +7,10 @@ import pandas as pd
 from rich.console import Console
 
 from raybench.report.answer import summary_of
-from raybench.report.confidence import PAGE_FILE, next_steps
+from raybench.report.confidence import PAGE_FILE, failed_line, ledger_line, next_steps
 from raybench.report.console import say, say_pairs, say_wrapped
 from raybench.report.pairs import answer_lines as pair_lines
 from raybench.report.pairs import comparison_of
-from raybench.report.remarks import failed_line, ledger_line
 from raybench.report.tables import (
     DISTURBED,
     MARK,

@@ -217,7 +217,7 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
         for key in keys if isinstance(line.get(part), dict) else ():
             if key not in line[part]:
                 raise ValueError(f"the key '{part}.{key}' is missing")
-    run = _built(RUN_TYPE, line | {"spec": _without_gone(line.get("spec"))})
+    run = _built(RUN_TYPE, line)
     metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
     if metric.is_share and any(one is not None and not 0 <= one <= 1 for one in values):
         raise ValueError(f"{metric.words} lies between 0 and 1")
@@ -237,20 +237,7 @@ def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
     """
     if "role" not in line:
         return None
-    return _built(ROLE_TYPE, line["role"]), _built(
-        SPEC_TYPE, _without_gone(plain(line.get("spec")))
-    )
-
-
-REMOVED_KEYS = ("mup_base",)
-"""Keys of a run spec that only earlier versions wrote; ignored if they are empty."""
-
-
-def _without_gone(spec: Any) -> Any:
-    """Return a recorded run spec without those REMOVED_KEYS whose values are empty."""
-    if not isinstance(spec, dict):
-        return spec
-    return {key: value for key, value in spec.items() if value or key not in REMOVED_KEYS}
+    return _built(ROLE_TYPE, line["role"]), _built(SPEC_TYPE, plain(line.get("spec")))
 
 
 def add_point(curve: list[Evaluation], point: Evaluation) -> None:

@@ -9,7 +9,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -40,19 +40,14 @@ class StudyFiles:
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a binary file; see `write_parts`."""
-        self.write_parts(name, [content])
-
-    def write_parts(self, name: str, parts: Iterable[bytes]) -> None:
-        """Write a binary file from its parts, atomically.
+        """Write a binary file atomically.
 
         Raises StudyError if the folder is gone, and UserError if it is not writable.
         """
         # The process ID is in the name because a report may be written while a search ends.
         partial = self.folder / f".{name}.{os.getpid()}.partial"
         try:
-            with partial.open("wb") as file:
-                file.writelines(parts)
+            partial.write_bytes(content)
             partial.replace(self.folder / name)
         except FileNotFoundError:
             raise self.gone() from None

@@ -4,8 +4,7 @@ import pytest
 from test_repeated import COLD
 
 from raybench.report.answer import summary_of
-from raybench.report.confidence import confidence_of
-from raybench.report.remarks import edge_lines, target_warning
+from raybench.report.confidence import confidence_of, edge_lines, target_warning
 from raybench.results.verdict import judge
 from tests.made_results import raced, results_folder, run_line
 

@@ -150,10 +150,9 @@ def test_metrics_that_differ_have_columns_of_their_own(tmp_path, places):
     assert list(studies.winners["metric"]) == ["loss", "accuracy"]
 
 
-def test_names_tell_studies_apart():
+def test_studies_of_one_name_are_numbered_or_called_by_their_place():
     assert unlike([("s", "a/s"), ("s", "b/s"), ("t", "/x/t")]) == ("a/s", "b/s", "t")
     assert unlike([("s", "s"), ("s", "s")]) == ("s", "s (2)")
-    assert unlike([]) == ()
 
 
 def test_a_folder_of_studies_names_them(tmp_path, places):

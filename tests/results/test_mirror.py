@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from raybench.results.mirror import JOURNAL, Mirror, fetch, is_copied
+from raybench.results.storage import JOURNAL, Mirror, fetch_all, is_copied
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.spec.errors import StudyError
 from raybench.stats.checkpoint import STATE_FILE
@@ -219,7 +219,7 @@ def test_another_machine_gets_all(folder, tmp_path):
     Mirror(folder, bucket).run()
     begun(other)
     checkpoint(other, "0007/000001", "of an earlier time")
-    fetch(bucket, bucket.list_keys(), other)
+    fetch_all(bucket, bucket.list_keys(), other)
     found = {path.relative_to(other).as_posix() for path in other.rglob("*") if path.is_file()}
     names = ("checkpoints/0000/000001/weights.pt", "checkpoints/0000/000001/state.json")
     assert found == {STUDY_FILE, RECORDS_FILE, *names}
@@ -230,5 +230,5 @@ def test_odd_keys_are_not_fetched(tmp_path):
         assert not is_copied(key)
     bucket = FakeBucket()
     bucket.objects = {"../x": b"", "a/y": b"1"}
-    fetch(bucket, bucket.list_keys(), tmp_path / "here")
+    fetch_all(bucket, bucket.list_keys(), tmp_path / "here")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["y"]

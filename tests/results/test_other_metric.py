@@ -14,7 +14,7 @@ from test_screens import RMSE, RMSE_BUDGET, RMSE_LINES
 import raybench
 from raybench.commands import cli
 from raybench.report.answer import summary_of
-from raybench.report.remarks import target_warning
+from raybench.report.confidence import target_warning
 from raybench.results.records import read_study
 from raybench.results.verdict import judge, reached_target
 from raybench.runs.preflight import check_task

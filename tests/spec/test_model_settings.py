@@ -2,7 +2,6 @@
 
 import pytest
 
-from raybench.report.remarks import end_of
 from raybench.results.trials import trial_table
 from raybench.runs.preflight import first_values, other_starts
 from raybench.search.factorisation import factorise
@@ -11,7 +10,7 @@ from raybench.search.sampling.default_rates import initial_configurations
 from raybench.search.sampling.feedback import FailurePredictor
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec, describe, label_keys, value_of
-from raybench.spec.space import Choices, Range, num_configurations
+from raybench.spec.space import Choices, Range, end_of, num_configurations
 from raybench.spec.study import apply_settings_to_study, build_study
 from raybench.stats.checkpoint import spec_digest
 from tests.refusals import refused

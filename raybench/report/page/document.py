@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from raybench.report.answer import configuration_words, summary_of
-from raybench.report.confidence import PAGE_FILE, SuggestedStep, next_steps
+from raybench.report.confidence import PAGE_FILE, SuggestedStep, ledger_line, next_steps
 from raybench.report.figures.kinds import kinds_of
 from raybench.report.figures.svg import svg
 from raybench.report.page.tables import (
@@ -31,7 +31,6 @@ from raybench.report.page.tables import (
     trial_link,
     trials_of,
 )
-from raybench.report.remarks import ledger_line
 from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
 from raybench.report.tables import failures
 from raybench.report.words import ENDINGS, duration, fault_words, price_of, target_sentence
