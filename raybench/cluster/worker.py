@@ -11,11 +11,13 @@ import io
 import itertools
 import math
 import os
+import queue
 import re
 import shutil
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -47,7 +49,6 @@ from raybench.training.ranks import Position
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import Checkpoints
 from raybench.training.settings import signal_handlers_ignored
-from raybench.training.timeout import call_within
 
 PREFIX = "raybench-"
 DATA = "data"
@@ -244,7 +245,7 @@ class _Run:
         if isinstance(command, Finish):
             return self._finish(command)
         evaluation = next(self._evaluations)
-        taken = self._checkpoints.after(evaluation, self._trainer, self._ledger)
+        taken = self._checkpoints.after(evaluation, self._trainer.state, self._ledger)
         sent_bytes = None if taken is None else self._send(taken.weights)
         self._ledger.enter(AWAY)
         return protocol.Progress(
@@ -329,10 +330,21 @@ def try_exchange(world: DistributedContext) -> None:
     """
     if world.num_workers == 1:
         return
-    exchange = partial(world.gather, [0.0] * EXCHANGE_VALUES)
+    done: queue.Queue[Exception | None] = queue.Queue()
+
+    def exchange() -> None:
+        error = None
+        try:
+            world.gather([0.0] * EXCHANGE_VALUES)
+        except Exception as raised:  # noqa: BLE001 (raised below, whatever it is)
+            error = raised
+        done.put(error)
+
+    # A daemon thread, because the call cannot be interrupted.
+    threading.Thread(target=exchange, name="first-exchange", daemon=True).start()
     try:
-        call_within(EXCHANGE_TIMEOUT_S, exchange, name="first-exchange")
-    except TimeoutError:
+        error = done.get(timeout=EXCHANGE_TIMEOUT_S)
+    except queue.Empty:
         raise UserError(
             f"{UNREACHED}the first exchange of {world.num_workers} workers, 4 KB through "
             f"{world.through}, has not ended after {EXCHANGE_TIMEOUT_S:.0f} s on rank {world.rank} "
@@ -340,6 +352,8 @@ def try_exchange(world: DistributedContext) -> None:
             "network, the GPUs' links and /dev/shm of the hosts (NCCL_DEBUG=INFO says more).",
             ErrorCode.UNREACHABLE,
         ) from None
+    if error is not None:
+        raise error
 
 
 ALL_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()

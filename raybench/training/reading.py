@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from raybench.data.dataset import Array, Split
+from raybench.data.dataset import Array, Dataset, Split
 from raybench.data.inputs import Batch, Rows, each, repeated_first
 from raybench.spec.dataset_spec import Mixup
 from raybench.spec.run import RunSpec
@@ -203,10 +203,35 @@ class BaseOnDemandBatches:
         return each(samples.inputs, self._sent), self._sent(samples.labels)
 
 
-def training_reader(spec: RunSpec, split: Split) -> Reader | None:
-    """Return a reader that augments the training samples, or None without augmentation."""
-    if not spec.augment:
-        return None
+def batches_by_split(
+    spec: RunSpec,
+    dataset: Dataset,
+    *,
+    fits: Callable[[Split], bool],
+    in_memory: Callable[[Split], Any],
+    on_demand: Callable[..., Any],
+) -> dict[str, Any]:
+    """Return the batches of each split that has samples, by name of the split.
+
+    Args:
+        spec: The run spec.
+        dataset: The dataset.
+        fits: Returns whether the device has room for a whole split, and reserves it.
+        in_memory: Puts a split on the device.
+        on_demand: Returns batches that are read on demand: `on_demand(reader, mixed=...)`. Used for
+            splits that do not fit, and for training samples that are augmented.
+    """
+    found = {}
+    for name, split in dataset.splits.items():
+        if name == "train" and spec.augment:
+            found[name] = on_demand(_augmenting_reader(spec, split), mixed=mixes(spec))
+        elif len(split):
+            is_on_demand = split.is_on_demand or not fits(split)
+            found[name] = on_demand(Reader(split)) if is_on_demand else in_memory(split)
+    return found
+
+
+def _augmenting_reader(spec: RunSpec, split: Split) -> Reader:
     read = _one_at_a_time(split.read) if split.is_on_demand else split.read
     build = importlib.import_module("raybench.data.augment").Augmenter
     return Reader(split, read, build(spec.augment, split, spec.seed, read))

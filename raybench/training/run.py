@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -278,19 +278,6 @@ def _parts(rows: list[list[float]]) -> np.ndarray:
     return np.array(rows)[:, [_NAMES.index(name) for name in (*CPU_NAMES, "input")]]
 
 
-class Recorded(TypedDict, total=False):
-    """Fields of an `Evaluation` that are only set with `record_steps`."""
-
-    steps: StepTimes | None
-    evenness: float | None
-    memory_peak_bytes: int | None
-    gpu_utilization: float | None
-    bytes_exchanged_per_step: int | None
-    flops_per_sample: float | None
-    tokens_per_sample: int | None
-    noise_scale: NoiseSums | None
-
-
 class Recording:
     """Combines the measurements of all workers into one result that all ranks get."""
 
@@ -310,9 +297,11 @@ class Recording:
         for gpu in self._gpus:
             gpu.begin()
 
-    def end(self, steps: list[Step]) -> Recorded:
-        """Return the measurements of the last `train` call, which took `steps`. Collective: all
-        ranks must call it."""
+    def end(self, steps: list[Step]) -> dict[str, Any]:
+        """Return the fields of an `Evaluation` that are only set with `record_steps`.
+
+        They describe the last `train` call, which took `steps`. Collective: all ranks must call it.
+        """
         known = [share for gpu in self._gpus if (share := gpu.share()) is not None]
         share = sum(known) / len(known) if known else None
         memory = self._trainer.memory_peak_bytes()
@@ -324,16 +313,16 @@ class Recording:
         seconds, counts, parts = np.split(rows[:, 2:], [num, 2 * num], axis=1)
         slowest = seconds.max(axis=0)  # NaN if NaN on any rank
         is_whole = counts.sum(axis=0) == self._global_batch
-        return Recorded(
-            steps=StepTimes.of(slowest[is_whole].tolist(), slowest[~is_whole].tolist()),
-            evenness=evenness(seconds),
-            memory_peak_bytes=int(memories.max()) if len(memories) else None,
-            gpu_utilization=float(shares.mean()) if len(shares) else None,
-            bytes_exchanged_per_step=self._bytes,
-            flops_per_sample=self._trainer.flops_per_sample,
-            tokens_per_sample=self._tokens,
-            noise_scale=_noise(parts, log.whole_squares, counts),
-        )
+        return {
+            "steps": StepTimes.of(slowest[is_whole].tolist(), slowest[~is_whole].tolist()),
+            "evenness": evenness(seconds),
+            "memory_peak_bytes": int(memories.max()) if len(memories) else None,
+            "gpu_utilization": float(shares.mean()) if len(shares) else None,
+            "bytes_exchanged_per_step": self._bytes,
+            "flops_per_sample": self._trainer.flops_per_sample,
+            "tokens_per_sample": self._tokens,
+            "noise_scale": _noise(parts, log.whole_squares, counts),
+        }
 
 
 def evenness(seconds: np.ndarray) -> float | None:

@@ -3,11 +3,11 @@
 All ranks save at the same evaluations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,20 +109,12 @@ def foreign_state_error(error: Exception) -> UserError:
     )
 
 
-class HasState(Protocol):
-    """Protocol of objects with a state to save: `BaseTrainer` and `OwnTrainer`."""
-
-    def state(self) -> bytes | None:
-        """Return the state on rank 0, or None if there is none; b"" on other ranks."""
-        ...
-
-
 class Snapshot(NamedTuple):
     """A checkpoint in the memory of rank 0."""
 
     state: RunState
     weights: bytes
-    """Result of `HasState.state`: weights, optimizer and random states."""
+    """Result of `BaseTrainer.state`: weights, optimizer and random states."""
 
 
 class Checkpoints:
@@ -135,11 +127,14 @@ class Checkpoints:
         self._curve = list(resume.evaluations) if resume else []
         self._saved_s = _work(resume.ledger) if resume else 0.0
 
-    def after(self, evaluation: Evaluation, trainer: HasState, ledger: Ledger) -> Snapshot | None:
+    def after(
+        self, evaluation: Evaluation, state: Callable[[], bytes | None], ledger: Ledger
+    ) -> Snapshot | None:
         """Save the run after an evaluation if it continues and `checkpoint_every_s` have passed.
 
         Collective: call it after each evaluation on all ranks; only rank 0 returns a snapshot. If
-        saving was due, the ledger is left in phase `checkpoint`.
+        saving was due, the ledger is left in phase `checkpoint`. `state` is the method of the
+        trainer; None as its result means that there is nothing to save.
         """
         self._curve.append(evaluation)
         every, now = self._spec.checkpoint_every_s, _work(evaluation.ledger)
@@ -149,7 +144,7 @@ class Checkpoints:
         if not self._spec.exchange_gradients:  # each worker has its own weights
             return None
         ledger.enter("checkpoint")
-        weights = trainer.state()
+        weights = state()
         if weights is None:
             return None
         self._saved_s = now

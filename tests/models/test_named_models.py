@@ -21,7 +21,7 @@ TEXTS = DataShape(input_shape=(16,), num_outputs=2, vocabulary_size=50, kind="to
 
 
 def shape_of(input_shape: object) -> DataShape:
-    return DataShape(input_shape=input_shape, num_outputs=2)  # type: ignore[arg-type]
+    return DataShape(input_shape=input_shape, num_outputs=2)
 
 
 def test_the_data_shape_the_model() -> None:
@@ -96,7 +96,7 @@ def test_weights_are_read(kind: str, tmp_path: Path) -> None:
 
 class Evil:
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return (Path.touch, (Path("ran"),))  # type: ignore[return-value]
+        return (Path.touch, (Path("ran"),))
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "text"])

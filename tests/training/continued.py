@@ -45,7 +45,7 @@ def whole(
     curve = []
     for evaluation in run(spec, dataset, trainer, world, ledger):
         curve.append(evaluation)
-        checkpoint = checkpoints.after(evaluation, trainer, ledger)
+        checkpoint = checkpoints.after(evaluation, trainer.state, ledger)
         if checkpoint is not None:
             weights = checkpoint.weights
             write_checkpoint(
@@ -71,7 +71,7 @@ def continued(
 
 def all_of(trainer: BaseTrainer, framework: str) -> list[np.ndarray]:
     """Everything the model holds: weights, running averages, random streams."""
-    model = trainer._model  # type: ignore[attr-defined]
+    model = trainer._model
     if framework == "torch":
         return [value.numpy().copy() for value in model.state_dict().values()]
     return [variable.value.numpy() for variable in model.variables]

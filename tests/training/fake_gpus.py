@@ -1,8 +1,6 @@
-"""GPUs that are not there, as their driver and TensorFlow would show them."""
+"""A driver of GPUs that are not there."""
 
 from types import SimpleNamespace
-
-import pytest
 
 
 class FakeNvml:
@@ -60,26 +58,3 @@ class FakeNvml:
         if not found:
             raise self.NVMLError  # as NVML does: NOT_FOUND
         return 2, found
-
-
-class FakeTensorFlow:
-    """A TensorFlow that sees so many GPUs, and what it is told to do with them."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
-        import tensorflow as tf
-
-        self.all = [SimpleNamespace(name=f"GPU:{index}") for index in range(gpus)]
-        self.visible, self.growing = list(self.all), []
-        experimental = tf.config.experimental
-        for place, name, does in (
-            (tf.config, "list_physical_devices", lambda kind: self.all),
-            (tf.config, "get_visible_devices", lambda kind: self.visible),
-            (tf.config, "set_visible_devices", self._see),
-            (experimental, "set_memory_growth", lambda gpu, wanted: self.growing.append(gpu)),
-            (experimental, "get_device_details", lambda gpu: {"device_name": "H100"}),
-        ):
-            monkeypatch.setattr(place, name, does)
-
-    def _see(self, gpus: list[SimpleNamespace], kind: str) -> None:
-        assert kind == "GPU"
-        self.visible = gpus

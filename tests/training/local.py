@@ -24,7 +24,6 @@ from raybench.training.base import (
     find_backend,
     find_part,
 )
-from raybench.training.memory import Room
 from raybench.training.run import run
 
 SMALL = DatasetSpec(image_size=28, limit=300)
@@ -34,7 +33,7 @@ FOR_EVER = Objective(kind="best_at_budget", max_train_seconds=1e6)
 def small_spec(framework: str, **changes: object) -> RunSpec:
     """Three epochs of 300 digits in batches of 64."""
     content = {"dataset": SMALL, "objective": FOR_EVER, "epochs": 3.0, "learning_rate": 3e-3}
-    return RunSpec(**({"framework": framework} | content | changes))  # type: ignore[arg-type]
+    return RunSpec(**({"framework": framework} | content | changes))
 
 
 def zeros(size: int, *, repeat: int = 1) -> Dataset:
@@ -150,10 +149,11 @@ def train(
 def augmented_batches(spec: RunSpec, split: Split, steps: list[Step]) -> list[list[np.ndarray]]:
     """Return the batches of the training split: inputs, labels, and with `mixup` the other labels
     and the weights of both."""
-    world = alone(spec.framework)
-    given, mixed = ((world.torch_device,), 3) if spec.framework == "torch" else ((), 2)
-    make = find_part(spec.framework, "batches").training_batches
-    part = make(spec, split, *given, Room(2**30))
+    dataset, mixed = Dataset("split", 2, train=split, validation=split, test=split), 2
+    device = ()
+    if spec.framework == "torch":
+        device, mixed = (alone("torch").torch_device,), 3
+    part = find_part(spec.framework, "batches").batches_of(spec, dataset, *device)["train"]
     batches = [
         [np.asarray(one) for one in (batch[0], batch[1], *batch[mixed])]
         for batch in part.batches(steps)

@@ -37,7 +37,7 @@ def save_continued(spec: RunSpec, world: DistributedContext, folder: Path) -> No
     curve, trainer = whole(spec, world, folder / "whole")
     rest, again = continued(spec, world, folder / "whole" / str(MIDDLE))
     for name, points, one in (("whole", curve, trainer), ("rest", rest, again)):
-        copies = [v.numpy() for replica in one._copies() for v in replica]  # type: ignore[attr-defined]
+        copies = [v.numpy() for replica in one._copies() for v in replica]
         arrays = {f"copy{index}": array for index, array in enumerate(copies)}
         np.savez(folder / f"{name}.npz", facts=facts(points), **arrays)
     model = {f"array{i}": array for i, array in enumerate(all_of(trainer, "tensorflow"))}

@@ -39,7 +39,7 @@ def outcome(spec: RunSpec, world: DistributedContext) -> dict[str, np.ndarray]:
 
 
 def weights_of(trainer: object, framework: str) -> list[np.ndarray]:
-    return model_weights(trainer._model, framework)  # type: ignore[attr-defined]
+    return model_weights(trainer._model, framework)
 
 
 def model_weights(model: Any, framework: str) -> list[np.ndarray]:
@@ -53,7 +53,7 @@ def keras_weights_of_the_paper(world: DistributedContext) -> dict[str, np.ndarra
     return {
         f"{name}{index}": weights
         for name in IN_GROUPS
-        for index, weights in enumerate(keras_weights(name, world.strategy))  # type: ignore[attr-defined]
+        for index, weights in enumerate(keras_weights(name, world.strategy))
     }
 
 

@@ -63,13 +63,13 @@ def test_xla_is_given_full_batches_alone() -> None:
     tensorflow = pytest.importorskip("tensorflow")
     spec = small_spec("tensorflow", compile="xla", epochs=1.0)
     trainer, dataset, world = new_trainer(spec)
-    real, sizes = trainer._compiled, set[int]()  # type: ignore[attr-defined]
+    real, sizes = trainer._compiled, set[int]()
 
     def seen(inputs: Any, labels: Any, *others: Any) -> Any:
         sizes.add(len(labels))
         return real.python_function(inputs, labels, *others)
 
-    trainer._compiled = seen  # type: ignore[attr-defined]
+    trainer._compiled = seen
     tensorflow.config.run_functions_eagerly(True)
     try:
         curve = list(run(spec, dataset, trainer, world, Ledger("setup")))

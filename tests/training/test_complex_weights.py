@@ -64,7 +64,7 @@ def trained(is_complex: bool, spec: RunSpec) -> list[np.ndarray]:
     trainer.restore(trainer.state())
     trainer.train(steps[3:])
     assert np.isfinite(trainer.evaluate("validation", slice(0, 8)).loss)
-    model: Any = trainer._model  # type: ignore[attr-defined]
+    model: Any = trainer._model
     with trainer._averaging.in_place():
         found = [one.detach().clone() for one in model.parameters()]
     trainer.close()

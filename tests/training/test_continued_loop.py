@@ -4,6 +4,7 @@ their clocks and step times."""
 import itertools
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
 from raybench.training.base import Step, StepLog, Totals
-from raybench.training.run import Recorded, Recording, run
+from raybench.training.run import Recording, run
 from raybench.training.saved import Checkpoints
 from raybench.training.steps import take_until, training_steps
 
@@ -69,7 +70,7 @@ def spec_of(objective: Objective, **changes: object) -> RunSpec:
         "schedule": "cosine",
         "epochs": 4.0,
     }
-    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+    return RunSpec(**(content | changes))
 
 
 def follow(
@@ -81,7 +82,7 @@ def follow(
     trainer = Scripted(accuracies, evaluated=len(earlier), slow_after=slow_after)
     ledger = Ledger("setup", clock=lambda: trainer.now, earlier=resume.ledger if resume else None)
     (alone,) = thread_worlds(1)
-    curve = list(run(spec, zeros(SAMPLES // 2, repeat=2), trainer, alone, ledger, resume=resume))  # type: ignore[arg-type]
+    curve = list(run(spec, zeros(SAMPLES // 2, repeat=2), trainer, alone, ledger, resume=resume))
     return curve, trainer.rates, trainer.save()
 
 
@@ -127,7 +128,7 @@ def test_what_each_rank_took_is_known_where_nothing_is_exchanged(exchanges: bool
     def train(world: ThreadWorld) -> list[Evaluation]:
         trainer = Scripted([0.5] * 20, slow_after=99 - 99 * world.rank)
         ledger = Ledger("setup", clock=lambda: trainer.now)
-        return list(run(spec, zeros(SAMPLES // 2, repeat=2), trainer, world, ledger))  # type: ignore[arg-type]
+        return list(run(spec, zeros(SAMPLES // 2, repeat=2), trainer, world, ledger))
 
     curve, other = on_ranks(2, train)
     assert curve == other
@@ -140,10 +141,10 @@ def test_what_each_rank_took_is_known_where_nothing_is_exchanged(exchanges: bool
 @pytest.mark.parametrize("samples", [0, 8, 48, 50, 58, 98, 100, 150])
 def test_steps_begin_anywhere(samples: int) -> None:
     spec = spec_of(OBJECTIVES[0])
-    whole = training_steps(spec, zeros(SAMPLES // 2, repeat=2), Place())  # type: ignore[arg-type]
+    whole = training_steps(spec, zeros(SAMPLES // 2, repeat=2), Place())
     if samples:
         assert take_until(whole, samples)[1] == samples
-    later = training_steps(spec, zeros(SAMPLES // 2, repeat=2), Place(), samples)  # type: ignore[arg-type]
+    later = training_steps(spec, zeros(SAMPLES // 2, repeat=2), Place(), samples)
     for _ in range(20):
         (one, size), (other, same) = next(whole), next(later)
         np.testing.assert_array_equal(one.indices, other.indices)
@@ -164,7 +165,7 @@ def saved_at(every: float, *, rank: int = 0, earlier: int = 0) -> list[int]:
     saved = []
     for evaluation in curve[earlier:]:
         before = ledger.seconds("checkpoint")
-        checkpoint = checkpoints.after(evaluation, trainer, ledger)  # type: ignore[arg-type]
+        checkpoint = checkpoints.after(evaluation, trainer.state, ledger)
         if ledger.seconds("checkpoint") > before:
             assert ledger.seconds("checkpoint") == before + STATE_S
             saved.append(evaluation.index)
@@ -214,12 +215,12 @@ class Exchanging(NoTraining):
 
 def test_the_skew_between_commands_is_not_on_the_clock() -> None:
     workers = {"num_workers": 2, "batch_size_per_worker": 16}
-    spec = RunSpec(objective=Objective(target=1.0), epochs=5.0, **workers)  # type: ignore[arg-type]
+    spec = RunSpec(objective=Objective(target=1.0), epochs=5.0, **workers)
     clock = Clock()  # it stands still, so that no busy machine shows
 
     def seconds(world: ThreadWorld) -> float:
         ledger, found = Ledger("setup", clock=clock), []
-        for evaluation in run(spec, zeros(64), Exchanging(world), world, ledger):  # type: ignore[arg-type]
+        for evaluation in run(spec, zeros(64), Exchanging(world), world, ledger):
             found.append(evaluation.train_s)
             if world.rank == 1:  # it is told late that it goes on
                 time.sleep(0.05)  # the others go on meanwhile
@@ -230,15 +231,15 @@ def test_the_skew_between_commands_is_not_on_the_clock() -> None:
     assert clock.now == 5.0
 
 
-def recorded(batch_each: int, epochs: int) -> list[Recorded]:
+def recorded(batch_each: int, epochs: int) -> list[dict[str, Any]]:
     """Return what each rank has recorded of some epochs; it needs a microsecond a sample."""
     spec = RunSpec(num_workers=WORKERS, batch_size_per_worker=batch_each)
 
-    def of(world: ThreadWorld) -> Recorded:
+    def of(world: ThreadWorld) -> dict[str, Any]:
         steps, _ = take_until(training_steps(spec, zeros(EPOCH), world), epochs * EPOCH)
         own = [1e-6 * np.count_nonzero(step.weights) for step in steps]
         trainer = Exchanging(world, own)
-        return Recording(spec, trainer, world, zeros(EPOCH)).end(steps)  # type: ignore[arg-type]
+        return Recording(spec, trainer, world, zeros(EPOCH)).end(steps)
 
     return on_ranks(WORKERS, of)
 

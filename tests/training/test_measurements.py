@@ -126,7 +126,7 @@ def test_memory_is_kept_from_step_to_step_and_given_back_after_the_run() -> None
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Two GPUs, of which GPU 1 alone is sampled."""
     found = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", found)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", found)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return found
 
@@ -152,7 +152,7 @@ def test_the_load_is_that_of_the_gpu_and_of_the_time_asked_for(
 def test_a_worker_records_the_load_of_the_gpu_that_it_trains_on(driver: FakeNvml) -> None:
     world = SimpleNamespace(gpus=(1,), gather=lambda row: [row])
     spec = RunSpec(record_steps=True)
-    recording = Recording(spec, NoTraining(), world, zeros(8))  # type: ignore[arg-type]
+    recording = Recording(spec, NoTraining(), world, zeros(8))
     recording.begin()
     driver.samples += [(300, 20), (400, 40)]
     assert recording.end([])["gpu_utilization"] == pytest.approx(0.3)
@@ -165,7 +165,7 @@ def fails(*given: object) -> None:
 def test_without_the_library_or_its_driver_nothing_is_said(
     driver: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.nvmlInit = fails  # type: ignore[method-assign]
+    driver.nvmlInit = fails
     assert GpuLoad().share() is None
     assert gpus_of_driver().names == ()
     monkeypatch.setitem(sys.modules, "pynvml", None)

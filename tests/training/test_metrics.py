@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from framework_models import losses_and_values
+from local import ThreadWorld, new_trainer, on_ranks, small_spec
 from sklearn.metrics import (
     mean_absolute_error,
     r2_score,
@@ -13,10 +14,13 @@ from sklearn.metrics import (
 )
 
 from raybench.data.dataset import IGNORED, Dataset, Split
+from raybench.data.whole_set import answers_of, measure
 from raybench.models.base import Workload
 from raybench.spec.metric import METRICS, Metric
+from raybench.spec.objective import Objective
+from raybench.stats.clock import Ledger
 from raybench.training.base import Totals
-from raybench.training.run import evaluate_split, value_error
+from raybench.training.run import evaluate_split, run, value_error
 
 ROWS, CLASSES = 23, 9
 SCALE = np.array([4.0, 0.5, 10.0], np.float32)
@@ -47,17 +51,17 @@ def value_of(
 ) -> float:
     """Return what `evaluate_split` makes of the outputs of all rows."""
     workload = Workload()
-    workload.task = task  # type: ignore[assignment]
+    workload.task = task
     scale = more.get("label_scale", 1.0)
     _, values = losses_and_values(framework, workload, outputs, labels, metric, scale)
     assert (values.shape, values.dtype) == ((len(labels),), np.float32)
     split = Split(np.zeros((len(labels), 1), np.float32), labels)
-    dataset = Dataset("x", CLASSES, split, split, split, task=task, **more)  # type: ignore[arg-type]
+    dataset = Dataset("x", CLASSES, split, split, split, task=task, **more)
     third = len(labels) // 3
     mine = Totals(loss=0.0, value=float(values[:third].sum(dtype="d")), squares=0.0, samples=third)
     other = [float(values[third:].sum(dtype="d")), float(len(labels) - third)]
     trainer = SimpleNamespace(metric=metric, evaluate=lambda part, rows: mine)
-    return evaluate_split(dataset, trainer, Shard(other), "test")  # type: ignore[arg-type]
+    return evaluate_split(dataset, trainer, Shard(other), "test")
 
 
 @pytest.mark.parametrize(
@@ -131,3 +135,41 @@ def test_the_error_of_a_root_is_what_drawing_the_rows_anew_shows() -> None:
     )
     assert value_error(METRICS["accuracy"], *sums, 1.0) is None
     assert value_error(METRICS["rmse"], float("nan"), *sums[1:], 1.0) is None
+
+
+@pytest.mark.parametrize("name", ["f1", "roc_auc"])
+def test_a_run_is_judged_by_the_answers_for_all_samples(framework: str, name: str) -> None:
+    objective = Objective(kind="best_at_budget", metric=name, max_train_seconds=1e6)
+    spec = small_spec(framework, objective=objective, epochs=2.0)
+    trainer, dataset, world = new_trainer(spec)
+    curve = list(run(spec, dataset, trainer, world, Ledger("setup")))
+    labels = np.asarray(dataset.validation.labels)
+    answers = trainer.evaluate("validation", slice(0, len(labels))).answers
+    assert answers is not None
+    assert answers.shape[0] == len(labels)
+    assert (curve[-1].value, curve[-1].value_error) == pytest.approx(
+        measure(METRICS[name], labels, answers)
+    )
+    assert curve[-1].value > (0.5 if name == "f1" else 0.9)
+    assert 0 < evaluate_split(dataset, trainer, world, "test") <= 1
+    trainer.close()
+
+
+@pytest.mark.parametrize(("name", "size"), [("f1", 7), ("roc_auc", 7), ("roc_auc", 2)])
+def test_uneven_answers_of_workers_are_those_of_one(name: str, size: int) -> None:
+    """With two samples, one of the three workers has none."""
+    split = Split(np.zeros((size, 1), np.float32), np.arange(size) % 2)
+    dataset = Dataset("x", 2, split, split, split)
+    outputs = np.stack([np.zeros(size), np.linspace(-1, 2, size)], axis=1)
+    whole = answers_of(METRICS[name], outputs)
+
+    def value_on(world: ThreadWorld) -> float:
+        def evaluate(part: str, rows: slice) -> Totals:
+            own = whole[rows] if len(whole[rows]) else None
+            return Totals(loss=0.0, value=0.0, squares=0.0, samples=0, answers=own)
+
+        trainer = SimpleNamespace(metric=METRICS[name], evaluate=evaluate)
+        return evaluate_split(dataset, trainer, world, "test")
+
+    expected, _ = measure(METRICS[name], split.labels, whole)
+    assert on_ranks(3, value_on) == [expected] * 3

@@ -12,19 +12,14 @@ from task_data import Kept, on_demand
 
 from raybench.data.dataset import Dataset
 from raybench.data.load import load_dataset
-from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
 from raybench.training.run import run
 from raybench.training.steps import take_until, training_steps
-from tests.refusals import refused
 
 DATA = DatasetSpec(name="digits", limit=90)
-
-
-TRAIN_LOSS = 4
-"""Its column in `facts`."""
+TRAIN_LOSS = 4  # its column in `facts`
 
 
 def assert_same_curve(curve: list[Evaluation], other: list[Evaluation]) -> None:
@@ -106,32 +101,14 @@ def test_what_the_users_data_raise_ends_the_run_with_their_reason(
     dataset = load_dataset(DATA)
     torn = Torn(dataset.train.array)
     spec = spec_of(framework, "sgd", prefetch=prefetch, eval_every_samples=None)
-    trainer, data, world = new_trainer(spec, dataset=replaced(dataset, torn))
+    trainer, data, world = new_trainer(
+        spec, dataset=replace(dataset, train=replace(dataset.train, inputs=torn))
+    )
     with pytest.raises(OSError, match="picture 17 is torn") as caught:
         list(run(spec, data, trainer, world, Ledger("setup")))
     assert caught.traceback[-1].name == "__getitem__", "the place in the user's file"
     trainer.close()
     assert prefetching() == []
-
-
-def replaced(dataset: Dataset, inputs: object) -> Dataset:
-    return replace(dataset, train=replace(dataset.train, inputs=inputs))
-
-
-class Wrong(Kept):
-    """Data that return a sample too few."""
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        return super().__getitem__(rows)[1:]
-
-
-def test_wrong_samples_are_named(framework: str) -> None:
-    dataset = load_dataset(DATA)
-    spec = spec_of(framework, "sgd", prefetch=2)
-    trainer, data, world = new_trainer(spec, dataset=replaced(dataset, Wrong(dataset.train.array)))
-    with refused(ErrorCode.USER_CODE, "Wrong[rows]", "(15, 8, 8, 1)", "16"):
-        list(run(spec, data, trainer, world, Ledger("setup")))
-    trainer.close()
 
 
 def test_a_run_that_is_stopped_leaves_no_batch_under_way(framework: str) -> None:

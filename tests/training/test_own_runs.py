@@ -172,7 +172,7 @@ def test_what_goes_wrong_is_one_sentence(loop: Loop, names: list[str]) -> None:
 
 def test_scalars_of_numpy_and_shares_off_by_rounding_are_taken() -> None:
     given = (np.float32(0.5), np.array([0.25]), np.float64(1 + 1e-7), np.int64(0), -1e-8)
-    curve = Worker(reporting(*given), objective=Objective(kind="best_at_budget")).to_the_end()  # type: ignore[arg-type]
+    curve = Worker(reporting(*given), objective=Objective(kind="best_at_budget")).to_the_end()
     assert [point.value for point in curve[:-1]] == [0.5, 0.25, 1.0, 0.0, 0.0]
 
 
@@ -239,7 +239,7 @@ def test_a_run_goes_on_from_its_checkpoint() -> None:
     first = OwnTrainer(spec, loop, world, ledger)
     checkpoints = Checkpoints(spec, world)
     evaluations = first.evaluations()
-    taken = [checkpoints.after(next(evaluations), first, ledger) for _ in range(2)][-1]
+    taken = [checkpoints.after(next(evaluations), first.state, ledger) for _ in range(2)][-1]
     assert taken is not None
     first.close()
 
@@ -273,7 +273,7 @@ def test_nothing_is_checkpointed_that_is_not_of_the_report() -> None:
     worker = Worker(loop, checkpoint_every_s=1e-9)
     checkpoints = Checkpoints(worker.spec, PlainWorld("cpu"))
     curve = worker.trainer.evaluations()
-    taken = [checkpoints.after(one, worker.trainer, worker.ledger) for one in curve]
+    taken = [checkpoints.after(one, worker.trainer.state, worker.ledger) for one in curve]
     assert [one is not None for one in taken] == [False, True, False, False]
     assert state_of(worker.trainer.save()) == ("bytes", b"mine")
     worker.trainer.close()

@@ -42,7 +42,7 @@ def test_what_is_not_used_any_more_is_not_made() -> None:
     batches = prefetch.each(make, range(50))
     assert next(batches) == 0
     assert began.wait(120)
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     go.set()
     prefetch.close()
     assert made == [0, 1], "the one under way is finished, the next three are not begun"

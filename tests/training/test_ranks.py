@@ -160,7 +160,7 @@ def test_exchanges_before_the_last_call_do_not_count(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ranks, "STUCK_S", 0.1)
 
     def loop(run: Run) -> None:
-        run._adapter.num_exchanges = lambda: 3 if run.rank == 0 else 1  # type: ignore[method-assign]
+        run._adapter.num_exchanges = lambda: 3 if run.rank == 0 else 1
         acting("trwtr", "trtr")(run)
 
     assert errors_of(loop, monkeypatch) == {}

@@ -60,7 +60,7 @@ def test_a_command_ends_with_the_loss_of_its_script(
     mark = "$torchrun" if is_launched else "$"
     spec = RunSpec(
         workload=f"{mark} {sys.executable} {name}.py {arguments}",
-        objective=Objective(**objective, metric_pattern=pattern, max_train_seconds=1000.0),  # type: ignore[arg-type]
+        objective=Objective(**objective, metric_pattern=pattern, max_train_seconds=1000.0),
         num_workers=num_workers,
         batch_size_per_worker=32,
         learning_rate=0.01,

@@ -99,7 +99,7 @@ def test_an_interval_that_would_take_much_too_long_is_cut(
         now[0] += step_s * len(steps)
         return 0.1 * len(steps)
 
-    trainer.train = slow  # type: ignore[method-assign]
+    trainer.train = slow
     ledger = Ledger("setup", clock=lambda: now[0])
     curve = list(run(spec, dataset, trainer, world, ledger))
     assert len(curve) == 1

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from raybench.data.dataset import Split
-from raybench.training.memory import Room
+from raybench.data.dataset import Dataset, Split
+from raybench.spec.run import RunSpec
 from tests.training.fake_gpus import FakeNvml
 
 tf = pytest.importorskip("tensorflow")
@@ -35,8 +35,9 @@ def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
     assert np.array_equal(tensor.numpy(), array)
 
 
-@pytest.mark.parametrize("task", ["", "/job:worker/replica:0/task:1"])
-@pytest.mark.parametrize(("share", "gib"), [(1, 77), (0.5, 37)])
+@pytest.mark.parametrize(
+    ("task", "share", "gib"), [("", 1, 77), ("/job:worker/replica:0/task:1", 0.5, 37)]
+)
 def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
     task: str, share: float, gib: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +51,7 @@ def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [gpu])
     monkeypatch.setattr(tf.config.experimental, "get_memory_info", used)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     assert batches.free_bytes(share) == gib * 2**30
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
     assert batches.free_bytes(share) == 0  # not known is not without end
@@ -68,9 +69,12 @@ def test_bytes_that_no_kernel_of_a_gpu_gathers_stay_outside(
     gathers = [op for op in graph.graph.get_operations() if op.type == "GatherV2"]
     assert [op.get_attr("Tparams") for op in gathers] == [batches.WORDS[4]]
     monkeypatch.setattr(batches, "has_gpus", lambda: True)
+    monkeypatch.setattr(batches, "free_bytes", lambda share: 2**20)
     odd, even = (
         Split(np.zeros((4, *shape), np.uint8), np.zeros(4, np.int64))
         for shape in [(5, 3, 1), (4, 3, 1)]
     )
-    assert isinstance(batches.batches_of(odd, 0, Room(2**20)), batches.OnDemandBatches)
-    assert isinstance(batches.batches_of(even, 0, Room(2**20)), batches.InMemoryBatches)
+    data = Dataset("bytes", 2, train=odd, validation=even, test=even)
+    found = batches.batches_of(RunSpec(), data)
+    assert isinstance(found["train"], batches.OnDemandBatches)
+    assert isinstance(found["test"], batches.InMemoryBatches)

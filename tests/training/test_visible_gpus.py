@@ -1,20 +1,43 @@
 """A worker uses the GPUs that it was given, and no others."""
 
 import importlib.util
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from local import small_spec, train
+from local import new_trainer, small_spec
 
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import RunSpec
 from raybench.training.base import find_part
 from tests.refusals import refused
-from tests.training.fake_gpus import FakeTensorFlow
 
 needs_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="no tensorflow"
 )
+
+
+class FakeTensorFlow:
+    """A TensorFlow of some GPUs; keeps which of them are made visible."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+        import tensorflow as tf
+
+        self.all = [SimpleNamespace(name=f"GPU:{index}") for index in range(gpus)]
+        self.visible, self.growing = list(self.all), []
+        experimental = tf.config.experimental
+        for place, name, does in (
+            (tf.config, "list_physical_devices", lambda kind: self.all),
+            (tf.config, "get_visible_devices", lambda kind: self.visible),
+            (tf.config, "set_visible_devices", self._see),
+            (experimental, "set_memory_growth", lambda gpu, wanted: self.growing.append(gpu)),
+            (experimental, "get_device_details", lambda gpu: {"device_name": "H100"}),
+        ):
+            monkeypatch.setattr(place, name, does)
+
+    def _see(self, gpus: list[SimpleNamespace], kind: str) -> None:
+        assert kind == "GPU"
+        self.visible = gpus
 
 
 @needs_tensorflow
@@ -78,7 +101,7 @@ def test_float32_is_the_same_arithmetic_in_both_frameworks(precision: str) -> No
     torch = pytest.importorskip("torch")
     tf = pytest.importorskip("tensorflow")
     for framework in ("torch", "tensorflow"):
-        train(small_spec(framework, precision=precision, epochs=0.2))
+        new_trainer(small_spec(framework, precision=precision))[0].close()
     is_tf32 = precision == "tf32"
     assert torch.backends.cuda.matmul.allow_tf32 == is_tf32
     assert torch.backends.cudnn.allow_tf32 == is_tf32

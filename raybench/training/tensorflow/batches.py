@@ -4,12 +4,13 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from raybench.data.dataset import Array, Split
+from raybench.data.dataset import Array, Dataset, Split
 from raybench.data.inputs import OnDemand, each, parts
 from raybench.data.memory import available_bytes
 from raybench.spec.run import RunSpec
@@ -19,9 +20,8 @@ from raybench.training.memory import Room
 from raybench.training.reading import (
     BaseInMemoryBatches,
     BaseOnDemandBatches,
-    Reader,
+    batches_by_split,
     mixes,
-    training_reader,
 )
 from raybench.training.tensorflow.model import Inputs, Mixed
 
@@ -142,24 +142,22 @@ class OnDemandBatches(BaseOnDemandBatches):
 Batches = InMemoryBatches | OnDemandBatches
 
 
-def room_for_data(share: float) -> Room:
-    """Return the memory for the data of all splits; `share` is this worker's part of a GPU."""
-    return Room(free_bytes(share), is_gpu=has_gpus())
+def batches_of(spec: RunSpec, dataset: Dataset) -> dict[str, Batches]:
+    """Return the batches of each split by name."""
+    room = Room(free_bytes(spec.gpus_per_worker), is_gpu=has_gpus())
 
+    def fits(split: Split) -> bool:
+        # Without a gather kernel for the samples, a GPU would copy them to the host at every step.
+        pixels = [one for one in parts(split.arrays) if one.dtype == np.uint8]
+        if has_gpus() and not all(word_bytes(one.shape[1:]) for one in pixels):
+            return False
+        return room.reserve(split)
 
-def batches_of(split: Split, prefetch: int, room: Room) -> Batches:
-    """Return the batches of a split; `prefetch` is not used for data in memory."""
-    if split.is_on_demand or not _has_room(split, room):
-        return OnDemandBatches(Reader(split), prefetch)
-    return InMemoryBatches(each(split.arrays, to_tensor), to_tensor(split.labels))
+    def in_memory(split: Split) -> InMemoryBatches:
+        return InMemoryBatches(each(split.arrays, to_tensor), to_tensor(split.labels))
 
-
-def training_batches(spec: RunSpec, split: Split, room: Room) -> Batches:
-    """Return the batches of the training split; with augmentation, they are read on demand."""
-    reader = training_reader(spec, split)
-    if reader is None:
-        return batches_of(split, spec.prefetch, room)
-    return OnDemandBatches(reader, spec.prefetch, mixed=mixes(spec))
+    on_demand = partial(OnDemandBatches, prefetch=spec.prefetch)
+    return batches_by_split(spec, dataset, fits=fits, in_memory=in_memory, on_demand=on_demand)
 
 
 def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], tf.TensorSpec]:
@@ -180,18 +178,6 @@ def training_signature(spec: RunSpec, split: Split) -> list[Any]:
 
 def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:
     return tf.TensorSpec([None, *inputs.shape[1:]], type_here(np.dtype(inputs.dtype)))
-
-
-def _has_room(split: Split, room: Room) -> bool:
-    """Return whether a whole split can be kept on the device.
-
-    False on a GPU without a gather kernel for the samples, because they would be copied to the host
-    at every step.
-    """
-    pixels = [one for one in parts(split.arrays) if one.dtype == np.uint8]
-    if has_gpus() and not all(word_bytes(one.shape[1:]) for one in pixels):
-        return False
-    return room.reserve(split)
 
 
 def _numbers_of(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

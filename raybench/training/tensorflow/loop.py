@@ -27,9 +27,7 @@ from raybench.training.tensorflow import model as keras_model
 from raybench.training.tensorflow.batches import (
     batches_of,
     gathered,
-    room_for_data,
     signature,
-    training_batches,
     training_signature,
 )
 from raybench.training.tensorflow.layers import AveragedStatistics, synchronize
@@ -186,13 +184,7 @@ class Trainer(BaseTrainer):
         self._losses = Losses.for_run(spec, workload, dataset)
         self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
-        room = room_for_data(spec.gpus_per_worker)
-        self._splits = {
-            "train": training_batches(spec, dataset.train, room),
-            "validation": batches_of(dataset.validation, spec.prefetch, room),
-        }
-        if len(dataset.test):
-            self._splits["test"] = batches_of(dataset.test, spec.prefetch, room)
+        self._splits = batches_of(spec, dataset)
         self._exchange = Exchange(spec)
         self._compiled = None
         if spec.compile == "xla":

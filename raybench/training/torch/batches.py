@@ -4,12 +4,13 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from raybench.data.dataset import Split
+from raybench.data.dataset import Dataset, Split
 from raybench.data.inputs import each, parts
 from raybench.data.memory import available_bytes, is_mapped
 from raybench.spec.run import RunSpec
@@ -19,9 +20,8 @@ from raybench.training.reading import (
     BaseInMemoryBatches,
     BaseOnDemandBatches,
     Reader,
-    mixes,
+    batches_by_split,
     rounds_of,
-    training_reader,
 )
 
 
@@ -187,23 +187,17 @@ def room_for_data(device: torch.device, share: float) -> Room:
     return Room(min(free, int(total * min(share, 1))), is_gpu=True)
 
 
-def batches_of(split: Split, device: torch.device, prefetch: int, room: Room) -> Batches:
-    """Return the batches of a split; `prefetch` is not used for data in memory."""
-    if split.is_on_demand or not _has_room(split, device, room):
-        return OnDemandBatches(Reader(split), device, prefetch)
-    inputs = each(split.arrays, lambda one: to_tensor(one).to(device))
-    return InMemoryBatches(inputs, to_tensor(split.labels).to(device))
+def batches_of(spec: RunSpec, dataset: Dataset, device: torch.device) -> dict[str, Batches]:
+    """Return the batches of each split by name; on a CPU, arrays in memory are used as they are."""
+    room = room_for_data(device, spec.gpus_per_worker)
 
+    def fits(split: Split) -> bool:
+        is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
+        return (device.type == "cpu" and not is_file) or room.reserve(split)
 
-def training_batches(spec: RunSpec, split: Split, device: torch.device, room: Room) -> Batches:
-    """Return the batches of the training split; with augmentation, they are read on demand."""
-    reader = training_reader(spec, split)
-    if reader is None:
-        return batches_of(split, device, spec.prefetch, room)
-    return OnDemandBatches(reader, device, spec.prefetch, mixed=mixes(spec))
+    def in_memory(split: Split) -> InMemoryBatches:
+        inputs = each(split.arrays, lambda one: to_tensor(one).to(device))
+        return InMemoryBatches(inputs, to_tensor(split.labels).to(device))
 
-
-def _has_room(split: Split, device: torch.device, room: Room) -> bool:
-    """Return whether a whole split fits on the device; on a CPU, arrays in memory always do."""
-    is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
-    return (device.type == "cpu" and not is_file) or room.reserve(split)
+    on_demand = partial(OnDemandBatches, device=device, prefetch=spec.prefetch)
+    return batches_by_split(spec, dataset, fits=fits, in_memory=in_memory, on_demand=on_demand)

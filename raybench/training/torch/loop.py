@@ -26,9 +26,7 @@ from raybench.training.torch.batches import (
     Moment,
     batches_of,
     moment,
-    room_for_data,
     seconds_between,
-    training_batches,
 )
 from raybench.training.torch.layers import average_statistics, synchronize
 from raybench.training.torch.model import Losses, has_channels, prepare_inputs
@@ -160,13 +158,7 @@ class Trainer(BaseTrainer):
         on_device = partial(torch.as_tensor, dtype=torch.float32, device=self._device)
         self._losses = Losses.for_run(spec, workload, dataset, on_device)
         self.metric = self._losses.metric
-        room = room_for_data(self._device, spec.gpus_per_worker)
-        self._splits = {
-            "train": training_batches(spec, dataset.train, self._device, room),
-            "validation": batches_of(dataset.validation, self._device, spec.prefetch, room),
-        }
-        if len(dataset.test):
-            self._splits["test"] = batches_of(dataset.test, self._device, spec.prefetch, room)
+        self._splits = batches_of(spec, dataset, self._device)
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return their total loss. See BaseTrainer."""
