@@ -1,9 +1,9 @@
 """Nothing that is read runs code, nothing of ours listens, no secret is written down."""
 
-import ast
 import contextlib
 import io
 import pickle
+import re
 import shutil
 import sys
 import time
@@ -26,7 +26,6 @@ from raybench.spec.text import redact_text
 from tests.refusals import refused
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted((ROOT / "raybench").rglob("*.py"))
 STUDY = ROOT / "tests" / "fixtures" / "digits_study"
 
 
@@ -151,65 +150,32 @@ def test_shared_arrays_hold_no_objects(mark: Path, tmp_path: Path) -> None:
         open_shared(data, lambda: pytest.fail("it is there"))
 
 
-FORBIDDEN_MODULES = (
-    *("pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"),
-    *("http.server", "socketserver", "xmlrpc", "multiprocessing.managers"),
+FORBIDDEN = re.compile(
+    r"^\s*(?:import|from)\ (?:c?pickle|dill|cloudpickle|joblib|marshal|shelve|jsonpickle|xmlrpc|"
+    r"http\.server|socketserver|multiprocessing\.managers)\b(?!\ import\ UnpicklingError)"
+    r"|(?<![\w.])(?:eval|exec|compile)\("
+    r"|yaml\.(?:unsafe|full)_load|yaml\.load\((?!.*Loader=_Loader\))"
+    r"|torch\.load\((?!.*weights_only=True\))|torch\.jit\.load"
+    r"|read_pickle|models\.load_model|saving\.load_model|enable_unsafe_deserialization"
+    r"|allow_pickle=True|safe_mode=False|shell=True|os\.system"
+    r"|\.listen\(|\.bind\(|serve_forever|create_server|start_server|\"0\.0\.0\.0\"",
+    re.IGNORECASE | re.MULTILINE,
 )
-FORBIDDEN_CALLS = (
-    *("eval", "exec", "compile", "yaml.unsafe_load", "yaml.full_load", "yaml.unsafe_load_all"),
-    *("pd.read_pickle", "pandas.read_pickle", "keras.models.load_model", "keras.saving.load_model"),
-    *("keras.config.enable_unsafe_deserialization", "torch.jit.load", "asyncio.start_server"),
-    *("socket.create_server", "os.system"),
-)
+"""Source code that executes data as code, or listens on a port."""
+ALLOWED = {
+    "arrays.py": {"import pickle"},  # for an unpickler that builds nothing but arrays
+    "connectivity.py": {"create_server"},  # checks for seconds whether hosts reach each other
+    "signals.py": {".listen("},  # to signals
+    "wait_watch.py": {".listen("},
+}
 
 
-def findings(code: str) -> list[str]:
-    """What a source does that reads code out of data, or listens."""
-    found = []
-    for node in ast.walk(ast.parse(code)):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        names = [name for name in names if name != "pickle.UnpicklingError"]  # refused, not read
-        found += [name for name in names if name.startswith(FORBIDDEN_MODULES)]
-        if not isinstance(node, ast.Call):
-            continue
-        name = ast.unparse(node.func)
-        words = ("Loader", "weights_only", "allow_pickle", "safe_mode", "shell")
-        given = {one.arg: ast.unparse(one.value) for one in node.keywords if one.arg in words}
-        if (
-            name in FORBIDDEN_CALLS
-            or (name == "yaml.load" and given.get("Loader") != "_Loader")
-            or (name == "torch.load" and given.get("weights_only") != "True")
-            or given.get("allow_pickle") == "True"
-            or given.get("safe_mode") == "False"
-            or given.get("shell") == "True"
-            or name.endswith((".listen", ".bind", ".serve_forever"))
-            or any(isinstance(a, ast.Constant) and a.value == "0.0.0.0" for a in node.args)
-        ):
-            found.append(ast.unparse(node))
-    return found
-
-
-LISTENS_TO_SIGNALS = ("interrupt.listen()", "self.listen()")
-"""Not to the network."""
-FOR_A_MOMENT = ("socket.create_server((address, 0), family=family, backlog=size)",)
-"""`cluster/connectivity.py`: whether the hosts of a cluster that the user named reach each other,
-for seconds, on the address that the group itself uses."""
-NAMED_KINDS_ALONE = ("arrays.py",)
-"""Files of other libraries, by an unpickler that lets a few names through: the tests below."""
-
-
-def test_no_source_reads_code_out_of_data_or_listens() -> None:
-    assert len(SOURCES) > 50
-    for source in SOURCES:
-        known = LISTENS_TO_SIGNALS + (FOR_A_MOMENT if source.name == "connectivity.py" else ())
-        if source.name in NAMED_KINDS_ALONE:
-            known += ("pickle",)
-        found = [what for what in findings(source.read_text()) if what not in known]
-        assert found == [], source
+def test_no_source_executes_data_or_listens() -> None:
+    sources = sorted((ROOT / "raybench").rglob("*.py"))
+    assert len(sources) > 50
+    for source in sources:
+        found = {one.strip() for one in FORBIDDEN.findall(source.read_text())}
+        assert found <= ALLOWED.get(source.name, set()), source
 
 
 @pytest.mark.parametrize(
@@ -218,12 +184,13 @@ def test_no_source_reads_code_out_of_data_or_listens() -> None:
         "import pickle",
         "yaml.load(text, Loader=yaml.Loader)",
         "np.load(file, allow_pickle=True)",
+        "torch.load(file)",
         "sock.bind(('', 0))",
         "eval(text)",
     ],
 )
 def test_such_a_source_would_be_found(code: str) -> None:
-    assert findings(code)
+    assert FORBIDDEN.search(code)
 
 
 SECRET = "s3cr3t/hunter2+x"
@@ -284,14 +251,8 @@ def test_the_rest_of_a_message_stays(text: str) -> None:
 
 def test_a_long_message_takes_no_time() -> None:
     began = time.process_time()
-    for text in (
-        "a-" * 50_000,
-        "secret" * 20_000,
-        "://" * 30_000,
-        "token=" * 20_000,
-        "x" * 100_000,
-    ):
-        redact_text(text, ENVIRONMENT)
+    for part in ("a-", "secret", "://", "token=", "x"):
+        redact_text(part * 20_000, ENVIRONMENT)
     assert time.process_time() - began < 20.0
 
 
@@ -377,9 +338,7 @@ def study_of(folder: Path) -> StudySpec:
     return build_study({k: v for k, v in written.items() if k not in derived}, "study.yaml")[0]
 
 
-def test_the_command_tells_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["tune", "--out", f"s3://b/{SECRET}", "from-the-url"])
-    assert SECRET not in command()
+def test_the_command_tells_no_secret(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["tune", "--out", f"s3://b/{secret}", "from-the-url"])
+    assert secret not in command()
     assert "from-the-url" not in command()

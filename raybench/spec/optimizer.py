@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from raybench.spec.errors import ErrorCode, did_you_mean, removed
+from raybench.spec.errors import ErrorCode, did_you_mean
 
 Own = Literal["adam", "radam", "lars", "lamb", "sgd", "adamw", "muon"]
 OPTIMIZERS: tuple[str, ...] = get_args(Own)
@@ -44,9 +44,12 @@ def _known(name: str) -> str:
             "write a library's class as torch:SGD or keras:Nadam, and one of another module as "
             "torch:module.Class"
         )
-    if (problem := removed(f"optimizer {name}")) is not None:
-        raise PydanticCustomError(ErrorCode.REMOVED, problem)
-    hint = did_you_mean(name, OPTIMIZERS)
+    hint = did_you_mean(
+        name,
+        OPTIMIZERS,
+        f"write {', '.join(OPTIMIZERS)}, or a library's class, such as torch:NAdam, keras:Lion or "
+        "torch:module.Class",
+    )
     raise PydanticCustomError(ErrorCode.UNKNOWN_NAME, f"there is no such optimizer; {hint}")
 
 

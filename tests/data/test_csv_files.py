@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.data.sources.encode import encoder_of, rows_as_inputs
+from raybench.data.sources.encode import rows_as_inputs
 from raybench.data.sources.files import open_csv
 from raybench.spec.errors import ErrorCode
 from tests.data.making import load, write
@@ -80,12 +80,6 @@ def test_a_german_file_has_the_numbers_and_dates_of_an_english_one(tmp_path):
         load(path, label="price", dates="day_first")
 
 
-def test_a_label_without_a_number_is_named(tmp_path):
-    lines = ["x,y", *(f"{number},{number / 4 if number else 'none'}" for number in range(60))]
-    with refused(ErrorCode.INVALID_DATA, "row 2 ", "'y'"):
-        load(write(tmp_path / "t.csv", lines), label="y")
-
-
 @pytest.mark.parametrize("sign", ["-", " ", "n/a"])
 def test_signs_of_missing_values_and_splits_of_other_types(tmp_path, sign):
     rows = [f"{number / 4},{'ab'[number % 2]}" for number in range(40)]
@@ -117,7 +111,6 @@ def test_new_rows_are_numbers_or_strings_of_numbers(tmp_path):
     np.testing.assert_allclose(one, other)
     with refused(ErrorCode.INVALID_DATA, "'x'", "1,5"):
         rows_as_inputs([{"when": day, "x": "1,5"}], columns)
-    assert encoder_of(columns[1] | {"form": None}).name == "x", "of a model saved before"
 
 
 ROWS = [f"{number},{'red' if number % 3 else 'blue'},{'ab'[number % 2]}" for number in range(60)]

@@ -3,8 +3,8 @@
 import errno
 import json
 import os
-import signal
-import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -24,7 +24,6 @@ from raybench.data.store import (
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
 from tests.data.making import load, write_grey
-from tests.factories import start_python
 from tests.refusals import refused
 
 
@@ -47,21 +46,6 @@ def write(writer):
 
 def never(writer):
     raise AssertionError("is there already")
-
-
-def build_slowly(writer):
-    found = write(writer)
-    print("building", flush=True)
-    sys.stdin.readline()
-    return found
-
-
-def in_new_process(code, path):
-    """Start a process that runs `code` with the dataset of `path` at hand."""
-    return start_python(
-        "from pathlib import Path; from tests.data.test_decoded_store import *\n",
-        f"data = source(Path({str(path)!r}))\n{code}",
-    )
 
 
 def test_what_is_stored_is_built_once_and_mapped(own_store, data):
@@ -99,29 +83,36 @@ def test_a_changed_file_is_read_anew_and_its_old_content_removed(own_store, data
     assert {entry.folder for entry in list_entries(own_store)} == {found.folder, other}
 
 
-def test_two_processes_at_once_build_once_and_the_second_says_that_it_waits(own_store, data):
-    code = "print(stored(data, build_slowly).arrays['images'].sum(), flush=True)"
-    first = in_new_process(code, data)
-    assert first.stdout.readline() == "building\n"
-    second = in_new_process(code, data)
-    assert "toy" in second.stderr.readline(), "it says that it waits"
-    assert first.communicate("go\n")[0] == "2800\n"
-    assert second.communicate()[0] == "2800\n", "built again"
+def test_of_two_builders_at_once_the_second_waits_and_says_so(own_store, data, capsys):
+    """Two threads stand for two processes: the lock belongs to an opened file."""
+    is_building, is_waiting = threading.Event(), threading.Event()
+
+    def build_slowly(writer):
+        is_building.set()
+        assert is_waiting.wait(60)
+        return write(writer)
+
+    def second():
+        is_building.wait(60)
+        assert remove_unfinished(own_store) == 0, "still being built"
+        threading.Timer(0.2, is_waiting.set).start()
+        return stored(source(data), never)
+
+    with ThreadPoolExecutor() as threads:
+        found = [
+            threads.submit(one) for one in (lambda: stored(source(data), build_slowly), second)
+        ]
+        assert [one.result().arrays["images"].sum() for one in found] == [2800, 2800]
+    assert "toy" in capsys.readouterr().err
 
 
 def test_what_a_killed_builder_leaves_is_removed_by_the_next(own_store, data):
-    process = in_new_process("stored(data, build_slowly)", data)
-    assert process.stdout.readline() == "building\n"
-    assert remove_unfinished(own_store) == 0, "is still being built"
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    (left,) = own_store.glob("*.part")
-    assert (left / "images.npy").stat().st_size >= 400
-    found = stored(source(data), write)
-    assert {path.name for path in own_store.iterdir()} == {
-        found.folder.name,
-        f"{found.folder.name}.lock",
-    }
+    left = own_store / f"{source(data).key}.part"
+    for clean_up in (remove_unfinished, lambda _: stored(source(data), write)):
+        left.mkdir(parents=True)
+        (left / "images.npy").write_bytes(bytes(400))
+        clean_up(own_store)
+        assert not left.exists()
 
 
 def test_an_entry_that_is_removed_stays_open_where_it_is(own_store, data):

@@ -136,8 +136,8 @@ def test_the_real_mnist():
     # The class counts of the 60,000, and the first answers of the official test set.
     assert counts.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert dataset.test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
-    pixels = np.concatenate([dataset.train.inputs, dataset.validation.inputs]) / 255
-    assert pixels.mean() == pytest.approx(0.1307, abs=5e-5)
+    pixels = np.concatenate([dataset.train.inputs, dataset.validation.inputs])
+    assert pixels.mean() / 255 == pytest.approx(0.1307, abs=5e-5)
 
 
 def test_pixels_lie_between_centres_and_are_averages():

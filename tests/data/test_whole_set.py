@@ -42,7 +42,7 @@ def test_the_value_is_that_of_scikit_learn_and_its_error_that_of_a_bootstrap(
     answers = answers_of(metric, logits)
     value, error = measure(metric, labels, answers)
     chance = np.random.default_rng(1)
-    drawn = [chance.integers(len(labels), size=len(labels)) for _ in range(300)]
+    drawn = [chance.integers(len(labels), size=len(labels)) for _ in range(100)]
     values = [score(labels[rows], answers[rows]) for rows in drawn]
     assert value == pytest.approx(score(labels, answers))
     assert value == pytest.approx(np.mean(values), abs=0.02)

@@ -151,7 +151,7 @@ SGD |= {"optimizer_options": {"momentum": [0.0, 0.9]}}
             ["'space.data.noise'"],
         ),
         (SGD | {"optimizer": ["adm"]}, ErrorCode.UNKNOWN_NAME, ["'adm'", "'adam'"]),
-        (SGD | {"optimizer": ["lion"]}, ErrorCode.REMOVED, ["'lion'", "keras:Lion"]),
+        (SGD | {"optimizer": ["lion"]}, ErrorCode.UNKNOWN_NAME, ["'lion'", "keras:Lion"]),
         (SGD | {"framework": ["tensorflow"]}, ErrorCode.CONFLICT, ["torch:SGD", "torch"]),
         (SGD | {"optimizer": ["adam"]}, ErrorCode.CONFLICT, ["adam", "beta1", "epsilon"]),
         (

@@ -172,14 +172,7 @@ def test_a_metric_that_the_task_lacks_is_refused(given, code, names):
         find_metric(**{"name": None, **given})
 
 
-def test_direction_decides_what_is_reached_and_best():
-    assert RMSE.reaches(0.4, 0.5)
-    assert RMSE.reaches(0.5, 0.5)
-    assert not RMSE.reaches(0.6, 0.5)
-    assert not RMSE.reaches(math.nan, 0.5)
-
-
-@pytest.mark.parametrize("target", [0.3, 0.7, 0.8, 0.9, 0.95, 0.96, 0.97, 0.98, 0.99, 123.4])
+@pytest.mark.parametrize("target", [0.3, 0.95, 0.97, 123.4])
 @pytest.mark.parametrize("direction", ["max", "min"])
 def test_a_value_is_at_the_target_to_the_rounding_of_float32(target, direction):
     metric = Metric(name="dice", direction=direction)
@@ -188,11 +181,15 @@ def test_a_value_is_at_the_target_to_the_rounding_of_float32(target, direction):
         assert metric.reaches(float(near), target)
         assert metric.gap(target, float(near)) <= 0
     assert not metric.reaches(target - metric.sign * 1e-6 * target, target)
+    assert not metric.reaches(math.nan, target)
     objective = Objective(metric="dice", direction=direction, target=target, hold=2)
     rule = StopRule(objective)
     assert rule.update(value=value, train_s=1.0, finished=False) is None
     assert rule.update(value=value, train_s=2.0, finished=False) == "target"
     assert rule.time_to_target_s == 1.0
+
+
+def test_values_of_a_metric_are_compared_and_shown():
     assert (RMSE.best([3.0, math.nan, 1.0]), R2.best([0.1, 0.3])) == (1.0, 0.3)
     assert RMSE.best([math.nan]) is None
     assert RMSE.gap(0.5, 2.0) == 1.5
