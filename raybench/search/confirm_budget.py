@@ -57,13 +57,9 @@ class Candidates:
         both = [*self.fastest[:count], *self.cheapest[:count]]
         return list({cost.trial: cost for cost in both}.values())
 
-    def apart(self, most: int) -> "Candidates":
-        """Return at most `most` of each list, with only the best among similar configurations
-        (`are_alike`)."""
-        return Candidates(_apart(self.fastest, most), _apart(self.cheapest, most))
 
-
-def _apart(costs: list[Cost], most: int) -> list[Cost]:
+def _dissimilar(costs: list[Cost], most: int) -> list[Cost]:
+    """Return the first `most` runs, without those similar (`are_alike`) to an earlier run."""
     kept: list[Cost] = []
     for cost in costs:
         if len(kept) < most and not any(are_alike(cost.spec, one.spec) for one in kept):
@@ -173,7 +169,7 @@ class ConfirmBudget:
                     by_model.setdefault(cost.layout.accelerators, []).append(cost)
             fastest = next(iter(by_model.values()), [])
             by_cost = sorted(fastest, key=lambda one: one.worker_seconds) if self._is_timed else []
-            found = Candidates(fastest, by_cost).apart(self._most)
+            found = Candidates(_dissimilar(fastest, self._most), _dissimilar(by_cost, self._most))
             others = [costs[0] for costs in list(by_model.values())[1:]]
             self._found = found, [*found.first(1), *others] if found.fastest else []
         return self._found

@@ -9,32 +9,24 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from raybench.search.candidates import Axes, ConfigurationSpace, Values
 from raybench.search.factorisation import GLOBAL_BATCH
 from raybench.search.placement import Placer
-from raybench.search.sampling.default_rates import (
-    initial_configurations,
-    rate_factor,
-)
+from raybench.search.sampling.default_rates import initial_configurations, rate_factor
 from raybench.spec.run import RunSpec, value_of
-from raybench.spec.space import (
-    Space,
-    known_values,
-)
+from raybench.spec.space import Space, known_values
 from raybench.spec.study import TIME, StudySpec
 from raybench.spec.values import identity
 from raybench.stats.curve_model import Array, CurveModel, ModelSettings
 from raybench.stats.record import Evaluation, RunRecord, StopReason
+from raybench.stats.standing import Axis
 
 LEAST_LEFT = 0.05
 """A running trial is assumed to have at least this fraction of its samples still to go."""
-Kind = Literal["seconds", "worker_seconds"]
-SECONDS: Kind = "seconds"
-WORKER_SECONDS: Kind = "worker_seconds"
 SPEED = ("optimizer", "framework", "precision", GLOBAL_BATCH)
 """Keys that determine which placements a configuration has, and their seconds per sample."""
 
@@ -121,26 +113,27 @@ class CurveSearch:
         self._study, self._space, self._placer, self._policy = study, space, placer, policy
         objective, self._known = study.objective, known_values(study.fixed, {})
         self._objective = objective
-        self._metric = objective.judged_by
+        self._metric, self._is_timed = objective.judged_by, objective.kind == TIME
         self._rng = np.random.default_rng(study.search.seed + 1_000_003 * num_earlier)
         self._axes = Axes(space, study.fixed)
         self._configurations = ConfigurationSpace(
             space, self._known, self._rng, widen=study.search.widen
         )
-        sign, has_target = self._metric.sign, objective.kind == TIME
-        base = objective.baseline_value
+        sign, base = self._metric.sign, objective.baseline_value
         self.model = CurveModel(
             self._axes.num_categories,
             len(self._axes.numbers),
             baseline=None if base is None else sign * base,
-            target=sign * objective.target if has_target and objective.target is not None else None,
+            target=sign * objective.target
+            if self._is_timed and objective.target is not None
+            else None,
             settings=policy.model,
             slopes=[policy.batch_slope * (key == GLOBAL_BATCH) for key in self._axes.numbers],
-            expected=self._expected if has_target else None,
+            expected=self._expected if self._is_timed else None,
         )
-        self._starts = initial_configurations(space, study.fixed, factor=rate_factor(study))
-        if not study.search.priors:
-            self._starts = []
+        self._starts: list[dict[str, Any]] = []
+        if study.search.priors:
+            self._starts = initial_configurations(space, study.fixed, factor=rate_factor(study))
         self._values: dict[str, dict[str, Any]] = {}
         self._running: set[str] = set()
         self._earlier: set[str] = set()
@@ -148,8 +141,9 @@ class CurveSearch:
         self._reached: list[str] = []
         """Names of the trials of this study that reached the target."""
         self._is_exact = study.search.sampler == "grid"
-        has_both = study.search.sampler in ("grid", "nsga2")
-        self._kinds = (SECONDS, WORKER_SECONDS) if has_both else (SECONDS,)
+        self._judged_axes: list[Axis] = ["seconds"]
+        if study.search.sampler in ("grid", "nsga2"):
+            self._judged_axes.append("worker_seconds")
 
     # Proposals.
 
@@ -289,9 +283,8 @@ class CurveSearch:
         self._running.discard(record.trial)
         trained = record.samples, record.ledger["train"]
         self._observe(record.trial, *trained, record.best_value, record.time_to_target_s)
-        curve, has_target = self.model.curves[record.trial], self._study.objective.kind == TIME
-        is_over = record.state == "complete"
-        curve.has_missed = has_target and is_over and record.time_to_target_s is None
+        curve, is_over = self.model.curves[record.trial], record.state == "complete"
+        curve.has_missed = self._is_timed and is_over and record.time_to_target_s is None
         curve.has_failed = record.failure == "nan"
 
     def refresh(self) -> None:
@@ -322,7 +315,7 @@ class CurveSearch:
             return
         amount = self._amount(samples, train_s)
         reached = None
-        if reached_s is not None and self._study.objective.kind == TIME:
+        if reached_s is not None and self._is_timed:
             reached = amount * min(reached_s / train_s, 1.0)
             if trial not in self._reached and trial not in self._earlier:
                 self._reached.append(trial)
@@ -339,26 +332,26 @@ class CurveSearch:
             evaluation.value, self._objective.target
         ):
             return Decision.CONTINUE  # at the target, which the trial may still have to hold
-        decisions = [self._judge(trial, evaluation, kind) for kind in self._kinds]
+        decisions = [self._judge(trial, evaluation, axis) for axis in self._judged_axes]
         return Decision.CONTINUE if Decision.CONTINUE in decisions else decisions[0]
 
-    def _judge(self, trial: str, evaluation: Evaluation, kind: Kind) -> Decision:
+    def _judge(self, trial: str, evaluation: Evaluation, axis: Axis) -> Decision:
         """Return whether a trial may become the best in seconds or worker-seconds."""
         cap = self._study.search.cap_factor
         if self._is_exact:
-            best = self._least(kind) if self._reached else None
+            best = self._least(axis) if self._reached else None
         else:
-            best = self.best_log_seconds(kind)
+            best = self.best_log_seconds(axis)
         if best is None:
             return Decision.CONTINUE
-        offset = float(self._offsets([self._values[trial]], kind)[0])
+        offset = float(self._offsets([self._values[trial]], axis)[0])
         if self._reached and cap is not None:
             soonest = math.log(self._next_amount(evaluation)) + offset
             if soonest > best + math.log(cap):
                 return Decision.STOP_CAP
         if self._is_exact or not self.model.curves[trial].amounts:
             return Decision.CONTINUE
-        is_early = self._study.objective.kind == TIME and not self._reached
+        is_early = self._is_timed and not self._reached
         most = self._policy.stop_early if is_early else self._policy.stop
         mean, variance = self.model.posterior(trial)
         is_slow = mean + offset - best > most * math.sqrt(variance + self.model.settings.floor**2)
@@ -376,18 +369,18 @@ class CurveSearch:
             return amount
         return amount * (evaluation.index + 2) / (evaluation.index + 1)
 
-    def best_log_seconds(self, kind: Kind = SECONDS) -> float | None:
+    def best_log_seconds(self, axis: Axis = "seconds") -> float | None:
         """Return the smallest predicted log seconds (or worker-seconds) to target among the trials
         that reached it, or among all trials if none has; None without trials."""
         if not (names := self._own):
             return None
         reached = [name for name in names if self.model.curves[name].reached is not None]
-        return float(self.means_of(reached or names, kind).min())
+        return float(self.means_of(reached or names, axis).min())
 
-    def _least(self, kind: Kind) -> float:
+    def _least(self, axis: Axis) -> float:
         """Return the smallest log seconds (or worker-seconds) to target, from measured amounts."""
         measured = np.log([self.model.curves[name].reached or math.inf for name in self._reached])
-        offsets = self._offsets([self._values[name] for name in self._reached], kind)
+        offsets = self._offsets([self._values[name] for name in self._reached], axis)
         return float((measured + offsets).min())
 
     def ranked(self) -> list[str]:
@@ -403,20 +396,20 @@ class CurveSearch:
             return None
         return self._mean_of(trial) + float(self._offsets([self._values[trial]])[0])
 
-    def means_of(self, names: Sequence[str], kind: Kind = SECONDS) -> Array:
+    def means_of(self, names: Sequence[str], axis: Axis = "seconds") -> Array:
         """Return the predicted log seconds (or worker-seconds) to target of trials, shape [n]."""
         points = np.array([self.model.curves[name].point for name in names])
-        offsets = self._offsets([self._values[name] for name in names], kind)
+        offsets = self._offsets([self._values[name] for name in names], axis)
         return self.model.means(points) + offsets
 
-    def _offsets(self, every: Sequence[Values], kind: Kind = SECONDS) -> Array:
+    def _offsets(self, every: Sequence[Values], axis: Axis = "seconds") -> Array:
         """Return the log seconds (or worker-seconds) per sample of configurations on their best
         placement, shape [n]; added to a log amount they give a log time.
 
         Configurations without a predictable placement count as fast as the fastest. Without a
         placer, amounts are seconds, so the result is 0, or the log worker count.
         """
-        is_cost = kind == WORKER_SECONDS
+        is_cost = axis == "worker_seconds"
         if self._placer is None:
             workers = [one.get("num_workers", self._known["num_workers"]) for one in every]
             return np.log(workers if is_cost else np.ones(len(every)))

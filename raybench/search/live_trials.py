@@ -164,6 +164,6 @@ class LiveTrials:
             return None
         why = (outcome.message or "").removesuffix(".")
         return StudyError(
-            f"the first {HOPELESS} trials have all failed before they trained ({why}); mend it, "
-            "then the same command goes on."
+            f"the first {HOPELESS} trials all failed before they trained ({why}); fix the cause, "
+            "then rerun the same command to resume."
         )

@@ -20,6 +20,8 @@ from raybench.spec.run import Placement, RunSpec
 
 PULL = 0.05
 """Weight of the ridge penalty on optimizer costs; a long measurement has weight 1."""
+EFFICIENT = 0.5
+"""Least throughput per worker of a trial's placement, relative to that of the best placement."""
 OWN_STEPS = 50
 """Number of steps after which a setup's measured step time counts as much as the model's."""
 
@@ -154,28 +156,24 @@ class Placer:
     The first trials are also probes: each runs on a placement whose step time is not known yet.
     Probes with few workers come first. More workers are probed only if, judging by the times with
     fewer, they can be faster. Later trials run on the fastest placement whose throughput per worker
-    is at least the fraction `efficient` of the best. Compilation is probed once the study has
-    trained long enough to repay it (`COMPILE_SHARE`).
+    is at least the fraction EFFICIENT of the best. Compilation is probed once the study has trained
+    long enough to repay it (`COMPILE_SHARE`).
+
+    Args:
+        factors: The factorized space.
+        is_feasible: Returns False for a run expected to fail.
+        wait_s: Returns the predicted seconds until a number of workers is free.
     """
 
     def __init__(
         self,
         factors: Factors,
         *,
-        efficient: float = 0.5,
         is_feasible: Callable[[RunSpec], bool] = lambda spec: True,
         wait_s: Callable[[int], float] = lambda num_workers: 0.0,
     ) -> None:
-        """
-        Args:
-            factors: The factorized space.
-            efficient: Least throughput per worker of a placement, relative to the best.
-            is_feasible: Returns False for a run expected to fail.
-            wait_s: Returns the predicted seconds until a number of workers is free.
-        """
         self.factors, self.wait_s = factors, wait_s
         self._is_feasible = is_feasible
-        self._efficient = efficient
         self._model = StepTime()
         self._seen: dict[str, tuple[int, float]] = {}
         self._probing: dict[str, Placement] = {}
@@ -237,7 +235,7 @@ class Placer:
         paying = {
             option: seconds
             for option, seconds in timed.items()
-            if cost / (option.num_workers * seconds) >= self._efficient
+            if cost / (option.num_workers * seconds) >= EFFICIENT
         }
         return min(paying, key=lambda option: paying[option] + self.wait_s(option.num_workers))
 
@@ -272,7 +270,9 @@ class Placer:
         """
         found = []
         for one in self.factors.of_values(values):
-            step_s = self._model.step_s(one, optimizer) or self._step_at_best(one, optimizer)
+            step_s = self._model.step_s(one, optimizer)
+            if step_s is None and (nearest := self._nearest_measured(one)) is not None:
+                step_s = self._model.step_s(nearest, optimizer)
             if step_s is not None:
                 found.append((one.num_workers, step_s / one.samples))
         return found
@@ -287,11 +287,12 @@ class Placer:
         """Return the samples and training seconds of a trial so far."""
         return self._seen.get(trial, (0, 0.0))
 
-    def _step_at_best(self, option: Placement, optimizer: str) -> float | None:
-        fewer = [replace(option, num_workers=k) for k in self._counts if k < option.num_workers]
-        measured = [one for one in fewer if self._model.batches(one)]
-        nearest = max(measured, key=lambda one: one.num_workers, default=None)
-        return None if nearest is None else self._model.step_s(nearest, optimizer)
+    def _nearest_measured(self, option: Placement) -> Placement | None:
+        """Return the placement on the largest measured worker count below that of `option`, with
+        the same batch size per worker; None if there is none."""
+        counts = sorted((k for k in self._counts if k < option.num_workers), reverse=True)
+        fewer = (replace(option, num_workers=count) for count in counts)
+        return next((one for one in fewer if self._model.batches(one)), None)
 
     def to_fastest(self, spec: RunSpec) -> float:
         """Return the time on the fastest placement, relative to the spec's own placement."""
@@ -320,13 +321,14 @@ class Placer:
         """Return whether to probe a placement next; False while a running trial probes it."""
         if any(_workers(one) == _workers(option) for one in self._probing.values()):
             return False
-        narrower = [one for one in options if _is_narrower(one, option)]
-        if any(self._is_open(one, optimizer, options) for one in narrower):
+        lane, count = _workers(option)
+        fewer = [one for one in options if _lane(one) == lane and one.num_workers < count]
+        if any(self._is_open(one, optimizer, options) for one in fewer):
             return False  # fewer workers come first, and may rule this placement out
         if self._is_open(option, optimizer, options):
             return True
         # A second batch size separates the cost per sample from the cost per step.
-        known = self._batches(_lane(option))
+        known = self._batches(lane)
         if len(known) != 1 or option.batch_size_per_worker in known or not self._repays(option):
             return False
         if option.compile == "none":
@@ -346,12 +348,10 @@ class Placer:
         if self._model.batches(option) or not self._repays(option):
             return False
         timed = self._timed(optimizer, options)
-        fewer = [replace(option, num_workers=k) for k in self._counts if k < option.num_workers]
-        measured = [one for one in fewer if self._model.batches(one)]
-        if not measured:
+        nearest = self._nearest_measured(option)
+        if nearest is None:
             at_best = _by_other_lanes(option, timed)
         else:
-            nearest = max(measured, key=lambda one: one.num_workers)
             at_best = self._model.step_s(nearest, optimizer)
             known = self._model.batches(nearest)
             if at_best is not None and len(known) == 1:  # the whole step may scale with the samples
@@ -398,7 +398,3 @@ def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float |
         if len(ones) == 2 and all(one in lanes for one in ones):
             found.append(lanes[ones[0]] * lanes[ones[1]] / step_s)
     return min(found) / MULTIPLY if found else None
-
-
-def _is_narrower(one: Placement, other: Placement) -> bool:
-    return _lane(one) == _lane(other) and one.num_workers < other.num_workers

@@ -53,9 +53,10 @@ class Race:
         self._alive = [candidate.name for candidate in self.candidates[:count]]
         self._entered = tuple(self._alive)
 
-    def has(self, name: str) -> bool:
-        """Return whether a configuration is a candidate."""
-        return name in self._by_name
+    def needs(self, run: RaceRun) -> bool:
+        """Return whether the race needs a run. A race without stages (`--more`) needs all runs of
+        its candidates."""
+        return run in self.due() if self.stages else run.name in self._by_name
 
     def learn(self, name: str, round: int, repeat: Replicate) -> None:  # noqa: A002
         """Add the result of a run, in seconds, and end every stage that is now complete."""
@@ -103,12 +104,6 @@ class Race:
         """Return the results of a candidate by round, in the unit of the axis."""
         return group_of(self._by_name[name], self._learned.get(name, {}), axis=self.axis)
 
-    def is_behind(
-        self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise
-    ) -> bool:
-        """Return whether `other` is so far behind the leader that it drops out."""
-        return is_apart(best, other, noise, errors=DROP)
-
     def _missing(self) -> list[RaceRun]:
         first = sum(runs for _, runs in self.stages[: self._stage])
         rounds = range(first, first + self.stages[self._stage][1])
@@ -132,7 +127,7 @@ class Race:
         noise = pooled(raced, is_timed=self.is_timed)
         order = ranked(groups, noise)
         for name in order[1:]:
-            if self.is_behind(groups[order[0]], groups[name], noise):
+            if is_apart(groups[order[0]], groups[name], noise, errors=DROP):
                 self.dropped[name] = self._stage
         order = [name for name in order if name not in self.dropped]
         self._stage += 1
@@ -167,12 +162,8 @@ class Races:
 
     def cap_s(self, run: RaceRun) -> float | None:
         """Return the training seconds after which a run has lost every race that needs it; None if
-        it may still win one. A race without stages (`--more`) needs all runs of its candidates."""
-        caps = [
-            race.cap_s(run.name)
-            for race in self._races
-            if (run in race.due() if race.stages else race.has(run.name))
-        ]
+        it may still win one."""
+        caps = [race.cap_s(run.name) for race in self._races if race.needs(run)]
         known = [cap for cap in caps if cap is not None]
         return max(known) if known and len(known) == len(caps) else None
 
@@ -181,8 +172,8 @@ def in_turns(runs: Sequence[RaceRun], specs: Mapping[str, RunSpec]) -> list[Race
     """Return runs in starting order, round by round.
 
     Runs with equal worker groups follow each other, so that few groups are started. Each round
-    starts with a different candidate. So it is not always the same one that runs last, when fewer
-    other runs share the machine.
+    starts with a different candidate, because the last runs of a round share the machine with fewer
+    other runs.
     """
     found: list[RaceRun] = []
     for number, of_round in groupby(runs, key=lambda run: run.round):

@@ -105,9 +105,8 @@ class LiveRace:
         most = max(self.budget.race_runs(number), len(self._learned))
         self._begin(most, self.budget.race_s(number), after_s)
         while (due := races.due()) and not self.single_run.deadline.over:
-            if (
-                len(self._learned) + len(due) > most
-            ):  # the two races have fewer runs in common than expected
+            # The two races may have fewer runs in common than expected.
+            if len(self._learned) + len(due) > most:
                 most = len(self._learned) + len(due)
                 self._begin(most, self.budget.race_s(number), after_s)
             if not self._run(due, races):
@@ -125,12 +124,14 @@ class LiveRace:
             self._begin(len(self._learned) + number - num_run)
             self._run(due, self._races(()))
             num_run += len(due)
-        self.is_cut = num_run < number or not all(map(self._knows, due))
+        self.is_cut = num_run < number or any(
+            (run.name, run.round) not in self._learned for run in due
+        )
         return num_run
 
     def _more(self, number: int) -> list[RaceRun]:
         given: dict[str, Any] = {"is_timed": self._is_timed, "alone": self._alone}
-        for axis, candidates in self._fields().items():
+        for axis, candidates in self.candidates().items():
             if due := more(candidates, self._learned, number, axis=axis, **given):
                 return due
         return []
@@ -138,14 +139,14 @@ class LiveRace:
     def _races(self, stages: Stages) -> Races:
         found = Races(
             Race(candidates, stages, axis=axis, is_timed=self._is_timed)
-            for axis, candidates in self._fields().items()
+            for axis, candidates in self.candidates().items()
         )
         for (name, number), learned in self._learned.items():
             found.learn(RaceRun(name, number), learned)
         return found
 
-    def _fields(self) -> dict[Axis, list[Candidate]]:
-        """Return the candidates by axis, best first."""
+    def candidates(self) -> dict[Axis, list[Candidate]]:
+        """Return the remaining candidates by axis, best first."""
         found = self.budget.candidates()
         fields: dict[Axis, list[Cost]] = {"seconds": found.fastest}
         if self._is_timed:
@@ -159,12 +160,9 @@ class LiveRace:
         record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
         counts = cost.trial != self._cold and record.counts_for("comparison")
         own = self._repeat(record, curve) if counts else None
-        return Candidate(cost.trial, own, self._cost(cost))
-
-    def _cost(self, cost: Cost) -> float:
-        """Return the cost per second of training, as in the run of the search."""
         is_billed = self.budget.study.price is not None and self._is_timed
-        return cost.worker_seconds / cost.rank if is_billed else cost.spec.num_workers
+        cost_per_s = cost.worker_seconds / cost.rank if is_billed else cost.spec.num_workers
+        return Candidate(cost.trial, own, cost_per_s)
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
         """Show the progress of at most `most` runs, including those of earlier sessions."""
@@ -207,9 +205,6 @@ class LiveRace:
                 self._learned[run.name, run.round] = repeat
                 races.learn(run, repeat)
 
-    def _knows(self, run: RaceRun) -> bool:
-        return (run.name, run.round) in self._learned
-
     def _says(self, record: RunRecord) -> bool:
         """Return whether a result is usable: not cut short, on the same kind of machines."""
         return record.counts_for("comparison") and self.budget.is_comparable(record)
@@ -220,40 +215,6 @@ class LiveRace:
 
 SEEDS_FROM = 1000
 """Offset of the seeds of solo runs from the seed of the search."""
-
-
-def run_alone(
-    winners: Mapping[str, RunSpec],
-    *,
-    caps_s: Mapping[str, float],
-    times: int,
-    search_seed: int,
-    already: set[str],
-    single_run: SingleRun,
-) -> None:
-    """Train solo runs of winners A, B, C one at a time, in the order ABCABC, and evaluate them on
-    the test split.
-
-    Args:
-        winners: Run specs by trial name.
-        caps_s: Training seconds by trial. A longer run that the time budget ends counts as a miss,
-            because leaving it out would bias the reported time.
-        times: Number of runs of each winner.
-        search_seed: Seed of the search.
-        already: Names of runs that exist from an earlier session.
-        single_run: Runs and records the solo runs.
-    """
-    for number in range(times):
-        for trial, spec in winners.items():
-            name = f"{trial}-confirm{number}"
-            if name in already or single_run.deadline.over:
-                continue
-            seed = (search_seed + SEEDS_FROM + number) % 2**32
-            again = spec.model_copy(update={"seed": seed})
-            cap_s = caps_s.get(trial, math.inf)
-            single_run.train(again, name, "confirm", source=trial, test=True, cap_s=cap_s)
-
-
 TURNS = 3
 """Largest number of rounds of solo runs. The results of a round may name another winner, which then
 has solo runs in the next."""
@@ -324,16 +285,17 @@ class Confirmation:
         deadline.reserve_s = 0.0
         for trial in race.out:
             self.note(
-                f"Trial {trial} left the race: its workers were lost, or were laid out unlike "
-                "those of the search."
+                f"Trial {trial} left the race: its workers were lost, or had another layout than "
+                "in the search."
             )
         turns = 0
         while not deadline.over and turns < TURNS and self._run_alone(is_first=turns == 0):
             turns += 1
 
     def _run_alone(self, *, is_first: bool) -> bool:
-        """Run as many solo runs of the current winners as time allows; return whether any ran. If
-        their results overrule the race, the next call runs the new winner."""
+        """Run as many solo runs of the current winners as time allows, one at a time, and evaluate
+        them on the test split; return whether any ran. If their results overrule the race, the next
+        call runs the new winner."""
         single_run = self.single_run
         single_run.store.check()
         records, (winners, caps_s) = self._records(), self._winners()
@@ -347,27 +309,32 @@ class Confirmation:
             each = "once" if times == 1 else f"{times} times"
             some = f"left time to run {count} of {len(winners)} winners alone, {each}"
             self._note_time(some if count else "left no time to run the winner alone")
-        already = {one.trial for one in answered}
-        chosen = winners[:count]
-        due = [f"{trial}-confirm{n}" for trial in chosen for n in range(times)]
-        runs = len(set(due) - already)
-        if not runs:
+        done = {one.trial for one in answered}
+        # Winners A, B, C run in the order ABCABC.
+        due = [(trial, number) for number in range(times) for trial in winners[:count]]
+        due = [(trial, number) for trial, number in due if f"{trial}-confirm{number}" not in done]
+        if not due:
             return False
         run_s = budget.fresh_s(1) / max(len(budget.winners()), 1)
-        single_run.progress.begin("confirm", runs, expect_s=runs * run_s)
-        run_alone(
-            {trial: records.runs[trial].spec for trial in chosen},
-            caps_s=caps_s,
-            times=times,
-            search_seed=self.study.search.seed,
-            already=already,
-            single_run=single_run,
-        )
+        single_run.progress.begin("confirm", len(due), expect_s=len(due) * run_s)
+        for trial, number in due:
+            if single_run.deadline.over:
+                break
+            seed = (self.study.search.seed + SEEDS_FROM + number) % 2**32
+            single_run.train(
+                records.runs[trial].spec.model_copy(update={"seed": seed}),
+                f"{trial}-confirm{number}",
+                "confirm",
+                source=trial,
+                test=True,
+                cap_s=caps_s.get(trial, math.inf),
+            )
         return True
 
     def _winners(self) -> tuple[list[str], dict[str, float]]:
         """Return the trials that the verdict names (with several GPU models, also the fastest on
-        each), and the training seconds after which a run of each counts as a miss."""
+        each), and by trial the training seconds after which a run counts as a miss even if the time
+        budget ends it: leaving slow runs out would bias the reported time."""
         found: list[str] = []
         results = load(self.single_run.store.folder)
         for verdict in find_verdicts(results, untested=True).values():

@@ -45,7 +45,7 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
         session: Session,
         searcher: ConcurrencyLimiter,
         follow: Callable[[tuple[Node, ...]], int] | None,
-        ahead: int = 0,
+        ahead: int,
     ) -> None:
         self._trials, self._deadline, self._session = trials, deadline, session
         self._searcher, self._follow, self._ahead = searcher, follow, ahead
@@ -212,7 +212,7 @@ def run_trials(
     keep_groups: bool,
     limit_s: float | None,
     concurrency: int,
-    ahead: int = 0,
+    ahead: int,
     follow: Callable[[tuple[Node, ...]], int] | None,
 ) -> None:
     """Run trials until there are no more, or the deadline ends them.

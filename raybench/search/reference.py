@@ -233,7 +233,7 @@ def _without_reference(
     named = [key for key in study.auto if key != EVAL_INTERVAL]
     reason = f"the reference run failed ({record.failure}: {record.message})"
     if named:
-        raise UserError(f"{named[0]}: auto: {reason}; name a value instead.", ErrorCode.NO_RESULT)
+        raise UserError(f"{named[0]}: auto: {reason}; set a value instead.", ErrorCode.NO_RESULT)
     fixed = study.fixed | {EVAL_INTERVAL: eval_interval}
     how = f"evaluated every {eval_interval:,} samples: {reason}"
     return study.model_copy(update={"fixed": fixed, "is_set": True}), [how]

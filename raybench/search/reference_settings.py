@@ -134,7 +134,7 @@ def target_from(
         raise UserError(
             f"target: auto: the reference runs reached {how}, hardly "
             f"{'above' if metric.direction == 'max' else 'below'} the baseline; "
-            "raise objective.max_train_seconds, or name a target.",
+            "increase objective.max_train_seconds, or set a target.",
             ErrorCode.NO_RESULT,
         )
     target = median - metric.sign * margin
@@ -200,8 +200,8 @@ def set_target(
     values = [value for value in known if value is not None]
     if len(values) < len(known):
         raise UserError(
-            f"target: auto: a reference run has no {metric.words}{_in_a_row(hold)}; raise "
-            "objective.max_train_seconds, or name a target.",
+            f"target: auto: a reference run has no {metric.words}{_in_a_row(hold)}; increase "
+            "objective.max_train_seconds, or set a target.",
             ErrorCode.NO_RESULT,
         )
     target = target_from(values, baseline_value, metric, least=least)
@@ -211,10 +211,9 @@ def set_target(
     ):
         reached = ", ".join(metric.shown(one) for one in values)
         how = (
-            f"target {target} (auto: the baseline's {baseline.value:.4g} and what luck adds to it "
-            f"on {baseline.rows:,} validation rows in the best of many evaluations; the reference, "
-            f"{reference}, reached {reached}{_in_a_row(hold)}, which may be luck: trials have to "
-            "do better, or more rows to be held out)"
+            f"target {target} (auto: the best value that chance may reach on {baseline.rows:,} "
+            f"validation rows, given the baseline of {baseline.value:.4g}; {reference} reached "
+            f"{reached}{_in_a_row(hold)}, which may be chance: more validation rows would show it)"
         )
         return judged_by(study, target=target), how
     form, off = ".4f", "less half a point"
@@ -232,8 +231,8 @@ def set_target(
     if baseline_value is not None and statistics.median(later) > metric.gap(target, baseline_value):
         best = ", ".join(metric.shown(end) for end in ends)
         how += (
-            f"; it went on to {best}: the target rewards fast starts, so name a higher one, or "
-            "objective.kind: best_at_budget, if the end counts"
+            f"; it later reached {best}, so the target rewards fast starts: set a higher one, or "
+            "objective.kind: best_at_budget, if the final value matters"
         )
     return judged_by(study, target=target), how
 
@@ -265,7 +264,7 @@ def set_seconds(study: StudySpec, one: ReferenceRun) -> tuple[StudySpec, str]:
         seconds = min(seconds, study.search.time_budget_s / 3)
     seconds = max(_two_digits(seconds), 0.1)
     what = (
-        f"did not get to the target in {tried:.2g} s"
+        f"missed the target in {tried:.2g} s"
         if reached is None
         else f"took {reached:.2g} s to the target"
     )
@@ -295,8 +294,8 @@ def set_eval_interval(
         metric = study.objective.judged_by
         best = metric.shown(one.record.best_value)
         how += (
-            f"; the reference did not get to the target: its best {metric.words} was {best}, so "
-            "trials may need more max_train_seconds, or another target"
+            f"; the reference missed the target with a best {metric.words} of {best}, so trials "
+            "may need more max_train_seconds, or another target"
         )
     fixed = study.fixed | {EVAL_INTERVAL: eval_interval}
     return study.model_copy(update={"fixed": fixed}), f"{how})"

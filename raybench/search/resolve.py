@@ -25,9 +25,8 @@ from raybench.results.store import STUDY_FILE
 from raybench.runs import preflight
 from raybench.runs.options import TuneOptions
 from raybench.search.reference import earlier_settings
-from raybench.search.sampling.default_rates import check_grid
+from raybench.search.sampling.default_rates import check_grid, first_specs
 from raybench.search.sampling.earlier import Earlier, load_earlier, settings_of
-from raybench.search.sampling.first import first_specs
 from raybench.search.study_plan import StudyPlan
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import content_of, read_mapping
@@ -44,7 +43,8 @@ def study_content(options: TuneOptions) -> tuple[Content, str, str]:
     its name."""
     if options.more is not None and options.more < 1:
         raise UserError(
-            f"--more {options.more}: name a number of runs, 1 or more.", ErrorCode.INVALID_VALUE
+            f"--more {options.more}: the number of runs must be at least 1.",
+            ErrorCode.INVALID_VALUE,
         )
     space = options.space
     if isinstance(space, str):
@@ -71,7 +71,8 @@ def _with_firsts(
             spec = {key: value for key, value in spec.items() if key not in OF_THE_STUDY}
         if not spec:
             raise UserError(
-                "--first: names no key of a configuration; name learning_rate, say.",
+                "--first: names no key of a configuration; set at least one, such as "
+                "learning_rate.",
                 ErrorCode.MISSING,
             )
         firsts.append(spec)
@@ -139,7 +140,7 @@ def resolve_study(options: TuneOptions, capacity: Capacity | None) -> ResolvedSt
         content, words = preflight.drop_uninstalled_frameworks(content)
     study, space = build_study(content, source)
     if capacity is not None:
-        # A file may be shared between machines; the command line is meant for this one.
+        # A file may be shared between machines; the command line is meant for this machine.
         is_named = options.workers is not None or any(
             "num_workers" in key for key in options.settings
         )

@@ -8,7 +8,7 @@ from raybench.results.store import machine
 from raybench.search.curve_search import CurvePolicy, CurveSearch, Decision
 from raybench.search.factorisation import Factors, placed
 from raybench.search.placement import Placer
-from raybench.search.sampling.default_rates import num_trials
+from raybench.search.sampling.default_rates import first_specs, num_outside, num_trials
 from raybench.search.sampling.earlier import Earlier, EarlierRun
 from raybench.search.sampling.feedback import (
     MODEL_ALL,
@@ -17,16 +17,11 @@ from raybench.search.sampling.feedback import (
     Feedback,
     answer_by,
 )
-from raybench.search.sampling.first import first_specs, num_outside
-from raybench.search.sampling.optuna_space import (
-    distributions,
-    values_of_params,
-)
+from raybench.search.sampling.optuna_space import distributions, values_of_params
 from raybench.search.sampling.optuna_study import (
     EARLIER_STUDY,
     FIRST,
     NOT_RUN,
-    WOULD_FAIL,
     add_answer,
     open_study,
     real_trials,
@@ -142,8 +137,7 @@ class Search:
 
     def left_out(self) -> str | None:
         """Return a sentence about the proposals skipped as infeasible; None if there are none."""
-        rejected = self._journal.get_trials(deepcopy=False)
-        number = sum(one.user_attrs.get(NOT_RUN) == WOULD_FAIL for one in rejected)
+        number = self._proposer.num_skipped
         skipped = counted(number, "proposal")
         return f"Skipped {skipped} because an equivalent run had failed." if number else None
 
@@ -292,12 +286,12 @@ def _sentence(earlier: Earlier, number: int) -> str:
     """Return a sentence about the earlier runs that the search has learned from."""
     text = f"learned {number} of the {counted(len(earlier.runs), 'result')} of {earlier.place}"
     if number < len(earlier.runs):
-        text += "; the others are outside of the space, or lack the time to the target"
+        text += "; the others are outside the space, or lack the time to the target"
     if earlier.words:
         text += f"; {earlier.words}"
     there = None if earlier.study is None else earlier.study.study.get("machine", {})
     if there is not None and there.get("processor") != machine()["processor"]:
-        text += "; they were timed on another machine, so their seconds are a rough guide"
+        text += "; they were timed on another machine, so their seconds are only a rough guide"
     return f"{text}."
 
 

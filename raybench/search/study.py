@@ -44,7 +44,7 @@ from raybench.spec.own_loop import is_command
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.study import StudySpec
 
-LONGER = "increase --time-budget: the same command then continues."
+LONGER = "increase --time-budget and rerun the same command to resume."
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ class StudyPipeline:
     def _run_phases(self) -> None:
         if self.deadline.reason() == "time_budget":
             started = time.perf_counter() - self.deadline.began
-            self._note(f"{self._budget()} went to starting, which took {started:.0f} s; {LONGER}")
+            self._note(f"Starting took {started:.0f} s, all of the {self._budget()}; {LONGER}")
             return
         if self.num_more:
             self._run_more()
             return
         if self.study.needs_reference and not self._set_by_reference():
             if self.deadline.reason() == "time_budget":
-                self._note(f"{self._budget()} ended before the reference runs did; {LONGER}")
+                self._note(f"The {self._budget()} ended before the reference runs did; {LONGER}")
             return
         records = read_records(self.store.folder)
         if records.left_out is not None:
@@ -181,7 +181,7 @@ class StudyPipeline:
         left = max(until - raced, 0)
         if left < self.num_more:
             done = self.num_more - left
-            say(self.console, f"continuing --more {self.num_more}: {done} of its runs are done")
+            say(self.console, f"resuming --more {self.num_more}: {done} of its runs are done")
         self._update(more={"asked": self.num_more, "until": until})
         progress = self._progress(self.num_more)
         with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
@@ -244,7 +244,7 @@ class StudyPipeline:
         if self.resolved.earlier is not None:
             say(self.console, search.learn_from(self.resolved.earlier))
         if self._earlier and (records.runs or records.curves):
-            say(self.console, f"continuing {folder}: {search.num_finished} trials are done")
+            say(self.console, f"resuming {folder}: {search.num_finished} trials are done")
         at_once = self._at_once(self.concurrency)
         confirm_budget = ConfirmBudget(self.study, at_once=at_once, left_s=self.deadline.left_s)
         confirm_budget.learn(records.runs.values())
@@ -293,7 +293,7 @@ class StudyPipeline:
             self._note(f"{said[:1].upper()}{said[1:]}.")
         done = f"{search.num_finished} of {search.num_trials} trials"
         if search.num_finished < search.num_trials and ended_by == "time_budget":
-            self._note(f"{self._budget()} ended the search after {done}.")
+            self._note(f"The {self._budget()} ended the search after {done}.")
         elif search.num_finished < search.num_trials and ended_by is None:
             self._note(f"The search ended after {done}: {NOTHING_LEFT}")
 
@@ -338,7 +338,7 @@ class StudyPipeline:
         self._update(notes=tuple(dict.fromkeys([*self.state.notes, sentence])))
 
     def _budget(self) -> str:
-        return f"The time budget of {self.deadline.time_budget_s:g} s"
+        return f"time budget of {self.deadline.time_budget_s:g} s"
 
     def _progress(self, num_trials: int, num_done: int = 0) -> ProgressDisplay:
         return ProgressDisplay(

@@ -16,8 +16,7 @@ from raybench.search.candidates import BEYOND, widens
 from raybench.search.factorisation import SPEED_KEYS, Factors, speed_values, study_factors
 from raybench.search.race_stage import TURNS
 from raybench.search.reference import RUNS
-from raybench.search.sampling.default_rates import num_trials
-from raybench.search.sampling.first import first_specs, num_outside
+from raybench.search.sampling.default_rates import first_specs, num_outside, num_trials
 from raybench.search.verify import num_placement_checks
 from raybench.spec.objective import TIME
 from raybench.spec.run import describe, label_keys

@@ -32,7 +32,7 @@ from raybench.runs.options import TuneOptions
 from raybench.runs.wait_watch import RAY_LOG, live_session, quiet
 from raybench.search.race_stage import OVER
 from raybench.search.resolve import ResolvedStudy, resolve_study
-from raybench.search.sampling.first import first_specs
+from raybench.search.sampling.default_rates import first_specs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, Ended, ErrorCode, UserError
 from raybench.training.machine import machine_facts, problems_of
@@ -82,7 +82,7 @@ def tune(options: TuneOptions, interrupt: Interrupt) -> Ended:
             try_page(results, storage.folder, partial(say, console))
         show(console, results, verbose=options.verbose)
     if interrupted:
-        tail = "." if results.trials.empty else ": the same command continues."
+        tail = "." if results.trials.empty else "; rerun the same command to resume."
         console.print(f"interrupted{tail}")
         return Ended(INTERRUPTED, place)
     return Ended(exit_code(results), place)
@@ -124,10 +124,10 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
     answered = [one.role for one in runs if one.phase == "confirm" and one.counts_for("comparison")]
     if folder and answered and read_mapping(folder / STUDY_FILE).get(OVER, "confirm" in answered):
         return
-    done = f"a race that was ended after {len(answered)} runs" if answered else "no confirmed study"
+    done = f"an unfinished race of {len(answered)} runs" if answered else "no confirmed study"
     raise UserError(
-        f"--more {number}: {place} holds {done}; run the same command without --more until it "
-        "ends, then with it.",
+        f"--more {number}: {place} holds {done}; run the same command without --more until it has "
+        "finished, then add --more.",
         ErrorCode.NO_RESULT,
     )
 
@@ -148,8 +148,8 @@ def _run(
         target=importlib.import_module, args=["raybench.search.study"], daemon=True
     )
     importing.start()
-    told = quiet(store.folder / RAY_LOG)  # also while Ray shuts down, since it still prints then
-    with told, live_session(options.address, interrupt, console) as session:
+    silence = quiet(store.folder / RAY_LOG)  # also while Ray shuts down, since it still prints then
+    with silence, live_session(options.address, interrupt, console) as session:
         importing.join()
         interrupt.check()
         firsts = first_specs(study, space).values()

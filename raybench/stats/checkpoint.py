@@ -36,8 +36,8 @@ class DamagedCheckpointError(UserError):
 
     def __init__(self, source: str, problem: str) -> None:
         super().__init__(
-            f"{source} is damaged ({problem}); remove it, and the run goes on from the one before "
-            "it or starts anew.",
+            f"{source} is damaged ({problem}); remove it, and the run resumes from the previous "
+            "checkpoint or starts again.",
             ErrorCode.INVALID_WEIGHTS,
         )
 
@@ -65,7 +65,7 @@ class RunState:
     def after(cls, spec: RunSpec, evaluations: Sequence[Evaluation]) -> "RunState":
         """Return the state of a run after the last of its evaluations so far."""
         if not evaluations or evaluations[-1].stop or evaluations[-1].failure:
-            raise ValueError("a run is continued after an evaluation that did not end it")
+            raise ValueError("a run resumes after an evaluation that did not end it")
         digest, curve = spec_digest(spec), tuple(evaluations)
         return cls(version=VERSION, spec_digest=digest, spec=spec.document(), evaluations=curve)
 
@@ -97,8 +97,8 @@ class RunState:
         keys = [key for key in ours if ours[key] != theirs.get(key) and key not in IGNORED_KEYS]
         shown = ", ".join(f"{key} {theirs.get(key)} there, {ours[key]} here" for key in keys[:3])
         raise UserError(
-            f"{source}: is of another run ({shown or 'another version of the same keys'}); remove "
-            "it to start this run anew, or give this run a folder of its own.",
+            f"{source}: belongs to another run ({shown or 'another version of the same keys'}); "
+            "remove it to start this run again, or use another folder.",
             ErrorCode.INVALID_WEIGHTS,
         )
 
@@ -217,8 +217,8 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
         raise DamagedCheckpointError(source, f"{STATE_FILE} holds no state of a run") from None
     if isinstance(version, int) and version != VERSION:
         raise UserError(
-            f"{source}: was written in format {version}, this version of raybench reads "
-            f"{VERSION}; continue with the version that wrote it, or remove it to start anew.",
+            f"{source}: has format {version}, but this version of raybench reads {VERSION}; use "
+            "the version that wrote it, or remove it to start again.",
             ErrorCode.INVALID_WEIGHTS,
         )
     try:
@@ -239,7 +239,7 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
         raise DamagedCheckpointError(source, f"it has no {name}")
     if _sha256(weights) != saved.weights_sha256:
         there = f"{weights.stat().st_size} of {saved.weights_bytes} bytes"
-        raise DamagedCheckpointError(source, f"{name} is not what was written: {there}")
+        raise DamagedCheckpointError(source, f"{name} differs from what was written: {there}")
     return Checkpoint(state=state, weights=weights)
 
 

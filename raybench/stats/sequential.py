@@ -91,22 +91,20 @@ def pairs_needed(
     *,
     smallest: float = 0.0,
     errors: float = ALPHA,
-    share: float = 0.8,
-    draws: int = 40,
 ) -> int | None:
-    """Return how many more pairs of runs lead to a decision with probability `share`.
+    """Return how many more pairs of runs lead to a decision with a probability of 80 %.
 
-    Estimated by bootstrap; None with fewer than 3 pairs, or if more than 8 times the pairs so far
-    are needed.
+    Estimated by bootstrap with 40 draws; None with fewer than 3 pairs, or if more than 8 times the
+    pairs so far are needed.
     """
     known = [one for one in differences if not math.isnan(one)]
     if len(known) < 3:
         return None
-    rng, more = np.random.default_rng(0), 1
+    rng, more, draws = np.random.default_rng(0), 1, 40
     while more <= 8 * len(known):
         further = [known + rng.choice(known, more).tolist() for _ in range(draws)]
         found = [outcome_of(one, smallest=smallest, errors=errors) for one in further]
-        if sum(one != "undecided" for one in found) >= share * draws:
+        if sum(one != "undecided" for one in found) >= 0.8 * draws:
             return math.ceil(more * len(differences) / len(known))
         more = math.ceil(1.3 * more)
     return None

@@ -41,10 +41,13 @@ def interpolated_time(
 ) -> TimeToTarget | None:
     """Return the time at which a run reached its target; None if it never reached (and held) it.
 
+    The time is where the line between the last two evaluations crosses the target. If their
+    interval is short, it is the recorded time.
+
     Args:
         record: The run.
-        points: Its evaluations in order. If the evaluation before the one that reached the target
-            is missing or not finite, the recorded time is returned.
+        points: Evaluations of the run in order. If the evaluation before the one that reached the
+            target is missing or not finite, the recorded time is returned.
         baseline_value: Metric value before training, if the objective has none; used when the first
             evaluation already reached the target.
     """
@@ -64,22 +67,10 @@ def interpolated_time(
         if place == 0 or points[place - 1].index != at.index - 1:
             return raw
         before_s, before = points[place - 1].train_s, points[place - 1].value
-    return crossing(reached_s, at.value, before_s, before, objective.target)
-
-
-def crossing(
-    reached_s: float, value: float, before_s: float, before: float | None, target: float
-) -> TimeToTarget:
-    """Return the time at which the line between two evaluations crosses the target.
-
-    If the earlier value is unknown or the interval is short, return the time of the later
-    evaluation.
-    """
-    raw = TimeToTarget(reached_s, is_interpolated=False)
     period = reached_s - before_s
     if before is None or period <= LONG_PERIOD * reached_s:
         return raw
-    way, rest = value - before, target - before
+    way, rest = at.value - before, objective.target - before
     if not math.isfinite(way) or way * rest <= 0:
         return raw
     return TimeToTarget(before_s + period * min(rest / way, 1.0), is_interpolated=True)
@@ -338,17 +329,6 @@ def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
     return math.log(one.seconds / other.seconds) if is_timed else one.seconds - other.seconds
 
 
-def next_to_run(groups: Mapping[str, ConfigurationRuns], *, is_timed: bool = True) -> list[str]:
-    """Return, of the best and the undecided configurations, those with the fewest new runs, best
-    first; [] if nothing is undecided."""
-    ties = ties_of(groups, is_timed=is_timed)
-    if not ties.undecided:
-        return []
-    found = ties.repeated[0], *ties.undecided
-    fewest = min(len(groups[name].rounds) for name in found)
-    return [name for name in found if len(groups[name].rounds) == fewest]
-
-
 def more(
     candidates: Sequence[Candidate],
     learned: Learned,
@@ -360,10 +340,13 @@ def more(
 ) -> list[RaceRun]:
     """Return the next runs to distinguish undecided candidates; [] when nothing is left to decide.
 
+    Of the best and the undecided candidates, those with the fewest new runs get one each, best
+    candidate first.
+
     Args:
         candidates: The candidates.
         learned: New runs so far, in seconds.
-        number: Largest number of runs to return; each candidate with the fewest runs gets one.
+        number: Largest number of runs to return.
         axis: Seconds or worker-seconds.
         is_timed: True to compare seconds, False to compare metric values.
         alone: Solo runs by candidate, in seconds.
@@ -376,7 +359,12 @@ def more(
         one.name: group_of(one, new[one.name], axis=axis, alone=alone.get(one.name, ()))
         for one in candidates
     }
+    ties = ties_of(groups, is_timed=is_timed)
+    if not ties.undecided:
+        return []
+    due = [ties.repeated[0], *ties.undecided]
+    fewest = min(len(new[name]) for name in due)
     return [
-        RaceRun(name, min(set(range(len(new[name]) + 1)) - set(new[name])))
-        for name in next_to_run(groups, is_timed=is_timed)[:number]
+        RaceRun(name, min(set(range(fewest + 1)) - set(new[name])))
+        for name in [one for one in due if len(new[one]) == fewest][:number]
     ]

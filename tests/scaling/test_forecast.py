@@ -18,7 +18,7 @@ from raybench.results.store import STUDY_FILE, Store
 from raybench.results.study import load
 from raybench.runs.options import ForecastOptions
 from raybench.scaling.forecast import LargeRunModel, OptimumModel, SmallRun
-from raybench.search.sampling.first import first_specs
+from raybench.search.sampling.default_rates import first_specs
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import ErrorCode
 from raybench.spec.study import build_study

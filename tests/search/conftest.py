@@ -7,8 +7,7 @@ from tests.search.stage import Stage
 
 
 @pytest.fixture
-def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """Its space is taken apart where a test asks for it."""
-    one = Stage(tmp_path, apart=getattr(request, "param", False))
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    one = Stage(tmp_path)
     with one.store:
         yield one

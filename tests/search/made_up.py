@@ -1,5 +1,6 @@
-"""Made-up runs: what tests tell a search in place of training."""
+"""Studies, searches and runs that tests report to a search in place of training."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import optuna
 
 from raybench.search.factorisation import Factors, factorise
 from raybench.search.search import Search
-from raybench.spec.run import RunSpec
+from raybench.spec.run import Placement, RunSpec
 from raybench.spec.space import Space
 from raybench.spec.study import StudySpec, build_study
 from raybench.stats.record import RunRecord
@@ -36,18 +37,16 @@ RATES = STUDY | {
     "search": {"trials": 18, "priors": False},
     "space": {key: STUDY["space"][key] for key in ("optimizer", "learning_rate")},
 }
-"""One that searches nothing but optimizers and their rates."""
-SHARE = "learning_rate [share of its range]"
-"""The parameter that their rates are sampled as."""
+"""A study that searches only optimizers and learning rates."""
 
 Judge = Callable[[str, RunSpec], RunRecord]
-"""Says how a trial of that name and spec ends."""
+"""Returns the record of a trial with a name and a spec."""
 
 
 def parts_of(
     content: dict[str, Any], *, apart: bool = False
 ) -> tuple[StudySpec, Space, Factors | None]:
-    """Return a study, its space, and that taken `apart` where it shall be."""
+    """Return a study, its space, and with `apart` the factorized space."""
     study, space = build_study(content, "test")
     factors = factorise(study, space, equal_frameworks=True) if apart else None
     assert not isinstance(factors, str), factors
@@ -64,23 +63,18 @@ def make_search(
 
 
 def ask(search: Search) -> tuple[str, RunSpec]:
-    """Return the next trial, where there is one."""
+    """Return the next trial; there must be one."""
     asked = search.suggest()
     assert asked is not None
     return asked
 
 
-def tell(search: Search, ended: RunRecord) -> None:
-    """Tell a search how a trial ended."""
-    search.on_end(ended)
-
-
 def run_all(search: Search, judge: Judge = record, most: int = 1000) -> list[RunRecord]:
-    """Run trials one after the other until there are none, or `most`; return their records."""
+    """Run up to `most` trials one after the other; return their records."""
     ended: list[RunRecord] = []
     while len(ended) < most and (asked := search.suggest()) is not None:
         ended.append(judge(*asked))
-        tell(search, ended[-1])
+        search.on_end(ended[-1])
     return ended
 
 
@@ -90,5 +84,18 @@ def by_name(records: list[RunRecord]) -> dict[str, RunRecord]:
 
 
 def journal_of(search: Search) -> optuna.Study:
-    """Return Optuna's study of a search, which nothing but tests looks into."""
+    """Return Optuna's study of a search."""
     return search._journal
+
+
+def seconds_on(placement: Placement) -> float:
+    """Return the seconds of 10,000 samples: 0.1 ms per sample of a worker, and 2 ms per step for
+    each worker but the first."""
+    workers, batch = placement.num_workers, placement.batch_size_per_worker
+    return 10_000 / (workers * batch) * (1e-4 * batch + 2e-3 * (workers - 1))
+
+
+def trained(name: str, spec: RunSpec) -> RunRecord:
+    """Return the record of a run that reached the target after 10,000 samples."""
+    seconds = seconds_on(spec.placement)
+    return record(name, spec, seconds, samples=10_000, score=math.log(seconds))

@@ -1,4 +1,4 @@
-"""A search of three trials with all that stands around it, but no cluster."""
+"""A search of three trials with store, deadline and screen, but without a cluster."""
 
 import errno
 import io
@@ -24,14 +24,14 @@ from tests.search.made_up import STUDY, outcome, parts_of
 
 CONTENT = STUDY | {"search": {"trials": 3}}
 FIRST, SECOND = outcome(1.0), outcome(2.0, index=1)
-"""Evaluations after which a trial would go on."""
+"""Outcomes after which a trial goes on."""
 REACHED = outcome(3.0, index=2, value=0.96, time_to_target_s=3.0, stop="target")
 LEADER = outcome(0.3, value=0.96, time_to_target_s=0.3, stop="target")
-"""So fast that whoever has trained for a second is beyond the cap."""
+"""So fast that a trial that has trained for a second is beyond the cap."""
 
 
-class HeardSearch(Search):
-    """Keeps what it is told, and what is reported to it."""
+class RecordingSearch(Search):
+    """Keeps the outcomes and records that are reported to it."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
         self.told: list[RunRecord] = []
@@ -48,7 +48,7 @@ class HeardSearch(Search):
 
 
 class FullDisk(Store):
-    """Takes so many lines and no more; every error is another one."""
+    """Holds `room` lines; numbers its errors."""
 
     room = 10**9
 
@@ -60,18 +60,16 @@ class FullDisk(Store):
 
 
 class FakeSavedRuns:
-    """Notes what it is asked for; `curve` is what a trial goes on from."""
+    """Keeps nothing; a trial resumes after the evaluations `curve`."""
 
     def __init__(self) -> None:
         self.curve: tuple[Evaluation, ...] = ()
-        self.written: list[str] = []
-        self.over_with: list[str] = []
 
     def resume(self, name: str, spec: RunSpec) -> tuple[Evaluation, ...]:
         return self.curve
 
     def save(self, name: str) -> None:
-        self.written.append(name)
+        pass
 
     def look(self, name: str) -> None:
         pass
@@ -80,15 +78,15 @@ class FakeSavedRuns:
         return None
 
     def over(self, record: RunRecord) -> None:
-        self.over_with.append(record.trial)
+        pass
 
 
 class Stage:
-    """Three trials and what stands around them; `released` are the workers given back."""
+    """The search with all that it needs; `released` are the trials whose workers were released."""
 
-    def __init__(self, folder: Path, *, apart: bool = False) -> None:
-        study, space, factors = parts_of(CONTENT, apart=apart)
-        self.search = HeardSearch(study, space, folder, factors=factors)
+    def __init__(self, folder: Path) -> None:
+        study, space, _ = parts_of(CONTENT)
+        self.search = RecordingSearch(study, space, folder)
         self.store, self.screen = FullDisk(folder), io.StringIO()
         self.interrupt = Interrupt()
         self.deadline = Deadline(None, interrupt=self.interrupt)
@@ -117,7 +115,7 @@ class Stage:
         return asked[0]
 
     def lead(self) -> None:
-        """Run a trial that is so fast that others are beyond the cap."""
+        """Run a trial so fast that others are beyond the cap."""
         name = self.start()
         self.trials.seen(name, LEADER)
         self.trials.ended(name)
@@ -127,7 +125,7 @@ class Stage:
         return [json.loads(line) | {"finished": None} for line in text.splitlines()]
 
     def record(self, name: str) -> RunRecord:
-        """The one on the disk, which is the one that the search was told, once."""
+        """Return the record on the disk, which was also reported to the search, once."""
         (told,) = [one for one in self.search.told if one.trial == name]
         kinds = [line["kind"] for line in self.lines() if line["trial"] == name]
         assert kinds.count("run") == 1

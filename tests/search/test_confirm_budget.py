@@ -1,4 +1,4 @@
-"""How a time budget is shared between searching and confirming."""
+"""Candidates and cost of the confirmation, and its share of the time budget."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,8 +22,8 @@ STUDY: dict[str, Any] = {
 
 
 def reached(trial: str, seconds: float | None, *, workers: int = 1, **changes: Any) -> RunRecord:
-    """A run that took `seconds` to the target, and a second for evaluation beside; each trial has
-    a rate of its own."""
+    """Return a run that took `seconds` to the target and a second for evaluation; each trial has
+    another learning rate."""
     rate = 1e-3 * 2 ** int(trial[-1])
     spec = RunSpec(num_workers=workers, learning_rate=rate, objective=Objective(target=0.9))
     if seconds is None:
@@ -75,7 +75,6 @@ def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
     ],
 )
 def test_of_configurations_alike_the_best_races(changes: dict[str, Any], racing: list[str]) -> None:
-    """Near rates, or another seed: a race of twins would leave no room for others."""
     budget = ConfirmBudget(build_study(STUDY, "test")[0])
     first = reached("0000", 4.0)
     budget.add(first)
@@ -87,7 +86,7 @@ def test_of_configurations_alike_the_best_races(changes: dict[str, Any], racing:
 
 
 def test_with_a_price_the_cheapest_are_those_whose_bill_is_least() -> None:
-    """What a run holds its workers for beside training is billed."""
+    """The bill includes the time that workers spend on other than training."""
     budget = ConfirmBudget(build_study(STUDY | {"price": 1.0}, "test")[0])
     budget.add(reached("0000", 4.0, workers=2))
     slow = reached("0001", 7.0)
@@ -154,7 +153,7 @@ def test_what_was_confirmed_already_costs_nothing() -> None:
 
 
 def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
-    """A run that was stopped early costs as much as it would to its end."""
+    """A repeat of a run that was stopped early costs as much as a whole run."""
     objective: dict[str, Any] = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
     objective |= {"max_train_seconds": 5}
     budget = ConfirmBudget(build_study(STUDY | {"objective": objective}, "test")[0])

@@ -1,4 +1,4 @@
-"""Sampler `model` in a study's search: what it proposes, and what it stops."""
+"""Sampler `model` in a search: its proposals, and the trials that it stops."""
 
 import math
 from pathlib import Path
@@ -22,28 +22,26 @@ from tests.search.made_up import (
     make_search,
     outcome,
     record,
-    tell,
 )
 
 MODEL = STUDY | {"search": {"trials": 40, "sampler": "model", "seed": 0}}
 BEST = 0.02
-"""Adam's best rate in what these tests train."""
+"""Best learning rate of Adam in these made-up trainings."""
 STEPS = range(1, 11)
 
 
 def changed(**search: Any) -> dict[str, Any]:
-    """Return the study with other keys of its search."""
     return MODEL | {"search": MODEL["search"] | search}
 
 
 def seconds_of(spec: RunSpec) -> float:
-    """Return the seconds to the target of a training."""
+    """Return the seconds to the target."""
     best = BEST if spec.optimizer == "adam" else 100 * BEST
     return float(math.exp(0.5 * math.log(spec.learning_rate / best) ** 2))
 
 
 def train(search: Search, name: str, spec: RunSpec) -> tuple[RunRecord, list[Evaluation]]:
-    """Train a trial that the search may stop; return its end and its curve."""
+    """Train a trial that the search may stop; return its record and learning curve."""
     curve: list[Evaluation] = []
     for index, second in enumerate(0.25 * step for step in STEPS):
         share = second / seconds_of(spec)
@@ -63,17 +61,16 @@ def train(search: Search, name: str, spec: RunSpec) -> tuple[RunRecord, list[Eva
 def search_on(
     search: Search, most: int = 1000
 ) -> tuple[list[RunRecord], dict[str, list[Evaluation]]]:
-    """Run the trials of a search, one after the other."""
     runs, curves = [], {}
     while len(runs) < most and (asked := search.suggest()) is not None:
         one, curves[asked[0]] = train(search, *asked)
-        tell(search, one)
+        search.on_end(one)
         runs.append(one)
     return runs, curves
 
 
 def distance(one: RunRecord) -> float:
-    """Return the log of a run's seconds over the least ones."""
+    """Return the log ratio of a run's seconds and the smallest possible."""
     return math.log(seconds_of(one.spec))
 
 
@@ -89,27 +86,20 @@ def test_it_finds_the_best_and_stops_what_is_slow(tmp_path: Path, *, apart: bool
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_search_goes_on_where_it_was(tmp_path: Path, *, apart: bool) -> None:
+def test_a_search_resumes_with_the_same_predictions(tmp_path: Path, *, apart: bool) -> None:
     one = make_search(tmp_path, MODEL, apart=apart)
     runs, curves = search_on(one, most=20)
-    there = tmp_path
-    again = make_search(there, MODEL, apart=apart, runs=by_name(runs), curves=curves)
-    assert one.curves is not None
-    assert again.curves is not None
+    again = make_search(tmp_path, MODEL, apart=apart, runs=by_name(runs), curves=curves)
     before, after = one.curves.ranked(), again.curves.ranked()
     assert sorted(after) == sorted(before)
     same = one.curves.means_of(before), again.curves.means_of(before)
     np.testing.assert_allclose(*same, atol=0.1)  # length scales are chosen at other moments
-    assert again.curves.best_log_seconds() == pytest.approx(one.curves.best_log_seconds(), abs=0.1)
-    later, _ = search_on(again)
-    assert len(later) == 20
-    assert np.median(list(map(distance, later))) < 1
+    assert len(search_on(again)[0]) == 20
 
 
 def test_a_wide_trial_waits_until_those_that_run_should_end(tmp_path: Path) -> None:
     search = make_search(tmp_path, MODEL, apart=True, slots=3)
     search_on(search, most=12)
-    assert search.curves is not None
     assert search.placer is not None
     wait_s = search.placer.wait_s
     assert wait_s(3) == 0.0
@@ -122,11 +112,10 @@ def test_a_wide_trial_waits_until_those_that_run_should_end(tmp_path: Path) -> N
 
 
 def test_a_trial_is_waited_for_before_any_has_shown_a_value(tmp_path: Path) -> None:
-    """Its speed is known by then, where the first evaluation was NaN."""
+    """Its speed is known although the value of its first evaluation was NaN."""
     search = make_search(tmp_path, MODEL, apart=True, slots=1)
     name, spec = ask(search)
     search.on_result(name, outcome(0.25, index=0, value=math.nan, samples=2500))
-    assert search.curves is not None
     assert not search.curves.model.is_known
     assert search.curves.left_s(name, spec) == spec.objective.max_train_seconds - 0.25
     assert ask(search)[0] != name
@@ -137,8 +126,9 @@ def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path) -> Non
         runs, _ = search_on(make_search(tmp_path / folder, changed(seed=seed, trials=15)))
         return [one.spec.model_copy(update={"seed": 0}) for one in runs]
 
-    assert specs("a", 3) == specs("b", 3)
-    assert specs("c", 3) != specs("d", 4)
+    first = specs("a", 3)
+    assert specs("b", 3) == first
+    assert specs("c", 4) != first
 
 
 def test_a_whole_number_in_a_list_of_fractions_has_neighbors(tmp_path: Path) -> None:
@@ -156,7 +146,6 @@ def test_a_whole_number_in_a_list_of_fractions_has_neighbors(tmp_path: Path) -> 
     ],
 )
 def test_other_objectives(tmp_path: Path, objective: dict[str, Any], sign: int) -> None:
-    """The best within a budget, and metrics that fall."""
     content = changed(trials=30) | {"objective": objective}
     search = make_search(tmp_path, content)
     runs = []
@@ -169,7 +158,7 @@ def test_other_objectives(tmp_path: Path, objective: dict[str, Any], sign: int) 
             if search.on_result(name, outcome(second, index=index, value=value)).stop:
                 break
         runs.append(record(name, spec, second, stop=None, value=value))
-        tell(search, runs[-1])
+        search.on_end(runs[-1])
     assert np.median([distance(one) for one in runs[15:]]) < 1.5
 
 
@@ -211,7 +200,7 @@ def test_axes_hold_for_every_kind_of_key() -> None:
     assert np.isfinite(points).all()
     assert (points.std(axis=0) > 0.3).all()
     assert len(np.unique(points[:, 1])) == 3
-    # The same multiple of the usual rate is the same place at every batch.
+    # The same multiple of the default rate has the same coordinate at every batch size.
     here = {"optimizer": "adam", "learning_rate": 0.01, "batch_size_per_worker": 16}
     there = here | {"learning_rate": 0.02, "batch_size_per_worker": 64}
     at = axes.num_categories + axes.numbers.index("learning_rate")
@@ -229,7 +218,7 @@ def test_rates_beyond_their_range_are_tried_where_more_is_expected_there(
     search = make_search(tmp_path, changed(widen=widen) | {"space": space}, apart=True)
     rates = []
     while (asked := search.suggest()) is not None:
-        tell(search, train(search, *asked)[0])
+        search.on_end(train(search, *asked)[0])
         rates.append(asked[1].learning_rate)
     assert max(rates) <= 4 * BEST / 3
     assert any(rate > BEST / 2 for rate in rates) == widen
@@ -244,7 +233,7 @@ def test_with_nsga2_a_trial_that_is_slow_and_cheap_goes_on(tmp_path: Path) -> No
         wide = next(one for one in iter(search.suggest, None) if one[1].num_workers == 2)
         for index, second in enumerate((0.5, 1.0)):
             search.on_result(wide[0], outcome(second, index=index, value=0.5 * second))
-        tell(search, record(*wide, 1.5, value=0.95))
+        search.on_end(record(*wide, 1.5, value=0.95))
         name, _ = next(one for one in iter(search.suggest, None) if one[1].num_workers == 1)
         stops = []
         for index in range(5):

@@ -1,4 +1,4 @@
-"""The space taken apart: what is sampled, on which placements, and when it cannot be done."""
+"""Factorized spaces: sampled keys, placements, and reasons why a space is not factorized."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,9 +29,11 @@ BATCH = {GLOBAL_BATCH: 64}
 OBJECTIVE = {"target": 0.9, "max_train_seconds": 10}
 
 
-def take_apart(changes: dict[str, Any], *, equal: bool = True, **fixed: Any) -> Factors | str:
+def take_apart(
+    changes: dict[str, Any], *, equal: bool = True, objective: Any = OBJECTIVE, **fixed: Any
+) -> Factors | str:
     space = {key: value for key, value in (SPACE | changes).items() if value is not None}
-    study, parsed = build_study({"objective": OBJECTIVE, "space": space, "fixed": fixed}, "test")
+    study, parsed = build_study({"objective": objective, "space": space, "fixed": fixed}, "test")
     return factorise(study, parsed, equal_frameworks=equal)
 
 
@@ -41,21 +43,18 @@ def factors(changes: dict[str, Any], *, equal: bool = True, **fixed: Any) -> Fac
     return found
 
 
-def test_the_global_batch_stands_for_workers_batch_and_framework() -> None:
-    found = factors({})
-    assert set(found.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
-    assert found.sampled[GLOBAL_BATCH] == Powers(16, 256)
-
-
-def test_a_global_batch_has_every_placement_of_it_and_no_other_widest_first() -> None:
-    found = factors({}).of_values({GLOBAL_BATCH: 64})
+def test_a_global_batch_stands_for_all_its_placements_most_workers_first() -> None:
+    space = factors({})
+    assert set(space.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
+    assert space.sampled[GLOBAL_BATCH] == Powers(16, 256)
+    found = space.of_values({GLOBAL_BATCH: 64})
     assert [(one.num_workers, one.batch_size_per_worker) for one in found] == [
         *[(4, 16)] * 2,
         *[(2, 32)] * 2,
         *[(1, 64)] * 2,
     ]
     assert {one.framework for one in found} == {"torch", "tensorflow"}
-    assert factors({}).of_spec(RunSpec(num_workers=2, batch_size_per_worker=32)) == found
+    assert space.of_spec(RunSpec(num_workers=2, batch_size_per_worker=32)) == found
 
 
 def test_frameworks_that_train_different_networks_stay_sampled() -> None:
@@ -120,14 +119,6 @@ def test_batches_that_are_no_powers_of_two_are_listed() -> None:
     assert found.sampled[GLOBAL_BATCH] == Choices((10, 20, 30, 60))
 
 
-def test_accuracy_at_a_budget_is_not_taken_apart() -> None:
-    objective = {"kind": "best_at_budget", "max_train_seconds": 10}
-    study, space = build_study({"objective": objective, "space": SPACE}, "test")
-    found = factorise(study, space, equal_frameworks=True)
-    assert isinstance(found, str)
-    assert "seconds" in found
-
-
 def test_one_global_batch_needs_no_sampling_and_is_still_there() -> None:
     found = factors({"num_workers": None, "batch_size_per_worker": None}, num_workers=2)
     assert found.sampled[GLOBAL_BATCH] == Choices((128,))
@@ -149,6 +140,7 @@ BY_WORKERS = [{"when": {"num_workers": k}, "values": [k / 10]} for k in (1, 2, 4
         ({"framework": ["tensorflow"]}, {"strategy": "single_process"}, "single_process"),
         ({}, {"learning_rate_scaling": "linear"}, "learning_rate_scaling"),
         ({"weight_decay": BY_WORKERS}, {}, "space.weight_decay"),
+        ({}, {"objective": {"kind": "best_at_budget", "max_train_seconds": 10}}, "seconds"),
     ],
 )
 def test_what_cannot_be_taken_apart_says_why(

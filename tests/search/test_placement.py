@@ -1,4 +1,4 @@
-"""Where trials run: first what was not measured, then the fastest placement that is efficient."""
+"""Step-time model and placements of trials: probes first, then the fastest efficient placement."""
 
 import itertools
 from dataclasses import replace
@@ -41,7 +41,7 @@ def measure(
 
 
 def measured(*, slower: float = 1.0) -> Placer:
-    """All placements are, four workers so much `slower` than they might be."""
+    """Return a placer that has measured all placements, with four workers `slower`."""
     placer = Placer(Factors({}, PLACEMENTS))
     for number, place in enumerate(PLACEMENTS):
         measure(placer, str(number), place, slower=slower if place.num_workers == 4 else 1.0)
@@ -53,7 +53,6 @@ def options(batch: int, placer: Placer) -> list[Placement]:
 
 
 def test_a_measured_setup_is_predicted_by_its_own_steps_and_the_others_by_the_model() -> None:
-    """Kernels are chosen by shapes: one batch size may be slower than all others tell."""
     model = StepTime()
     slow = Placement("torch", 1, 64)
     for place in PLACEMENTS:
@@ -78,7 +77,6 @@ def test_the_first_trials_measure_every_group_and_two_batches_per_framework() ->
 
 
 def test_more_workers_are_not_tried_where_fewer_tell_that_they_lose() -> None:
-    """Two workers take three times as long: four, with less to do each, cannot win either."""
     placer = Placer(Factors({}, [one for one in PLACEMENTS if one.framework == "torch"]))
     chosen = []
     for number in range(4):
@@ -92,7 +90,7 @@ def test_trials_side_by_side_do_not_measure_the_same() -> None:
     placer = Placer(Factors({}, PLACEMENTS))
     chosen = [placer.choose(str(n), "adam", options(64, placer)) for n in range(4)]
     assert [one.framework for one in chosen[:2]] == ["tensorflow", "torch"]
-    # Until these are measured, others run where a worker does most.
+    # Until these are measured, others run on the fewest workers.
     assert {one.num_workers for one in chosen} == {1}
 
 
@@ -112,7 +110,6 @@ def test_what_failed_is_measured_again() -> None:
     [(1.0, Placement("torch", 4, 16)), (1.3, Placement("torch", 2, 32))],
 )
 def test_the_fastest_split_is_taken_while_it_is_efficient(slower: float, taken: Placement) -> None:
-    """Communication may eat nearly all of what four workers gain."""
     placer = measured(slower=slower)
     assert placer.choose("a", "adam", options(64, placer)) == taken
 
@@ -172,7 +169,6 @@ def fitted(*setups: Setup) -> StepTime:
 
 
 def test_few_measurements_predict_the_other_batches_and_workers() -> None:
-    """Two batch sizes on one worker, one on each other group: the rest within 10 %."""
     seen = [
         at("torch", 1, 16, "adam"),
         at("torch", 1, 256, "adam"),
@@ -194,7 +190,7 @@ def lanes(
     compile_s: float = 10.0,
     number: int = 6,
 ) -> tuple[Placer, list[Placement]]:
-    """Return a placer after some trials of 100 steps, and where they ran."""
+    """Return a placer after `number` trials of 100 steps, and their placements."""
     placer, ran = Placer(Factors({}, places)), []
     for trial in map(str, range(number)):
         place = placer.choose(trial, "adam", options(64, placer))
@@ -219,7 +215,6 @@ COMPILED = replace(Placement("torch", 1, 64), compile="default")
 
 @pytest.mark.parametrize(("compile_s", "is_taken"), [(200.0, False), (20.0, True)])
 def test_compilation_is_taken_where_a_trial_repays_it(compile_s: float, is_taken: bool) -> None:
-    """It saves half of 200 s a trial, and is on no training clock."""
     plain = Placement("torch", 1, 64)
     times = {plain: 2.0, COMPILED: 1.0}
     placer, ran = lanes([plain, COMPILED], times, compile_s=compile_s)
@@ -229,8 +224,8 @@ def test_compilation_is_taken_where_a_trial_repays_it(compile_s: float, is_taken
 
 
 def test_what_is_compiled_waits_until_the_study_may_repay_it() -> None:
-    """Of 40 s of trials a tenth goes into compiling: the first takes 20 s until one was measured,
-    the second the 3 s of the first. Where nothing else can run, none waits."""
+    """A tenth of the training time is spent on compiling. The first compilation is assumed to take
+    20 s, the second as long as the first. Where nothing else can run, none waits."""
     passes = replace(COMPILED, batch_size_per_worker=32, accumulate=2)
     each = [Placement("torch", 1, 64), COMPILED, passes]
     times = {each[0]: 0.4, COMPILED: 0.39, passes: 0.39}
@@ -243,8 +238,7 @@ def test_what_is_compiled_waits_until_the_study_may_repay_it() -> None:
 
 @pytest.mark.parametrize("times", [2.0, 1.05])
 def test_what_two_axes_gave_apart_rules_out_both(times: float) -> None:
-    """A step takes `times` as long compiled, and as often in two passes: both are tried together
-    where they may still be the fastest."""
+    """A step takes `times` as long compiled, and as long again in two passes."""
     plain = Placement("torch", 1, 64)
     passes = replace(plain, batch_size_per_worker=32, accumulate=2)
     each = [plain, passes, COMPILED, replace(passes, compile="default")]

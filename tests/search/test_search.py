@@ -1,4 +1,4 @@
-"""The search without a cluster: asked, reported to and told; scores are made up."""
+"""The search without a cluster, on made-up results."""
 
 import math
 from pathlib import Path
@@ -18,7 +18,6 @@ from tests.search.made_up import (
     outcome,
     record,
     run_all,
-    tell,
 )
 
 GRID = STUDY | {
@@ -52,7 +51,6 @@ def test_every_sampler_finds_its_way_and_continues_elsewhere(sampler: str, tmp_p
 
 
 def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:
-    """Else 200 steps in 12 s were learnt as 99 in 1.9 s, where the rerun ran elsewhere."""
     content = STUDY | {"search": {"trials": 3}}
     name, _ = ask(make_search(tmp_path, content, apart=True))
     spec = RunSpec(num_workers=1, batch_size_per_worker=64)
@@ -62,7 +60,7 @@ def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path:
     assert placer is not None
     wide = RunSpec(num_workers=2, batch_size_per_worker=32)
     placer.observe(name, wide, samples=12_800, train_s=12.0)
-    # Of the same batch on one worker 101 steps took 10.1 s.
+    # On one worker, 101 steps of the same batch took 10.1 s; 200 steps on two took 12 s.
     ratio = placer.ratios(spec)[Placement("torch", 2, 32)]
     assert ratio == pytest.approx((12.0 / 200) / (10.1 / 101), rel=1e-3)
 
@@ -71,26 +69,20 @@ def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path:
 def test_the_users_own_configuration_runs_to_its_end(
     tmp_path: Path, first: list[dict[str, Any]]
 ) -> None:
-    """So that others can be compared with it."""
     search = {"trials": 9, "cap_factor": None, "first": first}
     one = make_search(tmp_path, STUDY | {"search": search}, apart=True)
     (own, _), other = ask(one), ask(one)
-    tell(one, record(*other, 0.5))
+    one.on_end(record(*other, 0.5))
     assert one.on_result(own, outcome(5.0, value=0.5)).stop == (None if first else "scheduler")
 
 
 def test_the_speed_model_takes_the_seconds_without_those_that_others_took(tmp_path: Path) -> None:
     content = STUDY | {"search": {"trials": 9, "cap_factor": None}}
     one = make_search(tmp_path, content, apart=True)
-    seen: list[tuple[str, float]] = []
+    name, _ = ask(one)
+    one.on_result(name, outcome(5.0, ledger={"disturbed": 2.0}))
     assert one.placer is not None
-    one.placer.observe = (  # type: ignore[method-assign]
-        lambda trial, spec, *, samples, train_s: seen.append((trial, train_s))
-    )
-    (good, _), (bad, _) = ask(one), ask(one)
-    one.on_result(good, outcome(5.0, value=0.9))
-    one.on_result(bad, outcome(5.0, value=0.5, ledger={"disturbed": 2.0}))
-    assert seen == [(good, 5.0), (bad, 3.0)]
+    assert one.placer.totals(name) == (1000, 3.0)
 
 
 @pytest.mark.parametrize("stop", ["cap", "scheduler", "time_budget", "interrupted"])
@@ -98,7 +90,7 @@ def test_a_trial_that_was_stopped_is_finished_unless_interrupted(
     stop: StopReason, tmp_path: Path
 ) -> None:
     one = make_search(tmp_path, PLAIN)
-    tell(one, record(*ask(one), stop=None, stopped_by=stop))
+    one.on_end(record(*ask(one), stop=None, stopped_by=stop))
     assert one.num_finished == (stop != "interrupted")
 
 
@@ -113,10 +105,9 @@ def test_a_trial_that_was_stopped_is_finished_unless_interrupted(
 def test_who_stops_trials_is_said_by_the_study(
     search: dict[str, Any], reasons: set[StopReason | None], tmp_path: Path
 ) -> None:
-    """And of a grid only the time cutoff does."""
     content = GRID if "sampler" in search else STUDY
     one = make_search(tmp_path, content | {"search": {"trials": 10} | search})
-    tell(one, record(*ask(one), 0.3))
+    one.on_end(record(*ask(one), 0.3))
     found = set()
     for number in range(8):  # ever worse ones
         name, _ = ask(one)
@@ -126,11 +117,11 @@ def test_who_stops_trials_is_said_by_the_study(
 
 @pytest.mark.parametrize("is_new_session", [False, True])
 def test_the_cap_knows_what_was_reached(is_new_session: bool, tmp_path: Path) -> None:
-    """Also of earlier sessions: their records are what it is told, but no configuration twice."""
+    """Also in earlier sessions, whose placement checks count for nothing."""
     content = STUDY | {"search": {"trials": 4}}
     one = make_search(tmp_path, content)
     best = record(*ask(one), 0.3)
-    tell(one, best)
+    one.on_end(best)
     if is_new_session:
         placement_check = record(
             "0000.tf2", best.spec, 9.0, role="placement_check", source=best.trial
@@ -149,16 +140,14 @@ def test_what_was_left_out_for_a_failure_is_said(tmp_path: Path) -> None:
         return record(name, spec, 5.0, failure=failure)
 
     run_all(one, diverge)
-    said = one.left_out()
-    assert said is not None
-    assert "proposal" in said
+    assert one.left_out() is not None
 
 
 @pytest.mark.parametrize("is_new_session", [False, True])
 def test_what_runs_out_of_memory_trains_in_more_passes(
     tmp_path: Path, *, is_new_session: bool
 ) -> None:
-    """So no configuration is lost by it, nor held for bad."""
+    """No configuration is lost by it, nor reported as the worst."""
     space = STUDY["space"] | {"accumulate": [1, 2, 4, 8]}
     content = STUDY | {"search": {"trials": 40}, "space": space, "fixed": {"framework": "torch"}}
 

@@ -1,4 +1,4 @@
-"""What runs wait for is shown while they do, and too long a wait ends the study."""
+"""Waiting runs are shown, and too long a wait ends the study."""
 
 import io
 import logging
@@ -22,7 +22,7 @@ SHORT = Request("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
 
 
 class Stage:
-    """A screen, and the session whose pool says what waits; notes what was done about it."""
+    """A screen and a session; records what the watch shows, says and ends."""
 
     def __init__(self, **waiting: Request) -> None:
         self.pool_says = waiting
@@ -105,7 +105,6 @@ def test_a_study_that_is_over_keeps_nobody_waiting(waiting: dict[str, Request]) 
 
 
 def test_once_the_time_for_everything_is_up_what_runs_is_ended_too() -> None:
-    """Whoever trains is far from an evaluation, and whoever starts waits for nothing."""
     stage = Stage()
     stage.deadline = Deadline(100.0, began=time.perf_counter() - 100)
     stage.is_starting, stage.silent = False, {"0001": 1.5}

@@ -1,4 +1,4 @@
-"""The state that a run is continued from, and the folder of its checkpoints."""
+"""States of runs, and folders of checkpoints."""
 
 import json
 import math
@@ -62,7 +62,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_is_not_finite_is_kept(tmp_path: Path) -> None:
-    """A perplexity beyond all numbers, a metric that has none: the run goes on, and is saved."""
     curve = [at(0, value=math.inf, best_value=math.inf), at(1, value=math.nan)]
     write_checkpoint(tmp_path, RunState.after(SPEC, curve), Path.touch)
     found = latest_checkpoint(tmp_path, SPEC)
@@ -77,7 +76,7 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
     for points in (1, 2, 9, 10, 11):
         write(tmp_path, points)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000010", "000011"]
-    # Continued from 10 since 11 was damaged: what comes later is of the run that was left.
+    # The run resumed from 10 because 11 was damaged.
     write(tmp_path, 10)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000010"]
 
@@ -177,6 +176,6 @@ def test_what_was_recorded_of_steps_is_kept(tmp_path: Path) -> None:
         noise_scale=NoiseSums.of([NoiseTerms(0.1, 0.7)]),
     )
     there = RunState.after(SPEC, [measured])
-    # Recording changes nothing of what is computed.
+    # `record_steps` does not change the result of a run.
     recorded = SPEC.model_copy(update={"record_steps": True})
     assert read_checkpoint(write_checkpoint(tmp_path, there, Path.touch), recorded).state == there

@@ -7,8 +7,6 @@ from raybench.stats.clock import WORKER_PHASES, CpuUse, Ledger, cpu_use, merge_r
 
 
 class FakeClock:
-    """A clock that stands still until it is told to move."""
-
     now = 1000.0
 
     def __call__(self):

@@ -1,4 +1,4 @@
-"""The curve model on made-up surfaces: what it extrapolates, and whether its intervals hold."""
+"""The curve model on made-up surfaces: extrapolation, and coverage of its intervals."""
 
 import math
 
@@ -14,7 +14,7 @@ ONE = np.array([0.0, 0.0])
 def run_to(
     model: CurveModel, run: str, point: np.ndarray, tau: float, *, until: float = 1.0
 ) -> None:
-    """Train a run whose value grows evenly to the target 1 at `tau`, up to a share of that."""
+    """Train a run whose value grows linearly to the target 1 at `tau`, up to the value `until`."""
     model.begin(run, point)
     for step in range(1, 11):
         share = step / 10
@@ -36,7 +36,7 @@ def test_a_curve_is_carried_on_as_those_that_came_to_the_target_went() -> None:
 
 
 def test_a_curve_is_carried_on_by_the_shape_that_it_has_had_so_far() -> None:
-    """One shape is straight, the other has half of its way behind it after a tenth."""
+    """One shape is linear, the other is halfway to the target after a tenth of the amount."""
     straight, bent = np.array([0.0, 0.0]), np.array([1.0, 0.0])
     shapes = Shapes(0.0, 1.0, ModelSettings(fit=1.0))
     shares = [0.1, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -85,7 +85,7 @@ def test_before_a_run_has_come_to_the_target_a_nearer_one_counts() -> None:
 
 
 def test_a_run_that_missed_is_no_quick_one() -> None:
-    """Also where it was the first to pass what few have passed: else it runs for ever again."""
+    """Even if it was the first run to pass the interim target."""
     model = CurveModel(1, 1, baseline=0.0, target=1.0)
     run_to(model, "missed", ONE, 100.0, until=0.9)
     run_to(model, "goes on", ONE, 200.0, until=0.9)
@@ -134,7 +134,7 @@ def test_one_left_out_is_predicted_as_if_it_had_never_been() -> None:
     surface.fit(points, values, errors)
     rest.fit(points[1:], values[1:], errors[1:])
     mean, variance = surface.without(0)
-    # The constant mean is estimated from all, the one left out included.
+    # The constant mean is estimated from all observations.
     again, covariance = rest.predict(points[:1])
     assert mean == pytest.approx(again[0], abs=0.3)
     assert variance == pytest.approx(covariance[0, 0] + 0.3**2, rel=0.01)
@@ -164,16 +164,16 @@ def test_of_many_runs_the_best_and_the_latest_are_modeled() -> None:
 
 @pytest.mark.parametrize("number", [12, 25, 60])
 def test_intervals_of_predicted_amounts_hold(number: int) -> None:
-    """Of 90 %: 85 to 95 of 100 for configurations that never ran, and no less for runs that go
-    on, whose error is wider as shapes differ more in real tables than here."""
+    """90 % intervals cover 85 to 95 % for configurations that never ran, and more for stopped runs,
+    whose assumed error is wider because the shapes of real curves differ more."""
     held = np.array([coverage(seed, number) for seed in range(40)]).mean(axis=0)
     assert 0.85 <= held[0] <= 0.95
     assert held[1] >= 0.85
 
 
 def coverage(seed: int, number: int) -> tuple[float, float]:
-    """Return which shares of the intervals hold in a world of three categories and two numbers:
-    of other configurations, and of runs that were stopped."""
+    """Return the coverage of the intervals of other configurations, and of stopped runs, in a world
+    with three categories and two numbers."""
     rng = np.random.default_rng(seed)
     center, width = rng.normal(0, 1, 2), rng.uniform(1.0, 2.5, 2)
     offset, power = rng.normal(0, 0.5, 3), rng.uniform(0.3, 0.7, 3)

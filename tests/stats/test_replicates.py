@@ -1,4 +1,4 @@
-"""Scores, ties and intervals of repeated runs: by hand, by scipy, and by how often they hold."""
+"""Scores, ties and intervals of repeated runs, against hand calculation, SciPy and simulation."""
 
 import math
 
@@ -22,7 +22,7 @@ from raybench.stats.replicates import (
 
 SIGMA = 0.3
 VALUES = Noise(math.inf, 0.0, is_timed=False)
-"""Of values of which none was repeated."""
+"""Noise of values without repeats."""
 
 
 def hits(*seconds: float) -> list[Replicate]:
@@ -37,7 +37,7 @@ def test_expected_running_time_counts_what_misses_have_spent() -> None:
 
 
 def test_a_miss_puts_a_faster_configuration_behind_a_steady_one() -> None:
-    """2 of 3 at 0.85 against 3 of 3 at 1.0: the median of the hits would say otherwise."""
+    """The median of the hits would rank the faster configuration first."""
     groups = {
         "fast": [*hits(0.85, 0.85), Replicate(2.0, is_hit=False)],
         "steady": hits(1.0, 1.0, 1.0),
@@ -65,7 +65,7 @@ def test_noise_is_pooled_within_configurations_and_starts_from_the_prior() -> No
 
 
 def test_misses_count_as_the_spread_that_they_make() -> None:
-    """The error of a log ERT against 20,000 draws: six runs, each hit with 80 %."""
+    """The standard error of a log ERT against 20,000 draws, with 80 % hits."""
     rng = np.random.default_rng(3)
     seconds = np.exp(SIGMA * rng.normal(size=(20_000, 12)))
     is_hit = rng.random(seconds.shape) < 0.8
@@ -90,7 +90,7 @@ def test_two_are_apart_beyond_what_luck_makes_of_one_look() -> None:
 @pytest.mark.parametrize("groups", [1, 2, 5])
 @pytest.mark.parametrize("runs", [2, 3])
 def test_an_interval_counts_its_own_runs_once(groups: int, runs: int) -> None:
-    """90 % intervals of values hold the true mean, whoever else was repeated."""
+    """90 % intervals of values cover the true mean, however many groups were repeated."""
     rng, held = np.random.default_rng(0), 0
     for values in rng.normal(size=(1500, groups, runs)):
         every = [hits(*row) for row in values.tolist()]

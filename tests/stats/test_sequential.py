@@ -1,4 +1,4 @@
-"""The test of pairs that may be looked at after every one."""
+"""The sequential paired test."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""When a run reached its target between two evaluations; which runs count, and as what."""
+"""Interpolated times to target, runs as replicates, and ties after a race and `--more`."""
 
 import math
 import random
@@ -37,7 +37,7 @@ RMSE = Objective(
 def run(
     values: list[float], *, period: float = 1.0, objective: Objective = SHARE, **spec: Any
 ) -> tuple[RunRecord, list[Evaluation]]:
-    """A run with these values, `period` seconds apart, and its record."""
+    """Return the record of a run with these values, `period` seconds apart, and its points."""
     points = [
         evaluation(period * (index + 1), index=index, value=value)
         for index, value in enumerate(values)
@@ -68,7 +68,7 @@ BUDGET = SHARE.model_copy(update={"kind": "best_at_budget"})
 @pytest.mark.parametrize(
     ("objective", "values", "expected"),
     [
-        (SHARE, [0.5, 0.8, 1.0], (2.5, True)),  # a period of a third of it
+        (SHARE, [0.5, 0.8, 1.0], (2.5, True)),  # interval of a third of the time
         (SHARE, [0.5, 0.6, 0.7, 1.0], (4.0, False)),  # of a quarter: as recorded
         (SHARE, [0.5, 0.9], (2.0, True)),  # exactly at the target
         (SHARE, [1.0], (0.889, True)),  # from the baseline at 0 s
@@ -170,7 +170,7 @@ def test_what_is_shown_to_differ_by_less_than_matters_runs_no_more() -> None:
 def with_more(
     chance: random.Random, number: int, *, apart: float = 0.0, axis: Axis = "seconds"
 ) -> tuple[str, ...]:
-    """Who is tied with the first of two after a race and `number` runs of `--more`."""
+    """Return who is tied with the best of two after a race and `number` runs of `--more`."""
     means = {"a": 0.0, "b": apart}
     costs = {"a": 2.0, "b": 1.0} if axis == "worker_seconds" else {"a": 1.0, "b": 1.0}
 
@@ -197,7 +197,7 @@ def test_equal_configurations_are_told_apart_in_at_most_10_of_100_however_many_r
 
 
 def test_more_runs_find_the_faster_one() -> None:
-    """At a scatter of 30 %: one that is 35 % slower in 9 of 10 cases with 100 runs."""
+    """With a noise of 30 %, 100 runs find a difference of 35 % in most cases."""
     chance = random.Random(2)
     found = [with_more(chance, 100, apart=0.3) for _ in range(60)]
     assert sum(one == ("a",) for one in found) >= 50

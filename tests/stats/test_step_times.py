@@ -1,4 +1,4 @@
-"""Times of steps, the terms of gradient noise from parts that are known, bytes exchanged."""
+"""Step times, gradient noise from known gradients, and bytes exchanged."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ SAMPLES = np.random.default_rng(0).standard_normal((24, 5)) + 1.0
 
 
 def parts_of(sizes: list[int]) -> tuple[list[float], float]:
-    """The workers' parts of the gradient over all samples: squared norms, and their sum's."""
+    """Return the squared norms of the workers' parts of the mean gradient, and of their sum."""
     edges = np.cumsum([0, *sizes])
     total = edges[-1]
     parts = [SAMPLES[a:b].sum(axis=0) / total for a, b in itertools.pairwise(edges)]
@@ -52,7 +52,7 @@ def test_parts_of_a_global_gradient_say_what_mean_gradients_do(sizes: list[int])
 
 
 def test_single_samples_give_the_sample_covariance() -> None:
-    """With one sample a worker the noise is the unbiased trace of the samples' covariance."""
+    """The noise is then the unbiased trace of the covariance of the samples."""
     sizes = [1] * len(SAMPLES)
     found = terms_of_parts(*parts_of(sizes), sizes)
     assert found is not None

@@ -1,4 +1,5 @@
-"""First configurations of a search: the default learning rate of each optimizer, and grids.
+"""First configurations of a search: the user's own (`search.first`), the default learning rate of
+each optimizer, and grids.
 
 A grid runs every combination of the listed values once. A trial is stopped only once it can no
 longer win (`curve_search`). In a factorized space, one trial stands for all placements (framework,
@@ -14,7 +15,7 @@ from typing import Any
 
 from raybench.search.factorisation import GLOBAL_BATCH, Factors
 from raybench.spec.errors import ErrorCode, UserError
-from raybench.spec.run import flat
+from raybench.spec.run import RunSpec, flat, value_of
 from raybench.spec.schedule import scaling_factor
 from raybench.spec.space import (
     Cases,
@@ -23,12 +24,14 @@ from raybench.spec.space import (
     Space,
     every_value,
     known_values,
+    lies_in,
     num_configurations,
     possible_values,
     resolve,
     values_of,
 )
 from raybench.spec.study import DEFAULT_TRIALS, TIME, StudySpec
+from raybench.spec.values import identity
 
 BASE_RATES: Mapping[str, float] = MappingProxyType(
     {
@@ -64,16 +67,49 @@ def usual_values(
     values: dict[str, Any] = {}
     for key, dimension in rest.items():
         simple = resolve(dimension, known_values(fixed, hints | values))
-        first = middle_of(simple) if key == "learning_rate" else possible_values(simple)[0]
+        first = _middle_of(simple) if key == "learning_rate" else possible_values(simple)[0]
         values[key] = hints.get(key, first)
     return values | named
 
 
-def middle_of(dimension: Simple) -> float:
+def _middle_of(dimension: Simple) -> float:
     """Return the middle value of a list of learning rates, or the geometric middle of a range."""
     values: list[float] = sorted(possible_values(dimension))
     is_range = isinstance(dimension, Range)
     return math.sqrt(values[0] * values[-1]) if is_range else values[len(values) // 2]
+
+
+def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
+    """Return the run specs of `search.first` in order, by the `identity` of the given values.
+
+    These configurations run before all others and may lie outside the space. A searched key that
+    the user did not give gets its value from a typical configuration (`usual_values`).
+
+    Raises:
+        UserError: A configuration is invalid.
+    """
+    found = {}
+    for number, given in enumerate(study.search.first):
+        try:
+            values = usual_values(study, space, given=flat(given))
+            found[identity(given)] = study.run_spec(values)
+        except ValueError as problem:  # UserError too
+            reason = str(problem).removeprefix("configuration: ").rstrip(".")
+            code = problem.code if isinstance(problem, UserError) else ErrorCode.INVALID_VALUE
+            raise UserError(f"search.first[{number}]: {reason}.", code) from None
+    return found
+
+
+def num_outside(study: StudySpec, space: Space) -> int:
+    """Return how many configurations of `search.first` lie outside the space, or differ from the
+    study's fixed values."""
+    number = 0
+    for spec in first_specs(study, space).values():
+        values: dict[str, Any] = {key: value_of(spec, key) for key in space}
+        known = known_values(study.fixed, values)
+        is_inside = all(lies_in(key, space[key], value, known) for key, value in values.items())
+        number += not (is_inside and study.run_spec(values, seed=spec.seed) == spec)
+    return number
 
 
 def rate_factor(study: StudySpec) -> float:
@@ -168,8 +204,6 @@ def _nearest(dimension: Simple, rate: float) -> float:
 NEARNESS = 3.0
 """A grid first runs learning rates within this factor of the default rate, then those within its
 square, and so on."""
-
-
 MOST_LISTED = 200_000
 """Largest number of configurations that are enumerated; a larger space counts as infinite."""
 
@@ -186,15 +220,16 @@ def check_grid(study: StudySpec, space: Space) -> None:
         cases = dimension.cases if isinstance(dimension, Cases) else ()
         if any(isinstance(one, Range) for one in (dimension, *(case.dimension for case in cases))):
             raise UserError(
-                f"search.sampler: grid needs lists, and space.{key} is a range; list its values, "
-                "or take another sampler.",
+                f"search.sampler: grid needs lists, but space.{key} is a range; list its values, "
+                "or use another sampler.",
                 ErrorCode.CONFLICT,
             )
     number = num_configurations(space, study.fixed)
     if number is None or number > MOST_LISTED:
         raise UserError(
-            f"search.sampler: grid has {number:,} combinations here, and lists {MOST_LISTED:,} at "
-            "most; shorten the lists, or take sampler random, which draws --trials of them.",
+            f"search.sampler: grid has {number:,} combinations here, more than the limit of "
+            f"{MOST_LISTED:,}; shorten the lists, or use sampler random, which draws --trials of "
+            "them.",
             ErrorCode.INVALID_VALUE,
         )
 

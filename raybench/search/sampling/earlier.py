@@ -161,21 +161,22 @@ def load_earlier(folder: str | Path, study: StudySpec) -> Earlier:
     """
     if study.search.sampler in (*PARETO_SAMPLERS, "grid"):
         raise UserError(
-            f"--seed-from: has no use with search.sampler: {study.search.sampler}.",
+            f"--seed-from: has no effect with search.sampler: {study.search.sampler}; leave it "
+            "out, or use another sampler.",
             ErrorCode.CONFLICT,
         )
     place = str(folder)
     path = Path(place.partition("#")[0])
     if not (is_url(place) or DATABASE.match(place) or path.exists()):
         raise UserError(
-            f"--seed-from {place}: is not there; name a folder that is.",
+            f"--seed-from {place}: does not exist; give the results folder of an earlier study.",
             ErrorCode.NOT_FOUND,
         )
     is_own = path.name in OWN_FILES and (path.parent / STUDY_FILE).is_file()
     if DATABASE.match(place) or (path.is_file() and not is_own):
         raise UserError(
-            f"--seed-from {place}: is no results folder; `raybench import {place} --as NAME` makes "
-            "one of a CSV or an Optuna storage.",
+            f"--seed-from {place}: is not a results folder; `raybench import {place} --as NAME` "
+            "makes one from a CSV file or an Optuna storage.",
             ErrorCode.INVALID_FILE,
         )
     earlier = load(path.parent if is_own else folder)
@@ -185,7 +186,8 @@ def load_earlier(folder: str | Path, study: StudySpec) -> Earlier:
         return _from_training(earlier, study)
     if not earlier.searched:
         raise UserError(
-            f"--seed-from {place}: holds no search and no training; name one.", ErrorCode.NO_RESULT
+            f"--seed-from {place}: holds neither a search nor a training; give a folder that does.",
+            ErrorCode.NO_RESULT,
         )
     return _from_search(earlier, study)
 
@@ -299,8 +301,8 @@ def rejudged(
 
 def _another_task(place: str, what: str) -> UserError:
     return UserError(
-        f"--seed-from {place}: is of another task ({what}), so its results say nothing here; leave "
-        "it out, or search the same task.",
+        f"--seed-from {place}: belongs to another task ({what}), so its results do not apply here; "
+        "leave it out, or search the same task.",
         ErrorCode.CONFLICT,
     )
 
@@ -325,15 +327,15 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
     if before.needs_reference or (EVAL_INTERVAL in study.auto and not has_eval_interval):
         unset = before.auto[0] if before.needs_reference else EVAL_INTERVAL
         raise UserError(
-            f"--seed-from {earlier.place}: has no {unset} that this study could take over (auto); "
-            "name yours, or leave --seed-from out.",
+            f"--seed-from {earlier.place}: has no {unset} for this study (auto) to take over; set "
+            "it, or leave out --seed-from.",
             ErrorCode.NO_RESULT,
         )
     objective = before.objective.model_dump()
     named: dict[str, Any] = {key: objective[key] for key in study.auto if key != EVAL_INTERVAL}
     fixed = {EVAL_INTERVAL: before.fixed[EVAL_INTERVAL]} if EVAL_INTERVAL in study.auto else {}
     taken = (named | fixed).items()
-    words = [f"{key} {value}: that of {earlier.place}" for key, value in taken]
+    words = [f"{key} {value}: taken from {earlier.place}" for key, value in taken]
     changes = {"objective": study.objective.model_copy(update=named), "is_set": True}
     return study.model_copy(update=changes | {"fixed": study.fixed | fixed}), words
 
@@ -364,8 +366,9 @@ def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
             raise _another_task(earlier.place, f"{key} was {old}, is {new}")
     if earlier.is_timed and study.search.sampler != "model":
         raise UserError(
-            f"--seed-from {earlier.place}: its seconds are of another clock, which search.sampler: "
-            f"{study.search.sampler} cannot use; leave it out, or set search.sampler: model.",
+            f"--seed-from {earlier.place}: another tool measured its seconds, which "
+            f"search.sampler: {study.search.sampler} cannot use; leave it out, or set "
+            "search.sampler: model.",
             ErrorCode.CONFLICT,
         )
     runs = []
@@ -375,7 +378,7 @@ def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
         seconds, value = run.time_to_target_s, run.best_value
         own = EarlierRun(settings, settings, seconds, value, is_of_other_clock=earlier.is_timed)
         runs.append(own)
-    words = "by another clock, so its seconds only order the first trials"
+    words = "another tool measured the seconds, so they only decide the order of the first trials"
     return Earlier(earlier.place, runs, words if earlier.is_timed else "")
 
 
@@ -416,8 +419,8 @@ def read_optuna(place: str) -> ForeignTable:
         ) from None
     if len(directions) > 1:
         raise UserError(
-            f"{place}: its trials have several values (its directions: "
-            f"{', '.join(directions)}); leave it out.",
+            f"{place}: its trials have several objective values (directions: "
+            f"{', '.join(directions)}); use a study with one.",
             ErrorCode.CONFLICT,
         )
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]

@@ -213,16 +213,13 @@ POPULATION = 16
 """Population size of NSGA-II, for searches of tens to hundreds of trials."""
 
 
-def build_sampler(
-    name: str, *, seed: int, num_earlier: int, startup_trials: int = STARTUP_TRIALS
-) -> BaseSampler:
+def build_sampler(name: str, *, seed: int, num_earlier: int) -> BaseSampler:
     """Return an Optuna sampler.
 
     Args:
         name: Value of `search.sampler`.
         seed: Seed of the study.
         num_earlier: Number of trials the study already has; varies the seed of a resumed study.
-        startup_trials: Number of random trials before the sampler fits its model.
 
     Raises:
         UserError: A package that the sampler needs is not installed.
@@ -239,7 +236,7 @@ def build_sampler(
     # `group` models the ranges of different optimizers separately.
     tpe = samplers.TPESampler(
         seed=seed,
-        n_startup_trials=startup_trials,
+        n_startup_trials=STARTUP_TRIALS,
         multivariate=True,
         group=True,
         constant_liar=True,
@@ -249,7 +246,7 @@ def build_sampler(
             return tpe
         case "gp":
             return samplers.GPSampler(
-                seed=seed, n_startup_trials=startup_trials, independent_sampler=at_random
+                seed=seed, n_startup_trials=STARTUP_TRIALS, independent_sampler=at_random
             )
         case "cmaes":
             return samplers.CmaEsSampler(

@@ -1,4 +1,4 @@
-"""Optuna's journal file of a study: written anew in each session, from the records of the study."""
+"""Optuna's journal file of a study, which each session rewrites from the records of the study."""
 
 import json
 import warnings
@@ -30,8 +30,7 @@ from raybench.stats.record import RunRecord
 class JournalFile(JournalFileBackend):
     """Optuna's journal file without its lock and without fsync.
 
-    The results folder is already locked, and every session makes the file from the records of the
-    study (`restore`).
+    The results folder is already locked, and each session rebuilds the file (`restore`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,8 +47,7 @@ class JournalFile(JournalFileBackend):
 JOURNAL_FILE, STUDY_NAME = "optuna.log", "raybench"
 NOT_RUN = "not_run"
 """User attribute of an Optuna trial that never ran; its value is the reason."""
-WOULD_FAIL = "would fail"
-NO_ROOM = "no room"
+INFEASIBLE = "infeasible"
 DUPLICATE = "duplicate"
 EARLIER_STUDY = "of an earlier study"
 TRIAL, PLACEMENT, SEED = "trial", "placement", "seed"
@@ -87,11 +85,11 @@ def _metric_names(study: StudySpec) -> list[str]:
     objective, metric = study.objective, study.objective.judged_by
     if objective.kind != BUDGET:
         return [
-            "log seconds to target, on the fastest split",
-            "log worker-seconds to target, on the cheapest split",
+            "log seconds to target, on the fastest placement",
+            "log worker-seconds to target, on the cheapest placement",
         ]
     name = f"1 - {metric.name}" if metric.is_share else f"score by {metric.name}"
-    return [name, f"{name}, weighed by workers"]
+    return [name, f"{name}, weighted by workers"]
 
 
 def real_trials(journal: optuna.Study) -> list[FrozenTrial]:

@@ -27,12 +27,11 @@ from raybench.search.sampling.optuna_study import (
     DUPLICATE,
     EARLIER_STUDY,
     FIRST,
-    NO_ROOM,
+    INFEASIBLE,
     NOT_RUN,
     PLACEMENT,
     SEED,
     TRIAL,
-    WOULD_FAIL,
     key_of,
     real_trials,
 )
@@ -114,6 +113,8 @@ class Proposer:
         self._listed: Iterator[dict[str, Any]] | None = None
         self.history = ProposalHistory(journal)
         """Proposals so far, including those of earlier sessions."""
+        self.num_skipped = 0
+        """Number of proposals that were skipped because an equivalent run had failed."""
         self._failing: set[str] = set()
         """Parameters (as `key_of` strings) of infeasible proposals of the curve model."""
         ran = {one.user_attrs.get(FIRST) for one in real_trials(journal)}
@@ -143,12 +144,12 @@ class Proposer:
             may_repeat = attempt >= num_draws and not self._is_grid and self._size is None
             if is_new or is_last_round or (options and may_repeat):
                 break
-            reason = DUPLICATE if options else self._reason(values)
-            trial.set_user_attr(NOT_RUN, reason)
-            if reason == DUPLICATE:
+            trial.set_user_attr(NOT_RUN, DUPLICATE if options else INFEASIBLE)
+            if options:
                 self._journal.tell(trial, state=TrialState.FAIL)
             else:  # report a failure to the sampler
                 self._feedback.tell_would_fail(trial)
+                self._count_skipped(values)
             history.drew(trial.params, is_known=not options)
             if self._is_exhausted() or (attempt >= MOST_REFUSED and not options):
                 return None
@@ -206,17 +207,16 @@ class Proposer:
             The trial; None if the configuration is infeasible.
         """
         params = encode(self._space, self._study.fixed, values)
-        options, has_run = self._feasible(values), key_of(params) in self.history.known
-        self._journal.enqueue_trial(params)
-        trial, _ = self._ask(at_random=False)
+        options = self._feasible(values)
         if not options:
             self._failing.add(key_of(params))
-            trial.set_user_attr(NOT_RUN, self._reason(values))
-            self._feedback.tell_would_fail(trial)
-            self.history.drew(trial.params, is_known=True)
+            self.history.drew(params, is_known=True)
+            self._count_skipped(values)
             return None
-        if has_run:
+        if key_of(params) in self.history.known:
             options = [one.model_copy(update={"seed": seed}) for one in options]
+        self._journal.enqueue_trial(params)
+        trial, _ = self._ask(at_random=False)
         name = self.history.free_name()
         return self._accept(trial, name, self._choose(trial, name, options))
 
@@ -324,10 +324,9 @@ class Proposer:
         """Return the feasible run specs of a proposal, one per placement, most workers first."""
         return [spec for spec in self._specs(values) if self._infeasible.is_feasible(spec)]
 
-    def _reason(self, values: dict[str, Any]) -> str:
-        """Return why no run spec of a proposal is feasible, as a value of NOT_RUN."""
-        has_room = any(map(self._infeasible.has_room, self._specs(values)))
-        return WOULD_FAIL if has_room else NO_ROOM
+    def _count_skipped(self, values: dict[str, Any]) -> None:
+        """Count an infeasible proposal, unless the cluster has no room for it."""
+        self.num_skipped += any(map(self._infeasible.has_room, self._specs(values)))
 
     def _specs(self, values: dict[str, Any]) -> list[RunSpec]:
         if self._placer is None:

@@ -1,4 +1,4 @@
-"""`raybench diagnose` on made-up workers: what it trains, when it ends, what it says and keeps."""
+"""`raybench diagnose` on made-up workers."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ SPEC += "objective: {target: 0.95}\n"
 
 
 class Workers:
-    """Train as long as a law says; `seen` are the runs in their order."""
+    """Train for the seconds of a formula; `seen` are the runs in order."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, RunSpec]] = []
@@ -238,7 +238,7 @@ def read_spec_file(name: str) -> RunSpec:
 
 
 class Faster(Workers):
-    """Passes of half the samples are better, and compiling is; two workers are not."""
+    """Micro-batches of half the size and compilation are faster, two workers are not."""
 
     def step_s(self, spec: RunSpec) -> float:
         micro = {32: 1.0, 16: 0.5}.get(spec.batch_size_per_worker, 0.8)
@@ -284,7 +284,7 @@ def test_the_fastest_way_is_found_axis_by_axis_and_written(faster: Faster, capsy
     assert list(kept["left_out"]) == ["prefetch"]
     assert kept["probes"] == len(faster.seen) < 0.2 * kept["ways"] * 4
     assert {spec.global_batch_size for _, spec in faster.seen} == {32}
-    # What it begins with is measured beside each of the others, in every round.
+    # The initial placement is measured in every round.
     rounds = [name for name, _ in faster.seen if name.startswith("micro-batch") and name[-1] == "1"]
     assert "micro-batch-32x1-1" in rounds
 

@@ -1,4 +1,4 @@
-"""What is said before anything starts: room, addresses, evaluations that can come."""
+"""Checks before anything starts: room, addresses, evaluations, models, GPUs."""
 
 import sys
 from dataclasses import replace
@@ -205,7 +205,7 @@ CPUS = {"when": {"num_workers": 1}, "values": [1, 2]}, {"when": {"num_workers": 
 def test_combinations_that_have_no_room_are_left_out_and_said(
     cpus: list[Any], left: list[str], tmp_path: Path
 ) -> None:
-    """`when` leaves one out too: nothing is said of it then."""
+    """Combinations that `when` leaves out are not mentioned."""
     space = {"num_workers": [2, 1], "cpus_per_worker": cpus}
     content = STUDY | {"space": space, "search": {"trials": 20, "priors": False}}
     study, parsed = build_study(content, "test")
@@ -323,7 +323,7 @@ def test_workers_that_a_launcher_or_a_trainer_finds_need_no_name(
 
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two H100s, which TensorFlow does not see."""
+    """Two GPUs that TensorFlow does not see."""
     seen = {"torch": GpusSeen(names=("H100", "H100")), "tensorflow": GpusSeen()}
     monkeypatch.setattr(preflight, "gpus_of_framework", seen.__getitem__)
 
@@ -350,7 +350,7 @@ def test_gpus_that_are_there_are_used_where_nobody_says_otherwise(
     says: str | None,
     torch_alone: None,
 ) -> None:
-    """`all_workers`: those that the user named are not left out for GPUs."""
+    """With `all_workers`, worker counts named by the user are kept."""
     space = STUDY["space"] | {"framework": ["torch"]} | changes
     content = STUDY | {"space": space, "fixed": given}
     built = build_study(content, "test")

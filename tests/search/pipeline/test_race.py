@@ -1,4 +1,4 @@
-"""A race as it is run: side by side, capped, continued, with machines that break."""
+"""The confirmation on made-up workers: race, cutoff, lost workers, resumption, `--more`."""
 
 import io
 import json
@@ -35,13 +35,13 @@ from tests.search.made_up import outcome, record
 from tests.search.stage import FakeSavedRuns
 
 TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 20.0}
-"""Seconds of every new run; those of the search were lucky or not."""
+"""Seconds of each new run by trial."""
 SEARCH = {"0000": 0.5, "0001": 0.9, "0002": 0.8, "0003": 1.2, "0004": 1.3}
 WORKERS = {"0003": 2}
 
 
 class World:
-    """A study's folder with five trials, and machines that train what they are given."""
+    """A study folder with five trials, and made-up workers."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **confirm: int) -> None:
         content: dict[str, Any] = {
@@ -52,14 +52,13 @@ class World:
         self.study: StudySpec = build_study(content, "test")[0]
         self.folder, self.deadline = folder, Deadline(None)
         self.breaks: Counter[str] = Counter()
-        """How often runs of a name lose their workers."""
+        """Number of times that a run loses its workers, by name."""
         self.ends_after = 10**9
         self.ends_at: tuple[str, ...] = ()
-        """Beginnings of names of runs that train for `limit_s`, to the value of their trial."""
+        """Prefixes of the names of runs that train for `limit_s`, to the value of their trial."""
         self.limit_s, self.values = 100.0, dict[str, float]()
-        self.on_run: Callable[[str], None] = lambda name: None
         self.value = 0.5
-        """Of every evaluation but the last."""
+        """Metric at every evaluation but the last."""
         self.notes: list[str] = []
         self.screen = io.StringIO()
         self.running: set[str] = set()
@@ -73,7 +72,6 @@ class World:
         self.clients = use_clients(monkeypatch, self.train)
 
     def spec(self, trial: str) -> RunSpec:
-        """Each has a rate of its own."""
         rate = 1e-3 * 2 ** int(trial)
         return self.study.run_spec({"num_workers": WORKERS.get(trial, 1), "learning_rate": rate})
 
@@ -128,7 +126,6 @@ class World:
         finally:
             with self._lock:
                 self.running.remove(name)
-            self.on_run(name)
 
     @property
     def tests(self) -> set[str]:
@@ -136,7 +133,7 @@ class World:
         return {one.name for one in self.clients if one.is_tested}
 
     def by_budget(self, trials: list[dict[str, Any]]) -> None:
-        """Let the metric at the end of 5 s be what counts; `trials` ended at them so."""
+        """Change the objective to the metric after 5 s, reached by `trials`."""
         objective = self.study.objective.model_copy(update={"kind": BUDGET, "target": None})
         self.study = self.study.model_copy(update={"objective": objective})
         (self.folder / STUDY_FILE).write_text(to_yaml({"study": self.study.document()}))
@@ -149,7 +146,7 @@ class World:
                 store.append(record(name, spec, 5.0, **ends).line())
 
     def race(self) -> LiveRace:
-        """The race over what is recorded so far."""
+        """Return the race over the runs recorded so far."""
         with Store(self.folder) as store:
             confirmation, records = self.confirmation(store), read_records(self.folder)
         budget = ConfirmBudget(self.study)
@@ -210,7 +207,6 @@ def test_a_run_that_has_come_to_the_target_may_hold_it(make_world: Make) -> None
 
 
 def test_a_race_that_was_ended_goes_on_with_what_was_not_run(world: World, tmp_path: Path) -> None:
-    """And `--more` waits for its end."""
     world.ends_after = 3
     with pytest.raises(StudyError):
         world.run()
@@ -299,7 +295,6 @@ def test_who_takes_the_place_of_one_that_misses_alone_runs_alone_too(
 def test_a_short_budget_leaves_fewer_runs_and_says_so(
     asked: int, seconds: float, runs: int, make_world: Make
 ) -> None:
-    """Of those that there are candidates for."""
     world = make_world(race=asked)
     world.deadline = Deadline(seconds)
     found = world.run()
@@ -319,7 +314,7 @@ def test_where_seconds_are_the_same_for_all_values_race(world: World) -> None:
 
 def test_a_value_of_a_run_that_was_stopped_early_does_not_race(world: World) -> None:
     world.by_budget([{"value": 0.9}, {"value": 0.9}, {"value": 0.9, "stop": None}])
-    owns = {one.name: one.own is not None for one in world.race()._fields()["seconds"]}
+    owns = {one.name: one.own is not None for one in world.race().candidates()["seconds"]}
     assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
 
 

@@ -1,4 +1,4 @@
-"""`target: auto`: which configuration is the reference, and what follows from its runs."""
+"""`target: auto`: the reference configuration, and the settings derived from its runs."""
 
 import math
 from collections.abc import Callable
@@ -66,7 +66,6 @@ def test_the_target_is_the_median_less_half_a_point() -> None:
 
 
 def test_the_target_is_of_what_the_reference_held() -> None:
-    """One lucky evaluation of many is not what a search has to hold."""
     assert held([0.5, 0.98, 0.9, 0.95, 0.94], 1) == 0.98
     assert held([0.5, 0.98, 0.9, 0.95, 0.94], 2) == 0.94
     assert held([0.9], 2) is None
@@ -99,7 +98,7 @@ def test_a_study_that_goes_on_keeps_what_it_set() -> None:
 
 
 def test_seconds_come_from_the_run_that_set_the_target() -> None:
-    """It was trained without one, so its record has no time to it."""
+    """It was trained without a target, so its record has no time to target."""
     points = [evaluation(s, index=s - 1, value=v) for s, v in ((1, 0.5), (2, 0.9), (9, 0.95))]
     study, _ = build_study(STUDY | {"objective": {"target": 0.9}}, "test")
     run = ReferenceRun(record("reference0", RunSpec(), 9.0, stop="max_train_seconds"), points)
@@ -123,7 +122,7 @@ def test_how_often_runs_are_evaluated(
 
 
 class Machine:
-    """Trains references: `rate` samples a second, 1 - exp(-seconds / tau) above chance."""
+    """Trains reference runs whose accuracy saturates with the time constant `tau`."""
 
     def __init__(self, folder: Path, study: StudySpec, space: Space, left_s: float) -> None:
         self.study, self.space = study, space
@@ -175,7 +174,6 @@ class Machine:
 
     @property
     def trial(self) -> RunRecord:
-        """The one reference run that counts as a trial."""
         runs = read_records(self.store.folder).runs.values()
         (found,) = [run for run in runs if run.role == "trial"]
         return found
@@ -223,7 +221,7 @@ def test_reference_runs_take_a_fifth_of_the_budget_in_all(
 def test_the_target_leaves_a_search_room_and_a_reference_run_counts_as_a_trial(
     machine: Make, left_s: float, tau: float
 ) -> None:
-    """Still improving when cut off: nothing that it reached in its last half is the target."""
+    """If a time limit ended the reference, its target comes from the first half."""
     one = machine(240.0, left_s)
     one.tau = tau
     study, words = one.set()
@@ -246,7 +244,7 @@ def test_the_target_leaves_a_search_room_and_a_reference_run_counts_as_a_trial(
 def test_with_a_named_target_a_reference_run_counts_as_a_trial_in_a_time_budget(
     machine: Make, budget: float | None
 ) -> None:
-    """The budget may end all trials: then it is the answer."""
+    """If the budget ends all trials, the reference run is the result."""
     one = machine(budget, 200.0, target=0.5)
     one.set()
     (run,) = read_records(one.store.folder).runs.values()
@@ -286,7 +284,6 @@ def test_a_reference_that_missed_the_target_says_so_and_leaves_trials_evaluation
 
 @pytest.mark.parametrize(("best", "target"), [(0.58, 0.62), (0.9, 0.895)])
 def test_a_target_lies_above_what_luck_adds_to_the_baseline(best: float, target: float) -> None:
-    """Noise of 300 rows reaches 58 %; what is learnt is not refused, nor held to less."""
     study, space = build_study(STUDY, "test")
     run = record(spec=reference_spec(study, space), stop="epochs")
     runs = [ReferenceRun(run, [evaluation(value=best)])] * 3
@@ -298,7 +295,6 @@ def test_a_target_lies_above_what_luck_adds_to_the_baseline(best: float, target:
 
 @pytest.mark.parametrize(("end", "is_said"), [(0.9, True), (0.45, False)])
 def test_a_target_that_rewards_fast_starts_is_said(end: float, is_said: bool) -> None:
-    """The target is 0.4 less half a point, of values from 0.1 (the baseline) to the end."""
     study, space = build_study(STUDY, "test")
     run = record(spec=reference_spec(study, space), stop="max_train_seconds")
     points = [evaluation(value=0.4, train_s=1.0), evaluation(value=end, train_s=10.0)]

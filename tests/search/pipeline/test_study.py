@@ -1,4 +1,4 @@
-"""What a session of a study writes anew of the earlier one, without a cluster."""
+"""Sessions of a study without a cluster."""
 
 import io
 import time

@@ -1,4 +1,4 @@
-"""Which placements that nobody ran are worth a run."""
+"""Placements that were not run and are worth a placement check."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def names(*every: PlacementOption) -> list[str]:
 def test_the_fastest_placement_of_each_of_the_fastest_is_run() -> None:
     every = [way(trial, 2.0 + number) for number, trial in enumerate("abcd")]
     every += [way(trial, 1.5 + number, workers=2) for number, trial in enumerate("abcd")]
-    # The fourth is not among them; one worker of the first is the cheapest of all.
+    # Only the three fastest trials count; the first trial on one worker is the cheapest.
     assert names(*every) == ["a.torch2", "b.torch2", "c.torch2", "a.torch1"]
 
 
@@ -41,7 +41,7 @@ def test_the_cheapest_is_run_though_it_is_slow() -> None:
 
 
 def test_every_model_of_gpu_gets_its_fastest_and_its_cheapest() -> None:
-    """Their prices differ: the dearer one's worker-seconds tell nothing of the other's bill."""
+    """Their prices differ, so worker-seconds of two models cannot be compared."""
     fast = [
         way("a", 1.0 + n, workers=4 - n, gpus_per_worker=1, accelerator_type="H100") for n in (0, 3)
     ]

@@ -1,4 +1,4 @@
-"""The curve model in a plain Optuna study, with nothing of raybench around it."""
+"""The curve model in an Optuna study without raybench."""
 
 import math
 from collections.abc import Callable
@@ -10,14 +10,14 @@ import pytest
 from raybench.search.sampling.curve_sampler import CurvePruner, CurveSampler
 
 BEST = {"a": 1e-2, "b": 1e-1}
-"""The best rate of each kind."""
+"""Best rate of each kind."""
 
 
 def objective_of(
     seed: int, found: list[tuple[float, float]], *, sign: float = 1.0
 ) -> Callable[[optuna.Trial], float]:
-    """Return a training whose value comes to 0.95 the sooner the nearer its rate is to the best of
-    its kind; `found` gets the rate's distance and the samples of each trial."""
+    """Return a training that reaches 0.95 sooner the nearer its rate is to the best of its kind;
+    `found` gets the distance of the rate and the number of samples of each trial."""
     rng = np.random.default_rng(seed)
 
     def objective(trial: optuna.Trial) -> float:
@@ -53,7 +53,6 @@ def test_a_plain_study_finds_the_best_and_trains_little_elsewhere(sign: float) -
         pruner=CurvePruner(sampler),
     )
     study.optimize(objective_of(0, found, sign=sign), n_trials=40)
-    # A configuration that ran often has little left to show: half of the trials look elsewhere.
     near = [one for one in found[20:] if one[0] < 1]
     assert len(near) >= 8
     assert min(distance for distance, _ in found[:20]) < 0.3

@@ -1,4 +1,4 @@
-"""Spaces that come to an end, and configurations that are known to fail."""
+"""Spaces whose configurations have all run, and configurations that are known to fail."""
 
 import math
 from dataclasses import replace
@@ -19,14 +19,13 @@ from tests.search.made_up import (
     make_search,
     record,
     run_all,
-    tell,
+    trained,
 )
-from tests.search.step_times import trained
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "model"])
 def test_regions_that_fail_are_left(sampler: str, tmp_path: Path) -> None:
-    """Memory ends at 128 samples, adam diverges from 0.01 up: under a tenth fails after 20."""
+    """Batches of 128 run out of memory, and Adam diverges from 0.01 on."""
 
     def judge(name: str, spec: RunSpec) -> RunRecord:
         if spec.batch_size_per_worker >= 128:
@@ -35,13 +34,10 @@ def test_regions_that_fail_are_left(sampler: str, tmp_path: Path) -> None:
             return record(name, spec, failure="nan")
         return record(name, spec, score=abs(math.log(spec.learning_rate)))
 
-    late: list[str] = []
-    for seed in range(2):
-        content = STUDY | {"search": {"trials": 60, "seed": seed, "sampler": sampler}}
-        ended = run_all(make_search(tmp_path / str(seed), content), judge)
-        assert len(ended) == 60
-        late += [one.failure for one in ended[20:] if one.failure]
-    assert len(late) < 0.1 * 2 * 40, late
+    content = STUDY | {"search": {"trials": 50, "sampler": sampler}}
+    ended = run_all(make_search(tmp_path, content), judge)
+    assert len(ended) == 50
+    assert sum(one.failure is not None for one in ended[20:]) <= 3
 
 
 @pytest.mark.parametrize(
@@ -71,17 +67,16 @@ def test_a_space_taken_apart_is_exhausted_when_every_placement_was_run(tmp_path:
 
 
 def test_the_last_of_a_large_list_is_found_without_hundreds_of_draws(tmp_path: Path) -> None:
-    rates = [1e-4 * 1.1**number for number in range(60)]
+    rates = [1e-4 * 1.1**number for number in range(30)]
     search = {"trials": 100, "sampler": "random"}
     one = make_search(tmp_path, STUDY | {"space": {"learning_rate": rates}, "search": search})
     ended = run_all(one)
     assert sorted(end.spec.learning_rate for end in ended) == pytest.approx(rates)
     redrawn = [t for t in journal_of(one).get_trials() if t.user_attrs.get(NOT_RUN)]
-    assert len(redrawn) <= 24 * 60
+    assert len(redrawn) <= 24 * len(rates)
 
 
 def out_of_memory(least: int) -> Judge:
-    """Memory ends at so many samples of a worker."""
 
     def judge(name: str, spec: RunSpec) -> RunRecord:
         if spec.batch_size_per_worker >= least:
@@ -92,7 +87,7 @@ def out_of_memory(least: int) -> Judge:
 
 
 def fitting(ended: list[RunRecord]) -> int:
-    """Return how many runs fitted; of those that did not, none is as large as an earlier one."""
+    """Return the number of runs that fitted; each failure must be smaller than the one before."""
     for optimizer in ("adam", "lars"):
         own = [one for one in ended if one.failure and one.spec.optimizer == optimizer]
         failed = [one.spec.batch_size_per_worker for one in own]
@@ -101,7 +96,6 @@ def fitting(ended: list[RunRecord]) -> int:
 
 
 def test_a_configuration_known_to_fail_is_never_drawn(tmp_path: Path) -> None:
-    """Where nothing else is left, the search ends."""
     space = {"batch_size_per_worker": [16, 32, 64, 128], "optimizer": ["adam", "lars"]}
     content = STUDY | {"space": space, "search": {"trials": 50}}
     assert fitting(run_all(make_search(tmp_path, content), out_of_memory(32))) == 2
@@ -118,6 +112,6 @@ def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> No
     one = make_search(tmp_path, content)
     asked = ask(one)
     failed = record(*asked, failure="nan")
-    # As if the lowest rate had been drawn.
-    tell(one, replace(failed, spec=failed.spec.model_copy(update={"learning_rate": 0.1})))
+    # As if the lowest learning rate had been drawn.
+    one.on_end(replace(failed, spec=failed.spec.model_copy(update={"learning_rate": 0.1})))
     assert one.suggest() is None

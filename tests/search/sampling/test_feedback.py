@@ -1,4 +1,4 @@
-"""What Optuna is told of a trial's end: the seconds of its fastest placement, or nothing."""
+"""Results of trials as reported to Optuna, and configurations predicted to fail."""
 
 import math
 from pathlib import Path
@@ -11,8 +11,17 @@ from raybench.search.sampling.optuna_study import real_trials
 from raybench.spec.objective import worst_score
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.record import Failure, StopReason
-from tests.search.made_up import STUDY, ask, journal_of, make_search, outcome, record, run_all, tell
-from tests.search.step_times import seconds_on, trained
+from tests.search.made_up import (
+    STUDY,
+    ask,
+    journal_of,
+    make_search,
+    outcome,
+    record,
+    run_all,
+    seconds_on,
+    trained,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +31,6 @@ from tests.search.step_times import seconds_on, trained
 def test_a_configuration_s_own_fault_is_never_good_and_the_machine_s_is_not_told(
     failure: Failure, is_own: bool, tmp_path: Path
 ) -> None:
-    """TPE takes COMPLETE trials for good before PRUNED ones, and of these the longest."""
     one = make_search(tmp_path)
     (ended,) = run_all(one, lambda name, spec: record(name, spec, failure=failure), most=1)
     (trial,) = journal_of(one).get_trials()
@@ -41,11 +49,11 @@ def test_what_was_stopped_or_missed_has_the_expected_seconds(
     good, (name, spec) = ask(one), ask(one)
     first = outcome(1.0, index=0, value=0.5, samples=500)
     one.on_result(good[0], first)
-    tell(one, record(*good, 2.0, index=1, samples=1000))
+    one.on_end(record(*good, 2.0, index=1, samples=1000))
     for index in range(2):
         value, samples = 0.25 * (index + 1), 500 * (index + 1)
         one.on_result(name, outcome(1.0 + index, index=index, value=value, samples=samples))
-    tell(one, record(name, spec, 2.0, index=1, value=0.5, samples=1000, stop=stop))
+    one.on_end(record(name, spec, 2.0, index=1, value=0.5, samples=1000, stop=stop))
     _, trial = journal_of(one).get_trials()
     assert trial.state.name == state
     assert math.log(2.0) < trial.value < math.log(20.0), "half of the way in as many seconds"
@@ -93,55 +101,38 @@ def test_nsga2_is_told_seconds_and_worker_seconds(tmp_path: Path) -> None:
     assert journal_of(one).best_trials
 
 
-def spec(**changes: Any) -> RunSpec:
-    return RunSpec(**({"batch_size_per_worker": 128, "learning_rate": 0.1} | changes))
+SCALED: dict[str, Any] = {"learning_rate_scaling": "linear"}
+TWO, WIDE = SCALED | {"num_workers": 2}, SCALED | {"batch_size_per_worker": 256}
 
 
-def test_out_of_memory_forbids_larger_batches_of_the_same_optimizer() -> None:
-    failures = FailurePredictor()
-    failures.add("oom", spec())
-    assert not failures.is_feasible(spec())
-    assert not failures.is_feasible(spec(batch_size_per_worker=256, learning_rate=1e-4))
-    assert failures.is_feasible(spec(batch_size_per_worker=64))
-    assert failures.is_feasible(spec(optimizer="sgd"))
-    assert failures.is_feasible(spec(framework="tensorflow"))
-    # More workers do not need more memory each.
-    assert failures.is_feasible(spec(batch_size_per_worker=64, num_workers=4))
-
-
-def test_a_way_to_compile_that_failed_is_not_tried_again() -> None:
-    failures = FailurePredictor()
-    failures.add("error", spec(compile="default"))
-    assert not failures.is_feasible(spec(compile="default", learning_rate=0.5))
-    assert failures.is_feasible(spec())
-    assert failures.is_feasible(spec(compile="reduce-overhead"))
-    failures.add("error", spec())
-    assert failures.is_feasible(spec(learning_rate=0.5)), "what failed otherwise is a rate's own"
-
-
-def test_nan_forbids_higher_rates_and_what_the_batch_makes_equal() -> None:
-    failures = FailurePredictor()
-    failures.add("nan", spec())
-    assert not failures.is_feasible(spec(learning_rate=0.2))
-    assert not failures.is_feasible(spec(batch_size_per_worker=32))
-    assert failures.is_feasible(spec(learning_rate=0.05))
-    assert failures.is_feasible(spec(batch_size_per_worker=512, learning_rate=0.19))
-    assert not failures.is_feasible(
-        spec(batch_size_per_worker=512, learning_rate=0.21)
-    )  # sqrt: 0.2
-    assert failures.is_feasible(spec(optimizer="lars"))
-
-
-def test_nan_is_of_the_rate_after_scaling_and_of_any_placement() -> None:
+@pytest.mark.parametrize(
+    ("failure", "failed", "changes", "is_feasible"),
+    [
+        ("oom", {}, {}, False),
+        ("oom", {}, {"batch_size_per_worker": 256, "learning_rate": 1e-4}, False),
+        ("oom", {}, {"batch_size_per_worker": 64}, True),
+        ("oom", {}, {"batch_size_per_worker": 64, "num_workers": 4}, True),
+        ("oom", {}, {"optimizer": "sgd"}, True),
+        ("oom", {}, {"framework": "tensorflow"}, True),
+        ("error", {"compile": "default"}, {"compile": "default", "learning_rate": 0.5}, False),
+        ("error", {"compile": "default"}, {}, True),
+        ("error", {"compile": "default"}, {"compile": "reduce-overhead"}, True),
+        ("nan", {}, {"learning_rate": 0.2}, False),
+        ("nan", {}, {"learning_rate": 0.05}, True),
+        ("nan", {}, {"batch_size_per_worker": 32}, False),
+        # Adam's rate grows with the square root of the batch: 0.2 at 512 samples.
+        ("nan", {}, {"batch_size_per_worker": 512, "learning_rate": 0.19}, True),
+        ("nan", {}, {"batch_size_per_worker": 512, "learning_rate": 0.21}, False),
+        ("nan", {}, {"optimizer": "lars"}, True),
+        ("nan", TWO, WIDE | {"cpus_per_worker": 4}, True),
+        ("nan", TWO, WIDE | {"learning_rate": 0.2, "framework": "tensorflow"}, False),
+        *((failure, {}, {}, True) for failure in ("worker_lost", "timeout", "error")),
+    ],
+)
+def test_configurations_that_a_failure_rules_out(
+    failure: Failure, failed: dict[str, Any], changes: dict[str, Any], is_feasible: bool
+) -> None:
+    given = {"batch_size_per_worker": 128, "learning_rate": 0.1}
     failures = FailurePredictor(equal_frameworks=True)
-    failures.add("nan", spec(learning_rate_scaling="linear", num_workers=2))
-    same = {"learning_rate_scaling": "linear", "batch_size_per_worker": 256, "cpus_per_worker": 4}
-    assert failures.is_feasible(spec(**same))
-    assert not failures.is_feasible(spec(**same, learning_rate=0.2, framework="tensorflow"))
-
-
-def test_a_lost_worker_says_nothing_about_the_configuration() -> None:
-    failures = FailurePredictor()
-    for failure in ("worker_lost", "timeout", "error"):
-        failures.add(failure, spec())
-    assert failures.is_feasible(spec())
+    failures.add(failure, RunSpec(**given | failed))
+    assert failures.is_feasible(RunSpec(**given | changes)) == is_feasible

@@ -1,4 +1,4 @@
-"""Sampler grid: every combination once, in some order, also over sessions; and what it refuses."""
+"""Sampler grid: order of its combinations, sessions, refused spaces; default learning rates."""
 
 import itertools
 import math
@@ -107,19 +107,6 @@ def test_a_grid_that_is_too_large_is_refused_by_its_number_before_it_is_listed()
     assert num_trials(study, space) == DEFAULT_TRIALS
 
 
-def test_what_would_fail_is_left_out(tmp_path: Path) -> None:
-    """Memory ends at 64 samples per worker: after one failure of an optimizer, no other."""
-
-    def judge(name: str, spec: RunSpec) -> RunRecord:
-        is_large = spec.batch_size_per_worker >= 64
-        return record(name, spec, stop="epochs", failure="oom" if is_large else None)
-
-    one = search_in(tmp_path, apart=False)
-    ended = run_all(one, judge)
-    assert sum(end.failure is not None for end in ended) == 2
-    assert len(ended) == one.num_finished == 10 + 2
-
-
 def test_few_workers_and_default_rates_come_first_and_the_seed_decides_the_rest() -> None:
     study, space = build_study(GRID, "test")
     order = grid(study, space)
@@ -134,7 +121,7 @@ def test_few_workers_and_default_rates_come_first_and_the_seed_decides_the_rest(
     assert places == sorted(places)
     factors = factorise(study, space, equal_frameworks=True)
     assert isinstance(factors, Factors)
-    # Taken apart, 32 and 64 samples can be run by one worker, 128 by two alone.
+    # Batches of 32 and 64 can run on one worker, 128 only on two.
     batches = [values["global_batch_size"] for values in grid(study, factors.sampled, factors)]
     assert set(batches[:10]) == {32, 64}
     assert set(batches[10:]) == {128}
@@ -167,7 +154,6 @@ def test_a_range_is_refused_and_named() -> None:
 def test_every_other_start_up_trial_has_its_optimizer_s_default_rate(
     tmp_path: Path, objective: dict[str, Any], factor: float
 ) -> None:
-    """Or one in proportion to it, where seconds to a target count."""
     content = STUDY | {"search": {"trials": 10, "sampler": "tpe"}, "objective": objective}
 
     def is_usual(spec: RunSpec) -> bool:

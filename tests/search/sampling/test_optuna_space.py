@@ -1,4 +1,4 @@
-"""The parameters that the sampler sees, and run specs as such parameters."""
+"""Search spaces and run specs as parameters of Optuna."""
 
 import io
 from pathlib import Path
@@ -19,8 +19,9 @@ from raybench.search.search import Search
 from raybench.search.study_plan import StudyPlan
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
-from tests.search.made_up import RATES, SHARE, STUDY, run_all
-from tests.search.step_times import trained
+from tests.search.made_up import RATES, STUDY, run_all, trained
+
+SHARE = "learning_rate [share of its range]"
 
 
 def test_ranges_by_optimizer_are_one_parameter_that_comes_back_exactly() -> None:
@@ -98,7 +99,7 @@ RATE_RANGES = [{"low": 1e-4, "high": 1e-2, "log": True}, {"low": 1e-3, "high": 1
 
 @st.composite
 def studies(draw: st.DrawFn) -> dict[str, Any]:
-    """A space of some keys, the rate perhaps by cases of one of them or of a fixed one."""
+    """A study of some keys, whose learning rate may depend on one of them or on a fixed key."""
     lists = draw(st.sets(st.sampled_from(sorted(LISTS)), max_size=4))
     space: dict[str, Any] = {
         key: draw(st.lists(st.sampled_from(LISTS[key]), min_size=1, unique=True))

@@ -1,4 +1,4 @@
-"""A session that goes on: the journal is made anew from the records, which are the truth."""
+"""A resumed session: the journal is rebuilt from the records."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from raybench.search.sampling.optuna_study import (
     real_trials,
 )
 from raybench.search.search import Search
-from raybench.spec.run import Placement, RunSpec
+from raybench.spec.run import RunSpec
 from raybench.stats.record import RunRecord
 from tests.search.made_up import (
     STUDY,
@@ -22,6 +22,7 @@ from tests.search.made_up import (
     evaluation,
     journal_of,
     make_search,
+    parts_of,
     record,
     run_all,
 )
@@ -32,7 +33,7 @@ def study(trials: int = 12, **search: Any) -> dict[str, Any]:
 
 
 def mixed(name: str, spec: RunSpec) -> RunRecord:
-    """Of four trials one is stopped, one diverges and one loses its workers."""
+    """End the trials in turn at the target, early, by NaN and by lost workers."""
     number = int(name) % 4
     if number == 1:
         return record(name, spec, 2.0, stop=None, stopped_by="cap", score=0.5)
@@ -50,7 +51,7 @@ def states(search: Search) -> dict[str, tuple[str, list[float] | None]]:
 def test_interrupted_trials_come_back_however_many_sessions_follow(
     is_recorded: bool, tmp_path: Path
 ) -> None:
-    """With name and placement, ended in good order or killed; no new trial takes their names."""
+    """They keep their names and placements, whether the driver was interrupted or killed."""
     first = make_search(tmp_path, study(3), apart=True)
     before = [ask(first) for _ in range(3)]
     ended = [record(*one, stop=None, stopped_by="interrupted") for one in before]
@@ -72,7 +73,7 @@ def test_interrupted_trials_come_back_however_many_sessions_follow(
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_journal_is_made_from_the_records(apart: bool, tmp_path: Path) -> None:
-    """Other runs than trials are none of the search's, and what was interrupted runs again."""
+    """Only trials count, and those that were interrupted run again."""
     first = make_search(tmp_path, study(), apart=apart)
     ended = run_all(first, mixed, most=4)
     asked = ask(first)
@@ -111,7 +112,6 @@ def test_records_are_told_as_the_session_would_have(number: int, tmp_path: Path)
 
 
 def test_a_record_outside_the_space_is_left_out(tmp_path: Path) -> None:
-    """Somebody has changed the records by hand."""
     spec = RunSpec(optimizer="sgd", objective={"target": 0.95, "max_train_seconds": 10})  # type: ignore[arg-type]
     again = make_search(tmp_path, study(), runs=by_name([record("0000", spec)]))
     assert states(again) == {}
@@ -119,28 +119,23 @@ def test_a_record_outside_the_space_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> None:
-    """Memory of the one configuration there is does not suffice: nothing is left to try."""
     content = study() | {"space": {"batch_size_per_worker": [64, 128]}}
-    one = make_search(tmp_path, content)
-    runs = run_all(one, lambda name, spec: record(name, spec, failure="oom"), most=1)
-    assert runs[0].spec.placement.group == Placement("torch", 1)
-    again = make_search(tmp_path, content, runs=by_name(runs))
+    first = parts_of(content)[0].run_spec({"batch_size_per_worker": 64})
+    failed = record("0000", first, failure="oom")
+    again = make_search(tmp_path, content, runs=by_name([failed]))
     assert again.num_finished == 1
-    assert not again._proposer._infeasible.is_feasible(runs[0].spec)
+    assert again.suggest() is None
 
 
 def test_an_interrupted_repeat_comes_back_with_its_name_and_seed(tmp_path: Path) -> None:
-    """The sampler `model` repeats good configurations with other seeds, here by `again`."""
+    """The sampler `model` repeats good configurations with other seeds."""
     content = STUDY | {"search": {"trials": 6}}
-    killed = make_search(tmp_path, content, apart=True)
-    name, spec = ask(killed)
-    repeat = killed._proposer.again(spec.model_copy(update={"seed": spec.seed + 7}))
-    assert repeat is not None
-    unfinished = {repeat.name: repeat.spec}
-    runs = by_name([record(name, spec)])
-    resumed = make_search(tmp_path, content, apart=True, runs=runs, unfinished=unfinished)
-    assert ask(resumed) == (repeat.name, repeat.spec)
-    assert ask(resumed)[0] not in (name, repeat.name)
+    name, spec = ask(make_search(tmp_path, content, apart=True))
+    repeat = spec.model_copy(update={"seed": spec.seed + 7})
+    given = {"runs": by_name([record(name, spec)]), "unfinished": {"0001": repeat}}
+    resumed = make_search(tmp_path, content, apart=True, **given)
+    assert ask(resumed) == ("0001", repeat)
+    assert ask(resumed)[0] == "0002"
 
 
 def test_a_resumed_trial_brings_its_evaluations_to_the_model(tmp_path: Path) -> None:
