@@ -333,7 +333,7 @@ MIRRORS = ("training/", "integrations.py")
 def test_no_class_name_means_two_things():
     places = {}
     for file in PACKAGE.rglob("*.py"):
-        for node in ast.parse(file.read_text()).body:
+        for node in parsed(file.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
     doubled = {

@@ -88,10 +88,6 @@ def test_without_noise_all_name_the_best_and_pay_what_they_ran(
     [
         ("Optuna, Hyperband", "optuna"),
         pytest.param("Ray Tune, Optuna and ASHA", "ray.tune", marks=pytest.mark.all),
-        pytest.param("FLAML BlendSearch, ASHA", "flaml", marks=pytest.mark.all),
-        pytest.param("NePS PriorBand, no prior", "neps", marks=pytest.mark.all),
-        pytest.param("SMAC3, budgets", "smac", marks=pytest.mark.all),
-        pytest.param("SMAC3, seeds", "smac", marks=pytest.mark.all),
     ],
 )
 def test_a_library_spends_its_budget_and_names_the_clear_best(

@@ -61,7 +61,7 @@ def until(
     while not is_true():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 def has_run(folder: Path, role: str = "trial") -> bool:

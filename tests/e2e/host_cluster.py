@@ -16,8 +16,6 @@ TOKEN = {"RAY_AUTH_MODE": "token"}
 NODE = TOKEN | {"RAY_worker_niceness": "0"}
 """Environment of a node: what its workers train is not what gives way to the tests beside them."""
 TOKEN_FILE = "$HOME/.ray/auth_token"
-PARTS = ("raylet/raylet", "--node_ip_address")
-"""Of the command line of a node's own process."""
 
 
 def command(beginning: str) -> str:
@@ -40,12 +38,6 @@ def start_node(host: Host, head: Host, cpus: int, *more: str) -> None:
     done(host.run("sh", "-c", keep))
     words = shlex.split(command("ray start --address").replace("HEAD", head.address))
     done(host.run(RAY, *words[1:], f"--num-cpus={cpus}", *more, timeout=STARTS_S, **NODE))
-
-
-def stop_node(host: Host) -> None:
-    """End a node's Ray, as `kill -9` of its raylet does."""
-    for process in host.processes(*PARTS):
-        process.kill()
 
 
 def job_line(out: Path, *more: str) -> list[str]:

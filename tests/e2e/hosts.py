@@ -15,7 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -118,44 +117,18 @@ class Host:
             timeout=timeout,
         )
 
-    def start(
-        self, *words: str | Path, log: Path, cwd: Path | None = None, **environment: str
-    ) -> "subprocess.Popen[bytes]":
-        """Start a command and leave it running; its output goes to the end of `log`."""
-        with log.open("a") as file:
-            return subprocess.Popen(
-                self.command(*words, cwd=cwd),
-                env=self.environment(**environment),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
-
-    def path(self, inside: str | Path) -> Path:
-        """Return a path of this host's file systems as it is found from outside."""
-        return Path(f"/proc/{self._first}/root") / str(inside).lstrip("/")
-
-    def processes(self, *parts: str) -> list[psutil.Process]:
-        """Return its processes, those whose command line has all `parts`."""
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes that were started on this host."""
         found = []
         for process in psutil.process_iter():
             try:
                 is_own = str(Path(f"/proc/{process.pid}/ns/pid").readlink()) == self._space
-                line = " ".join(process.cmdline()) if is_own else ""
                 is_alive = is_own and process.status() != psutil.STATUS_ZOMBIE
             except (psutil.Error, OSError):  # it has ended
                 continue
-            if is_alive and process.pid != self._first and all(part in line for part in parts):
+            if is_alive and process.pid != self._first:
                 found.append(process)
         return found
-
-    def cut(self) -> None:
-        """Take it off the network."""
-        _inside(self._switch, "ip", "link", "set", self._port, "down")
-
-    def join(self) -> None:
-        """Bring it back to the network."""
-        _inside(self._switch, "ip", "link", "set", self._port, "up")
 
     def slow(self, rate: str | None) -> None:
         """Limit what it sends, as `100mbit`; None lifts the limit."""
@@ -163,15 +136,6 @@ class Host:
         kind = ("pfifo_fast",) if rate is None else ("tbf", "rate", rate)
         limits = () if rate is None else ("burst", "256kb", "latency", "400ms")
         _inside(self._first, "tc", *queue, *kind, *limits)
-
-    def kill(self) -> None:
-        """Take its power: all its processes end at once, and it is no more."""
-        self._anchor.kill()  # the first process goes with it, all others with that one
-        self._anchor.wait()
-        deadline = time.monotonic() + 30
-        while psutil.pid_exists(self._first) or self.processes():
-            assert time.monotonic() < deadline, f"{self.name} does not end: {self.processes()}"
-            time.sleep(0.02)
 
 
 class Hosts:

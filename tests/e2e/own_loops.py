@@ -1,4 +1,4 @@
-"""Training loops of one's own for test_own_loop.py, as a user's file has them."""
+"""Training loops of a user, for tests with Ray."""
 
 import os
 import signal

@@ -35,7 +35,7 @@ from raybench.spec.run import Placement
 import ray
 with Session(address="auto") as session:
     assert session.capacity.grows
-    two = Placement("torch", 1, cpus_per_worker=2)
+    two = Placement("python", 1, cpus_per_worker=2)
     session.capacity.refuse_infeasible(two)
     print("nodes", len(session.nodes()), flush=True)
     asking = session.pool.acquire.remote("0000", two)
@@ -51,7 +51,6 @@ with Session(address="auto") as session:
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A head of one CPU whose autoscaler starts hosts of two, all on this machine."""
-    pytest.importorskip("torch")
     config = {
         "cluster_name": "fake",
         "max_workers": 1,

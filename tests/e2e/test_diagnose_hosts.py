@@ -14,6 +14,7 @@ from .hosts import Host, Hosts, why_not
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.all,
     pytest.mark.apart,
     pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
     pytest.mark.timeout(900),
@@ -41,7 +42,6 @@ def cluster() -> Iterator[tuple[Host, Host]]:
         yield head, other
 
 
-@pytest.mark.all
 def test_the_verdict_follows_the_link(cluster: tuple[Host, Host], tmp_path: Path) -> None:
     spec, out = tmp_path / "spec.yaml", tmp_path / "out"
     spec.write_text(SPEC)
@@ -55,7 +55,6 @@ def test_the_verdict_follows_the_link(cluster: tuple[Host, Host], tmp_path: Path
     assert any("batch_size_per_worker" in gain["change"] for gain in found["gains"])
 
 
-@pytest.mark.all
 def test_the_worker_that_the_other_waits_for_is_named(
     cluster: tuple[Host, Host], tmp_path: Path
 ) -> None:
@@ -86,7 +85,6 @@ repeats: 2
 """
 
 
-@pytest.mark.all
 def test_scale_names_the_slow_worker(cluster: tuple[Host, Host], tmp_path: Path) -> None:
     study, out = tmp_path / "study.yaml", tmp_path / "out"
     study.write_text(STUDY)

@@ -29,7 +29,7 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     printed = run(
         *("tune", "--workload", "my_model:MyModel", "--set", "space.framework=[torch]"),
         *("--set", "num_workers=1", "--trials", "2", "--set", "confirm.race=0"),
-        *("--target", "auto", "--set", "objective.max_train_seconds=8"),
+        *("--target", "auto", "--set", "objective.max_train_seconds=3"),
         *("--isolation", "process", "--time-budget", "1h"),
         cwd=tmp_path,
     )

@@ -15,12 +15,12 @@ from .watched import Watched
 
 pytestmark = [pytest.mark.ray, pytest.mark.all]
 LOOPBACK = ("127.0.0.1", "[::1]", "[::ffff:127.0.0.1]")
-SPACE = """
-dataset: {name: digits}
-objective: {target: 0.9}
-search: {trials: 2}
-space: {learning_rate: [0.001, 0.003]}
-fixed: {framework: torch, num_workers: 1, eval_every_samples: 1437}
+SPACE = f"""
+workload: {Path(__file__).with_name("own_loops.py")}:plain
+objective: {{target: 0.9}}
+search: {{trials: 2}}
+space: {{learning_rate: [0.001, 0.003]}}
+fixed: {{framework: python, model: {{slowness: 20}}}}
 """
 TENSORFLOW_SERVERS = 2
 """TensorFlow's own servers of a group of two workers: it binds them to all addresses, and nothing

@@ -9,7 +9,7 @@ import pytest
 
 from .commands import ENVIRONMENT
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.all]
 SCRIPT = """
 import json
 

@@ -11,18 +11,20 @@ import raybench
 from .commands import has_run, start, until
 from .commands import raybench as run
 
-pytestmark = pytest.mark.ray
-STUDY = """\
-base: {epochs: 4}
+pytestmark = [pytest.mark.ray, pytest.mark.all]
+STUDY = f"""\
+base:
+  workload: {Path(__file__).with_name("own_loops.py")}:plain
+  framework: python
+  model: {{slowness: 20}}
+  epochs: 4
 num_workers: [1]
 batch_sizes: [64, 128]
 repeats: 2
 """
 
 
-@pytest.mark.all
 def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     (tmp_path / "tiny.yaml").write_text(STUDY)
     folder = tmp_path / "results" / "tiny"
     process = start("scale", "tiny.yaml", cwd=tmp_path, log=tmp_path / "log")

@@ -23,13 +23,13 @@ from .commands import raybench as run
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
 TRIALS = 5
 SPACE = f"""
-dataset: {{name: digits}}
-objective: {{kind: best_at_budget, max_train_seconds: 0.5}}
-search: {{trials: {TRIALS}, sampler: random, early_stopping: false}}
+workload: {Path(__file__).with_name("own_loops.py")}:plain
+objective: {{kind: best_at_budget, max_train_seconds: 1}}
+search: {{trials: {TRIALS}, sampler: random, early_stopping: false, concurrency: 1}}
 confirm: {{race: 0}}
 space:
   learning_rate: {{low: 1.0e-4, high: 1.0e-2, log: true}}
-fixed: {{num_workers: 1, batch_size_per_worker: 32, eval_every_samples: 512}}
+fixed: {{framework: python, model: {{slowness: 10}}}}
 """
 SOON = """
 from raybench.results import storage
@@ -43,7 +43,6 @@ leave(run("tune", sys.argv[1:]))
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    pytest.importorskip("torch")
     pytest.importorskip("moto", reason="the local S3 server is moto: pip install 'moto[s3,server]'")
     found = S3Server(tmp_path / "s3.log")
     for name, value in found.environment.items():

@@ -1,4 +1,4 @@
-"""A trainer of a library in a real search on one and two workers, and with a killed worker."""
+"""A trainer of a library that loses a worker in a real session."""
 
 import json
 from pathlib import Path
@@ -6,32 +6,12 @@ from pathlib import Path
 import pytest
 
 import raybench
-from tests.recipe_diffs import ROOT, changed
+from tests.recipe_diffs import ROOT
 
 from .commands import raybench as run
 
 pytestmark = [pytest.mark.ray, pytest.mark.all]
-SPACE = """
-objective: {metric: loss, direction: min, target: 1.0, max_train_seconds: 30}
-search: {early_stopping: false}
-confirm: {race: 0}
-space: {num_workers: [1, 2]}
-fixed: {batch_size_per_worker: 32, learning_rate: 0.01, cpus_per_worker: 1, epochs: 5.0}
-"""
 LIBRARIES = ("transformers", "accelerate")
-
-
-def test_a_script_is_searched_on_one_and_two_workers(tmp_path: Path) -> None:
-    for library in LIBRARIES:
-        pytest.importorskip(library, reason=f"{library} is not installed")
-    (tmp_path / "text_classifier.py").write_text(changed("text_classifier.py"))
-    (tmp_path / "space.yaml").write_text(SPACE)
-    given = ("--train", "text_classifier.py:main", "--trials", "2", "--out", "out")
-    run("tune", "space.yaml", *given, cwd=tmp_path)
-    trials = raybench.load(tmp_path / "out").trials
-    trials = trials[trials["phase"] == "search"]
-    assert set(trials["num_workers"]) == {1, 2}
-    assert set(trials["state"]) == {"complete"}
 
 
 KILLED = """
