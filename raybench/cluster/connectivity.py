@@ -53,11 +53,11 @@ def local_address_to(address: str) -> str:
 
 def interface_to(address: str) -> str:
     """Return the interface through which `address` is reached; raise NoInterface if none is."""
-    own = local_address_to(address)
+    local_address = local_address_to(address)
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address.split("%")[0] == own for one in addresses):
+        if any(entry.address.split("%")[0] == local_address for entry in addresses):
             return name
-    raise NoInterface(f"no network interface has {own}, which leads to {address}")
+    raise NoInterface(f"no network interface has {local_address}, which leads to {address}")
 
 
 def address_of(interface: str) -> str:
@@ -66,13 +66,13 @@ def address_of(interface: str) -> str:
     Raises:
         NoInterface: there is no such interface, or it has no address.
     """
-    known = psutil.net_if_addrs()
+    interfaces = psutil.net_if_addrs()
     for family in (socket.AF_INET, socket.AF_INET6):
-        for one in known.get(interface, []):
-            if one.family == family:
-                return one.address.split("%")[0]
+        for entry in interfaces.get(interface, []):
+            if entry.family == family:
+                return entry.address.split("%")[0]
     raise NoInterface(
-        f"there is no network interface {interface} with an address, but {', '.join(known)}"
+        f"there is no network interface {interface} with an address, but {', '.join(interfaces)}"
     )
 
 
@@ -107,11 +107,11 @@ def environment(place: Place, *, is_named: bool) -> dict[str, str]:
 
 def with_hosts(cluster: list[str], places: list[Place]) -> list[str]:
     """Replace the hosts in TensorFlow's worker list (`host:port` each) by those of `places`."""
-    found = []
+    members = []
     for member, place in zip(cluster, places, strict=True):
         host = f"[{place.address}]" if ":" in place.address else place.address
-        found.append(f"{host}:{member.rpartition(':')[2]}")
-    return found
+        members.append(f"{host}:{member.rpartition(':')[2]}")
+    return members
 
 
 REACH_TIMEOUT_S = 10.0
@@ -136,18 +136,19 @@ def unreached(rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S
         places: address and port at which each rank listens.
         timeout_s: timeout of each connection in seconds.
     """
-    own = places[rank]
+    place = places[rank]
     for other in (*places[:rank], *places[rank + 1 :]):
         try:
             # Connect from the group's interface: others may have a route, but Gloo won't use it.
             socket.create_connection(
-                (other.address, other.port), timeout_s, source_address=(own.address, 0)
+                (other.address, other.port), timeout_s, source_address=(place.address, 0)
             ).close()
         except OSError as error:
             return (
-                f"{UNREACHED}host {own.host} on interface {own.interface} ({own.address}) cannot "
-                f"connect to {other.address} of host {other.host} ({error.strerror or error}); "
-                f"open the hosts' ports to each other, or name another interface: {VARIABLE}=NAME."
+                f"{UNREACHED}host {place.host} on interface {place.interface} ({place.address}) "
+                f"cannot connect to {other.address} of host {other.host} "
+                f"({error.strerror or error}); open the hosts' ports to each other, or name "
+                f"another interface: {VARIABLE}=NAME."
             )
     return None
 

@@ -44,18 +44,18 @@ def examine(session: Session, address: str | None) -> Facts:
     entries = [entry for entry in ray.nodes() if entry["Alive"]]
     hosts, problems = [], []
     notes = [session.warning] if session.warning else []
-    for entry, found in zip(entries, _facts_of(entries), strict=True):
-        if isinstance(found, str):
-            problems.append(found)
+    for entry, facts in zip(entries, _facts_of(entries), strict=True):
+        if isinstance(facts, str):
+            problems.append(facts)
             continue
-        found |= {
+        facts |= {
             "address": entry["NodeManagerAddress"],
             "ray_cpus": entry["Resources"].get("CPU", 0.0),
             "ray_gpus": entry["Resources"].get("GPU", 0.0),
         }
-        hosts.append(found)
-        problems += problems_of(found, found["ray_gpus"])
-        notes += notes_of(found)
+        hosts.append(facts)
+        problems += problems_of(facts, facts["ray_gpus"])
+        notes += notes_of(facts)
     problems += problems_between(hosts)
     placement = measured_by(hosts)
     network = _network(session, NAME, placement, problems, notes)
@@ -104,17 +104,17 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
         on_node(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU")))
         for entry in entries
     ]
-    found: list[Facts | str] = []
-    for entry, facts in zip(entries, tasks, strict=True):
+    results: list[Facts | str] = []
+    for entry, task in zip(entries, tasks, strict=True):
         try:
-            found.append(ray.get(facts, timeout=FACTS_S))
+            results.append(ray.get(task, timeout=FACTS_S))
         except ray.exceptions.RayError as error:
             last_line = str(error).strip().splitlines()[-1]
-            found.append(
+            results.append(
                 f"host {entry['NodeManagerHostname']}: its facts cannot be had "
                 f"({last_line}); is raybench installed there, in the same Python?"
             )
-    return found
+    return results
 
 
 def _facts_there(has_gpus: bool) -> Facts:
@@ -132,9 +132,9 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
     all hosts have GPUs (a single host: at least two). None if only one worker is possible, or if no
     framework works on all hosts.
     """
-    if not (hosts := [one for one in hosts if one["ray_cpus"] >= 1]):
+    if not (hosts := [host for host in hosts if host["ray_cpus"] >= 1]):
         return None
-    every = [one["gpus"] for one in hosts]
+    every = [host["gpus"] for host in hosts]
     works = [
         name
         for name in FRAMEWORKS
@@ -142,7 +142,7 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
     ]
     if not works:
         return None
-    gpus = min(int(one["ray_gpus"]) for one in hosts)
+    gpus = min(int(host["ray_gpus"]) for host in hosts)
     each = 1 if gpus else 0
     if len(hosts) > 1:
         return Placement(works[0], len(hosts), gpus_per_worker=each, strategy="spread")
@@ -160,9 +160,10 @@ def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None
     """
     if between is None or between.strategy != "spread":
         return None
-    for one in filter(None, (measured_by([host]) for host in hosts)):
-        if (one.framework, one.gpus_per_worker) == (between.framework, between.gpus_per_worker):
-            return one
+    for placement in filter(None, (measured_by([host]) for host in hosts)):
+        is_alike = placement.framework == between.framework
+        if is_alike and placement.gpus_per_worker == between.gpus_per_worker:
+            return placement
     return None
 
 
@@ -198,7 +199,7 @@ def summary(placement: Placement, replies: list[Any]) -> Facts:
     sizes = []
     for size in replies[0].seconds:
         rounds = zip(*(reply.seconds[size] for reply in replies), strict=True)
-        seconds = statistics.median(max(one) for one in rounds)
+        seconds = statistics.median(max(times) for times in rounds)
         sizes.append({"bytes": size, "seconds": seconds, "bytes_per_s": size / seconds})
     return {
         "workers": placement.num_workers,

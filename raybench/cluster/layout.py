@@ -85,7 +85,7 @@ def num_nodes(placement: Placement, empty: Sequence[Node]) -> int:
     if placement.shares_a_gpu or sum(room) < placement.num_workers:
         return 0
     if placement.strategy == "spread":
-        return min(placement.num_workers, sum(one > 0 for one in room))
+        return min(placement.num_workers, sum(count > 0 for count in room))
     return next(n for n in range(1, len(room) + 1) if sum(room[:n]) >= placement.num_workers)
 
 
@@ -123,8 +123,13 @@ def _pack(
     first. With `spares_gpus`, use GPU nodes last."""
 
     def order(node: int) -> tuple[bool, int, float, float]:
-        one = free[node]
-        return spares_gpus and one.gpus > 0, -one.room(placement), one.cpus, one.gpus
+        free_node = free[node]
+        return (
+            spares_gpus and free_node.gpus > 0,
+            -free_node.room(placement),
+            free_node.cpus,
+            free_node.gpus,
+        )
 
     nodes: list[int] = []
     for node in sorted(range(len(free)), key=order):
@@ -254,9 +259,9 @@ class Capacity:
         if placement.replicas_per_process > 1:
             workers = f"a process of {placement.replicas_per_process} replicas, {needs}"
         has = [
-            " ".join(f"{one.cpus:g} CPU and {one.gpus:g} {one.accelerator} GPU".split())
-            + (f" on host {one.name}" if one.name else "")
-            for one in self.nodes[:MAX_NAMED_HOSTS]
+            " ".join(f"{node.cpus:g} CPU and {node.gpus:g} {node.accelerator} GPU".split())
+            + (f" on host {node.name}" if node.name else "")
+            for node in self.nodes[:MAX_NAMED_HOSTS]
         ]
         raise UserError(
             f"num_workers: no room for {workers}: {counted(len(self.nodes), 'host')} with "

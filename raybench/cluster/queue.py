@@ -199,26 +199,28 @@ def missing(scheduler: ResourceScheduler) -> dict[str, str]:
     """Return a description of what each waiting trial waits for, by trial."""
     head = scheduler.head
     reason = "" if head is None else _reason(scheduler, scheduler.waiting[head])
-    said: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for trial, placement in scheduler.waiting.items():
         if not scheduler.fits(placement):
             there = [node for node in scheduler.nodes if not node.is_gone]
-            said[trial] = f"{_amounts(placement, there)} in all; hosts must join"
+            reasons[trial] = f"{_amounts(placement, there)} in all; hosts must join"
         elif trial == head:
-            said[trial] = reason
+            reasons[trial] = reason
         else:
-            said[trial] = f"its turn, after trial {head}, which waits for {reason}"
-    return said
+            reasons[trial] = f"its turn, after trial {head}, which waits for {reason}"
+    return reasons
 
 
 def _reason(scheduler: ResourceScheduler, placement: Placement) -> str:
-    idle = [one for one in scheduler.reservations.values() if one.trial is None]
+    idle = [
+        reservation for reservation in scheduler.reservations.values() if reservation.trial is None
+    ]
     if scheduler.lay_out(placement, without=idle) is None:
         nodes = zip(scheduler.free(without=idle), scheduler.nodes, strict=True)
         free = [now for now, ever in nodes if ever.room(placement)]
         count = num_nodes(placement, scheduler.nodes)
         return f"{_amounts(placement, free)} free (needed on {counted(count, 'host')})"
-    alive = sum(one.placement.num_workers for one in scheduler.busy)
+    alive = sum(reservation.placement.num_workers for reservation in scheduler.busy)
     return (
         f"memory for {placement.num_workers} more worker processes: {alive} of at most "
         f"{scheduler.max_workers} are at work"
@@ -232,5 +234,5 @@ def _amounts(placement: Placement, nodes: Sequence[Node]) -> str:
         model = f"{placement.accelerator_type} " if placement.accelerator_type else ""
         need += f" and {placement.gpus:g} {model}GPU{'' if placement.gpus == 1 else 's'}"
         has += " CPU and {0.gpus:g} GPU"
-    each = (f"{has.format(one)} on host {one.name or one.id[:8]}" for one in nodes)
-    return f"{need}: {', '.join(each) or 'no host'}"
+    hosts = (f"{has.format(node)} on host {node.name or node.id[:8]}" for node in nodes)
+    return f"{need}: {', '.join(hosts) or 'no host'}"

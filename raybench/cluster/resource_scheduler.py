@@ -69,12 +69,18 @@ class ResourceScheduler:
     @property
     def head(self) -> str | None:
         """First waiting trial that would fit on empty nodes; None if there is none."""
-        return next((trial for trial, one in self.waiting.items() if self.fits(one)), None)
+        return next(
+            (trial for trial, placement in self.waiting.items() if self.fits(placement)), None
+        )
 
     @property
     def busy(self) -> list[Reservation]:
         """Reservations that are in use by trials."""
-        return [one for one in self.reservations.values() if one.trial is not None]
+        return [
+            reservation
+            for reservation in self.reservations.values()
+            if reservation.trial is not None
+        ]
 
     def fits(self, placement: Placement) -> bool:
         """Whether the group would fit on empty nodes."""
@@ -128,11 +134,13 @@ class ResourceScheduler:
             Numbers of the idle groups that have lost a node. Their reservations are deleted; the
             caller ends their processes. Busy groups stay until the loss of a worker is noticed.
         """
-        there = {node.id: node for node in present}
+        present_by_id = {node.id: node for node in present}
         gone = [replace(node, cpus=0, gpus=0) for node in self.nodes]
-        known = [there.pop(node.id, gone[n]) for n, node in enumerate(self.nodes)]
-        self.nodes = [*known, *there.values()]
-        lost = [one.group for one in self._idle() if self._has_lost_a_node(one)]
+        updated = [present_by_id.pop(node.id, gone[n]) for n, node in enumerate(self.nodes)]
+        self.nodes = [*updated, *present_by_id.values()]
+        lost = [
+            reservation.group for reservation in self._idle() if self._has_lost_a_node(reservation)
+        ]
         for number in lost:
             del self.reservations[number]
         return lost
@@ -145,7 +153,7 @@ class ResourceScheduler:
         """Return all busy groups and those that trials wait for; empty if no trial waits."""
         if not self.waiting:
             return []
-        return [one.placement for one in self.busy] + [*self.waiting.values()]
+        return [reservation.placement for reservation in self.busy] + [*self.waiting.values()]
 
     def held(self) -> list[tuple[float, float]]:
         """Return the (CPU cores, GPUs) that busy and idle groups have reserved on every node."""
@@ -198,11 +206,11 @@ class ResourceScheduler:
         """Assign an idle group to a trial, or reserve resources for a new group, closing idle
         groups if necessary; None if neither is possible now."""
         placement = self.waiting[trial]
-        if own := self._idle(placement):
-            if not self._can_wake(own[-1]):
+        if usable := self._idle(placement):
+            if not self._can_wake(usable[-1]):
                 return None
-            own[-1].trial, own[-1].is_new, own[-1].evict = trial, False, ()
-            return own[-1]
+            usable[-1].trial, usable[-1].is_new, usable[-1].evict = trial, False, ()
+            return usable[-1]
         idle = self._idle()
         evict: list[Reservation] = []
         while (nodes := self._find_room(placement, evict)) is None:
@@ -210,15 +218,15 @@ class ResourceScheduler:
                 return None
             evict.append(idle.pop(0))
         # Groups were added by age; keep those alive whose resources are not needed.
-        for one in list(evict):
-            others = [other for other in evict if other is not one]
-            if (found := self._find_room(placement, others)) is not None:
-                evict, nodes = others, found
-        for one in evict:
-            del self.reservations[one.group]
+        for idle_group in list(evict):
+            others = [other for other in evict if other is not idle_group]
+            if (layout := self._find_room(placement, others)) is not None:
+                evict, nodes = others, layout
+        for closed in evict:
+            del self.reservations[closed.group]
         number = self._next_group
         self._next_group += 1
-        closing = tuple(one.group for one in evict)
+        closing = tuple(closed.group for closed in evict)
         reservation = Reservation(number, placement, nodes, trial, evict=closing)
         self.reservations[number] = reservation
         return reservation
@@ -226,14 +234,14 @@ class ResourceScheduler:
     def _idle(self, placement: Placement | None = None) -> list[Reservation]:
         """Return the idle groups, the longest unused first; with `placement`, only those that such
         a trial can use."""
-        found = [
-            one
-            for one in self.reservations.values()
-            if one.trial is None
-            and (placement is None or placement == one.placement)
-            and not (placement and self._has_lost_a_node(one))
+        idle = [
+            reservation
+            for reservation in self.reservations.values()
+            if reservation.trial is None
+            and (placement is None or placement == reservation.placement)
+            and not (placement and self._has_lost_a_node(reservation))
         ]
-        return sorted(found, key=lambda one: one.last_used)
+        return sorted(idle, key=lambda reservation: reservation.last_used)
 
     def _has_lost_a_node(self, reservation: Reservation) -> bool:
         return any(self.nodes[node].is_gone for node in reservation.nodes)
@@ -250,8 +258,10 @@ class ResourceScheduler:
     ) -> tuple[int, ...] | None:
         """Return the index of each worker's node for a new group once `evicted` have closed; None
         if there is no room."""
-        others = (one for one in self.reservations.values() if one not in evicted)
-        alive = sum(one.placement.num_workers for one in others)
+        others = (
+            reservation for reservation in self.reservations.values() if reservation not in evicted
+        )
+        alive = sum(reservation.placement.num_workers for reservation in others)
         if alive and alive + placement.num_workers > self.max_workers:
             return None
         return self.lay_out(placement, without=evicted)

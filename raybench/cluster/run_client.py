@@ -154,10 +154,10 @@ class RunAccount:
             return {"queue": wall, OTHER: 0.0}, wall
         here = self._point(now)
         phases = {"queue": here.queue_s, "start": here.start_s, "lost": here.lost_s, **here.worker}
-        own = here.report_s + (now - self._between if self._between is not None else 0.0)
-        phases["report"] = phases.get("report", 0.0) + own
-        known = sum(seconds for name, seconds in phases.items() if name in PHASES)
-        return phases | {OTHER: wall - known}, wall
+        driver_s = here.report_s + (now - self._between if self._between is not None else 0.0)
+        phases["report"] = phases.get("report", 0.0) + driver_s
+        known_s = sum(seconds for name, seconds in phases.items() if name in PHASES)
+        return phases | {OTHER: wall - known_s}, wall
 
     def _present(self) -> _Attempt:
         assert self._attempt is not None
@@ -343,8 +343,8 @@ class RunClient:
                 self._restart_or_raise(failure)
                 while not self._has_waiting_workers or not self._is_back_at(reached):
                     self._next()
-        finished = [one for one in replies if isinstance(one, protocol.Finished)]
-        self._account.ended(merge_ranks([one.ledger for one in finished]))
+        finished = [reply for reply in replies if isinstance(reply, protocol.Finished)]
+        self._account.ended(merge_ranks([reply.ledger for reply in finished]))
         self._outcome = replace(
             self._outcome,
             evaluation=reached,
@@ -378,7 +378,7 @@ class RunClient:
                 raise RunFailed("worker_lost", failure.message) from None
             raise
         self._has_waiting_workers = not isinstance(command, protocol.Finish)
-        busy_s = max(one.busy_s for one in replies if isinstance(one, protocol.WorkerAnswer))
+        busy_s = max(reply.busy_s for reply in replies if isinstance(reply, protocol.WorkerAnswer))
         self._account.answered(busy_s=busy_s)
         return replies
 

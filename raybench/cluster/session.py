@@ -207,8 +207,10 @@ def _start_local() -> None:
 
 def _connect(address: str) -> None:
     # Leave out variables that the job's --runtime-env sets already; Ray refuses to set them again.
-    own = local_ray.job_environment()
-    environment = {name: value for name, value in WORKER_ENVIRONMENT.items() if name not in own}
+    set_by_job = local_ray.job_environment()
+    environment = {
+        name: value for name, value in WORKER_ENVIRONMENT.items() if name not in set_by_job
+    }
     os.environ.update(environment)
     try:
         ray.init(

@@ -86,26 +86,27 @@ class StateFiles:
     def __init__(self, scratch: Callable[[], Path]) -> None:
         """Start without states; `scratch` returns the session's temporary folder on this host."""
         self._scratch = scratch
-        self._own: Path | None = None
+        self._folder: Path | None = None
         self.fault: OSError | None = None
         """First error while writing, such as a full disk; no state is kept after it."""
 
     @property
     def folder(self) -> Path:
         """Folder of the run states: in the current study's folder, or else in the temporary one."""
-        if self._own is None or not self._own.is_dir():  # no study runs, or its folder was removed
-            self._own = self._scratch() / FOLDER
-            self._own.mkdir(exist_ok=True)
-        return self._own
+        # Without a study, or if its folder was removed.
+        if self._folder is None or not self._folder.is_dir():
+            self._folder = self._scratch() / FOLDER
+            self._folder.mkdir(exist_ok=True)
+        return self._folder
 
     def hold_in(self, folder: Path) -> None:
         """Keep states in a study's folder, if it exists here, since a temporary folder may be
         small."""
-        own = folder / FOLDER / self._scratch().name
+        states = folder / FOLDER / self._scratch().name
         with contextlib.suppress(OSError):
             if folder.is_dir():
-                own.mkdir(parents=True, exist_ok=True)
-                self._own = own
+                states.mkdir(parents=True, exist_ok=True)
+                self._folder = states
 
     def write(self, group: int, offset: int, part: bytes) -> None:
         """Write a part of a state that a worker group is sending; set `fault` if that fails."""
@@ -135,9 +136,9 @@ class StateFiles:
 
     def adopt(self, file: Path, name: str) -> Path:
         """Add a file from another folder as `name` (hard link or copy); may raise OSError."""
-        own = self.folder / name
-        place(file, own)
-        return own
+        target = self.folder / name
+        place(file, target)
+        return target
 
     def read(self, file: Path, offset: int) -> bytes | None:
         """Return at most PART_BYTES of a state: empty at its end, None if it was deleted."""
@@ -150,7 +151,7 @@ class StateFiles:
 
     def drop(self, group: int) -> None:
         """Remove the incomplete state of a worker group that has ended."""
-        if self._own is not None:
+        if self._folder is not None:
             self.incoming(group).unlink(missing_ok=True)
 
     def incoming(self, group: int) -> Path:

@@ -77,10 +77,10 @@ _held: dict[Path, TextIO] = {}
 def on_this_host(scratch: str) -> Path:
     """Return the session's temporary folder on this host: the driver's folder `scratch` or, if that
     does not exist here, a folder that this process creates and locks."""
-    own = Path(scratch)
-    if own.is_dir():
-        return own
-    folder = Path(tempfile.gettempdir()) / own.name
+    drivers_folder = Path(scratch)
+    if drivers_folder.is_dir():
+        return drivers_folder
+    folder = Path(tempfile.gettempdir()) / drivers_folder.name
     if folder not in _held:
         sweep()
         folder.mkdir(exist_ok=True)
@@ -274,7 +274,7 @@ class _Run:
             self._world.gather([0.0])
         self._ledger.enter("setup")
         input_s = self._trainer.input_seconds()
-        notes = [one for one in (*self._warnings, *self._trainer.notes) if one not in _noted]
+        notes = [note for note in (*self._warnings, *self._trainer.notes) if note not in _noted]
         _noted.update(notes)
         self._trainer.close()
         del self._trainer, self._evaluations

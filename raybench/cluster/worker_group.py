@@ -263,8 +263,8 @@ class WorkerGroup:
         """
         if is_lost:
             number = self.placement.num_workers
-            found = left_behind(self._options.scratch, self._number, number)
-            self._printed += [of_rank(content, rank, number) for rank, content in found]
+            unsent = left_behind(self._options.scratch, self._number, number)
+            self._printed += [of_rank(content, rank, number) for rank, content in unsent]
         printed, self._printed = b"".join(self._printed), []
         return printed
 

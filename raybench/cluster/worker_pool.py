@@ -144,10 +144,10 @@ class WorkerPool:
     def printed(self, trial: str, *, is_over: bool = False) -> bytes:
         """Return the output of a run so far; delete it afterwards if the run `is_over`."""
         run = self._runs[trial]
-        found = run.printed
+        output = run.printed
         if is_over:
             run.printed = b""
-        return found
+        return output
 
     def _collect(self, trial: str, group: WorkerGroup | None, *, is_lost: bool = False) -> None:
         """Add what a run's workers have printed since the last call to the run's output."""
@@ -213,9 +213,9 @@ class WorkerPool:
             self._queue.admit()
             raise
         run.group = reserved.group
-        running = [one for one in self._runs.values() if one.group is not None]
-        for one in running:
-            one.max_concurrent = max(len(running) - 1, one.max_concurrent)
+        running = [other for other in self._runs.values() if other.group is not None]
+        for other in running:
+            other.max_concurrent = max(len(running) - 1, other.max_concurrent)
         members = group.members()
         return Allocation(
             queue_s=started - asked,
@@ -390,8 +390,10 @@ class WorkerPool:
         group = self._groups[number]
         commands: list[Command] = [command] * group.placement.num_workers
         if isinstance(command, Start):
-            taken = {c for one in self._groups.values() if one is not group for c in one.cores}
-            commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
+            taken = {
+                c for other in self._groups.values() if other is not group for c in other.cores
+            }
+            commands = [replace(command, cores=cores) for cores in group.choose_cores(taken)]
         return await group.ask(commands, timeout_s)
 
     async def _close(self, number: int, *, force: bool = False) -> None:

@@ -22,8 +22,8 @@ SUBMISSION = "job_submission_id"
 
 def job_environment() -> dict[str, str]:
     """Return the `env_vars` of the job's `--runtime-env`; empty outside a job."""
-    found = (_config().get("runtime_env") or {}).get("env_vars") or {}
-    return {str(name): str(value) for name, value in found.items()}
+    variables = (_config().get("runtime_env") or {}).get("env_vars") or {}
+    return {str(name): str(value) for name, value in variables.items()}
 
 
 def is_submitted_job() -> bool:
@@ -33,10 +33,10 @@ def is_submitted_job() -> bool:
 
 def _config() -> Mapping[str, Any]:
     try:
-        found = json.loads(os.environ.get(CONFIG) or "{}")
+        config = json.loads(os.environ.get(CONFIG) or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 LOOPBACK = "127.0.0.1"
@@ -147,12 +147,12 @@ def own_processes() -> list[int]:
 
     Empty if Ray's programs have unexpected names; the end of Ray is then noticed later.
     """
-    found = []
+    processes = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # the process has ended
             if "".join(child.cmdline()[:1]).endswith(PROGRAMS):
-                found.append(child.pid)
-    return found
+                processes.append(child.pid)
+    return processes
 
 
 def is_running(process: int) -> bool:

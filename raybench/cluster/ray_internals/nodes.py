@@ -27,8 +27,8 @@ def waits_by_driver() -> dict[str, float]:
     repeat an answer that was lost between hosts, so they must be on the pool's host.
     """
     here = ray.get_runtime_context().get_node_id()
-    own = (node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
-    return {f"{ADDRESS}{next(own)}": NOMINAL}
+    addresses = (node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
+    return {f"{ADDRESS}{next(addresses)}": NOMINAL}
 
 
 def draining_nodes() -> frozenset[str]:
@@ -73,7 +73,9 @@ def taken_by_others(
             continue
         left = free.get(node.id, {})
         others = node.cpus - cpus - left.get("CPU", 0.0), node.gpus - gpus - left.get("GPU", 0.0)
-        others_cpus, others_gpus = (round(one, 4) if one > NEGLIGIBLE else 0.0 for one in others)
+        others_cpus, others_gpus = (
+            round(amount, 4) if amount > NEGLIGIBLE else 0.0 for amount in others
+        )
         taken.append((others_cpus, others_gpus))
     return taken
 
@@ -127,7 +129,9 @@ def bundles_of(
                 bundle[f"accelerator_type:{placement.accelerator_type}"] = ANY_OF_A_MODEL
         wanted += [dict(bundle) for _ in range(placement.num_workers)]
     held = ({"CPU": cpus, "GPU": gpus} for cpus, gpus in taken if cpus or gpus)
-    return wanted + [{name: amount for name, amount in one.items() if amount} for one in held]
+    return wanted + [
+        {name: amount for name, amount in amounts.items() if amount} for amounts in held
+    ]
 
 
 def _kinds() -> list[str]:
@@ -137,7 +141,7 @@ def _kinds() -> list[str]:
 
     if utils.is_autoscaler_v2():
         status: Any = sdk.get_cluster_status(ray.get_runtime_context().gcs_address)
-        return [str(one.ray_node_type_name) for one in (*status.active_nodes, *status.idle_nodes)]
-    said: bytes | None = internal_kv._internal_kv_get(STATUS)
-    report = (json.loads(said) if said else {}).get("autoscaler_report") or {}
+        return [str(node.ray_node_type_name) for node in (*status.active_nodes, *status.idle_nodes)]
+    report_text: bytes | None = internal_kv._internal_kv_get(STATUS)
+    report = (json.loads(report_text) if report_text else {}).get("autoscaler_report") or {}
     return [*report.get("active_nodes", {}), *report.get("pending_launches", {})]

@@ -136,15 +136,15 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
     """
     size = len(worker_group)
     rank_0 = ray.get(worker_group.execute_single_async(0, ray.util.get_node_ip_address))
-    found = call_ranks(worker_group, _set_interface, [(rank_0, interface, size)] * size)
-    _raise_problem(next((answer for answer in found if isinstance(answer, str)), None))
-    _raise_problem(connectivity.misnamed(found))
+    places = call_ranks(worker_group, _set_interface, [(rank_0, interface, size)] * size)
+    _raise_problem(next((answer for answer in places if isinstance(answer, str)), None))
+    _raise_problem(connectivity.misnamed(places))
     tried = call_ranks(
-        worker_group, connectivity.unreached, [(rank, found) for rank in range(size)]
+        worker_group, connectivity.unreached, [(rank, places) for rank in range(size)]
     )
     call_ranks(worker_group, _close_listener, [()] * size)
     _raise_problem(next(filter(None, tried), None))
-    return found
+    return places
 
 
 def call_ranks(worker_group: Any, function: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
