@@ -6,10 +6,19 @@ import pytest
 from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import resize
 from raybench.data.load import load_dataset
+from raybench.models import pictures
 from raybench.models.base import DataShape
 from raybench.models.find import load_workload_dataset
-from raybench.models.layers import num_parameters, output_shapes
-from raybench.models.pictures import STORED_PIXELS
+from raybench.models.layers import (
+    Conv,
+    Dense,
+    Flatten,
+    MaxPool,
+    initial_weights,
+    num_parameters,
+    output_shapes,
+    parameter_shapes,
+)
 from raybench.models.shipped import WORKLOADS, shipped_workload
 from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec
@@ -107,14 +116,35 @@ def test_the_shape_of_a_dataset(given, expected):
     assert DataShape.of(given) == expected
 
 
-def test_a_batch_of_decoded_pictures_is_what_was_stored_scaled() -> None:
+def test_a_batch_of_decoded_pictures_is_what_was_stored_scaled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pictures, "STORED_PIXELS", 40)
     _, dataset = load_workload_dataset(
         "raybench.models.pictures:DecodedDigits", DatasetSpec(name="workload")
     )
     digits = load_dataset(DatasetSpec(name="digits"))
     rows = np.array([5, 0, 5, 1256])
     found = dataset.train.read(rows)
-    stored = resize(digits.train.array[rows, ..., 0], STORED_PIXELS)
+    stored = resize(digits.train.array[rows, ..., 0], 40)
     np.testing.assert_array_equal(found[..., 0], resize(stored, 32))
     np.testing.assert_array_equal(dataset.train.labels, digits.train.labels)
     np.testing.assert_array_equal(found[0], found[2])
+    pictures._compressed.cache_clear()
+
+
+def test_initial_weights_are_torchs_default_distribution():
+    layers = (Conv(64, kernel=3), Flatten(), Dense(50))
+    weights = initial_weights(layers, (4, 4, 5), seed=0)
+    assert [w.shape for w in weights] == parameter_shapes(layers, (4, 4, 5))
+    assert all(w.dtype == np.float32 for w in weights)
+    for weight, fan_in in zip(weights, (45, 45, 1024, 1024), strict=True):
+        bound = fan_in**-0.5
+        assert 0.9 * bound < np.abs(weight).max() <= bound
+    # Uniform, so the deviation is the bound over the square root of 3.
+    assert weights[2].std() == pytest.approx(1024**-0.5 / 3**0.5, rel=0.01)
+
+
+def test_an_image_that_is_too_small_is_refused():
+    with refused(ErrorCode.INVALID_MODEL, "(2, 2, 1)", "layer 2", "image_size"):
+        output_shapes((MaxPool(), MaxPool()), (2, 2, 1))

@@ -4,7 +4,7 @@ their clocks and step times."""
 import itertools
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -117,6 +117,38 @@ def test_every_point_of_a_curve_is_one_to_go_on_from(objective: Objective, slow_
             same = {"ledger": {}}
             assert {**vars(one), **same} == {**vars(other), **same}
             assert one.train_s == other.train_s
+
+
+class Slow(NoTraining):
+    """A trainer whose steps take `step_s` seconds each."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now, self._step_s = 0.0, step_s
+
+    def train(self, steps: list[Step]) -> float:
+        self.now += self._step_s * len(steps)
+        return 0.1 * len(steps)
+
+    def save(self) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("kind", "step_s", "budget_s"),
+    [("time_to_target", 0.5, 100.0), ("best_at_budget", 4.0, 60.0), ("best_at_budget", 90.0, 60.0)],
+)
+def test_an_interval_that_would_take_much_too_long_is_cut(
+    kind: Literal["time_to_target", "best_at_budget"], step_s: float, budget_s: float
+) -> None:
+    """On a slow machine, with 1,000 steps between evaluations."""
+    objective = Objective(kind=kind, target=1.0, max_train_seconds=budget_s)
+    spec = spec_of(objective, epochs=1000.0, eval_every_samples=8_000)
+    trainer, (world,) = Slow(step_s), thread_worlds(1)
+    ledger = Ledger("setup", clock=lambda: trainer.now)
+    (only,) = run(spec, zeros(SAMPLES), trainer, world, ledger)
+    assert only.stop == "max_train_seconds"
+    assert only.train_s == pytest.approx(max(budget_s, step_s), rel=0.07)
+    assert only.train_loss == pytest.approx(0.1, rel=0.1)
 
 
 @pytest.mark.parametrize("exchanges", [False, True])

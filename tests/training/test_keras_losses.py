@@ -69,7 +69,7 @@ def fitted() -> tuple[list[np.ndarray], float]:
         ({}, 1e-5),
         ({"accumulate": 2, "batch_size_per_worker": BATCH // 2}, 1e-5),
         ({"precision": "bf16"}, 2e-2),
-        ({"compile": "xla"}, 1e-5),
+        ({"compile": "xla", "accumulate": 2, "batch_size_per_worker": BATCH // 2}, 1e-5),
     ],
 )
 def test_penalties_are_trained_as_fit_trains_them(

@@ -1,4 +1,5 @@
-"""Optimizers of libraries: `torch:SGD`, `keras:Nadam`, and what is wrong with others."""
+"""Optimizers of libraries, such as `torch:SGD`: refusals and weight decay. `test_checkpoints` and
+`test_worker_equality` train with them."""
 
 from typing import Any
 
@@ -32,13 +33,6 @@ def check(framework: str, name: str, **changes: Any) -> None:
     trainer, dataset, world = new_trainer(spec)
     trainer.train(take_until(training_steps(spec, dataset, world), 1)[0])
     trainer.close()
-
-
-@pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_a_class_takes_what_its_constructor_takes(framework: str, name: str) -> None:
-    check(framework, name)
-    if name == "SGD":
-        check(framework, name, optimizer_options={"momentum": 0.9, "nesterov": True})
 
 
 @pytest.mark.parametrize(

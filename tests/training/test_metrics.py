@@ -137,8 +137,9 @@ def test_the_error_of_a_root_is_what_drawing_the_rows_anew_shows() -> None:
     assert value_error(METRICS["rmse"], float("nan"), *sums[1:], 1.0) is None
 
 
-@pytest.mark.parametrize("name", ["f1", "roc_auc"])
+@pytest.mark.parametrize(("framework", "name"), [("torch", "f1"), ("tensorflow", "roc_auc")])
 def test_a_run_is_judged_by_the_answers_for_all_samples(framework: str, name: str) -> None:
+    pytest.importorskip(framework)
     objective = Objective(kind="best_at_budget", metric=name, max_train_seconds=1e6)
     spec = small_spec(framework, objective=objective, epochs=2.0)
     trainer, dataset, world = new_trainer(spec)

@@ -181,7 +181,10 @@ def test_an_error_names_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("torch", "clock", 0, ("rank 0", "rank 1", "outside"), marks=pytest.mark.all),
         pytest.param("torch", "own_collective", 0, ("rank 1", "run.report"), marks=pytest.mark.all),
         # It ends the exchange by itself where shapes differ, with words of its own.
-        ("tensorflow", "uneven", 1, ("rank 1", "run.training()", "batches")),
+        pytest.param(
+            *("tensorflow", "uneven", 1, ("rank 1", "run.training()", "batches")),
+            marks=pytest.mark.all,
+        ),
     ],
 )
 def test_workers_that_part_in_an_exchange_of_gradients(

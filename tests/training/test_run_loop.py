@@ -12,13 +12,11 @@ from one_worker import weights_of
 from task_data import Kept, on_demand
 
 from raybench.models.find import load_workload_dataset
-from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.stats.record import Evaluation
 from raybench.training.base import BaseTrainer
-from raybench.training.run import run
-from raybench.training.steps import Step, take_until, training_steps, warm_up_step
+from raybench.training.steps import take_until, training_steps, warm_up_step
 
 MLP: dict[str, Any] = {
     "workload": "mlp",
@@ -56,15 +54,14 @@ def test_the_error_of_a_loss_is_that_of_the_mean_over_its_rows(framework: str) -
 
 
 def test_the_same_spec_twice_is_the_same_run(framework: str) -> None:
-    # No weights, optimizer state or random stream survives from one run to the next, nor
-    # from the warm-up on throw-away data.
-    one, _ = train(small_spec(framework, optimizer="lamb", epochs=1.0, **MLP))
-    train(small_spec(framework, optimizer="adam", seed=5, epochs=1.0, **MLP))
-    two, _ = train(small_spec(framework, optimizer="lamb", epochs=1.0, **MLP))
-    assert one[0].train_loss == pytest.approx(two[0].train_loss, abs=1e-6)
-    assert one[0].value == two[0].value
-    other, _ = train(small_spec(framework, optimizer="lamb", epochs=1.0, seed=1, **MLP))
-    assert abs(one[0].train_loss - other[0].train_loss) > 1e-4
+    """Nothing survives from one run to the next, nor from the warm-up on throw-away data."""
+    first, other, second = (
+        train(small_spec(framework, optimizer=name, seed=seed, epochs=1.0, **MLP))[0]
+        for name, seed in (("adam", 0), ("sgd", 5), ("adam", 0))
+    )
+    assert first[0].train_loss == pytest.approx(second[0].train_loss, abs=1e-6)
+    assert first[0].value == second[0].value
+    assert abs(first[0].train_loss - other[0].train_loss) > 1e-4
 
 
 def test_ledger_phases_sum_to_the_wall_time(framework: str) -> None:
@@ -84,32 +81,8 @@ def test_ledger_phases_sum_to_the_wall_time(framework: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "step_s", "budget_s"),
-    [("time_to_target", 0.5, 100.0), ("best_at_budget", 4.0, 60.0), ("best_at_budget", 90.0, 60.0)],
+    ("framework", "precision"), [("torch", "fp32"), ("torch", "fp16"), ("tensorflow", "fp16")]
 )
-def test_an_interval_that_would_take_much_too_long_is_cut(
-    framework: str, kind: str, step_s: float, budget_s: float
-) -> None:
-    """A machine on which training is slow, 1,000 steps between evaluations."""
-    objective = Objective(kind=kind, target=1.0, max_train_seconds=budget_s)
-    spec = small_spec(framework, objective=objective, epochs=1000.0, eval_every_samples=64_000)
-    (trainer, dataset, world), now = new_trainer(spec), [0.0]
-
-    def slow(steps: list[Step]) -> float:
-        now[0] += step_s * len(steps)
-        return 0.1 * len(steps)
-
-    trainer.train = slow
-    ledger = Ledger("setup", clock=lambda: now[0])
-    curve = list(run(spec, dataset, trainer, world, ledger))
-    assert len(curve) == 1
-    assert curve[0].stop == "max_train_seconds"
-    used_s = max(budget_s, step_s)
-    assert 0.93 * used_s <= curve[0].train_s <= 1.07 * used_s
-    assert curve[0].train_loss == pytest.approx(0.1, rel=0.1)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_nan_ends_the_run_as_a_failure(framework: str, precision: str) -> None:
     diverging = {"optimizer": "sgd", "learning_rate": 1e20, "precision": precision}
     spec = small_spec(framework, **diverging, epochs=50.0)
@@ -119,9 +92,8 @@ def test_nan_ends_the_run_as_a_failure(framework: str, precision: str) -> None:
     assert len(curve) < 50
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_learns(framework: str, precision: str) -> None:
-    curve, _ = train(small_spec(framework, precision=precision))
+def test_half_precision_learns(framework: str) -> None:
+    curve, _ = train(small_spec(framework, precision="bf16"))
     assert curve[-1].value > 0.5
     assert curve[0].train_loss != whole_run(framework)[0][0].train_loss, "it took effect"
 
@@ -151,7 +123,9 @@ def test_a_step_whose_fp16_gradients_overflow_is_not_taken(framework: str) -> No
     assert curve[-1].skipped_steps == again.skipped_steps() >= trainer.skipped_steps()
 
 
-@pytest.mark.parametrize("augment", [[], ["flip"]])
+@pytest.mark.parametrize(
+    ("framework", "augment"), [("torch", []), ("torch", ["flip"]), ("tensorflow", ["flip"])]
+)
 def test_the_warm_up_reads_no_sample_that_is_trained_on(framework: str, augment: list[str]) -> None:
     spec = small_spec(framework, batch_size_per_worker=32, augment=augment, **MLP)
     dataset = on_demand(load_workload_dataset(spec.workload, spec.dataset)[1])

@@ -74,7 +74,7 @@ def test_two_workers_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
 
 
 def test_accumulation_equals_one_large_batch(framework: str) -> None:
-    settings = {"optimizer": "sgd", "learning_rate": 0.01, "dataset": DATASET}
+    settings = {"workload": "mlp", "optimizer": "sgd", "learning_rate": 0.01, "dataset": DATASET}
     whole = one_worker(small_spec(framework, batch_size_per_worker=48, **settings))
     in_three = {"batch_size_per_worker": 16, "accumulate": 3}
     parts = one_worker(small_spec(framework, **in_three, **settings))
