@@ -10,8 +10,7 @@ import numpy as np
 from raybench.data.check import check_something_to_learn
 from raybench.data.dataset import Array, Dataset
 from raybench.data.load import build_dataset
-from raybench.data.sources import folders, images
-from raybench.data.sources.files import ENDINGS, open_tables
+from raybench.data.sources import files, images
 from raybench.data.sources.label_columns import read_labels
 from raybench.data.sources.table import Table, Tables, find_roles, listed, require_columns
 from raybench.data.sources.table_set import choose_split_rows
@@ -78,14 +77,14 @@ def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = Non
             raise UserError(
                 f"--task {task} is not for images ({path}); leave it out.", ErrorCode.UNSUPPORTED
             )
-        tables = folders.open_image_folder(path, folders.list_images(path)[0])
-        columns = {"label": folders.LABEL, "image": folders.FILE_NAME}
+        tables = files.open_image_folder(path, files.list_images(path)[0])
+        columns = {"label": files.LABEL, "image": files.FILE_NAME}
         return _summarize_images(content, columns, tables)
     if kind in ("csv", "parquet", "huggingface"):
         if kind == "huggingface":
             tables, _ = open_huggingface(DatasetSpec.model_validate(content))
         else:
-            tables = open_tables(DatasetSpec.model_validate(content | {"label": "?"}))
+            tables = files.open_tables(DatasetSpec.model_validate(content | {"label": "?"}))
         content |= _find_columns(tables["train"], labels, task)
         if "image" in content:
             if kind == "huggingface":
@@ -108,15 +107,15 @@ def kind_of(path: Path) -> str:
         )
     if any((path / name).is_file() for name in HUGGING_FACE):
         return "huggingface"
-    names = [path.name] if path.is_file() else [file.name for file in list_files(path)]
+    names = [path.name] if path.is_file() else [one.name for one in list_files(path)]
     if not names:
         raise UserError(
             f"{path} is an empty folder; name one that holds data.", ErrorCode.INVALID_DATA
         )
-    is_listed = any(name.rpartition("/")[2] == folders.METADATA for name in names)
+    is_listed = any(name.rpartition("/")[2] == files.METADATA for name in names)
     if path.is_dir() and any(map(images.is_image, names)) and not is_listed:
         return "image_folder"
-    for kind, known in (ENDINGS | {"text": folders.TEXT_ENDINGS, "npz": (".npz",)}).items():
+    for kind, known in (files.ENDINGS | {"text": files.TEXT_ENDINGS, "npz": (".npz",)}).items():
         if any(name.lower().endswith(known) for name in names):
             return kind
     raise UserError(

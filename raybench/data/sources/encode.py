@@ -94,14 +94,7 @@ class NameEncoder:
 
 
 Encoder = NumberEncoder | NameEncoder
-
-
-def encoder_of(document: Mapping[str, Any]) -> Encoder:
-    """Recreate an encoder from its `dataclasses.asdict`."""
-    if document["kind"] == "name":
-        return NameEncoder(**document)
-    # Models that were saved by earlier versions have a key `form`.
-    return NumberEncoder(**{key: document[key] for key in document if key != "form"})
+ENCODERS: dict[str, type[Encoder]] = {"number": NumberEncoder, "name": NameEncoder}
 
 
 class ColumnLeftOut(Exception):  # noqa: N818 (not an error: the column is left out)
@@ -132,7 +125,7 @@ def fit_number_encoder(
         if not span:
             raise ColumnLeftOut(f"is {known[0]:g} in every training row")
         if span < counted_rows and (np.diff(known) > 0).all():
-            raise ColumnLeftOut("counts the rows; if it is more, name it in dataset.columns")
+            raise ColumnLeftOut("numbers the rows; to use it anyway, list it in dataset.columns")
     return NumberEncoder(
         name=name,
         mean=mean,
@@ -158,7 +151,7 @@ def fit_name_encoder(name: str, values: Any, *, is_asked: bool) -> NameEncoder:
         ColumnLeftOut: The values are all missing, all equal, or ids.
     """
     num_rows = len(values)
-    counts = {one["values"]: one["counts"] for one in as_texts(values).value_counts().to_pylist()}
+    counts = {row["values"]: row["counts"] for row in as_texts(values).value_counts().to_pylist()}
     frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
     known = [name for name in frequent if name is not None]
     if not known:
@@ -167,9 +160,8 @@ def fit_name_encoder(name: str, values: Any, *, is_asked: bool) -> NameEncoder:
         raise ColumnLeftOut(f"is '{known[0]}' in every training row")
     if len(known) > max(MAX_LEVELS, ID_SHARE * num_rows) and not is_asked:
         raise ColumnLeftOut(
-            f"has a text of its own in most rows ({len(known):,} in {num_rows:,}, such as "
-            f"'{max(known)[:MAX_TEXT_SHOWN]}'); if these are texts to learn from, name it in "
-            "dataset.text"
+            f"has {len(known):,} different texts in {num_rows:,} rows, such as "
+            f"'{max(known)[:MAX_TEXT_SHOWN]}'; to learn from its words, name it in dataset.text"
         )
     shares = np.array([counts[name] for name in known]) / num_rows
     logs = np.log(shares)
@@ -191,7 +183,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
     Args:
         samples: A data frame, a `pyarrow.Table`, a dict of columns or a list of dicts. Columns that
             are not inputs are ignored.
-        columns: The encoders, the entry `columns` of `Dataset.encoding`.
+        columns: The encoders as plain data: the entry `columns` of `Dataset.encoding`.
 
     Raises:
         UserError: A column is missing, or holds strings that are not numbers where numbers are
@@ -208,17 +200,19 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
             table = pa.Table.from_pandas(samples, preserve_index=False)
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError(
-            f"The rows are no table ({error}); give a data frame, or a dict or list of dicts.",
+            f"The rows are not a table ({error}); pass a data frame, a dict of columns, or a list "
+            "of dicts.",
             ErrorCode.INVALID_VALUE,
         ) from error
     # Names are stripped, as in training.
     table = table.rename_columns([name.strip() for name in table.column_names])
     found = []
-    for encoder in map(encoder_of, columns):
+    for document in columns:
+        encoder = ENCODERS[document["kind"]](**document)
         number = table.column_names.count(encoder.name)
         if number != 1:
             raise UserError(
-                f"The rows have {number or 'no'} columns '{encoder.name}'; give one.",
+                f"The rows have {number or 'no'} columns '{encoder.name}'; exactly one is needed.",
                 ErrorCode.UNKNOWN_NAME,
             )
         values = pa.concat_arrays(table.column(encoder.name).chunks or [pa.array([], pa.null())])
@@ -228,7 +222,7 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
             found.append(encoder.encode(values))
         except (ValueError, pa.ArrowNotImplementedError) as error:
             raise UserError(
-                f"Column '{encoder.name}' of the rows holds no numbers ({error}); correct it.",
+                f"Column '{encoder.name}' of the rows does not hold numbers ({error}); correct it.",
                 ErrorCode.INVALID_DATA,
             ) from error
     return np.hstack(found)

@@ -1,8 +1,12 @@
-"""CSV and Parquet files: one table from which splits are cut, or one table for each split."""
+"""Opens the files of a dataset as tables, one for each split that the files belong to.
+
+CSV and Parquet files are tables. Folders of images or texts become tables with one row per file,
+which holds its path or text and its class.
+"""
 
 import codecs
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +15,9 @@ import pyarrow.csv
 import pyarrow.dataset
 
 from raybench.data.memory import require_memory
+from raybench.data.sources.images import is_image
 from raybench.data.sources.table import Table, Tables, is_number
-from raybench.data.store import list_files
+from raybench.data.store import File, list_files
 from raybench.spec.dataset_spec import DatasetSpec, DateOrder, DecimalMark
 from raybench.spec.errors import ErrorCode, UserError
 
@@ -44,7 +49,7 @@ def open_parquet(files: Sequence[Path], source: Path) -> Table:
             ErrorCode.INVALID_FILE,
         ) from error
 
-    data = pa.dataset.dataset([str(file) for file in files], schema=schema, format="parquet")
+    data = pa.dataset.dataset(list(map(str, files)), schema=schema, format="parquet")
     return Table(data, str(source), folder=str(files[0].parent))
 
 
@@ -54,9 +59,9 @@ CHARACTERS_SHOWN = 60  # maximum characters of a line in an error message
 HEAD_BYTES = 2**20  # bytes at the start of a file by which encoding and delimiter are detected
 MEMORY_FACTOR = 3
 """Maximum bytes of memory per byte of a CSV file while it is read, for its text and its columns."""
-BLANKS = tuple(" " * number for number in range(9))
 MISSING_NUMBERS = (
-    *(*BLANKS, "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "n.a.", "na", "nan", "none"),
+    *(" " * number for number in range(9)),
+    *("#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "n.a.", "na", "nan", "none"),
     *("null", "unknown", "Unknown", "-", "--", ".", "?"),
 )
 """Strings that stand for a missing value in a column of numbers."""
@@ -87,11 +92,11 @@ def open_csv(path: Path, decimal: DecimalMark = ".", dates: DateOrder | None = N
     names = next((line for line in head.splitlines() if line.strip()), None)
     if names is None:
         raise UserError(
-            f"{path} is empty; give it a line of names, and rows.", ErrorCode.INVALID_DATA
+            f"{path} is empty; write a line of column names, and rows.", ErrorCode.INVALID_DATA
         )
     if UNREADABLE in names:
         raise not_utf8(path)
-    delimiter = max(DELIMITERS, key=lambda one: len(next(csv.reader([names], delimiter=one))))
+    delimiter = max(DELIMITERS, key=lambda mark: len(next(csv.reader([names], delimiter=mark))))
     convert = pa.csv.ConvertOptions(
         null_values=list(MISSING_NUMBERS),
         decimal_point=decimal,
@@ -102,8 +107,8 @@ def open_csv(path: Path, decimal: DecimalMark = ".", dates: DateOrder | None = N
         raise not_utf8(path)
     if all(is_number(name.strip()) for name in table.column_names if name.strip()):
         raise UserError(
-            f"{path}: row 1 must name the columns, and holds numbers or nothing "
-            f"({names[:CHARACTERS_SHOWN]}); write a line of names above it.",
+            f"{path}: row 1 must hold the column names, but holds numbers or nothing "
+            f"({names[:CHARACTERS_SHOWN]}); insert a line of names above it.",
             ErrorCode.INVALID_FILE,
         )
     return Table(
@@ -127,8 +132,8 @@ def _read_csv(
             # The error has the row number only if one thread reads the file.
             return _read_csv(path, encoding, delimiter, convert, use_threads=False)
         raise UserError(
-            f"{path} cannot be read as CSV: {error}. Give every row a value for each name, and put "
-            f"values that hold {delimiter!r} in double quotes.",
+            f"{path} cannot be read as CSV: {error}. Every row needs a value for each column; put "
+            f"values that contain {delimiter!r} in double quotes.",
             ErrorCode.INVALID_FILE,
         ) from error
     except UnicodeDecodeError as error:
@@ -136,7 +141,7 @@ def _read_csv(
 
 
 def _date_formats(order: DateOrder | None) -> list[str]:
-    """Return the formats of dates, such as %d/%m/%Y, for the value of `dataset.dates`."""
+    """Return the formats of dates, such as %d/%m/%Y, for a value of `dataset.dates`."""
     parts = {"day_first": "dmY", "month_first": "mdY", "year_first": "Ymd"}
     if order is None:
         return []
@@ -185,7 +190,7 @@ def open_tables(spec: DatasetSpec) -> Tables:
     files = find_files(path, ENDINGS[spec.name])
     if not files:
         raise UserError(
-            f"dataset.path: {path} has no file that ends in {ENDINGS[spec.name][0]}.",
+            f"dataset.path: {path} contains no file that ends in {ENDINGS[spec.name][0]}.",
             ErrorCode.NOT_FOUND,
         )
     by_split = _files_by_split(path, files)
@@ -193,7 +198,7 @@ def open_tables(spec: DatasetSpec) -> Tables:
         return {"train": _open(spec, files, path)}
     if "train" not in by_split:
         raise UserError(
-            f"dataset.path: {path} has {', '.join(by_split)} and no train; add it.",
+            f"dataset.path: {path} has {', '.join(by_split)}, but no train; add it.",
             ErrorCode.MISSING,
         )
     return {
@@ -208,8 +213,8 @@ def _open(spec: DatasetSpec, files: list[Path], source: Path) -> Table:
     if len(files) == 1:
         return open_csv(files[0], spec.decimal or ".", spec.dates)
     raise UserError(
-        f"dataset.path: {source} has {len(files)} files ({files[0].name}, ...); name one, or call "
-        "them train.csv, val.csv and test.csv.",
+        f"dataset.path: {source} has {len(files)} files ({files[0].name}, ...); write the path of "
+        "one file, or rename the files to train.csv, val.csv and test.csv.",
         ErrorCode.CONFLICT,
     )
 
@@ -241,8 +246,9 @@ def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
     by_split = {split: found[split] for split in SPLIT_NAMES if split in found}
     if by_split and None in found:
         raise UserError(
-            f"dataset.path: {found[None][0]} is of no split, and "
-            f"{next(iter(by_split.values()))[0].name} is; move it elsewhere, or name one file.",
+            f"dataset.path: {found[None][0]} belongs to no split, but "
+            f"{next(iter(by_split.values()))[0].name} does; move it elsewhere, or write the path "
+            "of one file.",
             ErrorCode.CONFLICT,
         )
     return by_split
@@ -252,3 +258,105 @@ def split_of(name: str) -> str | None:
     """Return the split to which a file or folder belongs by its name, or None."""
     stem = name.lower().split(".")[0].split("-")[0]
     return next((split for split, names in SPLIT_NAMES.items() if stem in names), None)
+
+
+METADATA = "metadata.csv"
+"""File that lists images and their labels, as in Hugging Face's ImageFolder."""
+FILE_NAME, TEXT, LABEL = "file_name", "text", "label"
+"""Columns of the tables that are made of folders."""
+TEXT_ENDINGS = (".txt", ".text", ".md")
+
+
+def open_text_folder(folder: Path, read: Callable[[Path], str]) -> Tables:
+    """Return a table of texts for each split, from `folder/CLASS/*` (all in `train`) or from
+    `folder/train/CLASS/*` and so on; `read` returns the text of a file."""
+    names = [file.relative_to(folder).as_posix() for file in find_files(folder, TEXT_ENDINGS)]
+    if not names:
+        raise UserError(
+            f"dataset.path: {folder} has no {TEXT_ENDINGS[0]} files in class folders.",
+            ErrorCode.NOT_FOUND,
+        )
+    return _by_class(folder, names, read)
+
+
+def is_class_folder(path: Path) -> bool:
+    """Return whether a folder holds a folder of texts for each class, instead of running text."""
+    names = [file.relative_to(path).parts for file in find_files(path, TEXT_ENDINGS)]
+    return any(len(parts) > (2 if split_of(parts[0]) else 1) for parts in names)
+
+
+def list_images(path: Path) -> tuple[list[File], int]:
+    """Return the image files below a folder, and the number of other files."""
+    listed = list_files(path)
+    tables = [file.name for file in listed if Path(file.name).name == METADATA]
+    if tables:
+        raise UserError(
+            f"dataset.path: the labels of {path} are in {tables[0]}; set name: csv, image: "
+            f"{FILE_NAME} and label: COLUMN.",
+            ErrorCode.CONFLICT,
+        )
+    files = [file for file in listed if is_image(file.name)]
+    if not files:
+        raise UserError(
+            f"dataset.path: {path} contains no images ({len(listed):,} other files); write the "
+            "path of a folder of image files.",
+            ErrorCode.NOT_FOUND,
+        )
+    return files, len(listed) - len(files)
+
+
+def open_image_folder(place: Path, files: Sequence[File]) -> Tables:
+    """Return a table of images for each split, from `place/CLASS/*` (all in `train`) or from
+    `place/train/CLASS/*` and so on."""
+    return _by_class(place, [file.name for file in files])
+
+
+def _by_class(
+    place: Path, names: Sequence[str], read: Callable[[Path], str] | None = None
+) -> Tables:
+    """Return a table for each split, whose rows have the class of a file and its text (the result
+    of `read`) or, without `read`, its path."""
+    tables: dict[str, Table] = {}
+    by_split, depth = _by_split(place, names)
+    for split, own in by_split.items():
+        parts = [name.split("/") for name in own]
+        for name, folders in zip(own, parts, strict=True):
+            if len(folders) < depth + 2:
+                raise UserError(
+                    f"{place}/{name} is not in a class folder; move it into one.",
+                    ErrorCode.CONFLICT,
+                )
+        files = [f"{place}/{name}" for name in own]
+        cells = {FILE_NAME: files} if read is None else {TEXT: [read(Path(file)) for file in files]}
+        # A dictionary type, so that a folder name such as `10 %` is not taken for a number.
+        classes = pa.array([folders[depth] for folders in parts]).dictionary_encode()
+        table = pa.table({**cells, LABEL: classes})
+        tables[split] = Table(table, f"{place} ({split})", place=files.__getitem__)
+    return tables
+
+
+def _by_split(place: Path, names: Sequence[str]) -> tuple[dict[str, list[str]], int]:
+    """Group files by the split that their top folder names.
+
+    Returns:
+        The files by split, and the number of folders above those of the classes. Without a folder
+        for training, all files belong to `train`; next to other folders, a folder such as "test" is
+        a class ("test" and "no_test").
+    """
+    found: dict[str | None, list[str]] = {}
+    for name in names:
+        top = name.partition("/")[0].lower() if "/" in name else ""
+        split = next((split for split, names in SPLIT_NAMES.items() if top in names), None)
+        found.setdefault(split, []).append(name)
+    if "train" not in found:
+        if None in found:
+            return {"train": list(names)}, 0
+        raise UserError(
+            f"{place} has {', '.join(map(str, found))}, but no train; add it.", ErrorCode.MISSING
+        )
+    if None in found:
+        raise UserError(
+            f"{place}/{found[None][0]} is outside the folders of the splits; move it.",
+            ErrorCode.CONFLICT,
+        )
+    return {split: found[split] for split in SPLIT_NAMES if split in found}, 1

@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from raybench.data.dataset import SPLITS, Dataset
 from raybench.data.inputs import Rows
-from raybench.data.sources import folders, images, texts
+from raybench.data.sources import files, images, texts
 from raybench.data.sources.cut import KEYS, mixed_order, stored_and_cut
-from raybench.data.sources.files import open_tables, split_of
 from raybench.data.sources.label_columns import read_labels, read_weights
 from raybench.data.sources.table import (
     Note,
@@ -52,7 +51,7 @@ IMAGE_OPTIONS = (
 
 def load_csv(spec: DatasetSpec) -> Dataset:
     """Load a CSV or Parquet file, or a folder of such files: one per split, or parts of a table."""
-    return _load(spec, _files(spec), lambda: open_tables(spec))
+    return _load(spec, _files(spec), lambda: files.open_tables(spec))
 
 
 load_parquet = load_csv
@@ -69,15 +68,15 @@ def load_huggingface(spec: DatasetSpec) -> Dataset:
 def load_image_folder(spec: DatasetSpec) -> Dataset:
     """Load a folder with one folder of images per class, or with such folders for each split."""
     path = _path(spec)
-    files, num_others = folders.list_images(path)
+    found, num_others = files.list_images(path)
 
     def build(writer: Writer) -> Mapping[str, Any]:
         if num_others:
             _notes(spec)(f"{num_others:,} files are not images by their names and are left out.")
-        named = spec.model_copy(update={"image": folders.FILE_NAME, "label": folders.LABEL})
-        return _store_images(named, folders.open_image_folder(path, files), writer)
+        named = spec.model_copy(update={"image": files.FILE_NAME, "label": files.LABEL})
+        return _store_images(named, files.open_image_folder(path, found), writer)
 
-    return stored_and_cut(_source(spec, files, IMAGE_OPTIONS), build, spec)
+    return stored_and_cut(_source(spec, found, IMAGE_OPTIONS), build, spec)
 
 
 def load_text(spec: DatasetSpec) -> Dataset:
@@ -85,8 +84,8 @@ def load_text(spec: DatasetSpec) -> Dataset:
     path, found = _path(spec), _files(spec)
     if not is_of_classes(spec):
         return _load_language(spec, found, lambda: texts.running_texts(path))
-    spec = spec.model_copy(update={"text": folders.TEXT, "label": folders.LABEL})
-    return _load(spec, found, lambda: folders.open_text_folder(path, texts.read_text))
+    spec = spec.model_copy(update={"text": files.TEXT, "label": files.LABEL})
+    return _load(spec, found, lambda: files.open_text_folder(path, texts.read_text))
 
 
 def is_of_classes(spec: DatasetSpec) -> bool:
@@ -103,7 +102,7 @@ def is_of_classes(spec: DatasetSpec) -> bool:
             ErrorCode.UNSUPPORTED,
         )
     if spec.task is None:
-        return path.is_dir() and folders.is_class_folder(path)
+        return path.is_dir() and files.is_class_folder(path)
     return spec.task == "classification"
 
 
@@ -299,7 +298,7 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
     known: dict[str | None, Any] = {}
     for name, one in by_split.items():
         if one.num_rows:
-            known.setdefault(split_of(name), one)
+            known.setdefault(files.split_of(name), one)
     splits = {split: known[split] for split in SPLITS if split in known}
     if "train" not in splits:
         raise UserError(
@@ -310,8 +309,8 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
         split: _huggingface_table(one, f"{spec.path} ({split})" if len(splits) > 1 else spec.path)
         for split, one in splits.items()
     }
-    files = [Path(about["filename"]) for one in splits.values() for about in one.cache_files]
-    return tables, files
+    read = [Path(about["filename"]) for one in splits.values() for about in one.cache_files]
+    return tables, read
 
 
 def _load_huggingface(path: str, name: str | None) -> Any:

@@ -16,8 +16,14 @@ import pyarrow as pa
 from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import TYPICAL_SHARE
-from raybench.data.sources.files import SPLIT_NAMES, encoding_of, find_files, not_utf8, split_of
-from raybench.data.sources.folders import TEXT_ENDINGS
+from raybench.data.sources.files import (
+    SPLIT_NAMES,
+    TEXT_ENDINGS,
+    encoding_of,
+    find_files,
+    not_utf8,
+    split_of,
+)
 from raybench.data.sources.table import Note, Table
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import ErrorCode, UserError
