@@ -377,7 +377,7 @@ def compare_more(rng: Rng, number: int) -> bool | None:
 def race_first_more(rng: Rng, *world: Any) -> bool:
     """Runs that were added until a difference showed."""
     race, true = race_of(rng, *world)
-    entered = [one for one in race.candidates if race.has(one.name)][: stages(48)[0][0]]
+    entered = race.candidates[: stages(48)[0][0]]
     learned = {
         (one.name, at): run for one in entered for at, run in race.group(one.name).rounds.items()
     }

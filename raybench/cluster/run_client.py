@@ -202,7 +202,7 @@ class RunClient:
         spec: RunSpec,
         *,
         keep: bool = True,
-        goes_on: Callable[[], bool] = lambda: True,
+        may_restart: Callable[[], bool] = lambda: True,
         limit_s: float | None = None,
     ) -> None:
         """Create a client without requesting workers.
@@ -212,13 +212,13 @@ class RunClient:
             name: name of the run, unique in the pool.
             spec: the run.
             keep: keep the worker group alive for other runs after this run.
-            goes_on: returns whether the run may get new workers after its workers are lost.
+            may_restart: returns whether the run may get new workers after its workers are lost.
             limit_s: wall-clock seconds with workers after which the run fails with `timeout`; None
                 for no limit.
         """
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
         self._is_own = is_own_loop(spec.workload)
-        self._goes_on, self._limit_s = goes_on, math.inf if limit_s is None else limit_s
+        self._goes_on, self._limit_s = may_restart, math.inf if limit_s is None else limit_s
         self._in_a_row = 0
         """Restarts since the newest checkpoint."""
         self._outcome, self._account = RunOutcome(), RunAccount()

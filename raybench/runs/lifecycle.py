@@ -239,7 +239,7 @@ class SingleRun(RunRecorder):
             name,
             spec,
             keep=self.keep_groups,
-            goes_on=lambda: stopped_by() is None,
+            may_restart=lambda: stopped_by() is None,
             limit_s=self.limit_s,
         )
         try:

@@ -235,7 +235,7 @@ def test_a_run_that_gets_on_may_be_restarted_as_often_as_it_takes() -> None:
 
 def test_a_study_that_is_over_starts_nothing_again() -> None:
     pool = slow_pool(faults={1: LOST})
-    client = RunClient(pool, "a", SPEC, goes_on=lambda: False)
+    client = RunClient(pool, "a", SPEC, may_restart=lambda: False)
     client.step()
     outcome = client.step()
     assert (outcome.failure, outcome.message, outcome.restarts) == (*LOST.args[:2], 0)

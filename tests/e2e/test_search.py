@@ -57,12 +57,6 @@ def test_only_confirmed_winners_read_the_test_split(folder: Path) -> None:
     assert has_read[trials["role"] == "confirm"].all()
 
 
-def test_files(folder: Path) -> None:
-    names = {path.name for path in folder.iterdir()}
-    assert {"study.yaml", "records.jsonl", "optuna.log", "trials.csv", "curves.csv"} <= names
-    assert {"best.yaml", "cheapest.yaml"} <= names
-
-
 def test_study_yaml(folder: Path) -> None:
     study = read_mapping(folder / "study.yaml")
     assert study["study"]["objective"]["target"] == 0.9

@@ -17,9 +17,10 @@ LOSS = Objective(
 )
 SOON = Objective(target=0.01, max_train_seconds=1000.0)
 pytestmark = [pytest.mark.slow, pytest.mark.all]
-KINDS = [
-    pytest.param("text_classifier", 1000, "hugging_face", id="transformers"),
-    pytest.param("lightning_module", 1400, "lightning_fit", id="lightning"),
+CASES = [
+    pytest.param("text_classifier", 1000, "hugging_face", 2, id="transformers, 2 workers"),
+    pytest.param("lightning_module", 1400, "lightning_fit", 1, id="lightning, 1 worker"),
+    pytest.param("lightning_module", 1400, "lightning_fit", 2, id="lightning, 2 workers"),
 ]
 LIBRARIES = {"text_classifier": ("transformers", "accelerate"), "lightning_module": ("lightning",)}
 
@@ -52,13 +53,7 @@ def last_loss(script: str, num_workers: int, folder: Path) -> float:
     return float(told["eval_loss" if "eval_loss" in told else "val_loss"])
 
 
-@pytest.fixture(params=[1, 2])
-def num_workers(request: pytest.FixtureRequest) -> int:
-    number: int = request.param
-    return number
-
-
-@pytest.mark.parametrize(("script", "samples", "example"), KINDS)
+@pytest.mark.parametrize(("script", "samples", "example", "num_workers"), CASES)
 def test_a_trainer_on_one_and_two_workers_is_the_script_by_itself(
     script: str, samples: int, example: str, num_workers: int, tmp_path: Path
 ) -> None:
