@@ -427,9 +427,9 @@ def fastest(rng: Rng, ways: int, noise: float) -> bool:
     def takes() -> bool:
         found = AxisProbes("0", {str(way): [] for way in range(ways)}, {})
         for _ in range(4):
-            for way in found.still_in():
+            for way in found.next_round():
                 found.step_s[way].append(float(np.exp(noise * rng.normal())))
-        return found.taken != "0"
+        return found.chosen != "0"
 
     return any(takes() for _ in AXES)
 

@@ -18,7 +18,7 @@ def fitted_once() -> Iterator[None]:
 
     def once(observed: Observed, priors: Priors = PRIORS) -> ThroughputModel:
         logs, repeats = observed.log_seconds.tolist(), observed.repeats.tolist()
-        key = repr((observed.cells, logs, repeats, observed.noise, priors, averaged.OTHERS))
+        key = repr((observed.cells, logs, repeats, observed.noise, priors, averaged.PUBLISHED_LAWS))
         if key not in KNOWN:
             KNOWN[key] = fit(observed, priors)
         return KNOWN[key]
@@ -32,5 +32,5 @@ def fitted_once() -> Iterator[None]:
 def without_pollux() -> Iterator[None]:
     """Where it does not matter who extrapolates: fitting Pollux's law takes most of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(averaged, "OTHERS", (averaged.ernest,))
+        patch.setattr(averaged, "PUBLISHED_LAWS", (averaged.ernest,))
         yield

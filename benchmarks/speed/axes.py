@@ -31,11 +31,10 @@ from raybench.data.dataset import Dataset
 from raybench.models.find import load_workload_dataset
 from raybench.report.console import make_console
 from raybench.results.store import DIAGNOSIS, Store, machine, versions
-from raybench.runs.deadline import Deadline
 from raybench.runs.diagnose import ProbeTrainer, leeway_of
 from raybench.runs.lifecycle import single_runs
-from raybench.runs.wait_watch import RunLines, live_session
-from raybench.scaling.speed_axes import Leeway, every_way
+from raybench.runs.wait_watch import Deadline, RunLines, live_session
+from raybench.scaling.speed_axes import Leeway, all_variants
 from raybench.spec.documents import read_mapping
 from raybench.spec.run import RunSpec
 
@@ -101,7 +100,7 @@ def measure(
     console, interrupt = make_console(sys.stderr), Interrupt()
     rng = np.random.default_rng(0)
     with live_session(None, interrupt, console) as session, Store(folder) as store:
-        grid.specs = every_way(grid.specs[0], leeway)
+        grid.specs = all_variants(grid.specs[0], leeway)
         deadline = Deadline(None, interrupt=interrupt)
         with single_runs(session, store, deadline, RunLines(console), wait_s=None) as single_run:
             trainer = ProbeTrainer(single_run)

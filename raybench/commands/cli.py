@@ -3,8 +3,8 @@
 import argparse
 import contextlib
 import errno
-import importlib
 import os
+import pkgutil
 import select
 import signal
 import sys
@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin
 
 import raybench
 from raybench.cluster.signals import SIGNALS, Interrupt
 from raybench.models.user_code import refuse_hiding_files
-from raybench.spec.errors import DONE as DONE  # the exit codes, which commands take from here
+from raybench.spec.errors import DONE as DONE  # exit codes, also read as `cli.DONE` etc.
 from raybench.spec.errors import FAILED as FAILED
 from raybench.spec.errors import INTERRUPTED as INTERRUPTED
 from raybench.spec.errors import NOT_REACHED as NOT_REACHED
@@ -37,29 +37,66 @@ if TYPE_CHECKING:
 
     from raybench.runs.options import Argument, Options
 
+
+class Command(NamedTuple):
+    """A command of the command line."""
+
+    about: str
+    """What it does, for the overview and its help."""
+    function: str
+    """Function that runs it, as `module:name`; the module is imported when the command runs."""
+    starts_ray: bool = False
+    """Whether it starts Ray; its function then takes the options and an Interrupt."""
+
+
 COMMANDS = {
-    "tune": "search for the configuration that reaches the target fastest",
-    "train": "train one run spec",
-    "scale": "measure how training scales, or predict it from measurements",
-    "plan": "choose which machines to rent for a training, how many, and at what cost",
-    "diagnose": "find the bottleneck of a training, and the gain of each remedy",
-    "compare": "test whether B is better than A, by paired runs",
-    "forecast": "predict learning rate, batch and loss of a large run from small runs",
-    "init": "inspect a dataset and write a search space for it",
-    "import": "make a study of runs that another tool recorded",
-    "report": "rebuild the tables and the page of a results folder, and print them",
-    "doctor": "check hardware, drivers and network",
-    "data": "list or remove the decoded datasets that are kept on this machine",
+    "tune": Command(
+        "search for the configuration that reaches the target fastest",
+        "raybench.search.tune:tune",
+        starts_ray=True,
+    ),
+    "train": Command("train one run spec", "raybench.runs.train:train", starts_ray=True),
+    "scale": Command(
+        "measure how training scales, or predict it from measurements",
+        "raybench.commands.scale:scale",
+        starts_ray=True,
+    ),
+    "plan": Command(
+        "choose which machines to rent for a training, how many, and at what cost",
+        "raybench.commands.plan:plan",
+    ),
+    "diagnose": Command(
+        "find the bottleneck of a training, and the gain of each remedy",
+        "raybench.runs.diagnose:diagnose",
+        starts_ray=True,
+    ),
+    "compare": Command(
+        "test whether B is better than A, by paired runs",
+        "raybench.runs.compare:compare",
+        starts_ray=True,
+    ),
+    "forecast": Command(
+        "predict learning rate, batch and loss of a large run from small runs",
+        "raybench.commands.forecast:forecast",
+    ),
+    "init": Command(
+        "inspect a dataset and write a search space for it", "raybench.commands.init:init"
+    ),
+    "import": Command(
+        "make a study of runs that another tool recorded", "raybench.commands.report:import_runs"
+    ),
+    "report": Command(
+        "rebuild the tables and the page of a results folder, and print them",
+        "raybench.commands.report:report",
+    ),
+    "doctor": Command(
+        "check hardware, drivers and network", "raybench.commands.doctor:doctor", starts_ray=True
+    ),
+    "data": Command(
+        "list or remove the decoded datasets that are kept on this machine",
+        "raybench.commands.data:data",
+    ),
 }
-HOMES = dict.fromkeys(COMMANDS, "raybench.commands") | {
-    "tune": "raybench.search",
-    **dict.fromkeys(("train", "diagnose", "compare"), "raybench.runs"),
-}
-"""Package of each command: its module of the command's name defines the function that runs it."""
-WITHOUT_RAY = ("plan", "forecast", "init", "import", "report", "data")
-"""Commands that do not start Ray; their functions do not take an Interrupt."""
-FUNCTIONS = {"import": "import_runs"}
-"""Names of module and function for commands whose own name is a Python keyword."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -67,7 +104,7 @@ class Parser(argparse.ArgumentParser):
     """Argument parser of a command; it reports an error as one sentence."""
 
     def __init__(self, name: str) -> None:
-        about = f"`python -m raybench.{name}`: {COMMANDS[name]}"
+        about = f"`python -m raybench.{name}`: {COMMANDS[name].about}"
         super().__init__(prog=f"raybench {name}", description=about)
         self.name = name
         about = "print one JSON document to stdout; everything else goes to stderr"
@@ -168,13 +205,12 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 def run_with_options(options: "Options", interrupt: Interrupt) -> Ended:
     """Run the command that the options belong to; return its result."""
-    name = options.OF
-    if name not in WITHOUT_RAY:
+    command = COMMANDS[options.OF]
+    if command.starts_ray:
         refuse_hiding_files(Path.cwd())  # before imports that these files would shadow
     with interrupt.heard():
-        own = FUNCTIONS.get(name, name)
-        function = getattr(importlib.import_module(f"{HOMES[name]}.{own}"), own)
-        ended: Ended = function(options) if name in WITHOUT_RAY else function(options, interrupt)
+        function = pkgutil.resolve_name(command.function)
+        ended: Ended = function(options, interrupt) if command.starts_ray else function(options)
     return ended
 
 
@@ -295,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     width = max(map(len, COMMANDS))
-    overview = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    overview = "\n".join(f"  {name:<{width}}  {one.about}" for name, one in COMMANDS.items())
     if not given or given[0] in ("-h", "--help"):
         print(f"usage: raybench COMMAND [--help], raybench --version\n\n{overview}")
         return DONE

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from raybench.commands import cli
 from raybench.data.store import (
     Entry,
     free_bytes,
@@ -19,7 +18,7 @@ from raybench.data.store import (
 from raybench.report.console import make_console, say
 from raybench.report.tables import print_frame
 from raybench.runs.options import DataOptions
-from raybench.spec.errors import Ended, ErrorCode, UserError, did_you_mean
+from raybench.spec.errors import DONE, Ended, ErrorCode, UserError, did_you_mean
 from raybench.spec.run import DatasetSpec
 from raybench.stats.clock import unix_seconds
 
@@ -40,7 +39,7 @@ def _list(entries: Sequence[Entry]) -> Ended:
     console, store = make_console(sys.stdout), store_folder()
     if not entries:
         say(console, f"No datasets are kept in {store}.")
-        return Ended(cli.DONE, details={"folder": store, "entries": []})
+        return Ended(DONE, details={"folder": store, "entries": []})
     cells = pd.DataFrame(
         {
             "key": entry.key,
@@ -57,7 +56,7 @@ def _list(entries: Sequence[Entry]) -> Ended:
     title = "Datasets kept on this machine"
     print_frame(console, cells, title, drop=("samples", "last used"), below=below)
     kept = [{"key": entry.key, "last_used": entry.last_used} | entry.about for entry in entries]
-    return Ended(cli.DONE, answer=[below], details={"folder": store, "entries": kept})
+    return Ended(DONE, answer=[below], details={"folder": store, "entries": kept})
 
 
 def _options(options: dict[str, Any]) -> str:
@@ -87,4 +86,4 @@ def _remove(entries: Sequence[Entry], options: DataOptions) -> Ended:
     if ALL in keys and options.unused_for is None:
         freed += remove_unfinished(store_folder())
     say(console, f"{size_in_words(freed)} freed in {store_folder()}.")
-    return Ended(cli.DONE, details={"removed": [*chosen], "bytes": freed})
+    return Ended(DONE, details={"removed": [*chosen], "bytes": freed})

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from raybench.cluster.signals import Interrupt
-from raybench.commands import cli
 from raybench.report.console import make_console, say
 from raybench.runs.options import DoctorOptions
-from raybench.spec.errors import Ended
+from raybench.spec.errors import DONE, FAILED, Ended
 
 GIB, MB = 2**30, 1e6
 WELL = "Nothing is wrong."
@@ -27,7 +26,7 @@ def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
     for line in lines_of(found):
         say(console, line)
     said = found["problems"] or [WELL]
-    return Ended(cli.DONE if found["ok"] else cli.FAILED, answer=said, details=found)
+    return Ended(DONE if found["ok"] else FAILED, answer=said, details=found)
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:

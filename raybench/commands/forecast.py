@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from raybench.commands import cli
 from raybench.models.base import LayerWorkload, OwnLoop, Workload
 from raybench.models.find import load_workload_dataset
 from raybench.models.layers import num_parameters
@@ -25,7 +24,7 @@ from raybench.scaling.forecast import Forecast, LargeRunModel, OptimumModel, Pla
 from raybench.scaling.loss_law import FLOPS_PER_SAMPLE, LossLaw
 from raybench.scaling.measurements import Predicted, read_table
 from raybench.spec.documents import to_yaml
-from raybench.spec.errors import Ended, ErrorCode, UserError
+from raybench.spec.errors import DONE, Ended, ErrorCode, UserError
 from raybench.spec.objective import BUDGET
 from raybench.spec.run import DatasetSpec, RunSpec, flat, nested, value_of
 from raybench.spec.space import Space, values_of
@@ -153,7 +152,7 @@ def forecast(options: ForecastOptions) -> Ended:
         write_space(options.to, out, found.learning_rate, optimizer)
         details["wrote"] = out
         print(f"\nWrote {out}, {NUM_RATES} rates of the interval:\n  {command_line('tune', out)}")
-    return Ended(cli.DONE, answer=words, details=details)
+    return Ended(DONE, answer=words, details=details)
 
 
 def predict_loss(options: ForecastOptions) -> Ended:
@@ -177,7 +176,7 @@ def predict_loss(options: ForecastOptions) -> Ended:
     )
     details |= {"compute": compute, "parameters": best._asdict(), "least_loss": least._asdict()}
     print("\n".join(words))
-    return Ended(cli.DONE, answer=words, details=details)
+    return Ended(DONE, answer=words, details=details)
 
 
 def plan_runs(
@@ -220,7 +219,7 @@ def plan_runs(
         write_out(options.out, table.to_csv(index=False))
         details["wrote"] = options.out
         print(f"\nWrote {options.out}; add their losses, and name it beside the other runs.")
-    return Ended(cli.DONE, answer=words, details=details)
+    return Ended(DONE, answer=words, details=details)
 
 
 def write_plans(out: Path, runs: Sequence[SmallRun], small: Sequence[MeasuredRun]) -> list[Path]:

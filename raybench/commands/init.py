@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from raybench.commands import cli
 from raybench.data.summary import DataSummary, summarize, summarize_dataset
 from raybench.models.find import load_workload_dataset
 from raybench.models.starter import space_text, start_for
 from raybench.results.store import write_out
 from raybench.runs.options import InitOptions
 from raybench.spec.dataset_spec import DatasetSpec
-from raybench.spec.errors import Ended, ErrorCode, UserError
+from raybench.spec.errors import DONE, Ended, ErrorCode, UserError
 from raybench.spec.text import command_line
 
 
@@ -36,7 +35,7 @@ def init(options: InitOptions) -> Ended:
         f"  {command_line('tune', out, '--dry-run')}\n"
         f"  {command_line('tune', out)}"
     )
-    return Ended(cli.DONE, answer=[*seen.lines, task], details={"wrote": out})
+    return Ended(DONE, answer=[*seen.lines, task], details={"wrote": out})
 
 
 def _see(options: InitOptions) -> tuple[DataSummary, str | None]:

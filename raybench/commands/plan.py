@@ -3,13 +3,12 @@
 import sys
 from pathlib import Path
 
-from raybench.commands import cli
 from raybench.report.console import make_console, say
 from raybench.report.scaling_report import PlanReport, print_part
 from raybench.results.study import load
 from raybench.runs.options import PlanOptions
 from raybench.scaling.fits import Terms
-from raybench.spec.errors import Ended
+from raybench.spec.errors import DONE, NOT_REACHED, Ended
 from raybench.spec.prices import read_prices
 
 
@@ -23,7 +22,7 @@ def plan(options: PlanOptions) -> Ended:
     plans = [
         {"series": one.series, "answers": one.answers.to_dict("records")} for one in report.plans
     ]
-    code = cli.DONE if any(one["answers"] for one in plans) else cli.NOT_REACHED
+    code = DONE if any(one["answers"] for one in plans) else NOT_REACHED
     return Ended(code, answer=report.words, details={"plans": plans, "page": page})
 
 

@@ -1,21 +1,24 @@
-"""`raybench report`: rebuild the tables and the page of results folders, and print them."""
+"""`raybench report`: rebuild the tables and the page of results folders, and print them; and
+`raybench import`: make a study from runs that another tool recorded."""
 
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from raybench.commands import cli
 from raybench.loggers.follow import Loggers, check_loggers
+from raybench.report.confidence import DEFAULT_FOLDER
 from raybench.report.console import make_console, say
 from raybench.report.export import export, write_plots
 from raybench.report.page import try_page
 from raybench.report.page.document import write_comparison
 from raybench.report.show import show
+from raybench.results import foreign
+from raybench.results.place import check_folder
 from raybench.results.store import StudyFiles
 from raybench.results.study import load
-from raybench.runs.options import ReportOptions
-from raybench.spec.errors import Ended, ErrorCode, UserError
+from raybench.runs.options import ImportOptions, ReportOptions
+from raybench.spec.errors import DONE, FAILED, Ended, ErrorCode, UserError
 
 COMPARISON = "compare.html"
 
@@ -64,7 +67,7 @@ def _report(options: ReportOptions) -> Ended:
         show(console, results, plots=plots, verbose=verbose)
     with Loggers(tools, results.folder, place=results.place, say=warn, close_s=None) as loggers:
         loggers.start(is_whole=True)
-    return Ended(cli.FAILED if loggers.has_failed else cli.DONE, results.place)
+    return Ended(FAILED if loggers.has_failed else DONE, results.place)
 
 
 def _compare(places: Sequence[str], file: Path) -> Ended:
@@ -82,4 +85,35 @@ def _compare(places: Sequence[str], file: Path) -> Ended:
             )
     page = write_comparison(studies, file)
     say(make_console(sys.stdout), f"page: {page}")
-    return Ended(cli.DONE, details={"page": page})
+    return Ended(DONE, details={"page": page})
+
+
+def import_runs(options: ImportOptions) -> Ended:
+    """Read the recorded runs, write them as a study, and print its report."""
+    table = _read(options.source)
+    found = foreign.match_columns(table, options.columns, options.metric, options.direction)
+    folder = Path(options.name)
+    if folder.name == options.name:
+        folder = Path(DEFAULT_FOLDER) / options.name
+    if folder.exists():
+        raise UserError(
+            f"--as {options.name}: {folder} exists; name another, or delete it.",
+            ErrorCode.STUDY_CHANGED,
+        )
+    check_folder(folder)
+    foreign.write_imported(folder, table, *found, options.target)
+    return report(ReportOptions(folders=[str(folder)]))
+
+
+def _read(source: str) -> foreign.ForeignTable:
+    """Read runs from a CSV file, an MLflow folder or an Optuna storage."""
+    from raybench.search.sampling.earlier import DATABASE, TABLES, read_optuna
+
+    path = Path(source.partition("#")[0])
+    if not (DATABASE.match(source) or path.exists()):
+        message = f"{source}: is not there; name a CSV, a folder of MLflow or an Optuna storage."
+        raise UserError(message, ErrorCode.NOT_FOUND)
+    if path.is_dir():
+        return foreign.read_mlflow(path)
+    is_table = path.suffix.lower() in TABLES
+    return foreign.read_csv(path) if is_table else read_optuna(source)

@@ -33,7 +33,6 @@ from raybench.results.place import check_place
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import IMPORTED, STUDY_FILE, Store, with_session
-from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import CompareOptions
 from raybench.runs.preflight import (
@@ -43,7 +42,7 @@ from raybench.runs.preflight import (
     first_values,
 )
 from raybench.runs.train import check_connected, for_this_machine
-from raybench.runs.wait_watch import live_session
+from raybench.runs.wait_watch import Deadline, live_session
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
 from raybench.spec.errors import DONE, INTERRUPTED, Ended, ErrorCode, StudyError, UserError

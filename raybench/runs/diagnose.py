@@ -1,5 +1,5 @@
-"""The command `raybench diagnose`: find what limits the speed of a run, and the fastest way to run
-it.
+"""The command `raybench diagnose`: find what limits the speed of a run, and the fastest settings
+that leave its learning curve unchanged.
 
 It trains probes: short runs of variants of the run, such as one without exchanging gradients.
 """
@@ -27,7 +27,6 @@ from raybench.results.place import shown
 from raybench.results.storage import open_storage
 from raybench.results.store import DIAGNOSIS, Store
 from raybench.results.study import load
-from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import SingleRun, single_runs
 from raybench.runs.options import DiagnoseOptions
 from raybench.runs.train import (
@@ -37,7 +36,7 @@ from raybench.runs.train import (
     refuse_other,
     write_study,
 )
-from raybench.runs.wait_watch import RunLines, live_session
+from raybench.runs.wait_watch import Deadline, RunLines, live_session
 from raybench.scaling.bottleneck import BottleneckVerdict, judge, milliseconds
 from raybench.scaling.shares import (
     FEWEST_ROUNDS,
@@ -56,7 +55,14 @@ from raybench.scaling.shares import (
     step_seconds,
     steps_for,
 )
-from raybench.scaling.speed_axes import AXES, AxisProbes, Leeway, every_way, gains_sentence, ways_of
+from raybench.scaling.speed_axes import (
+    AXES,
+    AxisProbes,
+    Leeway,
+    all_variants,
+    gains_sentence,
+    variants_of,
+)
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, StudyError, UserError
 from raybench.spec.run import RunSpec, describe
@@ -269,59 +275,59 @@ MIN_STEPS = 20
 
 
 class SpeedRuns:
-    """Finds the fastest way to run a spec without changing its learning curve.
+    """Finds the fastest variant of a run spec that has the same learning curve.
 
     One axis (such as framework or compilation) is varied after another, each starting from the
-    fastest way so far.
+    fastest variant so far.
     """
 
     def __init__(
         self, trainer: ProbeTrainer, spec: RunSpec, dataset: Dataset, leeway: Leeway
     ) -> None:
         self.spec = spec
-        """Run spec of the fastest way so far."""
+        """Run spec of the fastest variant so far."""
         self.found: dict[str, AxisProbes] = {}
         """Measurements by axis."""
         self.left_out: dict[str, str] = {}
-        """Why an axis or a way was not measured, by its name."""
+        """Why an axis or a variant was not measured, by its name."""
         self._trainer, self._dataset, self._leeway = trainer, dataset, leeway
-        self._num_ways, self._steps, self._repeats = 0, PILOT_STEPS, 1
+        self._num_variants, self._steps, self._repeats = 0, PILOT_STEPS, 1
         self._wall_s: list[float] = []
         self._rng = np.random.default_rng(spec.seed)
 
     @property
     def is_enough(self) -> bool:
-        """Whether the ways of at least one axis were measured."""
+        """Whether the variants of at least one axis were measured."""
         return bool(self.found)
 
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
-        """Measure the ways of all axes, one axis after another, or until Ctrl-C."""
+        """Measure the variants of all axes, one axis after another, or until Ctrl-C."""
         step_s, record = self._probe(self.spec, "pilot", "pilot")
         self._leeway = replace(self._leeway, batch_statistics=bool(record.batch_statistics))
-        self._num_ways = len(every_way(self.spec, self._leeway))
-        if self._num_ways == 1:
+        self._num_variants = len(all_variants(self.spec, self._leeway))
+        if self._num_variants == 1:
             raise UserError(
                 "--fastest: no other setting leaves the learning curve of this run unchanged.",
                 ErrorCode.UNSUPPORTED,
             )
-        say(console, f"{describe(self.spec)}: {self._num_ways} ways to run it, axis by axis")
+        say(console, f"{describe(self.spec)}: {self._num_variants} variants, measured axis by axis")
         self._repeats = options.repeats
         if step_s is not None:
             self._steps = max(MIN_STEPS, steps_for(options.seconds, step_s))
         for axis in AXES:
-            ways = ways_of(axis, self.spec, self._leeway)
+            variants = variants_of(axis, self.spec, self._leeway)
             if self._trainer.deadline.over:
                 return
-            if isinstance(ways, str):
-                self._leave_out(console, axis, ways)
+            if isinstance(variants, str):
+                self._leave_out(console, axis, variants)
                 continue
-            found = self._measured(axis, ways, console)
-            if found.step_s[found.was]:
-                self.found[axis], self.spec = found, ways[found.taken]
-                say(console, f"{axis}: {found.taken}")
+            found = self._measured(axis, variants, console)
+            if found.step_s[found.original]:
+                self.found[axis], self.spec = found, variants[found.chosen]
+                say(console, f"{axis}: {found.chosen}")
 
     def write(self, store: Store) -> None:
-        """Write the measurements, and the fastest way as a run spec (`fastest.yaml`)."""
+        """Write the measurements, and the fastest variant as a run spec (`fastest.yaml`)."""
         sentence, spec = gains_sentence(self.found), self.spec.complete()
         store.write_yaml("fastest.yaml", spec, comment=sentence)
         content: dict[str, Any] = {
@@ -330,60 +336,63 @@ class SpeedRuns:
             "axes": {axis: found.document() for axis, found in self.found.items()},
             "left_out": self.left_out,
             "steps": self._steps,
-            "ways": self._num_ways,
+            "variants": self._num_variants,
             "probes": len(self._wall_s),
             "seconds": self._spent_s,
         }
         store.write_yaml(DIAGNOSIS, content)
 
     def show(self, console: Console) -> None:
-        """Print the step time of each way, and the total gain of the fastest ways."""
+        """Print the step time of each variant, and the gain of the fastest ones together."""
         rows = [
             {
                 "axis": axis,
-                "way": way,
+                "variant": variant,
                 "step": milliseconds(float(np.median(times))),
-                "times": f"{found.gain(way).value:.2f}",
+                "times": f"{found.gain(variant).value:.2f}",
                 "rounds": len(times),
-                "is": {found.taken: "taken", found.was: "as it was"}.get(way, ""),
+                "is": {found.chosen: "fastest", found.original: "original"}.get(variant, ""),
             }
             for axis, found in self.found.items()
-            for way, times in found.step_s.items()
+            for variant, times in found.step_s.items()
         ]
         console.print()
-        every_s = self._num_ways * self._repeats * self._spent_s / len(self._wall_s)
+        every_s = self._num_variants * self._repeats * self._spent_s / len(self._wall_s)
         below = f"{len(self._wall_s)} probes in turns, {self._spent_s:.0f} s; each of the "
-        below += f"{self._num_ways} ways {self._repeats} times would take about {every_s:.0f} s"
-        print_frame(console, pd.DataFrame(rows), "Ways to run it, the curve unchanged", below=below)
+        below += f"{self._num_variants} variants {self._repeats} times would take {every_s:.0f} s"
+        print_frame(
+            console, pd.DataFrame(rows), "Variants with the same learning curve", below=below
+        )
         say(console, gains_sentence(self.found))
 
     @property
     def _spent_s(self) -> float:
         return sum(self._wall_s)
 
-    def _measured(self, axis: str, ways: Mapping[str, RunSpec], console: Console) -> AxisProbes:
-        """Measure the ways of an axis in rounds, in random order; slow ways drop out."""
-        found = AxisProbes(next(iter(ways)), {way: [] for way in ways}, {way: [] for way in ways})
+    def _measured(self, axis: str, variants: Mapping[str, RunSpec], console: Console) -> AxisProbes:
+        """Measure the variants of an axis in rounds, in random order; slow variants drop out."""
+        original = next(iter(variants))
+        found = AxisProbes(original, {one: [] for one in variants}, {one: [] for one in variants})
         for number in range(self._repeats):
-            turn, times = found.still_in(), dict[str, float]()
+            turn, times = found.next_round(), dict[str, float]()
             if len(turn) == 1:
                 break
-            for way in self._rng.permutation(turn).tolist():
+            for variant in self._rng.permutation(turn).tolist():
                 if self._trainer.deadline.over:
                     return found
-                step_s, record = self._probe(
-                    ways[way], f"{axis}-{way}-{number}", way, may_fail=way != found.was
-                )
-                found.compile_s[way].append(record.ledger.get("compile", 0.0))
+                name, may_fail = f"{axis}-{variant}-{number}", variant != original
+                step_s, record = self._probe(variants[variant], name, variant, may_fail=may_fail)
+                found.compile_s[variant].append(record.ledger.get("compile", 0.0))
                 if record.failure is not None:
-                    self._leave_out(console, f"{axis} {way}", f"{record.failure}: {record.message}")
-                    del found.step_s[way]
+                    why = f"{record.failure}: {record.message}"
+                    self._leave_out(console, f"{axis} {variant}", why)
+                    del found.step_s[variant]
                 elif step_s is not None:
-                    times[way] = step_s
+                    times[variant] = step_s
             if self._trainer.deadline.over:
                 break
-            for way, seconds in times.items():
-                found.step_s[way].append(seconds)
+            for variant, seconds in times.items():
+                found.step_s[variant].append(seconds)
         return found
 
     def _probe(
@@ -486,8 +495,10 @@ def _print_plan(console: Console, spec: RunSpec, dataset: Dataset, leeway: Leewa
     console.print(to_yaml(spec.document()), soft_wrap=True)
     if leeway is not None:
         for axis in AXES:
-            ways = ways_of(axis, spec, leeway)
-            say(console, f"{axis}: {ways if isinstance(ways, str) else ', '.join(ways)}")
+            variants = variants_of(axis, spec, leeway)
+            say(
+                console, f"{axis}: {variants if isinstance(variants, str) else ', '.join(variants)}"
+            )
         return
     for probe, name in Probes.of(spec).names.items():
         data = spec.dataset.name if probe.reads else "synthetic"

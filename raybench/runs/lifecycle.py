@@ -18,9 +18,8 @@ from raybench.cluster.run_client import RunClient, release
 from raybench.cluster.session import Session
 from raybench.results.records import read_records
 from raybench.results.store import Store, keep_error
-from raybench.runs.deadline import Deadline
 from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.wait_watch import RunScreen, WaitWatch
+from raybench.runs.wait_watch import Deadline, RunScreen, WaitWatch
 from raybench.spec.errors import StudyError
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Role, RunOutcome, RunRecord, StopReason

@@ -35,7 +35,6 @@ from raybench.results.storage import open_storage, study_file
 from raybench.results.store import CODE, SCALING, STUDY_FILE, Store, with_session
 from raybench.results.study import load
 from raybench.runs.code_change import code_versions
-from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import SingleRun, single_runs
 from raybench.runs.options import ScaleOptions
 from raybench.runs.preflight import (
@@ -47,7 +46,7 @@ from raybench.runs.preflight import (
     check_task,
     spec_on_gpus,
 )
-from raybench.runs.wait_watch import live_session
+from raybench.runs.wait_watch import Deadline, live_session
 from raybench.scaling.averaged import StepPrediction, next_cells
 from raybench.scaling.cells import scaling_cells, series_of
 from raybench.scaling.fit_command import FittedSeries, check_predict, place_of

@@ -32,7 +32,6 @@ from raybench.results.store import (
     versions,
 )
 from raybench.results.study import Study, load
-from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import DiagnoseOptions, TrainOptions
 from raybench.runs.preflight import (
@@ -44,7 +43,7 @@ from raybench.runs.preflight import (
     check_task,
     spec_on_gpus,
 )
-from raybench.runs.wait_watch import RunLines, live_session
+from raybench.runs.wait_watch import Deadline, RunLines, live_session
 from raybench.scaling.cells import run_rates
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate

@@ -1,4 +1,4 @@
-"""The Ray session of a command, and a thread that monitors what its runs wait for.
+"""The Ray session of a command, its deadline, and a thread that monitors what its runs wait for.
 
 The thread ends a study that waits too long for machines, and runs that do not answer although their
 study is over. What Ray and Ray Tune print is redirected to a file.
@@ -6,6 +6,7 @@ study is over. What Ray and Ray Tune print is redirected to a file.
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -19,12 +20,81 @@ from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.report.console import say
 from raybench.report.live.progress import ProgressDisplay
-from raybench.runs.deadline import Deadline
 from raybench.spec.errors import StudyError
 from raybench.spec.run import RunSpec
 from raybench.spec.text import redact_text
-from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.record import Evaluation, RunRecord, StopReason
 from raybench.training.machine import gpus_of_driver, used_gpus
+
+CLOSING_S = 6.0
+"""Seconds of a time budget reserved for ending Ray and writing results (measured: 3 to 5 s)."""
+CLOSING_SHARE = 0.1
+"""Largest fraction of the time budget that is reserved for that."""
+
+
+class Deadline:
+    """End of a study by Ctrl-C, its time budget or an error, checked after every evaluation. Once
+    `over`, no run starts and all runs stop.
+
+    Args:
+        time_budget_s: Time budget of the whole command in seconds; None for no limit.
+        began: Value of `perf_counter` at which the budget starts; None for now.
+        interrupt: Its `is_set` says whether the user asked to stop; None if the user cannot.
+    """
+
+    def __init__(
+        self,
+        time_budget_s: float | None,
+        *,
+        began: float | None = None,
+        interrupt: Interrupt | None = None,
+    ) -> None:
+        self._interrupt, self.time_budget_s = interrupt or Interrupt(), time_budget_s
+        self.began = time.perf_counter() if began is None else began
+        self._deadline = math.inf
+        if time_budget_s is not None:
+            closing = min(CLOSING_S, CLOSING_SHARE * time_budget_s)
+            self._deadline = self.began + time_budget_s - closing
+        self.reserve_s = 0.0
+        """Seconds of the time budget that are reserved for later phases of the study."""
+        self.fault: Exception | None = None
+        """Error that ends the study; `raise_fault` raises it once all runs have stopped."""
+
+    @property
+    def over(self) -> bool:
+        """Whether no further run may start, and running runs must stop."""
+        return self.reason() is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user asked to stop or an error ends the study."""
+        return self._interrupt.is_set or self.fault is not None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end, including `reserve_s`; infinite without a time budget."""
+        return self._deadline - time.perf_counter()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the time budget is used up, including `reserve_s`."""
+        return self.left_s <= 0
+
+    def reason(self) -> StopReason | None:
+        """Return why the current phase of the study is over; None if it is not over."""
+        if self.interrupted:
+            return "interrupted"
+        return "time_budget" if self.left_s <= self.reserve_s else None
+
+    def ends_with(self, fault: Exception) -> None:
+        """End the study with an error; if there are several, `raise_fault` raises the first."""
+        self.fault = self.fault or fault
+
+    def raise_fault(self) -> None:
+        """Raise the error that ended the study, if there is one."""
+        if self.fault is not None:
+            raise self.fault
+
 
 RAY_LOG = "ray.log"
 """File in a study's folder that receives what Ray prints."""

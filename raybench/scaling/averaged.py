@@ -104,7 +104,7 @@ def pollux(rows: MeasuredSteps, cells: Sequence[Cell]) -> Floats:
 # These constants were chosen on the public step times and simulated clusters of
 # benchmarks/scaling/extrapolation.py, so its tables are no independent evidence for them. Doubling
 # or halving any of them changes no table by much.
-OTHERS = (ernest, pollux)
+PUBLISHED_LAWS = (ernest, pollux)
 TRUSTED, TRUSTED_UNSEEN = 4.0, 30.0
 """Weight of our law before any evidence, relative to each published law. TRUSTED_UNSEEN applies to
 cells on several nodes if all measured cells are on a single node, TRUSTED to all other cells."""
@@ -122,7 +122,7 @@ CUTS = 2
 DOUBT = 0.06
 """Log half-width that is added to an interval in quadrature for each doubling of workers or batch
 size beyond the measured range, for effects that no law covers."""
-USUAL_CELLS, LEAST_WIDTH, ODD = 8, 0.8, 4.0
+PRIOR_CELLS, LEAST_WIDTH, ODD = 8, 0.8, 4.0
 """Weight of the nominal width of intervals, as a number of cells; minimum factor on that width;
 maximum distance of a cell from its prediction, in half-widths."""
 
@@ -161,16 +161,16 @@ class HeldOutErrors:
         """Leave out the cells with the largest worker count, then those with the two largest, and
         predict them from the rest."""
         at = Layout.of(observed.cells)
-        errors, distances = [np.zeros((1 + len(OTHERS), 0))], [np.zeros(0)]
+        errors, distances = [np.zeros((1 + len(PUBLISHED_LAWS), 0))], [np.zeros(0)]
         for most in np.unique(at.workers)[:-1][::-1][:CUTS]:
             few, many = at.workers <= most, at.workers > most
             if at.nodes[few].max() == 1:
                 many &= at.nodes == 1  # `few` does not show the network between nodes
             if np.sum(few) < 2 or not many.any():
                 continue
-            own, held = LawFit.fit(observed.chosen(few), priors), observed.chosen(many)
-            low, middle, high = own.quantiles(held.cells)
-            found = np.stack([middle, *others(own, held.cells)]) - held.log_seconds
+            law, held = LawFit.fit(observed.chosen(few), priors), observed.chosen(many)
+            low, middle, high = law.quantiles(held.cells)
+            found = np.stack([middle, *published_predictions(law, held.cells)]) - held.log_seconds
             half = np.where(found[0] < 0, high - middle, middle - low)
             errors.append(np.clip(found, -LARGEST, LARGEST))
             distances.append(np.minimum(np.abs(found[0]) / half, ODD))
@@ -183,7 +183,7 @@ class HeldOutErrors:
         """
         number = self.errors.shape[1]
         if not number:
-            return np.asarray(np.eye(1 + len(OTHERS))[0])
+            return np.asarray(np.eye(1 + len(PUBLISHED_LAWS))[0])
         power = min(MOST_POWER, number / CELLS_A_POWER)
         shares = np.power(CLOSE**2 + np.mean(self.errors**2, axis=1), -power)
         shares[0] *= trusted
@@ -193,24 +193,24 @@ class HeldOutErrors:
     def widening(self) -> float:
         """Factor on the width of intervals beyond the measured worker counts."""
         usual = 1 / NINE_OF_TEN**2
-        total = USUAL_CELLS * usual + np.sum(self.distances**2)
-        return max(LEAST_WIDTH, float(np.sqrt(total / usual / (USUAL_CELLS + len(self.distances)))))
+        total = PRIOR_CELLS * usual + np.sum(self.distances**2)
+        return max(LEAST_WIDTH, float(np.sqrt(total / usual / (PRIOR_CELLS + len(self.distances)))))
 
 
-def others(own: LawFit, cells: Sequence[Cell]) -> Floats:
+def published_predictions(law: LawFit, cells: Sequence[Cell]) -> Floats:
     """Fit the published laws to the measurements of our law; return the log seconds that they
     predict, shape (laws, cells)."""
-    observed, unit = own.observed, own.scale.seconds  # bounds in the laws depend on the unit
+    observed, unit = law.observed, law.scale.seconds  # bounds in the laws depend on the unit
     seconds = np.exp(observed.log_seconds) / unit
     rows: MeasuredSteps = list(zip(observed.cells, map(float, seconds), strict=True))
-    return np.asarray(np.log([law(rows, cells) for law in OTHERS]) + np.log(unit))
+    return np.asarray(np.log([predict(rows, cells) for predict in PUBLISHED_LAWS]) + np.log(unit))
 
 
 @dataclass(frozen=True)
 class ThroughputModel:
     """Our law fitted to measurements, and the errors from which all laws are weighted."""
 
-    own: LawFit
+    law: LawFit
     held_out: HeldOutErrors
 
     @classmethod
@@ -222,24 +222,27 @@ class ThroughputModel:
     @property
     def observed(self) -> Observed:
         """Measured step times."""
-        return self.own.observed
+        return self.law.observed
 
     def without(self, index: int) -> "ThroughputModel":
         """Return the model fitted without a cell; residual levels and weights of laws are kept."""
-        return replace(self, own=self.own.without(index))
+        return replace(self, law=self.law.without(index))
 
     def predict(self, cells: Sequence[Cell]) -> list[StepPrediction]:
         """Return the predictions for cells, in their order."""
         if not cells:
             return []
-        low, middle, high = self.own.quantiles(cells)
+        low, middle, high = self.law.quantiles(cells)
         at, seen = Layout.of(cells), Layout.of(self.observed.cells)
         workers = np.maximum(np.log2(at.workers / seen.workers.max()), 0.0)
         batch = np.log2(at.batch / np.clip(at.batch, seen.batch.min(), seen.batch.max()))
         come_in = np.minimum(workers, 1.0)
         moved, unlike = np.zeros(len(cells)), np.zeros(len(cells))
         if self.held_out.errors.size and come_in.any():
-            away = np.clip(others(self.own, cells) - middle, -FARTHEST, FARTHEST) * come_in
+            away = (
+                np.clip(published_predictions(self.law, cells) - middle, -FARTHEST, FARTHEST)
+                * come_in
+            )
             away = np.vstack([np.zeros(len(cells)), away])
             is_unseen = (seen.nodes.max() == 1) & (at.nodes > 1)
             unseen, usual = map(self.held_out.shares, (TRUSTED_UNSEEN, TRUSTED))
@@ -307,12 +310,15 @@ def next_cells(
     tried = sorted(cell for cell in there if cell is not None)
     if not tried:
         return []
-    own, each = model.own, model.predict([asked, *tried])
-    centre, doubt = own.outcomes([asked, *tried])
+    law, predicted = model.law, model.predict([asked, *tried])
+    centre, doubt = law.outcomes([asked, *tried])
     known = np.cov(centre.T) + doubt
-    noise = own.levels.own**2 + own.observed.noise
-    half, first = math.log(each[0].high_s / each[0].low_s) / 2, known[0, 0] + noise
-    costs = {i: STEPS * each[i].step_s * each[i].cell.num_workers for i in range(1, len(each))}
+    noise = law.levels.cell**2 + law.observed.noise
+    half, first = math.log(predicted[0].high_s / predicted[0].low_s) / 2, known[0, 0] + noise
+    costs = {
+        i: STEPS * predicted[i].step_s * predicted[i].cell.num_workers
+        for i in range(1, len(predicted))
+    }
     found: list[NextCell] = []
     while costs and len(found) < NEXT:
         narrowed = {i: known[0, 0] - known[0, i] ** 2 / (known[i, i] + noise) for i in costs}
@@ -321,7 +327,7 @@ def next_cells(
         best = min(equal, key=lambda i: costs[i])
         share = math.sqrt(max(narrowed[best], 0.0) + noise) / math.sqrt(first)
         spread = math.expm1(half * min(share, 1.0))
-        found.append(NextCell(each[best].cell, costs.pop(best), spread))
+        found.append(NextCell(predicted[best].cell, costs.pop(best), spread))
         gain = known[:, best] / (known[best, best] + noise)
         known = known - np.outer(gain, known[best])
     return found

@@ -106,8 +106,8 @@ class Outlook:
 
     def compression(self) -> Gain:
         """Return the maximum gain from exchanging half the bytes, with latencies halved too."""
-        own = self.model.own
-        law, at = Law(own.scale, Layout.of([self.cell])), parameters(own.draws, own.priors)
+        fitted = self.model.law
+        law, at = Law(fitted.scale, Layout.of([self.cell])), parameters(fitted.draws, fitted.priors)
         now = np.exp(law.worked(at))
         then = np.exp(law.worked(at, law.exchange(at) - math.log(2)))
         ratios = self._whole(now) / self._whole(then)

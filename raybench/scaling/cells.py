@@ -320,8 +320,7 @@ CELL_COLUMNS = (
     *("num_parameters", "num_workers", "num_nodes", "topology", "accelerators"),
     *("batch_size_per_worker", "global_batch_size", "accumulate", "exchange_gradients"),
     *("n", "failed", "failure"),
-    *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "samples_per_s_min"),
-    *("samples_per_s_max", "first_epoch_samples_per_s", "first_epoch_train_samples_per_s"),
+    *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "first_epoch_samples_per_s"),
     *("compile_s", "step_median_s", "step_p95_s", "longest_step_s", "num_steps"),
     *("is_warm", "stop"),
     *("speedup", "speedup_low", "speedup_high", "efficiency", "efficiency_low", "efficiency_high"),
@@ -334,7 +333,7 @@ CELL_COLUMNS = (
 )
 MEDIANS = (
     *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "first_epoch_samples_per_s"),
-    *("first_epoch_train_samples_per_s", "compile_s", "step_median_s", "step_p95_s"),
+    *("compile_s", "step_median_s", "step_p95_s"),
     *("input_share", "gpu_utilization", "accuracy", "best_accuracy", "train_s", "epoch_samples"),
     *("flops_per_sample", "tokens_per_sample"),
 )
@@ -362,8 +361,8 @@ def cell_table(
     | series, curve | name of the throughput model's series; name of the speed-up curve |
     | n, failed, failure | number of repeats without a failure; of those that failed, and how |
     | samples_per_s | median over the repeats of `samples_per_s` in `run_table` |
-    | .._low, .._high; .._min, .._max | quartiles of the steps; slowest and fastest repeat |
-    | first_epoch_.. | the first epoch with and without compiling; see `run_table` |
+    | .._low, .._high | quartiles of the steps |
+    | first_epoch_samples_per_s | first epoch, compiling included |
     | step_median_s, step_p95_s | seconds of an optimizer step, medians over the repeats |
     | longest_step_s | seconds of the longest step of all repeats |
     | is_warm | False if a repeat was so short that its first epoch is included |
@@ -459,8 +458,6 @@ def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
         "n": len(well),
         "failed": len(failures),
         "failure": ", ".join(sorted(set(failures))),
-        "samples_per_s_min": well["samples_per_s"].astype(float).min(),
-        "samples_per_s_max": well["samples_per_s"].astype(float).max(),
         "num_steps": int(well["num_steps"].fillna(0).sum()),
         "is_warm": bool(well["is_warm"].eq(True).all()),
         "stop": ", ".join(sorted(set(well["stop"].dropna()))),

@@ -207,9 +207,9 @@ def read_measurements(path: Path) -> Measurements:
     return measured
 
 
-USUAL_NOISE = 0.03
-"""Prior relative standard deviation between repeats; it weighs as much as USUAL_WEIGHT repeats."""
-USUAL_WEIGHT = 4
+PRIOR_NOISE = 0.03
+"""Prior relative standard deviation between repeats; it weighs as much as PRIOR_REPEATS repeats."""
+PRIOR_REPEATS = 4
 STALL = 4.0
 """Deviations of repeats from their cell's median are clipped to this multiple of the typical
 deviation, so that a stall of hours does not make all other cells noisy."""
@@ -244,7 +244,7 @@ class Observed:
         )
         bound = STALL * float(np.median(apart[apart > 0])) if apart.any() else 0.0
         squares = np.sum(np.minimum(apart, bound) ** 2)
-        noise = (squares + USUAL_WEIGHT * USUAL_NOISE**2) / (more + USUAL_WEIGHT)
+        noise = (squares + PRIOR_REPEATS * PRIOR_NOISE**2) / (more + PRIOR_REPEATS)
         return cls(cells, medians, repeats, float(noise))
 
     def without(self, index: int) -> "Observed":

@@ -1,9 +1,9 @@
 """Settings that change the speed of training but not its learning curve, and the choice of the
 fastest values by probes (short runs), which `runs.diagnose` trains.
 
-Each such setting is an axis; a way is the run spec with one of the setting's values. All ways of an
-axis have the same global batch size, so they are compared by the seconds of a step. Each axis
-starts from the fastest way found so far, so the number of probes is a sum over axes, not a product.
+Each such setting is an axis; a variant is the run spec with one of the setting's values. All
+variants have the same global batch size, so they are compared by the seconds of a step. Each axis
+starts from the fastest variant so far, so the number of probes is a sum over axes, not a product.
 """
 
 import importlib.util
@@ -107,7 +107,7 @@ AXES: dict[str, SpeedAxis] = {
 single shape."""
 
 
-def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | str:
+def variants_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | str:
     """Return the variants of a run spec along an axis (setting), by label; the given spec is first.
 
     If there are no variants, return the reason as a string.
@@ -116,106 +116,109 @@ def ways_of(axis: str, spec: RunSpec, leeway: Leeway) -> dict[str, RunSpec] | st
     found = changes(spec, leeway)
     if isinstance(found, str):
         return found
-    ways = {label.format_map(spec.document()): spec}
+    variants = {label.format_map(spec.document()): spec}
     for one in found:
         try:
             other = RunSpec.model_validate(spec.document() | one)
         except ValidationError:  # keys that exclude each other
             continue
         if leeway.fits(other.placement.group):
-            ways.setdefault(label.format_map(other.document()), other)
-    return ways if len(ways) > 1 else "there is no other"
+            variants.setdefault(label.format_map(other.document()), other)
+    return variants if len(variants) > 1 else "there is no other"
 
 
-def every_way(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
+def all_variants(spec: RunSpec, leeway: Leeway) -> list[RunSpec]:
     """Return all combinations of the variants along all axes, the given spec first."""
-    found = [spec]
+    specs = [spec]
     for axis in AXES:
-        each = [(one, ways_of(axis, one, leeway)) for one in found]
-        found = [way for one, w in each for way in ([one] if isinstance(w, str) else w.values())]
-    return found
+        found = [(one, variants_of(axis, one, leeway)) for one in specs]
+        specs = [
+            variant
+            for one, variants in found
+            for variant in ([one] if isinstance(variants, str) else variants.values())
+        ]
+    return specs
 
 
 NEAR = (1.25, 1.1)
-"""Maximum step time, relative to the fastest way, at which a way stays in for the next round: after
-the first round, and after later rounds."""
+"""Maximum step time, relative to the fastest variant, of a variant in the next round: after the
+first round, and after later rounds."""
 CLEARLY = 1.5
-"""The spec's own way drops out without a test if, after two or more rounds, each of its step times
-exceeds the slowest round of the fastest way by this factor."""
+"""The original drops out without a test if, after two or more rounds, each of its step times
+exceeds the slowest round of the fastest variant by this factor."""
 ERRORS = 0.05 / len(AXES)
 """Probability of a wrong choice per axis; 5 % over all axes."""
 
 
 @dataclass(frozen=True)
 class AxisProbes:
-    """Results of the probes (short runs) along an axis: one way for each value of a setting."""
+    """Results of the probes (short runs) along an axis: one variant for each value of a setting."""
 
-    was: str
-    """Label of the way of the given run spec (the spec's own way)."""
+    original: str
+    """Label of the given run spec."""
     step_s: dict[str, list[float]]
-    """Seconds of a step in each round, by way; ways that failed are missing."""
+    """Seconds of a step in each round, by variant; variants that failed are missing."""
     compile_s: dict[str, list[float]]
-    """Seconds before the first step of each probe, by way."""
+    """Seconds before the first step of each probe, by variant."""
 
     @property
     def _last(self) -> list[str]:
-        """The ways that took part in the last round."""
+        """The variants that took part in the last round."""
         most = max(map(len, self.step_s.values()))
-        return [way for way, seconds in self.step_s.items() if len(seconds) == most]
+        return [variant for variant, seconds in self.step_s.items() if len(seconds) == most]
 
-    def still_in(self) -> list[str]:
-        """Return the ways (variants) for the next round: those that may be the fastest, and the
-        spec's own way unless it is CLEARLY slower."""
+    def next_round(self) -> list[str]:
+        """Return the variants for the next round: all that may be the fastest, and the original
+        unless it is CLEARLY slower."""
         last = self._last
         rounds = len(self.step_s[last[0]])
         if not rounds:
             return last
-        middles = {way: float(np.median(self.step_s[way])) for way in last}
-        best = min(middles, key=lambda way: middles[way])
+        middles = {variant: float(np.median(self.step_s[variant])) for variant in last}
+        best = min(middles, key=lambda variant: middles[variant])
         near = NEAR[min(rounds, len(NEAR)) - 1] * middles[best]
-        own = min(self.step_s[self.was])
-        is_out = rounds > 1 and own > CLEARLY * max(self.step_s[best])
-        kept = {way for way in last if middles[way] <= near} | {self.was}
-        return [way for way in last if way in kept and not (is_out and way == self.was)]
+        is_slow = min(self.step_s[self.original]) > CLEARLY * max(self.step_s[best])
+        always = () if rounds > 1 and is_slow else (self.original,)
+        return [variant for variant in last if middles[variant] <= near or variant in always]
 
-    def gain(self, way: str) -> Estimate:
-        """Return the speed-up of a way (variant) over the spec's own, from the rounds of both."""
-        rounds = min(len(self.step_s[way]), len(self.step_s[self.was]))
-        own, other = self.step_s[self.was][:rounds], self.step_s[way][:rounds]
+    def gain(self, variant: str) -> Estimate:
+        """Return the speed-up of a variant over the original, from the rounds of both."""
+        rounds = min(len(self.step_s[variant]), len(self.step_s[self.original]))
+        own, other = self.step_s[self.original][:rounds], self.step_s[variant][:rounds]
         logs = Estimate.of(np.log(np.divide(own, other)))
         return Estimate(*(float(np.exp(one)) for one in (logs.value, logs.low, logs.high)))
 
     @property
-    def taken(self) -> str:
-        """The fastest way, or the spec's own if no other is significantly faster."""
+    def chosen(self) -> str:
+        """The fastest variant, or the original if no other is significantly faster."""
         last = self._last
-        best = min(last, key=lambda way: float(np.median(self.step_s[way])))
-        is_doubtful = self.was in self.still_in() and not self._is_faster(best)
-        return self.was if is_doubtful else best
+        best = min(last, key=lambda variant: float(np.median(self.step_s[variant])))
+        is_doubtful = self.original in self.next_round() and not self._is_faster(best)
+        return self.original if is_doubtful else best
 
     def _is_faster(self, best: str) -> bool:
-        """Return whether the fastest way is significantly faster than the spec's own.
+        """Return whether the fastest variant is significantly faster than the original.
 
-        The test is Student's t with the two-way residuals of all ways of the last round, at level
-        ERRORS divided by the number of other ways (Bonferroni).
+        The test is Student's t with the two-way residuals of all variants of the last round, at
+        level ERRORS divided by the number of other variants (Bonferroni).
         """
-        logs = np.log([self.step_s[way] for way in self._last])
+        logs = np.log([self.step_s[variant] for variant in self._last])
         number, rounds = logs.shape
-        if number < 2 or rounds < FEWEST_ROUNDS or best == self.was:
+        if number < 2 or rounds < FEWEST_ROUNDS or best == self.original:
             return False
         left = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
         freedom = (number - 1) * (rounds - 1)
         error = math.sqrt(2 * float((left**2).sum()) / freedom / rounds)
         means = dict(zip(self._last, logs.mean(axis=1).tolist(), strict=True))
         least = float(stdtrit(freedom, 1 - ERRORS / (len(self.step_s) - 1)))
-        return bool(means[self.was] - means[best] > least * error)
+        return bool(means[self.original] - means[best] > least * error)
 
     @property
     def compile_words(self) -> str:
         """Sentence on the cost of compiling, and on the length of run from which it pays off."""
-        first_s, *later = self.compile_s[self.taken]
-        more_s = first_s - float(np.median(self.compile_s[self.was]))
-        pays_s = more_s / (1 - 1 / self.gain(self.taken).value)
+        first_s, *later = self.compile_s[self.chosen]
+        more_s = first_s - float(np.median(self.compile_s[self.original]))
+        pays_s = more_s / (1 - 1 / self.gain(self.chosen).value)
         kept = f" and {min(later):.1f} s in later runs of the same workers" if later else ""
         return (
             f"Compiling takes {first_s:.1f} s{kept}; once, it pays in a run that would train for "
@@ -224,20 +227,20 @@ class AxisProbes:
 
     def document(self) -> dict[str, Any]:
         """Return the content of `diagnosis.yaml`."""
-        gains = {way: list(vars(self.gain(way)).values()) for way in self.step_s}
-        return {"was": self.was, "taken": self.taken, "times": gains, **vars(self)}
+        gains = {variant: list(vars(self.gain(variant)).values()) for variant in self.step_s}
+        return {"chosen": self.chosen, "times": gains, **vars(self)}
 
 
 def gains_sentence(found: Mapping[str, AxisProbes]) -> str:
     """Return sentences on the speed-up from each axis and from all axes together, and on when
     compiling pays off."""
-    better = {axis: one for axis, one in found.items() if one.taken != one.was}
+    better = {axis: one for axis, one in found.items() if one.chosen != one.original}
     if not better:
         return "Nothing that was measured is surely faster than the run as it is."
-    gains = {axis: one.gain(one.taken).value for axis, one in better.items()}
-    words = ", ".join(f"x {gains[axis]:.2f} {axis} {one.taken}" for axis, one in better.items())
+    gains = {axis: one.gain(one.chosen).value for axis, one in better.items()}
+    words = ", ".join(f"x {gains[axis]:.2f} {axis} {one.chosen}" for axis, one in better.items())
     if len(gains) > 1:
         words += f": together x {math.prod(gains.values()):.2f}"
     compiled = better.get("compile")
-    is_compiled = compiled is not None and compiled.taken != "none"
+    is_compiled = compiled is not None and compiled.chosen != "none"
     return f"{words}. {compiled.compile_words}" if compiled and is_compiled else f"{words}."

@@ -198,20 +198,20 @@ class Levels:
     """Standard deviation per doubling of the workers; variances add up."""
     walk_nodes: float
     """Standard deviation per doubling of the nodes; variances add up."""
-    own: float
+    cell: float
     """Standard deviation of the independent deviations of cells."""
 
 
-USUAL = Levels(jump=0.03, walk=0.05, walk_nodes=0.06, own=0.04)
+PRIOR_LEVELS = Levels(jump=0.03, walk=0.05, walk_nodes=0.06, cell=0.04)
 """Medians of the log-normal priors of the levels."""
-USUAL_SDS = Levels(jump=0.5, walk=0.5, walk_nodes=0.5, own=0.6)
+PRIOR_LEVEL_SDS = Levels(jump=0.5, walk=0.5, walk_nodes=0.5, cell=0.6)
 """Standard deviations of the levels' logarithms."""
 
 
 def parts(here: Sites, there: Sites) -> list[Floats]:
     """Return the covariances of jumps, walk over workers and walk over nodes, at levels of 1.
 
-    Rows are the cells of `here`, columns those of `there`; the cells' own deviations are left out.
+    Rows are the cells of `here`, columns those of `there`; the independent deviations are left out.
     """
     apart = np.abs(np.log2(here.layout.batch[:, None] / there.layout.batch[None, :]))
     jumps = np.exp(-apart / REACH) * np.outer(here.compute_share, there.compute_share)
@@ -226,7 +226,7 @@ def parts(here: Sites, there: Sites) -> list[Floats]:
 
 def covariance(levels: Levels, here: Sites, there: Sites) -> Floats:
     """Return the covariances of the residuals of cells `here` (rows) and `there` (columns), without
-    the cells' own deviations."""
+    the independent deviations of cells."""
     sizes = levels.jump, levels.walk, levels.walk_nodes
     total = [size**2 * part for size, part in zip(sizes, parts(here, there), strict=True)]
     return np.asarray(sum(total))
@@ -234,9 +234,9 @@ def covariance(levels: Levels, here: Sites, there: Sites) -> Floats:
 
 MAX_ROUNDS = 15
 DEGREES = 4.0
-"""Degrees of freedom of the cells' own deviations (Student's t), which lower the weight of a single
-outlying cell."""
-USUAL_WEIGHT = 0.767
+"""Degrees of freedom of the independent deviations of cells (Student's t), which lower the weight
+of a single outlying cell."""
+NORMAL_WEIGHT = 0.767
 """Mean of weight times squared distance for normal deviations. Weights are divided by this number,
 so that down-weighting outliers does not make the levels too small."""
 WIDEST = 3.0
@@ -245,8 +245,8 @@ WIDEST = 3.0
 
 def covariance_of(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
     """Return the covariance of the residuals at measured cells, noise included."""
-    own = levels.own**2 + observed.noise / observed.repeats
-    return covariance(levels, sites, sites) + np.diag(own / weights)
+    independent = levels.cell**2 + observed.noise / observed.repeats
+    return covariance(levels, sites, sites) + np.diag(independent / weights)
 
 
 def whitening(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
@@ -263,7 +263,10 @@ def probable_levels(
     `spread` is the covariance due to the uncertainty of the law's fitted parameters; without it the
     levels would be too small (Rasmussen and Williams 2006, section 2.7).
     """
-    means, sds = np.log(list(vars(USUAL).values())), np.array(list(vars(USUAL_SDS).values()))
+    means, sds = (
+        np.log(list(vars(PRIOR_LEVELS).values())),
+        np.array(list(vars(PRIOR_LEVEL_SDS).values())),
+    )
 
     # The covariance is a sum of parts times squared levels, and so is the gradient of the loss.
     terms = [*parts(sites, sites), np.diag(1 / weights)]
@@ -301,7 +304,7 @@ def robust_weights(apart: Floats) -> Floats:
     at the weight of a cell at one standard deviation.
     """
     weights = np.minimum(1.0, (DEGREES + 1) / (DEGREES + apart**2))
-    return np.asarray(weights / USUAL_WEIGHT)
+    return np.asarray(weights / NORMAL_WEIGHT)
 
 
 SLOPE_STEP = 1e-4
@@ -403,7 +406,7 @@ class LawFit:
         batch = np.exp(np.mean(np.log(layout.batch)))
         seconds = np.exp(np.median(observed.log_seconds - np.log(layout.accumulate)))
         law = Law(Scale(float(batch), float(seconds)), layout, priors)
-        unit, levels, weights = np.zeros(NUM_PARAMETERS), USUAL, np.ones(len(observed.cells))
+        unit, levels, weights = np.zeros(NUM_PARAMETERS), PRIOR_LEVELS, np.ones(len(observed.cells))
         for _ in range(ROUNDS):
             whiten = whitening(levels, law.sites(unit), observed, weights)
             unit = most_probable(law.step, observed.log_seconds, whiten, unit)
@@ -451,13 +454,14 @@ class LawFit:
         # Few cells do not determine the noise well, hence Student's t instead of a normal.
         degrees = max(4.0, len(self.observed.cells) / 2 + 3)
         noise = np.random.default_rng(1).standard_t(degrees, size=(len(centre), 1))
-        spread = np.sqrt(np.diag(doubt) + self.levels.own**2 + self.observed.noise)
+        spread = np.sqrt(np.diag(doubt) + self.levels.cell**2 + self.observed.noise)
         low, high = np.quantile(centre + noise * spread, (0.05, 0.95), axis=0)
         return np.stack([low, np.median(centre, axis=0), high])
 
     def outcomes(self, cells: Sequence[Cell]) -> tuple[Floats, Floats]:
         """Return the log seconds that each draw predicts, shape (draws, cells), and the covariance
-        of the cells' residuals, without their own deviations and the noise between repeats."""
+        of the cells' residuals, without the independent deviations and the noise between repeats.
+        """
         here = Law(self.scale, Layout.of(self.observed.cells), self.priors)
         there = Law(self.scale, Layout.of(cells), self.priors)
         known, asked = here.sites(self.unit), there.sites(self.unit)

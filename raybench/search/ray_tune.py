@@ -23,8 +23,7 @@ from raybench.cluster.layout import Node
 from raybench.cluster.ray_internals.nodes import waits_by_driver
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.runs.deadline import Deadline
-from raybench.runs.wait_watch import quiet
+from raybench.runs.wait_watch import Deadline, quiet
 from raybench.search.live_trials import LiveTrials
 from raybench.stats.record import RunOutcome
 

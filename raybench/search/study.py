@@ -19,7 +19,6 @@ from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import Records, read_records
 from raybench.results.store import CODE, STUDY_FILE, Store, with_session
 from raybench.results.study import NUM_TRIALS, load
-from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.preflight import (
     first_values,
@@ -27,7 +26,7 @@ from raybench.runs.preflight import (
     num_queued_ahead,
 )
 from raybench.runs.saved_runs import SavedRuns
-from raybench.runs.wait_watch import RAY_LOG, WaitWatch
+from raybench.runs.wait_watch import RAY_LOG, Deadline, WaitWatch
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import SAMPLED_WHOLE, Factors, study_factors
 from raybench.search.live_trials import LiveTrials

@@ -27,9 +27,8 @@ from raybench.results.study import Study, load
 from raybench.results.verdict import judge
 from raybench.runs import preflight
 from raybench.runs.code_change import code_versions
-from raybench.runs.deadline import Deadline
 from raybench.runs.options import TuneOptions
-from raybench.runs.wait_watch import RAY_LOG, live_session, quiet
+from raybench.runs.wait_watch import RAY_LOG, Deadline, live_session, quiet
 from raybench.search.race_stage import OVER
 from raybench.search.resolve import ResolvedStudy, resolve_study
 from raybench.search.sampling.default_rates import first_specs

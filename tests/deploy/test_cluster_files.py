@@ -90,7 +90,7 @@ def test_the_command_of_the_readme_is_one_that_ray_has() -> None:
     assert out.is_absolute(), "neither ~ of who submits nor the job's temporary folder"
 
 
-@pytest.mark.parametrize("below", ["", "results", "results/digits"])
+@pytest.mark.parametrize("below", ["", "results/digits"])
 def test_results_in_a_jobs_temporary_folder_are_refused(
     below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,9 +27,9 @@ from raybench.cluster.session import Session
 from raybench.report.live.progress import ProgressDisplay
 from raybench.report.scaling_report import ScalingReport
 from raybench.results.store import Store, StudyFiles
-from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.scale import run_study
+from raybench.runs.wait_watch import Deadline
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
 from raybench.spec.run import DatasetSpec, Placement, RunSpec

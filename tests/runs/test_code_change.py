@@ -110,14 +110,6 @@ def test_a_study_goes_on_with_the_same_code_alone() -> None:
     assert trial_table(runs.values(), {})["code"].nunique() == 2
 
 
-def test_files_that_come_and_go_are_changes() -> None:
-    write(loop="import helper", helper="")
-    run_with(versions(), "0000")
-    write(loop="import other", other="")
-    with refused(ErrorCode.STUDY_CHANGED, "loop.py", "helper.py", "other.py", "0000"):
-        versions()
-
-
 def test_a_study_without_runs_or_of_an_earlier_version_goes_on() -> None:
     write(loop="")
     run_with(versions())

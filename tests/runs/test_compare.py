@@ -73,7 +73,7 @@ def test_the_answer_and_its_exit_code(a, b, code, says):
 
 
 def test_ends_of_an_interval_say_which_is_better():
-    """Of seconds: e^-0.1 of them are 9.5 % fewer."""
+    """A log difference of 0.1 is e^-0.1, or 9.5 % fewer seconds."""
 
     def said(low, high):
         found = Comparison("undecided", 5, 0.0, low, high)
@@ -84,8 +84,6 @@ def test_ends_of_an_interval_say_which_is_better():
     assert said(-0.1, 0.1) == "10.5 % worse to 9.5 % better"
     assert said(-math.inf, 0.1) == "at most 9.5 % better"
     assert said(-math.inf, -0.1) == "at least 10.5 % worse"
-    assert said(0.1, math.inf) == "at least 9.5 % better"
-    assert said(-0.1, math.inf) == "at most 10.5 % worse"
 
 
 def test_values_at_a_budget_are_compared_in_points():
@@ -233,9 +231,9 @@ def test_all_are_judged_and_evaluated_alike(tmp_path):
 def test_many_comparisons_share_their_errors_from_when_they_begin(tmp_path):
     file = tmp_path / "a" / "session.jsonl"
     with ThreadPoolExecutor(8) as pool:
-        spent = list(pool.map(partial(errors_left, file), map(str, range(50))))
+        spent = list(pool.map(partial(errors_left, file), map(str, range(20))))
     assert max(spent) == 0.025
-    assert len(set(spent)) == 50
+    assert len(set(spent)) == 20
     assert sum(spent) < 0.05
     assert errors_left(file, "3") == spent[3], "one that goes on has what it had"
     for content in ("no JSON", "[]", '{"b": 1}'):
@@ -254,26 +252,21 @@ def test_an_interval_is_of_the_level_that_it_says(sides, errors, level):
     assert all(f"{level} interval" in line for line in sentences(found))
 
 
-@pytest.mark.parametrize("number", [2, 3])
-def test_a_dry_run_bounds_the_training_of_all_sides(tmp_path, capsys, number):
+def test_a_dry_run_bounds_the_training_of_all_sides(tmp_path, capsys):
     objective = {"target": 0.9, "max_train_seconds": 10.0}
     sides = [
         write(tmp_path / f"{n}.yaml", learning_rate=0.01 * (n + 1), objective=objective)
-        for n in range(number)
+        for n in range(3)
     ]
     file = tmp_path / "session"
     asked = options(*sides, runs=7, session=str(file), out=str(tmp_path / "out"))
     run_compare(asked.model_copy(update={"dry_run": True}), Interrupt())
-    assert f"{number * 70} s" in capsys.readouterr().out
+    assert "210 s" in capsys.readouterr().out
     assert not file.exists(), "nothing was begun"
 
 
-@pytest.mark.parametrize(("text", "share"), [("2%", 0.02), ("0.05", 0.05), ("0", 0.0)])
-def test_the_least_difference_that_matters(text, share):
-    assert options(smallest=text).smallest == pytest.approx(share)
-
-
-@pytest.mark.parametrize("text", ["x", "100%", "-1%", "nan"])
-def test_a_share_that_is_none(text):
-    with refused(ErrorCode.INVALID_VALUE, "--smallest", text):
-        options(smallest=text)
+def test_the_smallest_difference_is_a_share():
+    assert options(smallest="2%").smallest == options(smallest="0.02").smallest == 0.02
+    for text in ("x", "100%", "-1%", "nan"):
+        with refused(ErrorCode.INVALID_VALUE, "--smallest", text):
+            options(smallest=text)

@@ -17,8 +17,8 @@ from raybench.cluster.protocol import (
 )
 from raybench.results.records import read_records
 from raybench.results.store import Store
-from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import RunLifecycle, SingleRun
+from raybench.runs.wait_watch import Deadline
 from raybench.search.race_stage import RACE_SEEDS, run_alone
 from raybench.search.reference import SEEDS_FROM
 from raybench.spec.run import RunSpec

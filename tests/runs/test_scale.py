@@ -23,10 +23,10 @@ from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs import lifecycle
 from raybench.runs import scale as body
-from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.options import ScaleOptions
 from raybench.runs.scale import run_order, run_study
+from raybench.runs.wait_watch import Deadline
 from raybench.scaling.fits import fit_study
 from raybench.spec.documents import read_mapping, to_yaml
 from raybench.spec.errors import ErrorCode

@@ -51,14 +51,18 @@ def test_what_was_measured_is_predicted_by_our_law_alone(monkeypatch: pytest.Mon
     """It carries over what it leaves over, which the others do not."""
     model, asked = fit(1, 2, 4, 8), cells(1, 2, 4, 8)
     before = model.predict(asked)
-    monkeypatch.setattr(averaged, "OTHERS", (lambda rows, some: np.full(len(some), 1e6),) * 2)
+    monkeypatch.setattr(
+        averaged, "PUBLISHED_LAWS", (lambda rows, some: np.full(len(some), 1e6),) * 2
+    )
     assert model.predict(asked) == before
 
 
 def test_no_other_law_moves_a_prediction_far(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fit(1, 2, 4, 8, 16)
-    _, middle, _ = model.own.quantiles(cells(64))
-    monkeypatch.setattr(averaged, "OTHERS", (lambda rows, some: np.full(len(some), 1e6),) * 2)
+    _, middle, _ = model.law.quantiles(cells(64))
+    monkeypatch.setattr(
+        averaged, "PUBLISHED_LAWS", (lambda rows, some: np.full(len(some), 1e6),) * 2
+    )
     moved = np.log([one.step_s for one in model.predict(cells(64))]) - middle
     assert (moved > 0).all()
     assert (moved <= averaged.FARTHEST).all()

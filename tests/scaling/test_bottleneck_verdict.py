@@ -9,6 +9,8 @@ from raybench.scaling.bottleneck import HEADS, NOT_SURE, Outlook, judge
 from raybench.scaling.shares import Probe, Probes, StepPart
 from raybench.scaling.throughput import FEED_OVERLAP
 
+pytestmark = pytest.mark.usefixtures("without_pollux")
+
 KINDS = {
     "compute": {"compute": 0.2, "overhead": 0.01, "exchange": 0.02, "reading": 0.01},
     "communication": {"compute": 0.02, "overhead": 0.003, "exchange": 0.2, "reading": 0.002},
@@ -53,7 +55,7 @@ def test_the_sentence_has_the_numbers() -> None:
 
 
 def test_a_gain_is_about_what_the_change_would_bring() -> None:
-    """Of parts that follow each other, all is known."""
+    """The parts of these steps do not overlap."""
     spec = spec_of()
     parts = {"compute": 0.08, "exchange": 0.08, "overhead": 0.003, "reading": 0.01}
     times = times_of(spec, noise=0.0, **parts)

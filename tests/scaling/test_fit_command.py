@@ -10,8 +10,9 @@ import pytest
 
 from raybench.commands import cli
 from raybench.report.scaling_report import fit_to_files
-from raybench.scaling.fit_command import cells_to_predict, fits
+from raybench.scaling.fit_command import SURE, NetworkRatio, cells_to_predict, fits
 from raybench.scaling.measurements import Cell, Measurements, read_measurements
+from raybench.scaling.throughput import PRIORS
 from raybench.spec.errors import ErrorCode
 from tests.refusals import refused
 
@@ -200,3 +201,38 @@ def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path)
     table = pd.read_csv(out)
     (row,) = table[table["gpu_type"] == "V100"].to_dict("records")
     assert row["high_s"] > 3 * row["low_s"]
+
+
+def test_a_network_ratio_is_the_prior_of_the_law() -> None:
+    found = NetworkRatio(3.0)
+    mean, sd = found.priors["log_network"]
+    assert (mean, sd) == (pytest.approx(math.log(3)), SURE)
+    assert found.priors | {"log_network": PRIORS["log_network"]} == PRIORS
+    for number in ("3", "2.2", "4.2"):
+        assert number in found.words()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["--fit", "steps.csv", "--network", "0"], "'network'"),
+        (["--fit", "steps.csv", "--network", "nan"], "nan"),
+        (["--network", "3"], "--fit"),
+    ],
+)
+def test_a_wrong_network_is_refused(arguments: list[str], name: str, capsys) -> None:
+    assert run(*arguments) == cli.WRONG_INPUT
+    assert name in capsys.readouterr().err
+
+
+def test_a_known_network_narrows_the_interval(tmp_path: Path) -> None:
+    file, out = tmp_path / "steps.csv", tmp_path / "predicted.csv"
+    file.write_text(f"{GOOD}4,1,64,0.095\n")
+    widths, steps = [], []
+    for given in ((), ("--network", "1"), ("--network", "10")):
+        assert run("--fit", file, "--predict", "16", "--out", out, *given) == cli.DONE
+        table = pd.read_csv(out)
+        widths.append((table["high_s"] / table["low_s"]).median())
+        steps.append(table["step_s"].median())
+    assert widths[1] < 0.7 * widths[0]
+    assert steps[2] > 1.5 * steps[1]

@@ -25,11 +25,11 @@ def norms(rng, sizes):
     return sum(float(g @ g) for g in own), float(average @ average)
 
 
-@pytest.mark.parametrize("sizes", [(8, 8), (4, 4, 4, 4), (16, 16, 16, 5), (7, 1), (8, 8, 0)])
+@pytest.mark.parametrize("sizes", [(8, 8), (16, 16, 16, 5), (8, 8, 0)])
 def test_no_bias_however_samples_are_spread(sizes) -> None:
-    """The mean of 5,000 single steps is the truth, within four standard errors."""
+    """The mean of 2,000 single steps is the truth, within four standard errors."""
     rng = np.random.default_rng(0)
-    steps = [norms(rng, sizes) for _ in range(5_000)]
+    steps = [norms(rng, sizes) for _ in range(2_000)]
     terms = [noise_terms(*step, sizes) for step in steps]
     for found, truth in zip(np.array(terms).T, (SQUARE, TRACE), strict=True):
         error = np.std(found) / np.sqrt(len(found))

@@ -13,7 +13,6 @@ from raybench.scaling.plan import (
     Offer,
     Overhead,
     answers,
-    bill,
     by_worker,
     chance,
     offers_of,
@@ -224,14 +223,6 @@ def test_a_bill_is_of_whole_machines_from_their_start_to_the_target() -> None:
     assert by_second["cost"].to_numpy() == pytest.approx(
         np.ceil(by_second["seconds"]) * [0.01, 0.02]
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "step_s", "money"),
-    [(1, 3600, 36), (3600, 3600, 36), (3601, 3600, 72), (61, 60, 1.2), (61, 0, 0.61)],
-)
-def test_a_step_that_was_begun_is_billed_whole(seconds, step_s, money) -> None:
-    assert bill(seconds, 36.0, step_s) == pytest.approx(money)
 
 
 def test_the_chance_is_that_of_simulated_jobs() -> None:

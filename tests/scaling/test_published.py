@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from made_up_study import PARAMETERS, Machine, cells_on, compared, usual
+from made_up_study import PARAMETERS, Machine, compared, usual
 
 from raybench.models.base import LayerWorkload
 from raybench.models.find import load_workload_dataset, require_framework
@@ -70,24 +70,6 @@ def test_a_claim_that_pairs_disagree_on_is_not_told() -> None:
     assert [one.holds for one in told] == [True, True, None, None]
     told = [of(0.5), of(0.5, 0.5, 2, 0.5), of(0.5, 0.5, 2)]
     assert [one.holds for one in told] == [False, False, None]
-
-
-FIGURES = [
-    *("samples_per_s", "first_epoch_samples_per_s", "step_median_s", "speedup_same_batch"),
-    *("efficiency_same_batch", "accuracy", "best_accuracy"),
-]
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_a_cell_without_figures_is_left_out_of_every_claim(name: str) -> None:
-    study = STUDIES[name].study(True)
-    scaling = cells_on(Machine(usual, compile_s=1.0), study)
-    for row in range(0, len(scaling), 5):
-        holes = scaling.copy()
-        holes.loc[row, FIGURES] = math.nan
-        for one in STUDIES[name].compare(study, holes):
-            assert "nan" not in one.ours, one
-            assert one.holds is None or one.ours != NOT_MEASURED, one
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -177,7 +159,6 @@ QUICK: list[tuple[tuple[str, str], Machine, bool | None, str]] = [
     (SOONER, Machine(lambda s: s.global_batch_size), False, ""),
     (SOONER, Machine(sooner, lambda s: 0.5), None, ""),
     (GROWING, accurate(by_rule), True, "10 points"),
-    (GROWING, accurate(lambda s: 1.7 - by_rule(s)), False, ""),
     (SCHEDULED, BY_SCHEDULE, True, ""),
     (SCHEDULED, BY_SIZE, False, ""),
     (LESS, BY_SCHEDULE, False, ""),
@@ -185,7 +166,6 @@ QUICK: list[tuple[tuple[str, str], Machine, bool | None, str]] = [
     # Two workers no faster than one are half of the ideal, and no half of the time.
     (HALF, Machine(alike), None, "1 times as fast on 2 workers as on one"),
     (PREFETCHED, times(lambda s: 0.7 if s.prefetch else 1.0), True, "1.43 times"),
-    (PREFETCHED, USUAL, False, ""),
     (SHARE, SENT, True, "SmallDecodedDigits (525,322): "),
     (LOWERS, SENT, True, ""),
     (SAME, SENT, True, ""),
@@ -195,14 +175,10 @@ QUICK: list[tuple[tuple[str, str], Machine, bool | None, str]] = [
     (WEAK, USUAL, True, ""),
     (WEAK, Machine(lambda s: s.batch_size_per_worker), False, ""),
     (LINEAR, USUAL, True, ""),
-    (LINEAR, times(lambda s: s.num_workers**0.5), False, ""),
-    (SLOWER, USUAL, False, ""),
     (SLOWER, times(lambda s: s.num_workers**2), True, ""),
     (LEADS, USUAL, True, ""),
-    (LEADS, times(lambda s: 10 if s.framework == "tensorflow" else 1), False, ""),
     (SIZE, USUAL, True, ""),
     (SIZE, times(lambda s: s.dataset.repeat), False, "0.5 times"),
-    (FIRST, USUAL, False, ""),
     (FIRST, Machine(usual, compile_s=60.0), True, ""),
     (LARGE, USUAL, None, ""),
 ]
@@ -210,7 +186,6 @@ FULL: list[tuple[tuple[str, str], Machine, bool | None, str]] = [
     (GROWING, accurate(by_rule), True, "7.5 points (5 to 10, 6 pairs)"),
     (HALF, Machine(alike), False, "1 times as fast on 4 workers as on one"),
     (HALF, Machine(lambda s: alike(s) * s.num_workers**-0.6), True, ""),
-    (LARGE, USUAL, True, ""),
     (LARGE, LARGE_SLOWS, False, ""),
 ]
 

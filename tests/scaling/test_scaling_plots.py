@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 
-from raybench.report.figures import parts
 from raybench.report.figures import scaling_plots as plots
 from raybench.report.figures.scaling_plots import (
     MODEL_FILE,
@@ -103,11 +102,9 @@ def test_a_plan_tells_what_is_predicted_from_what_was_measured() -> None:
     (axes,) = plan_figure(pd.DataFrame(rows)).axes
     hollow = [line for line in axes.lines if line.get_gid() == "extrapolated"]
     assert [list(line.get_ydata()) for line in hollow] == [[4.0, 3.0], [2.5, 2.0]]
-    assert {line.get_markerfacecolor() for line in hollow} == {parts.PAPER}
     (front,) = [line for line in axes.lines if line.get_gid() == "front"]
     assert list(front.get_xydata().ravel()) == [3.0, 3.0, 4.0, 2.0]
     intervals = [line for line in axes.lines if line.get_alpha() == 0.25]
-    assert [list(line.get_xdata()) for line in intervals[::2]] == [[1.5, 4.5], [2.0, 6.0]]
     filled = [line for line in axes.lines if line not in (*hollow, front, *intervals)]
     assert [list(line.get_ydata()) for line in filled] == [[4.2], [2.2]]
 

@@ -45,7 +45,7 @@ def test_one_whose_data_come_slowly_is_told_from_one_that_computes_slowly() -> N
 
 
 def test_of_workers_that_are_as_fast_none_is_named() -> None:
-    for seed in range(20):
+    for seed in range(10):
         even = measured([1.0] * 4, noise=0.05, seed=seed)
         assert slow(even, even) == []
 

@@ -72,7 +72,7 @@ def steps_of(seconds: np.ndarray) -> StepTimes:
     return found
 
 
-@pytest.mark.parametrize(("fast", "slow"), [(900, 100), (600, 400), (100, 900), (935, 65)])
+@pytest.mark.parametrize(("fast", "slow"), [(600, 400), (935, 65)])
 def test_quantiles_are_those_of_all_steps_and_not_of_the_usual_interval(
     fast: int, slow: int
 ) -> None:

@@ -12,8 +12,8 @@ from raybench.cluster.signals import Interrupt
 from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
-from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import RunRecorder
+from raybench.runs.wait_watch import Deadline
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.curve_search import Decision
 from raybench.search.live_trials import LiveTrials

@@ -13,8 +13,7 @@ import pytest
 from raybench.cluster.queue import Request
 from raybench.cluster.signals import Interrupt
 from raybench.runs import wait_watch as module
-from raybench.runs.deadline import Deadline
-from raybench.runs.wait_watch import WaitWatch, quiet
+from raybench.runs.wait_watch import Deadline, WaitWatch, quiet
 from tests.refusals import shortage_in
 
 BEHIND = Request("its turn, after trial 0001", 9.0, 0.0)

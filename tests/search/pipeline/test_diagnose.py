@@ -275,14 +275,14 @@ def test_the_fastest_way_is_found_axis_by_axis_and_written(faster: Faster, capsy
     )
     kept = read_mapping(Path("out/diagnosis.yaml"))
     assert kept["sentence"] in printed
-    assert {axis: one["taken"] for axis, one in kept["axes"].items()} == {
+    assert {axis: one["chosen"] for axis, one in kept["axes"].items()} == {
         "framework": "torch",
         "workers": "1x32",
         "micro-batch": "16x2",
         "compile": "default",
     }
     assert list(kept["left_out"]) == ["prefetch"]
-    assert kept["probes"] == len(faster.seen) < 0.2 * kept["ways"] * 4
+    assert kept["probes"] == len(faster.seen) < 0.2 * kept["variants"] * 4
     assert {spec.global_batch_size for _, spec in faster.seen} == {32}
     # The initial placement is measured in every round.
     rounds = [name for name, _ in faster.seen if name.startswith("micro-batch") and name[-1] == "1"]

@@ -18,8 +18,8 @@ from raybench.report.live.progress import ProgressDisplay
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
-from raybench.runs.deadline import Deadline
 from raybench.runs.lifecycle import SingleRun
+from raybench.runs.wait_watch import Deadline
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.race_stage import KEY, Confirmation, LiveRace, more_until
 from raybench.search.tune import check_finished

@@ -13,7 +13,7 @@ from raybench.report.export import export
 from raybench.report.study import load
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
-from raybench.runs.deadline import Deadline
+from raybench.runs.wait_watch import Deadline
 from raybench.search.reference import earlier_settings, reference_spec, set_by_reference
 from raybench.search.reference_settings import (
     ReferenceRun,

@@ -15,7 +15,7 @@ from raybench.cluster.layout import Capacity, Node
 from raybench.report.live.progress import ProgressDisplay
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
-from raybench.runs.deadline import Deadline
+from raybench.runs.wait_watch import Deadline
 from raybench.search import study as module
 from raybench.search.race_stage import OVER
 from raybench.search.resolve import ResolvedStudy
