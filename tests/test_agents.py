@@ -1,12 +1,14 @@
 """What a program is told: the skill names commands, options and exit codes that exist, and the loop
 of examples/agent keeps what `compare` calls better."""
 
+import contextlib
 import importlib.util
+import io
 import re
 import shlex
 import shutil
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +86,14 @@ def test_the_loop_keeps_what_compare_calls_better(
 def test_the_loop_ends_where_its_input_is_wrong(
     loop: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+
+    def in_process(command: list[str], **_: object) -> SimpleNamespace:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            code = cli.main(command[3:])
+        return SimpleNamespace(returncode=code, stdout=printed.getvalue())
+
+    monkeypatch.setattr("subprocess.run", in_process)
     monkeypatch.setattr(loop, "OBJECTIVE", ("--set", "objective.target=2"))
     with pytest.raises(SystemExit, match="target"):
         loop.main()

@@ -133,6 +133,7 @@ def test_the_commands_and_python_share_their_options() -> None:
     assert found == asked("tune", {"space": "s.yaml"} | changes | {"time_budget": "60s"})
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_comes_back_is_what_the_folder_holds(made_up_runs: list[Any], capsys: Any) -> None:
     results = raybench.scale(study_file(), repeats=3, out=Path("here"), progress="jsonl")
     assert type(results).__name__ == "StudyResults"
@@ -145,6 +146,7 @@ def test_what_comes_back_is_what_the_folder_holds(made_up_runs: list[Any], capsy
     assert raybench.scale(content).name == "scaling"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_ctrl_c_is_raised_once_what_was_measured_is_written(
     monkeypatch: pytest.MonkeyPatch, made_up_runs: list[Any]
 ) -> None:
@@ -160,7 +162,8 @@ def test_ctrl_c_is_raised_once_what_was_measured_is_written(
     assert len(raybench.load("results/my").scaling) == 4
 
 
-def test_elsewhere_than_in_the_main_thread_signals_are_left_alone(made_up_runs: list[Any]) -> None:
+@pytest.mark.usefixtures("no_pictures", "made_up_runs")
+def test_elsewhere_than_in_the_main_thread_signals_are_left_alone() -> None:
     import signal
     import threading
 

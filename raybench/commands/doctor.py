@@ -25,8 +25,8 @@ def doctor(options: DoctorOptions, interrupt: Interrupt) -> Ended:
         found = examine(session, options.address)
     for line in lines_of(found):
         say(console, line)
-    said = found["problems"] or [WELL]
-    return Ended(DONE if found["ok"] else FAILED, answer=said, details=found)
+    answer = found["problems"] or [WELL]
+    return Ended(DONE if found["ok"] else FAILED, answer=answer, details=found)
 
 
 def lines_of(found: dict[str, Any]) -> list[str]:
@@ -65,6 +65,6 @@ def _host(facts: dict[str, Any]) -> Iterator[str]:
     yield f"  GPUs: {', '.join(counts)}{': ' if kinds else ''}{', '.join(kinds)}"
     for name, seen in facts["gpus"].items():
         if seen["names"]:
-            said = ", ".join(f"{key} {version}" for key, version in seen["versions"].items())
+            versions = ", ".join(f"{key} {version}" for key, version in seen["versions"].items())
             free = sum(seen["free_bytes"]) / GIB
-            yield f"    {name}: {said}" + (f", {free:.0f} GiB free" if free else "")
+            yield f"    {name}: {versions}" + (f", {free:.0f} GiB free" if free else "")

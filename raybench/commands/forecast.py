@@ -604,14 +604,14 @@ def sentences(found: Forecast, large: LargeRun) -> list[str]:
     """Return the prediction as sentences."""
     rate, batch = (100 * found.off_by_two[name] for name in ("rate", "batch"))
     at = "" if large.batch is None else f" at a global batch of {large.batch:.4g}"
-    said = [
+    lines = [
         f"Learning rate{at}: {_interval(found.learning_rate)}.",
         f"Best global batch: {_interval(found.batch)} samples.{_workers(found.batch, large)}",
         f"Loss: {_interval(found.loss)}.",
         f"Off by a factor of two, the learning rate costs {rate:.2g} % of the loss and the batch "
         f"{batch:.2g} %.",
     ]
-    return said + [f"Do not rely on it: {one}." for one in found.doubts]
+    return lines + [f"Do not rely on it: {one}." for one in found.doubts]
 
 
 def _workers(batch: Predicted, large: LargeRun) -> str:

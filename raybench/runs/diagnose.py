@@ -243,8 +243,8 @@ class ProbeRuns:
             num_nodes=max(1, record.num_nodes) if record else 1,
             num_parameters=(record.num_parameters or 0) if record else 0,
         )
-        said = [one.sentence for one in slow_ranks(self.ranks, self.places)]
-        return replace(found, sentence=" ".join([found.sentence, *said]))
+        slow = [one.sentence for one in slow_ranks(self.ranks, self.places)]
+        return replace(found, sentence=" ".join([found.sentence, *slow]))
 
     @property
     def places(self) -> list[str]:

@@ -36,8 +36,8 @@ class RunRecorder:
     """Display of the runs: a `RunScreen`; a `ProgressDisplay` if the study has phases."""
     saved: SavedRuns
     """Checkpoints and output of the runs."""
-    said: set[str] = field(default_factory=set, repr=False)
-    """Notes on runs that were already printed."""
+    notes: set[str] = field(default_factory=set, repr=False)
+    """Notes on runs that were printed."""
     writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
     """Lock that is held while a record is written."""
 
@@ -153,8 +153,8 @@ class RunLifecycle:
                 message = keep_error(recorder.store, self.name, *error, log=log)
                 outcome = replace(outcome, message=message)
         for note in outcome.notes:
-            if note not in recorder.said:
-                recorder.said.add(note)
+            if note not in recorder.notes:
+                recorder.notes.add(note)
                 recorder.progress.say(f"trial {self.name}: {note}")
         record = outcome.record(
             self.name, self.spec, role=self._role, source=self._source, stopped_by=stopped_by

@@ -7,7 +7,6 @@ or a run is checked when the study or the run is built.
 import contextlib
 import inspect
 import math
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -43,25 +42,6 @@ class Argument:
 def duration(given: Any) -> Any:
     """Convert a string such as `30min`, `2h` or `90` to seconds; return other types unchanged."""
     return (seconds_of(given) or float(given)) if isinstance(given, str) else given
-
-
-def age(text: str) -> float:
-    """Convert an age such as `30d` to seconds."""
-    seconds = seconds_of(text)
-    if seconds is None:
-        raise ArgumentTypeError(f"{text} is no age such as 12h, 30d or 8w")
-    return seconds
-
-
-def deadline_seconds(given: Any) -> Any:
-    """Convert a deadline, a number of seconds or a string such as `2h`, to seconds."""
-    seconds = None if given is None else seconds_of(str(given))
-    if given is not None and seconds is None:
-        raise UserError(
-            f"--deadline {clean(str(given))[:40]}: write it as 90s, 30min, 2h or 1d.",
-            ErrorCode.INVALID_VALUE,
-        )
-    return seconds
 
 
 def share(given: Any, info: ValidationInfo) -> Any:
@@ -435,10 +415,8 @@ class PlanOptions(Options):
     worker-seconds)."""
     budget: Annotated[float | None, Field(gt=0), Argument("MONEY")] = None
     """Maximum cost of the training job."""
-    deadline: Annotated[
-        float | None, BeforeValidator(deadline_seconds), Argument("TIME", parse=str)
-    ] = None
-    """Maximum duration of the training job: 90s, 30min, 2h."""
+    deadline: TimeBudget = None
+    """Maximum duration of the training job."""
     predict: Annotated[Text, Argument("8,16,64|FILE.csv")] = None
     """Worker counts to consider besides the measured ones (default: the next two doublings)."""
     out: Annotated[str, Argument("FILE")] = "plan.html"
@@ -553,8 +531,8 @@ class DataOptions(Options):
     OF: ClassVar[str] = "data"
     remove: Annotated[list[str], Argument("KEY", nargs="+")] = []
     """Remove these datasets, or `all`; running commands keep what they have opened."""
-    unused_for: Annotated[float | None, Argument("AGE", parse=age)] = None
-    """List or remove only datasets that no command has opened for this long: 12h, 30d, 8w."""
+    unused_for: Annotated[float | None, Argument("12h|30d|8w", parse=duration)] = None
+    """List or remove only datasets that no command has opened for this long."""
 
 
 OPTIONS: dict[str, type[Options]] = {

@@ -57,9 +57,6 @@ from raybench.spec.values import identity, short
 from raybench.training.command import values_of as values_of_command
 from raybench.training.machine import LACKING, GpusSeen, gpus_of_framework, require_gpus
 
-HOOKS_OF = {"loss": ("torch_loss", "keras_loss")}
-"""Methods of a workload that change what a metric averages over, by the quantity. If a workload
-overrides one, the metric's baseline value cannot be computed from the labels alone."""
 GPUS = "gpus_per_worker"
 GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
 """Run-spec keys that determine the worker group."""
@@ -89,10 +86,8 @@ def drop_uninstalled_frameworks(content: dict[str, Any]) -> tuple[dict[str, Any]
     if not there or there == named:
         return content, []
     left_out = [one for one in named if one not in there]
-    said = (
-        f"Without {' and '.join(left_out)}, which this Python has not: pip install 'raybench[all]'."
-    )
-    return content | {"space": content["space"] | {"framework": there}}, [said]
+    sentence = f"Skipping {' and '.join(left_out)}: not installed; pip install 'raybench[all]'."
+    return content | {"space": content["space"] | {"framework": there}}, [sentence]
 
 
 def check_task(
@@ -140,8 +135,9 @@ def check_task(
             check_dataset(dataset, source, is_own=is_own)
         check_augment(dataset, spec.augment)
         metric = find_metric(objective.metric, task=task, own=own)
-        hooks = HOOKS_OF.get(metric.per_sample, ())
-        if all(getattr(workload, hook) is None for hook in hooks):
+        has_own_loss = workload.torch_loss is not None or workload.keras_loss is not None
+        # The labels alone do not tell the baseline value of the user's own loss.
+        if metric.per_sample != "loss" or not has_own_loss:
             baseline_value = label_baseline(metric, dataset)
     _check_columns(metric)
     if is_target_ours and metric != ACCURACY:
@@ -374,10 +370,10 @@ def with_gpus(
     workers = [one.num_workers * one.replicas_per_process for one in groups(study, space)]
     frameworks = [str(one) for one in values_of("framework", space, study.fixed)]
     wanted = max(workers) if all_workers else min(workers)
-    is_used, said = _uses_gpus(capacity, frameworks, wanted, "--gpus-per-worker ")
+    is_used, sentences = _uses_gpus(capacity, frameworks, wanted, "--gpus-per-worker ")
     if is_used:
         content = content | {"fixed": content.get("fixed", {}) | {GPUS: 1}}
-    return content, said
+    return content, sentences
 
 
 def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[RunSpec, list[str]]:
@@ -388,10 +384,10 @@ def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[Ru
     if GPUS in spec.model_fields_set:
         return spec, []
     wanted = spec.placement.num_workers * spec.placement.replicas_per_process
-    is_used, said = _uses_gpus(capacity, [spec.framework], wanted, f"--set {key}=")
+    is_used, sentences = _uses_gpus(capacity, [spec.framework], wanted, f"--set {key}=")
     if is_used:
         spec = RunSpec.model_validate(spec.model_dump(exclude_unset=True) | {GPUS: 1})
-    return spec, said
+    return spec, sentences
 
 
 def _uses_gpus(
@@ -491,14 +487,14 @@ def check_room(
         return []
     if len(left) == len(every):
         capacity.refuse_infeasible(min(left, key=lambda group: (group.gpus, group.cpus)))
-    said = dict.fromkeys(
+    sizes = dict.fromkeys(
         f"{one.num_workers * one.replicas_per_process} of {one.cpus_per_worker} CPU"
         + (f" and {one.gpus_per_worker:g} GPU" if one.gpus_per_worker else "")
         for one in left
     )
-    more = f" and {len(said) - MAX_NAMED_GROUPS} more" if len(said) > MAX_NAMED_GROUPS else ""
+    more = f" and {len(sizes) - MAX_NAMED_GROUPS} more" if len(sizes) > MAX_NAMED_GROUPS else ""
     return [
-        f"workers {', '.join(list(said)[:MAX_NAMED_GROUPS])}{more}: left out, there is room for "
+        f"workers {', '.join(list(sizes)[:MAX_NAMED_GROUPS])}{more}: left out, there is room for "
         f"{capacity.cpus} CPU and {capacity.gpus} GPU; all other combinations are searched."
     ]
 

@@ -258,10 +258,10 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
     chosen = chosen_study(options)
     check_address(options.address)
     check_predict(options.predict)
-    until = options.until
-    if until is not None and options.predict is None:
+    if options.until is not None and options.predict is None:
         raise UserError(
-            "--until: name what is to be predicted so surely, as --predict 8,16.", ErrorCode.MISSING
+            "--until: narrows the predictions of --predict; name them, as --predict 8,16.",
+            ErrorCode.MISSING,
         )
     place = check_place(options.out or f"results/{chosen.study.name}")
     study, is_local = chosen.study, chosen_address(options.address) is None
@@ -301,7 +301,7 @@ def scale(options: ScaleOptions, interrupt: Interrupt) -> Ended:
             interrupt.defer()
             loggers.start()
             chosen = replace(chosen, study=study)
-            interrupted = _run(options, chosen, store, console, checked, interrupt, until)
+            interrupted = _run(options, chosen, store, console, checked, interrupt)
             store.check()
             report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
             written = report.write(store)
@@ -410,9 +410,8 @@ def _run(
     console: Console,
     checked: Checked,
     interrupt: Interrupt,
-    until: float | None,
 ) -> bool:
-    """Run the study, and then further cells until the spread of all predictions is below `until`.
+    """Run the study, and then further cells until the predictions are as narrow as `--until` asks.
 
     Returns:
         Whether the study was interrupted.
@@ -458,15 +457,15 @@ def _run(
             single_runs(session, store, deadline, progress, wait_s=options.wait) as single_run,
         ):
             run_study(study, single_run, progress)
-            seeking = Until(until or 0.0, session.capacity)
-            while until is not None:
+            seeking = None if options.until is None else Until(options.until, session.capacity)
+            while seeking is not None:
                 fitted = fit_study(load(store.folder), predict=options.predict)
-                found, said = seeking.next_cell(study, fitted, deadline.reason())
-                progress.say(said)
-                if found is None:
-                    session.notes.append(said)
+                longer, sentence = seeking.next_cell(study, fitted, deadline.reason())
+                progress.say(sentence)
+                if longer is None:
+                    session.notes.append(sentence)
                     break
-                study = found
+                study = longer
                 write(study)
                 run_study(study, single_run, progress)
         write(study)  # again, now with all notes

@@ -36,10 +36,8 @@ WHOLE_EPOCH = 1 - 1e-9
 
 
 def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
-    """Return training seconds and samples up to the first evaluation after the first epoch.
-
-    If the run ended earlier, return those of the whole run.
-    """
+    """Return training seconds and samples up to the first evaluation after the first epoch, or to
+    the end of a shorter run."""
     ends = [point for point in curve if point.epoch >= WHOLE_EPOCH] or list(curve[-1:])
     return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
 
@@ -99,8 +97,8 @@ def pooled(intervals: Sequence[StepTimes]) -> list[float]:
     The step times of an interval are interpolated linearly between its recorded quantiles, and are
     constant beyond the outermost quantiles.
     """
-    told = [(one.p25_s, one.median_s, one.p75_s, one.p95_s) for one in intervals]
-    seconds = np.concatenate([np.interp(GRID, SHARES, quantiles) for quantiles in told])
+    recorded = [(one.p25_s, one.median_s, one.p75_s, one.p95_s) for one in intervals]
+    seconds = np.concatenate([np.interp(GRID, SHARES, quantiles) for quantiles in recorded])
     order = np.argsort(seconds, kind="stable")
     steps = np.repeat([one.num / len(GRID) for one in intervals], len(GRID))[order]
     reached = np.cumsum(steps) / steps.sum() + 1e-9  # 1e-9: rounding
@@ -223,8 +221,8 @@ def _row(
         metric.name: curve[-1].value,
     }
     for name, summary in SUMMARIES.items():
-        told = [getattr(one, name) for one in curve if getattr(one, name) is not None]
-        row[name] = summary(told) if told else None
+        values = [getattr(one, name) for one in curve if getattr(one, name) is not None]
+        row[name] = summary(values) if values else None
     if math.isnan(found["input_share"]) and train > 0:
         row["input_share"] = run.ledger["input"] / train
     if run.time_to_target_s is not None:
@@ -296,7 +294,7 @@ def series_of(specs: Sequence[RunSpec]) -> list[str]:
         for key in SYNTHETIC_KEYS if one["dataset.name"] != "synthetic" else ():
             del one[key]
     keys = dict.fromkeys(key for one in flat for key in one if key not in GRID_KEYS)
-    told = [
+    differing = [
         key
         for key in keys
         if key not in ("framework", "workload")
@@ -307,7 +305,7 @@ def series_of(specs: Sequence[RunSpec]) -> list[str]:
             [one["framework"], classes[one["workload"]]]
             + [
                 f"{key} {short(one[key])}"
-                for key in told
+                for key in differing
                 if key in one and one[key] != usual.get(key)
             ]
         )
@@ -392,14 +390,15 @@ def cell_table(
     """
     cells, metric = study_cells(study), study.base.objective.judged_by
     each = run_table(cells, runs, curves, metric)
-    told = {run.source: run.num_parameters for run in runs.values() if run.num_parameters}
+    parameters = {run.source: run.num_parameters for run in runs.values() if run.num_parameters}
     series = dict(zip((c.name for c in cells), series_of([c.spec for c in cells]), strict=True))
     rows: list[dict[str, Any]] = []
     by_name = {cell.name: cell for cell in cells}
     for key, group in each.groupby(["cell", "num_nodes", "accelerators"], sort=True):
         name, num_nodes, accelerators = key
         cell, gpus = by_name[str(name)], str(accelerators)
-        found = _medians(group, named(MEDIANS, metric)) | {"num_parameters": told.get(cell.name)}
+        found = _medians(group, named(MEDIANS, metric))
+        found["num_parameters"] = parameters.get(cell.name)
         for scaling in cell.scalings:
             where = _where(cell, scaling, series[cell.name], gpus)
             own = {"num_nodes": num_nodes, REPEATS: group.set_index("repeat")["samples_per_s"]}

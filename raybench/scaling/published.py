@@ -42,8 +42,8 @@ from raybench.spec.scaling_study import Scaling, ScalingStudy, study_cells
 
 NOT_MEASURED = "not measured here"
 AGREE = 0.75
-"""Fraction of the compared pairs that must confirm a claim for it to hold, or contradict it for it
-not to hold."""
+"""Fraction of the compared pairs that must confirm a claim so that it holds, or contradict it so
+that it does not hold."""
 
 
 @dataclass(frozen=True)
@@ -184,61 +184,61 @@ def compared(
     return found
 
 
-def points_of(cells: Iterable[MeasuredPoint], said: Mapping[str, Any]) -> list[Point]:
-    """Return the measured values, or ratios of them, to which a published claim refers, each with
-    its cell (run spec)."""
-    where = said.get("where", {})
+def points_of(cells: Iterable[MeasuredPoint], entry: Mapping[str, Any]) -> list[Point]:
+    """Return the measured values, or their ratios, that a published claim is about, each with its
+    cell (run spec)."""
+    where = entry.get("where", {})
     choices = where if isinstance(where, list) else [where]
-    of = said.get("of", "samples_per_s")
+    of = entry.get("of", "samples_per_s")
     points = [
         (one, one.number(of)) for one in cells if any(_matches(one, each) for each in choices)
     ]
-    if "over" in said:
-        points = compared(points, said["over"], said.get("how", "ratio"), said.get("first"))
-    if "then" in said:
-        points = compared(points, said["then"]["over"], said["then"]["how"], gone=said["over"])
+    if "over" in entry:
+        points = compared(points, entry["over"], entry.get("how", "ratio"), entry.get("first"))
+    if "then" in entry:
+        points = compared(points, entry["then"]["over"], entry["then"]["how"], gone=entry["over"])
     return points
 
 
-def judged(said: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
-    """Judge the claim `said` of a published study by the measured cells."""
-    points = points_of(cells, said)
+def judged(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint]) -> Claim:
+    """Judge a claim by the measured cells; `entry`: its content in the file of the study."""
+    points = points_of(cells, entry)
     judges = {"against": _against, "best": _best, "most": _most}
-    judge = next((judges[name] for name in judges if name in said), _by_pairs)
-    ours, holds = judge(said, cells, points) or (NOT_MEASURED, None)
-    return Claim(said["claim"], said["published"], ours, holds)
+    judge = next((judges[name] for name in judges if name in entry), _by_pairs)
+    ours, holds = judge(entry, cells, points) or (NOT_MEASURED, None)
+    return Claim(entry["claim"], entry["published"], ours, holds)
 
 
 def _by_pairs(
-    said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
+    entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
     """Judge a claim by the fraction of the known values within its bounds: it holds with AGREE or
     more, not with 1 - AGREE or less, and is undecided in between."""
-    unit, at = said.get("unit", "times"), said.get("judged_at")
+    unit, at = entry.get("unit", "times"), entry.get("judged_at")
     last = at
     if at is not None:
-        last = max((one.key(said["over"][0]) for one, _ in points), default=at)
-        points = [(one, value) for one, value in points if one.key(said["over"][0]) == last]
+        last = max((one.key(entry["over"][0]) for one, _ in points), default=at)
+        points = [(one, value) for one, value in points if one.key(entry["over"][0]) == last]
     known = finite(value for _, value in points)
     if not known:
         return None
-    agreeing = sum(within(value, said["holds"]) for value in known) / len(known)
+    agreeing = sum(within(value, entry["holds"]) for value in known) / len(known)
     is_told = last == at and (agreeing >= AGREE or agreeing <= 1 - AGREE)
-    ours = shown(known, unit=unit.format(last=last), scale=said.get("scale", 1))
+    ours = shown(known, unit=unit.format(last=last), scale=entry.get("scale", 1))
     return ours, agreeing >= AGREE if is_told else None
 
 
 def _against(
-    said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
+    entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]
 ) -> Judged:
     """Judge whether the range of values over one key is larger than that over another key."""
-    other = points_of(cells, {**said, "over": said["against"]})
+    other = points_of(cells, {**entry, "over": entry["against"]})
     if not points or not other:
         return None
     one, beside = (
-        said["scale"] * float(np.median([value for _, value in each])) for each in (points, other)
+        entry["scale"] * float(np.median([value for _, value in each])) for each in (points, other)
     )
-    return f"{one:.1f} {said['unit']} against {beside:.1f}", one > beside
+    return f"{one:.1f} {entry['unit']} against {beside:.1f}", one > beside
 
 
 def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]:
@@ -250,9 +250,9 @@ def _by_key(points: list[Point], key: str, least: int) -> dict[Any, list[float]]
     return {at: values for at, values in known.items() if values}
 
 
-def _best(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
+def _best(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
     """Judge whether the value of a key that the claim names has the greatest mean."""
-    ((key, expected),) = said["best"].items()
+    ((key, expected),) = entry["best"].items()
     means = {at: float(np.mean(values)) for at, values in _by_key(points, key, 2).items()}
     if len(means) < 2:
         return None
@@ -260,10 +260,10 @@ def _best(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[
     return ", ".join(f"{at}: {means[at]:.1%}" for at in order), order[0] == expected
 
 
-def _most(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
+def _most(entry: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[Point]) -> Judged:
     """Judge whether the cells with the largest value of a column have a greater median than the
     cells with the smallest."""
-    ((key, column),) = said["most"].items()
+    ((key, column),) = entry["most"].items()
     sizes = {one.key(key): one.number(column) for one in cells}
     values = _by_key([point for point in points if sizes[point[0].key(key)] > 0], key, 1)
     if len(values) < 2:
@@ -271,7 +271,7 @@ def _most(said: Mapping[str, Any], cells: Sequence[MeasuredPoint], points: list[
     large, *_, small = sorted(values, key=lambda name: -sizes[name])
     texts = [
         f"{name.rpartition(':')[2]} ({sizes[name]:,.0f}): "
-        + shown(values[name], unit=said["unit"], scale=said["scale"])
+        + shown(values[name], unit=entry["unit"], scale=entry["scale"])
         for name in (large, small)
     ]
     return ", ".join(texts), bool(np.median(values[large]) > np.median(values[small]))
@@ -314,7 +314,7 @@ class NamedStudy:
     def compare(self, study: ScalingStudy, cells: pd.DataFrame) -> list[Claim]:
         """Return the judged claims; `cells` is the table of the cells of `study`."""
         found = measured(study, cells)
-        return [judged(said, found) for said in read_mapping(self.file)["claims"]]
+        return [judged(entry, found) for entry in read_mapping(self.file)["claims"]]
 
 
 def _cells(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

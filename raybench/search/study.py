@@ -288,8 +288,8 @@ class StudyPipeline:
         self.deadline.raise_fault()
         if (sentence := search.left_out()) is not None:
             self._note(sentence)
-        for said in single_run.said if is_command(self.study.workload) else ():
-            self._note(f"{said[:1].upper()}{said[1:]}.")
+        for note in single_run.notes if is_command(self.study.workload) else ():
+            self._note(f"{note[:1].upper()}{note[1:]}.")
         done = f"{search.num_finished} of {search.num_trials} trials"
         if search.num_finished < search.num_trials and ended_by == "time_budget":
             self._note(f"The {self._budget()} ended the search after {done}.")

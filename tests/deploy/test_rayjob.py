@@ -60,7 +60,6 @@ def test_it_is_what_kuberay_takes() -> None:
     schema = definition()
     assert problems(JOB, schema) == []
     for wrong in (
-        {"entrypointNumCpus": "one"},
         {"backoffLimit": 1.5},
         {"ttlSecondsAfterFinish": 600},
         {"rayClusterSpec": CLUSTER | {"authOptions": {"mode": "password"}}},

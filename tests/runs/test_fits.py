@@ -111,10 +111,9 @@ def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:
     assert one.answers.empty
 
 
-@pytest.mark.parametrize(("cells", "repeats"), [(3, 2), (2, 3), (6, 3)])
-def test_nine_of_ten_further_runs_are_within_the_spread_of_few(cells: int, repeats: int) -> None:
-    """Runs scatter by 20 %; whatever their cells take."""
-    rng, within = np.random.default_rng(0), 0
+def test_nine_of_ten_further_runs_are_within_the_spread_of_few() -> None:
+    """Runs scatter by 20 % around the median of their cell, whatever that is."""
+    rng, within, cells, repeats = np.random.default_rng(0), 0, 2, 3
     keys = dict.fromkeys(("gpu_type", "num_workers", "num_nodes"), 1)
     table = pd.DataFrame({**keys, "global_batch_size": np.repeat(range(cells), repeats)})
     for _ in range(200):

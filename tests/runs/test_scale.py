@@ -87,8 +87,9 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
 
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes a second; most tests look elsewhere."""
+    """Skip tables and page, which take most of the time and which most tests do not read."""
     monkeypatch.setattr(body.ScalingReport, "write", lambda report, files: [])
+    monkeypatch.setattr(body, "try_page", lambda *given: [])
 
 
 def study_file(text: str = GOOD) -> str:
@@ -279,18 +280,18 @@ def test_cells_are_added_until_predictions_are_as_sure_as_asked(
     capsys: Any, made_up_runs: list[ScalingStudy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(body, "local_capacity", lambda: Capacity((Node(2, 0),) * 8, 0.0))
-    note = said_of_until(capsys, "--until", "15%")
+    note = said_of_until(capsys, "--until", "20%")
     results = load("results/my")
     number = len(results.scaling_study.more)
-    assert f"±15%, {number} " in note
+    assert f"±20%, {number} " in note
     assert [len(one.more) for one in made_up_runs] == list(range(number + 1)), "one at a time"
     fitted = fit_study(results, predict="8,16")
-    assert all(found.spread <= 0.15 for one in fitted for found in one.model.predict(one.asked))
+    assert all(found.spread <= 0.2 for one in fitted for found in one.model.predict(one.asked))
     assert len(results.runs) == 2 * len(study_cells(results.scaling_study))
     ran = [one.spec.num_workers for one in results.runs.values()]
     assert number > 0
     assert 2 < max(ran) < 16
-    assert said_of_until(capsys, "--until", "15%") == note, "again: nothing is left to measure"
+    assert said_of_until(capsys, "--until", "20%") == note, "again: nothing is left to measure"
     assert len(load("results/my").runs) == len(results.runs)
 
 
