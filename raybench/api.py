@@ -278,7 +278,7 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
     for key, value in _with_data_in_a_file(name, given).items():
         if key in OF_COMMANDS:
             raise UserError(
-                f"raybench.{name}: {key} is of the command line; leave it out.",
+                f"raybench.{name}: {key} is an option of the command line only; leave it out.",
                 ErrorCode.INVALID_OPTION,
             )
         if key not in kind.model_fields:

@@ -48,8 +48,8 @@ class _Clock:
         if number != self.run.num_workers:
             raise UserError(
                 f"the trainer trains in {number} process(es) and the run has "
-                f"{self.run.num_workers} worker(s); make the trainer and its settings in the "
-                "training function, and set no launcher, device or strategy of your own.",
+                f"{self.run.num_workers} worker(s); create the trainer and its settings in "
+                "the training function, without a launcher, device or strategy of your own.",
                 ErrorCode.USER_CODE,
             )
 
@@ -89,7 +89,7 @@ class _Clock:
         if self.metric not in found:
             there = ", ".join(found) or "nothing"
             raise UserError(
-                f"No {self.metric} at a validation ({there} is there); set metric=.",
+                f"The validation has no {self.metric}, but {there}; set metric=.",
                 ErrorCode.UNKNOWN_NAME,
             )
         if self.is_first and self.steps > 1:

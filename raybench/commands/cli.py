@@ -283,8 +283,8 @@ def _ended(command: Callable[[], Ended]) -> Ended:
         if error.errno not in NO_ROOM:
             raise
         sentence = (
-            f"results cannot be written any more ({error.strerror}); make room and run the same "
-            "command again, what is recorded is kept."
+            f"the results can no longer be written ({error.strerror}); free some space and rerun "
+            "the same command, which continues from what is recorded."
         )
         return _said(FAILED, CommandError("study", sentence))
     except KeyboardInterrupt:

@@ -172,7 +172,7 @@ def predict_loss(options: ForecastOptions) -> Ended:
     samples = compute / FLOPS_PER_SAMPLE / best.value
     words.append(
         f"With {compute:.3g} floating-point operations, a model of {_interval(best)} parameters "
-        f"is best, trained on {samples:.4g} samples; its loss: {_interval(least)}."
+        f"is best, trained on {samples:.4g} samples; its loss is {_interval(least)}."
     )
     details |= {"compute": compute, "parameters": best._asdict(), "least_loss": least._asdict()}
     print("\n".join(words))
@@ -187,7 +187,7 @@ def plan_runs(
     planned = choose_runs(small, large, budget, options.within)
     if not planned.runs:
         raise UserError(
-            f"--plan {budget}: no run of a measured size costs as little; name more.",
+            f"--plan {budget}: every run of a measured size costs more; increase the budget.",
             ErrorCode.TOO_FEW,
         )
     table = pd.DataFrame(planned.runs).drop(columns="loss")
@@ -198,7 +198,7 @@ def plan_runs(
         cost = f" and about {duration(sum(seconds))} of training"
     words = [
         f"Make {counted(len(table), 'run')}, {table['share_of_large_run'].sum():.3g} of the "
-        f"compute of the large run{cost} together; the first ones tell most:",
+        f"compute of the large run{cost} together; the most informative runs are first:",
         f"With these the learning rate is expected to be known within a factor of "
         f"{planned.rate_factor:.2f} and the batch within {planned.batch_factor:.2f} (90 %).",
     ]
@@ -214,11 +214,11 @@ def plan_runs(
             *(command_line("tune", one) for one in details["wrote"]),
             sep="\n  ",
         )
-        print("Then name their results folders beside the other runs.")
+        print("Then pass their results folders together with the other runs.")
     elif options.out is not None:
         write_out(options.out, table.to_csv(index=False))
         details["wrote"] = options.out
-        print(f"\nWrote {options.out}; add their losses, and name it beside the other runs.")
+        print(f"\nWrote {options.out}; add the losses, and pass it together with the other runs.")
     return Ended(DONE, answer=words, details=details)
 
 
@@ -529,7 +529,7 @@ def write_space(source: Path, out: Path, rate: Predicted, optimizer: str | None)
         UserError: `out` is `source`, or cannot be written.
     """
     if out.resolve() == source.resolve():
-        raise UserError("--out: is the file that --to names; name another.", ErrorCode.CONFLICT)
+        raise UserError("--out: is the same file as --to; name another.", ErrorCode.CONFLICT)
     rates = quantiles(rate, NUM_RATES)
     first = (load_content(source, {}).get("search") or {}).get("first") or []
     settings: dict[str, Any] = {

@@ -17,12 +17,13 @@ def init(options: InitOptions) -> Ended:
     out = options.out
     if out.exists() and not options.force:
         raise UserError(
-            f"{out} is there already; name another file by --out, or give --force.",
+            f"{out} exists; name another file with --out, or overwrite it with --force.",
             ErrorCode.CONFLICT,
         )
     if not out.parent.is_dir():
         raise UserError(
-            f"--out {out}: there is no folder {out.parent}; make it first.", ErrorCode.NOT_FOUND
+            f"--out {out}: the folder {out.parent} does not exist; create it first.",
+            ErrorCode.NOT_FOUND,
         )
     seen, workload = _see(options)
     for line in seen.lines:
@@ -43,14 +44,14 @@ def _see(options: InitOptions) -> tuple[DataSummary, str | None]:
     path = Path(options.data).expanduser()
     if any("\ud800" <= character <= "\udfff" for character in str(path)):  # not valid UTF-8
         raise UserError(
-            f"{str(path)!r} is no name that a space file can hold; rename it.",
+            f"{str(path)!r} is not valid UTF-8, as a space file has to be; rename it.",
             ErrorCode.INVALID_VALUE,
         )
     if ":" in options.data and not path.exists():
         for key in ("label", "task"):
             if getattr(options, key):
                 raise UserError(
-                    f"--{key} is for data in files; {options.data} says it itself.",
+                    f"--{key} applies to data in files; {options.data} defines it itself.",
                     ErrorCode.CONFLICT,
                 )
         _, dataset = load_workload_dataset(options.data, DatasetSpec(name="workload"))

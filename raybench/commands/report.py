@@ -29,13 +29,13 @@ def report(options: ReportOptions) -> Ended:
         return _compare(options.folders, Path(options.out or COMPARISON))
     if options.out is not None:
         raise UserError(
-            f"--out {options.out}: is of --compare; a single report is written into its folder.",
+            f"--out {options.out}: applies to --compare; a single report is written to its folder.",
             ErrorCode.CONFLICT,
         )
     if len(options.folders) > 1:
         raise UserError(
-            f"{len(options.folders)} folders were named; add --compare for one page of all, or "
-            "name one.",
+            f"{len(options.folders)} folders: add --compare for one page on all of them, or name "
+            "a single one.",
             ErrorCode.CONFLICT,
         )
     return _report(options)
@@ -111,7 +111,7 @@ def _read(source: str) -> foreign.ForeignTable:
 
     path = Path(source.partition("#")[0])
     if not (DATABASE.match(source) or path.exists()):
-        message = f"{source}: is not there; name a CSV, a folder of MLflow or an Optuna storage."
+        message = f"{source}: not found; name a CSV file, a folder of MLflow or an Optuna storage."
         raise UserError(message, ErrorCode.NOT_FOUND)
     if path.is_dir():
         return foreign.read_mlflow(path)

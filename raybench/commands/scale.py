@@ -20,7 +20,7 @@ def scale(options: "ScaleOptions", interrupt: Interrupt) -> Ended:
         return fit_file(options, Path(options.fit))
     if options.network is not None:
         raise UserError(
-            "--network: is for --fit; a study measures on the hosts themselves.", ErrorCode.CONFLICT
+            "--network: applies to --fit; a study measures the network itself.", ErrorCode.CONFLICT
         )
     from raybench.runs.scale import scale
 
@@ -34,7 +34,7 @@ def fit_file(options: "ScaleOptions", file: Path) -> Ended:
         if option in options.model_fields_set and option not in OF_A_FIT:
             name = words.get(option, f"--{option.replace('_', '-')}")
             raise UserError(
-                f"{name}: is of a study, and --fit runs none; leave one of them out.",
+                f"{name}: applies to a study, and --fit runs none; leave out one of the two.",
                 ErrorCode.CONFLICT,
             )
     from raybench.report.scaling_report import fit_to_files

@@ -204,7 +204,7 @@ def read_side(
         many = "endless" if number is None else str(number)
         raise UserError(
             f"{source}: has {many} configurations; compare takes one: fix the others, or name the "
-            "best.yaml of a search of it.",
+            "best.yaml of a search.",
             ErrorCode.CONFLICT,
         )
     document = study.run_spec(first_values(study, space)).document()
@@ -262,7 +262,7 @@ def _print_plan(console: Console, compared: Compared, pairs: int, place: str) ->
     say(
         console,
         f"up to {pairs} runs of each side with common seeds, one at a time, at most "
-        f"{seconds:,.0f} s of training; ends once it is decided",
+        f"{seconds:,.0f} s of training; ends as soon as it is decided",
     )
     say(console, f"results: {place}")
 
@@ -351,8 +351,8 @@ def _run(
                     record = single_run.train(spec, run, "pair", source=name)
                     if record.failure == "error" and not record.samples:
                         why = (record.message or "").removesuffix(".")
-                        fault = f"a run of {name} failed before it had trained ({why}); mend it"
-                        deadline.ends_with(StudyError(f"{fault}, then the same command goes on."))
+                        fault = f"a run of {name} failed before it trained ({why}); fix it"
+                        deadline.ends_with(StudyError(f"{fault}, then rerun the same command."))
                 pairs = so_far()
         deadline.raise_fault()
     return pairs
@@ -393,6 +393,6 @@ def errors_left(file: Path, digest: str) -> float:
         ) from None
     except (ValueError, LookupError, TypeError):
         raise UserError(
-            f"--session {file}: is no file of a session; name another.", ErrorCode.INVALID_FILE
+            f"--session {file}: is not a session file; name another.", ErrorCode.INVALID_FILE
         ) from None
     return errors

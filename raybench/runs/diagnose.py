@@ -187,7 +187,7 @@ class ProbeRuns:
             {"part": part, "of a step": share.percent, "19 of 20 in": share.percents}
             for part, share in verdict.shares.items()
         ]
-        sent = f"{verdict.num_bytes:,} bytes of gradients a worker exchanges in a step"
+        sent = f"{verdict.num_bytes:,} bytes of gradients per worker and step are exchanged"
         below = sent if verdict.num_bytes else ""
         print_frame(console, pd.DataFrame(shares), "Where a step's time goes", below=below)
         gains = [
@@ -447,7 +447,7 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
     return Ended(DONE if runs.is_enough else FAILED, place)
 
 
-VERDICT = "What bounds the training, by raybench diagnose; seconds of a step of each round below."
+VERDICT = "Bottleneck found by raybench diagnose; below, seconds per step in each round."
 
 
 def _check(options: DiagnoseOptions, spec: RunSpec) -> None:
@@ -484,8 +484,8 @@ def _check_data(options: DiagnoseOptions, spec: RunSpec, dataset: Dataset) -> No
         what = "tokens"
     if what:
         raise UserError(
-            f"dataset {spec.dataset.name}: diagnose compares with synthetic data, which there are "
-            f"of images and vectors with classes, not of {what}; measure its speed with "
+            f"dataset {spec.dataset.name}: diagnose compares with synthetic data, which exist for "
+            f"images and vectors with classes, not for {what}; measure its speed with "
             "python -m raybench.scale.",
             ErrorCode.UNSUPPORTED,
         )

@@ -53,7 +53,7 @@ def share(given: Any, info: ValidationInfo) -> Any:
         value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     if not 0.0 <= value < 1.0:
         raise UserError(
-            f"--{info.field_name} {text}: must be a share below all, such as 2% or 0.02.",
+            f"--{info.field_name} {text}: must be a share below 100%, such as 2% or 0.02.",
             ErrorCode.INVALID_VALUE,
         )
     return value
@@ -213,12 +213,12 @@ class TrialOptions(Options):
             )
         if self.train is not None and not is_own_loop(self.train):
             raise UserError(
-                f"--train {self.train}: write it FILE.py:FUNCTION, as train.py:train.",
+                f"--train {self.train}: write it as FILE.py:FUNCTION, such as train.py:train.",
                 ErrorCode.INVALID_VALUE,
             )
         if self.launch is not None and self.command is None:
             raise UserError(
-                "--launch: starts a command; name it with --command.", ErrorCode.MISSING
+                "--launch: starts the command of --command, which is missing.", ErrorCode.MISSING
             )
         mark = MARK if self.launch is None else LAUNCH_MARKS[self.launch]
         command = None if self.command is None else f"{mark}{self.command.removeprefix(MARK)}"
@@ -300,15 +300,16 @@ class TuneOptions(LoggedOptions):
         confirm = dict(self.confirm or {})
         if self.no_confirm and self.confirm is not None:
             raise UserError(
-                "--no-confirm: not with --confirm, which asks for the opposite.", ErrorCode.CONFLICT
+                "--no-confirm and --confirm contradict each other; keep one of them.",
+                ErrorCode.CONFLICT,
             )
         if self.no_confirm:
             confirm = {"race": 0}
         if confirm.get("race") == 0 and "fresh" in confirm:
             wanted = ",".join(f"{key}={one}" for key, one in confirm.items())
             raise UserError(
-                f"--confirm {wanted}: fresh runs are of a race's winner, and there is no race; "
-                "name race=2 or more, or write --no-confirm.",
+                f"--confirm {wanted}: fresh runs repeat the winner of a race, and there is no "
+                "race; set race=2 or more, or write --no-confirm.",
                 ErrorCode.CONFLICT,
             )
         flags = {

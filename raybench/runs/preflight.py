@@ -156,8 +156,8 @@ def _reported(objective: Objective) -> Metric:
         )
     if name not in METRICS and objective.direction is None:
         raise UserError(
-            f"objective.metric: {name} is not known here; say which way is better: "
-            "objective.direction: max, or min.",
+            f"objective.metric: {name} is not a known metric; set objective.direction to max or "
+            "min.",
             ErrorCode.MISSING,
         )
     return named_metric(name, objective.direction or "max", is_share=bool(objective.is_share))
@@ -169,8 +169,8 @@ def _check_columns(metric: Metric) -> None:
     taken = {*CURVE_TYPES, *RUN_COLUMNS, *CELL_COLUMNS} - {ACCURACY.name}
     if metric.name in taken or len(types) < len(TRIAL_TYPES | EXTRA_TYPES):
         raise UserError(
-            f"objective.metric: {metric.name} is the name of a column in the tables already; give "
-            "the metric another.",
+            f"objective.metric: {metric.name} is also the name of a column of the tables; rename "
+            "the metric.",
             ErrorCode.CONFLICT,
         )
 
@@ -259,7 +259,7 @@ def _without_effect(study: StudySpec, space: Space) -> list[str]:
         return []
     placed = keys_of(study.workload)
     return [
-        f"space.{key}: the command has no {{{key}}}, so all its values train alike"
+        f"space.{key}: the command has no {{{key}}}, so its values make no difference"
         for key in space
         if key not in RESOURCES
         and not any(f"{one}.".startswith(f"{key}.") for one in placed)
@@ -281,8 +281,8 @@ def check_evaluations(study: StudySpec, dataset: Dataset) -> None:
     count = math.ceil(samples / max(int(eval_interval), batch))
     if study.objective.kind == TIME and hold > count:
         raise UserError(
-            f"objective.hold: {hold} evaluations in a row cannot come, a run of {epochs:g} epochs "
-            f"has {count}; lower hold, or raise fixed.epochs.",
+            f"objective.hold: {hold} evaluations in a row are impossible, since a run of "
+            f"{epochs:g} epochs has {count}; lower hold, or raise fixed.epochs.",
             ErrorCode.CONFLICT,
         )
 
@@ -296,8 +296,8 @@ def check_address(address: str | None) -> None:
         return  # a host name without a port, which Ray resolves or refuses
     if "://" in address or not (port.isdigit() and 0 < int(port) < 2**16 and host):
         raise UserError(
-            f"--address {address}: is no address; write auto or HOST:6379 on a host of the "
-            "cluster, or send the command there by ray job submit.",
+            f"--address {address}: is not an address; write auto or HOST:6379 on a host of "
+            "the cluster, or send the command there with ray job submit.",
             ErrorCode.INVALID_VALUE,
         )
 
@@ -432,7 +432,7 @@ def check_cluster(
         return
     check_files_there(session.capacity.nodes, files_of(spec))
     if (gpus := session.capacity.gpus) and not are_gpus_named:
-        say(console, f"The cluster has {gpus} GPUs, and none is used: {asking} uses them.")
+        say(console, f"The cluster has {gpus} GPUs, and none is used; {asking} uses them.")
 
 
 def files_of(spec: RunSpec) -> list[Path]:

@@ -90,7 +90,10 @@ class SavedRuns:
             aside = folder.with_name(f"{folder.name}.refused")
             shutil.rmtree(aside, ignore_errors=True)
             folder.replace(aside)
-            self._say(f"{error} Run {name} begins anew; what was there is now {aside}.")
+            self._say(
+                f"{error} Run {name} starts from its beginning; its old checkpoints are now "
+                f"in {aside}."
+            )
             return ()
         if found is None:
             return ()

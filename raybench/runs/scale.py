@@ -190,7 +190,8 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
     if isinstance(asked, str) and not Path(asked).suffix and not Path(asked).exists():
         if asked not in STUDIES:
             raise UserError(
-                f"{clean(asked)}: is no file and no named study; named are: {', '.join(STUDIES)}.",
+                f"{clean(asked)}: is neither a file nor a shipped study; shipped are "
+                f"{', '.join(STUDIES)}.",
                 ErrorCode.UNKNOWN_NAME,
             )
         content = set_in_scaling(STUDIES[asked].study(options.quick).document(), settings)
@@ -199,7 +200,7 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
         content, source = DEFAULT | (QUICK if options.quick else {}), "the default study"
     elif options.quick:
         raise UserError(
-            "--quick is for the named studies; shorten a study of yours by --set repeats=1 or "
+            "--quick applies to the shipped studies; shorten your own with --set repeats=1 or "
             "--set epochs=2.",
             ErrorCode.UNSUPPORTED,
         )
@@ -362,7 +363,7 @@ def with_room(
         if fitting and fitting != counts:
             study = study.only_workers(fitting)
             wider = " and ".join(str(one) for one in counts if one not in fitting)
-            left_out(f"cells of {wider} workers are left out: there is room for {fitting[-1]}.")
+            left_out(f"cells of {wider} workers are skipped: there is room for {fitting[-1]}.")
     for cell in study_cells(study, source):
         capacity.refuse_infeasible(cell.spec.placement.group)
     return study
@@ -507,9 +508,12 @@ class Until:
         unsure.sort(key=lambda pair: -pair[0].spread)
         more = f"{counted(len(study.more), 'further cell')} measured"
         if not predicted:
-            return None, "--until: so few cells predict nothing; measure more sizes."
+            return (
+                None,
+                "--until: too few cells were measured for a prediction; measure more sizes.",
+            )
         if not unsure:
-            return None, f"All that --predict asks for is within ±{self.share:.0%}, {more}."
+            return None, f"All predictions of --predict are within ±{self.share:.0%}, {more}."
         least = unsure[0][0]
         head = f"Least sure is {place_of(least.cell)}, ±{least.spread:.1%}, {more}"
         self.spreads.append(least.spread)
@@ -524,7 +528,7 @@ class Until:
                     update={"more": [*study.more, WrittenCell(changes=changes)]}
                 )
                 return longer, f"{head}: next is {place_of(cell)}."
-        return None, f"{head}: nothing else that has room here would narrow it."
+        return None, f"{head}: no other cell that fits on the cluster would narrow it."
 
     def _narrowing(
         self, study: ScalingStudy, now: StepPrediction, one: FittedSeries

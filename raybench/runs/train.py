@@ -81,7 +81,9 @@ def train(options: TrainOptions, interrupt: Interrupt) -> Ended:
         refuse_other(place, folder, "run")
         with Store(folder, storage.check, storage.forget) as store:
             if finished_run(folder, TRIAL, spec) is not None:
-                sentence = "this run is finished; to train it again name another folder."
+                sentence = (
+                    "this run is finished; to train it again, name another folder with --out."
+                )
                 say(console, f"{place}: {sentence}")
                 _print_outcome(console, load(folder), storage)
                 return Ended(DONE, place)

@@ -262,8 +262,8 @@ class WaitWatch:
                 self._deadline.ends_with(
                     StudyError(
                         f"trial {trial} has waited {one.short_s:.0f} s (--wait {self._wait_s:g}) "
-                        f"for {one.what}; run the same command again when the machines are "
-                        "there: what is recorded is kept."
+                        f"for {one.what}; rerun the same command once the machines are "
+                        "available; what is recorded is kept."
                     )
                 )
 

@@ -229,7 +229,7 @@ def judge(
         sentence = (
             f"Not sure: the spread of {len(times[probes.as_it_is])} rounds hides what bounds a "
             f"step of {milliseconds(step.value)}, {' and '.join(parts[:2])} are not "
-            "distinguishable; leave the machine to it alone, or ask for more --repeats."
+            "distinguishable; use an idle machine, or increase --repeats."
         )
         return BottleneckVerdict(NOT_SURE, found, step, [], sent, sentence)
     largest, *rest = shares.order
@@ -239,10 +239,10 @@ def judge(
         "communication": f"the exchange of {sent / 1e6:.3g} MB of gradients by "
         f"{spec.num_workers} workers{hosts}",
         "input": "waiting for data",
-        "overhead": "there whatever the number of samples: starting operations, updating weights",
+        "overhead": "independent of the number of samples: starting operations, updating weights",
         "compute": "forward and backward",
     }[largest]
-    advice = "no change of the run spec is predicted to bring 5 % more"
+    advice = "no change of the run spec is predicted to gain 5 % or more"
     if gains:
         advice = f"try {' or '.join(gain.words for gain in gains[:2])}"
     sentence = (

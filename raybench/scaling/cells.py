@@ -586,8 +586,8 @@ def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
         workers = int(twice["num_workers"].iloc[0])
         same = twice.loc[twice["num_workers"] == workers, "cell"]
         raise UserError(
-            f"a speed-up curve has one cell for each number of workers, and {len(same)} here have "
-            f"{workers}, of several cells ({', '.join(same)}): choose those of one.",
+            f"a speed-up curve has one cell for each number of workers, and here {len(same)} cells "
+            f"({', '.join(same)}) have {workers}; select one of them.",
             ErrorCode.CONFLICT,
         )
     return {

@@ -56,8 +56,8 @@ class NetworkRatio:
         """Return the ratio and its 90 % interval as a sentence."""
         low, high = (self.ratio * math.exp(side * NINE_OF_TEN * SURE) for side in (-1, 1))
         return (
-            f"The network given: between nodes an exchange takes {self.ratio:.2g} times ({low:.2g} "
-            f"to {high:.2g}) what it takes within one."
+            f"With the given --network, an exchange between nodes takes {self.ratio:.2g} times "
+            f"({low:.2g} to {high:.2g}) as long as within one."
         )
 
 
@@ -105,8 +105,8 @@ def _worker_numbers(text: str) -> list[int] | None:
         numbers = [0]
     if not 1 <= numbers[0] <= numbers[-1] <= MOST_WORKERS:
         raise UserError(
-            f"--predict {text[:40]}: are no numbers of workers; write 1 to {MOST_WORKERS:,} with "
-            "commas between them, such as 8,16,64, or a CSV file.",
+            f"--predict {text[:40]}: are not worker counts; write numbers from 1 to "
+            f"{MOST_WORKERS:,} separated by commas, such as 8,16,64, or name a CSV file.",
             ErrorCode.INVALID_VALUE,
         )
     return numbers
@@ -245,11 +245,11 @@ class FittedSeries:
             _quality(self.left_out, len(cells)),
         ]
         if workers == [1] and any(cell.num_workers > 1 for cell in self.asked):
-            lines.append("Never measured on more than one worker; the intervals are wide.")
+            lines.append("Only one worker was measured, so the intervals are wide.")
         elif nodes == 1 and not self.network and any(cell.num_nodes > 1 for cell in self.asked):
             lines.append(
-                "Never measured on more than one node; the intervals are wide, and a run of two "
-                "workers on two nodes helps."
+                "Only one node was measured, so the intervals are wide; a run of two workers on "
+                "two nodes narrows them."
             )
         if self.network is not None:
             lines.append(self.network.words())
@@ -288,7 +288,7 @@ def place_of(cell: Cell) -> str:
 
 def _quality(left_out: list[LeftOut], num_cells: int) -> str:
     if not left_out:
-        return "Leave-one-out error: none, there is one cell; the prediction is what is usual."
+        return "Leave-one-out error: unknown with one cell; the prediction is mainly the prior."
     worst = max(left_out, key=lambda one: abs(one.error))
     cell = worst.predicted.cell
     inside = np.mean([one.is_inside for one in left_out])

@@ -187,10 +187,10 @@ def critical_batches(*studies: Study) -> dict[str, list[float]]:
 def noise_lines(results: Study) -> list[str]:
     """Return a sentence on the critical batch size of each series with recorded gradient noise."""
     return [
-        f"{series}: by the noise of the gradients the critical batch is about "
+        f"{series}: by the gradient noise, the critical batch is about "
         f"{statistics.median(found):,.3g} ({counted(len(found), 'run')}"
         + (f", {min(found):,.3g} to {max(found):,.3g}" if len(found) > 1 else "")
-        + "); right within a factor of three, as such figures go."
+        + "); such estimates are right within a factor of three."
         for series, found in critical_batches(results).items()
     ]
 

@@ -250,7 +250,7 @@ class OptimumModel:
                 is_end = values[best] in (values[own].min(), values[own].max())
                 at_end += is_end and len(set(values[own])) > 1
             if 2 * at_end > len(measured):
-                found.append(f"the best {name} is an end of the tried ones in most cells")
+                found.append(f"the best {name} is at an end of the tried range in most cells")
         return found
 
     def _row(self, parameters: float, samples: float) -> Floats:
@@ -395,7 +395,7 @@ class LargeRunModel:
 
 def _checked(runs: list[SmallRun]) -> list[SmallRun]:
     if not runs:
-        raise UserError("forecast: there is no run with a loss; name some.", ErrorCode.TOO_FEW)
+        raise UserError("forecast: no run has a loss; name runs that have one.", ErrorCode.TOO_FEW)
     for number, run in enumerate(runs, 1):
         for name, value in run._asdict().items():
             if not (math.isfinite(value) and value > 0):

@@ -67,7 +67,8 @@ class LossLaw:
             best[size] = min(one, best.get(size, math.inf))
         if len(best) < FEWEST_SIZES:
             raise UserError(
-                "forecast: all runs have one size and one number of samples; add runs of another.",
+                "forecast: all runs have the same size and number of samples; add runs of another "
+                "size.",
                 ErrorCode.TOO_FEW,
             )
         sizes, losses = np.log(np.array([*best])), np.log(np.array([*best.values()]))

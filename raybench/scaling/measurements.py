@@ -92,8 +92,8 @@ class CellRow(BaseModel):
     def _enough_workers(self) -> "CellRow":
         if self.num_nodes > self.num_workers:
             raise ValueError(
-                f"num_nodes {self.num_nodes} is more than its num_workers, {self.num_workers}; a "
-                "node has one at least"
+                f"num_nodes {self.num_nodes} is larger than num_workers {self.num_workers}; a "
+                "node has at least one worker"
             )
         return self
 
@@ -165,7 +165,7 @@ def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
     needed = [name for name, one in model.model_fields.items() if one.is_required()]
     table = read_table(path, needed, {})
     if table.empty:
-        raise UserError(f"{source}: has no rows below the names of its columns.", ErrorCode.TOO_FEW)
+        raise UserError(f"{source}: has no rows below its header.", ErrorCode.TOO_FEW)
     rows = []
     for number, row in enumerate(table.to_dict("records"), 2):
         try:
@@ -197,8 +197,8 @@ def read_measurements(path: Path) -> Measurements:
     measured = Measurements(clean(str(path)))
     if len(rows) == 1:
         raise UserError(
-            f"{measured.source}: has one row, which says nothing of how a training scales; measure "
-            "another number of workers or another batch size, too.",
+            f"{measured.source}: has one row, which does not show how training scales; add another "
+            "number of workers or another batch size.",
             ErrorCode.TOO_FEW,
         )
     for row in rows:

@@ -98,8 +98,8 @@ def offers_of(
     if not (known := [one for one in found if one.kind in kinds]):
         there = ", ".join(dict.fromkeys(one.kind for one in found))
         raise UserError(
-            f"prices: are of {there}, and measured was {', '.join(kinds)}; name a machine with "
-            "these, its accelerator as it is called here.",
+            f"prices: are for {there}, but {', '.join(kinds)} was measured; add a machine whose "
+            "accelerator has one of these names.",
             ErrorCode.UNKNOWN_NAME,
         )
     return known
@@ -194,8 +194,8 @@ def plan(
             rows.append(row)
     if not rows:
         raise UserError(
-            "plan: no batch size divides among the workers and reached the target; ask for other "
-            "batch sizes or numbers of workers",
+            "plan: no batch size that reached the target divides evenly among the workers; choose "
+            "other batch sizes or worker counts",
             ErrorCode.INVALID_VALUE,
         )
     table = pd.DataFrame(rows)

@@ -260,10 +260,10 @@ class SamplesToTarget:
         if found.low > 0 and np.isfinite(found.high):
             return f"The critical batch is about {value} (90 %: {low} to {high})."
         if found.low > 0:
-            return f"The critical batch is above {low}; only larger batch sizes tell how far."
+            return f"The critical batch is above {low}; larger batch sizes would bound it."
         if np.isfinite(found.high):
-            return f"The critical batch is below {high}; only smaller batch sizes tell how far."
-        return "The critical batch is not known; try batch sizes that lie farther apart."
+            return f"The critical batch is below {high}; smaller batch sizes would bound it."
+        return "The critical batch is not known; try batch sizes that are farther apart."
 
 
 def _rounded(value: float) -> str:

@@ -285,9 +285,9 @@ FEWEST_MEASURED = 6
 
 SlowKind = Literal["compute", "cores", "input"]
 SLOW_WORDS: dict[SlowKind, str] = {
-    "compute": "its steps are: look for a throttled or shared device there, or leave the host out",
-    "cores": "others have its cores: end them, or lift the quota there",
-    "input": "its steps alone are not: its data come slowly: look at how that host reads them",
+    "compute": "its steps are slow: look for a throttled or shared device, or exclude the host",
+    "cores": "other processes use its cores: end them, or raise the quota",
+    "input": "its data arrive late: check how the host reads them",
 }
 
 

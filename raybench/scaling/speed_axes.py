@@ -221,8 +221,8 @@ class AxisProbes:
         pays_s = more_s / (1 - 1 / self.gain(self.chosen).value)
         kept = f" and {min(later):.1f} s in later runs of the same workers" if later else ""
         return (
-            f"Compiling takes {first_s:.1f} s{kept}; once, it pays in a run that would train for "
-            f"more than {pays_s:.0f} s without it."
+            f"Compiling takes {first_s:.1f} s{kept}; it pays off once in a run that would train "
+            f"for more than {pays_s:.0f} s without it."
         )
 
     def document(self) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def gains_sentence(found: Mapping[str, AxisProbes]) -> str:
     compiling pays off."""
     better = {axis: one for axis, one in found.items() if one.chosen != one.original}
     if not better:
-        return "Nothing that was measured is surely faster than the run as it is."
+        return "No measured variant is significantly faster than the original."
     gains = {axis: one.gain(one.chosen).value for axis, one in better.items()}
     words = ", ".join(f"x {gains[axis]:.2f} {axis} {one.chosen}" for axis, one in better.items())
     if len(gains) > 1:

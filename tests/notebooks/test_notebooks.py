@@ -29,7 +29,7 @@ SAYS = {
     "scaling": (
         "Each worker keeps its batch (weak scaling): 2 workers train 1.27 times",
         "so it may be no gain",
-        "Never measured on more than one node",
+        "Only one node was measured",
         "the critical batch is about 53.2",
     ),
     "seed_studies": ("../tests/fixtures/bottleneck_probe", "1.92 times (1.63 to 2.05, 6 pairs)"),

@@ -145,7 +145,8 @@ def test_workers_are_given_back_whatever_happens(desk: Desk) -> None:
 def test_a_folder_that_is_gone_ends_the_study_and_the_run_is_repeated(desk: Desk) -> None:
     single_run = desk.single_run(FakePool())
     (desk.folder / "records.jsonl").unlink()
-    found = single_run.train(SPEC, "a", "confirm")
+    with single_run.store:
+        found = single_run.train(SPEC, "a", "confirm")
     assert (found.stop, found.samples, desk.deadline.interrupted) == ("interrupted", 1, True)
 
 
