@@ -131,6 +131,7 @@ def test_the_commands_and_python_share_their_options() -> None:
     found = asked("tune", {"space": "s.yaml"} | changes)
     assert found == options_given("tune", words)
     assert found == asked("tune", {"space": "s.yaml"} | changes | {"time_budget": "60s"})
+    assert asked("tune", {"time_budget": None}) == OPTIONS["tune"]()
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -95,8 +95,8 @@ def test_a_checkout_that_is_not_installed_has_no_version(capsys, monkeypatch):
 def test_the_overview_names_every_command(capsys):
     command = [sys.executable, "-m", "raybench", "--help"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for name, command in cli.COMMANDS.items():
-        assert re.search(rf"^  {name} +{command.about}$", printed, re.MULTILINE)
+    for name, about in cli.COMMANDS.items():
+        assert re.search(rf"^  {name} +{about}$", printed, re.MULTILINE)
     for arguments in ([], ["--help"], ["-h"]):
         assert cli.main(arguments) == 0
         assert capsys.readouterr().out == printed

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, get_args, get_origin
 
 import raybench
 from raybench.cluster.signals import SIGNALS, Interrupt
@@ -36,67 +36,28 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from raybench.runs.options import Argument, Options
-
-
-class Command(NamedTuple):
-    """A command of the command line."""
-
-    about: str
-    """What it does, for the overview and its help."""
-    function: str
-    """Function that runs it, as `module:name`; the module is imported when the command runs."""
-    starts_ray: bool = False
-    """Whether it starts Ray; its function then takes the options and an Interrupt."""
-
-
 COMMANDS = {
-    "tune": Command(
-        "search for the configuration that reaches the target fastest",
-        "raybench.search.tune:tune",
-        starts_ray=True,
-    ),
-    "train": Command("train one run spec", "raybench.runs.train:train", starts_ray=True),
-    "scale": Command(
-        "measure how training scales, or predict it from measurements",
-        "raybench.commands.scale:scale",
-        starts_ray=True,
-    ),
-    "plan": Command(
-        "choose which machines to rent for a training, how many, and at what cost",
-        "raybench.commands.plan:plan",
-    ),
-    "diagnose": Command(
-        "find the bottleneck of a training, and the gain of each remedy",
-        "raybench.runs.diagnose:diagnose",
-        starts_ray=True,
-    ),
-    "compare": Command(
-        "test whether B is better than A, by paired runs",
-        "raybench.runs.compare:compare",
-        starts_ray=True,
-    ),
-    "forecast": Command(
-        "predict learning rate, batch and loss of a large run from small runs",
-        "raybench.commands.forecast:forecast",
-    ),
-    "init": Command(
-        "inspect a dataset and write a search space for it", "raybench.commands.init:init"
-    ),
-    "import": Command(
-        "make a study of runs that another tool recorded", "raybench.commands.report:import_runs"
-    ),
-    "report": Command(
-        "rebuild the tables and the page of a results folder, and print them",
-        "raybench.commands.report:report",
-    ),
-    "doctor": Command(
-        "check hardware, drivers and network", "raybench.commands.doctor:doctor", starts_ray=True
-    ),
-    "data": Command(
-        "list or remove the decoded datasets that are kept on this machine",
-        "raybench.commands.data:data",
-    ),
+    "tune": "search for the configuration that reaches the target fastest",
+    "train": "train one run spec",
+    "scale": "measure how training scales, or predict it from measurements",
+    "plan": "choose which machines to rent for a training, how many, and at what cost",
+    "diagnose": "find the bottleneck of a training, and the gain of each remedy",
+    "compare": "test whether B is better than A, by paired runs",
+    "forecast": "predict learning rate, batch and loss of a large run from small runs",
+    "init": "inspect a dataset and write a search space for it",
+    "import": "make a study of runs that another tool recorded",
+    "report": "rebuild the tables and the page of a results folder, and print them",
+    "doctor": "check hardware, drivers and network",
+    "data": "list or remove the decoded datasets that are kept on this machine",
 }
+FUNCTIONS = {name: f"raybench.commands.{name}:{name}" for name in COMMANDS} | {
+    "tune": "raybench.search.tune:tune",
+    "import": "raybench.commands.report:import_runs",
+    **{name: f"raybench.runs.{name}:{name}" for name in ("train", "diagnose", "compare")},
+}
+"""Function that runs each command, as `module:name`."""
+WITH_RAY = ("tune", "train", "scale", "diagnose", "compare", "doctor")
+"""Commands that start Ray; their functions also take an Interrupt."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -104,7 +65,7 @@ class Parser(argparse.ArgumentParser):
     """Argument parser of a command; it reports an error as one sentence."""
 
     def __init__(self, name: str) -> None:
-        about = f"`python -m raybench.{name}`: {COMMANDS[name].about}"
+        about = f"`python -m raybench.{name}`: {COMMANDS[name]}"
         super().__init__(prog=f"raybench {name}", description=about)
         self.name = name
         about = "print one JSON document to stdout; everything else goes to stderr"
@@ -205,12 +166,12 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 def run_with_options(options: "Options", interrupt: Interrupt) -> Ended:
     """Run the command that the options belong to; return its result."""
-    command = COMMANDS[options.OF]
-    if command.starts_ray:
+    name = options.OF
+    if name in WITH_RAY:
         refuse_hiding_files(Path.cwd())  # before imports that these files would shadow
     with interrupt.heard():
-        function = pkgutil.resolve_name(command.function)
-        ended: Ended = function(options, interrupt) if command.starts_ray else function(options)
+        function = pkgutil.resolve_name(FUNCTIONS[name])
+        ended: Ended = function(options, interrupt) if name in WITH_RAY else function(options)
     return ended
 
 
@@ -331,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     width = max(map(len, COMMANDS))
-    overview = "\n".join(f"  {name:<{width}}  {one.about}" for name, one in COMMANDS.items())
+    overview = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
     if not given or given[0] in ("-h", "--help"):
         print(f"usage: raybench COMMAND [--help], raybench --version\n\n{overview}")
         return DONE

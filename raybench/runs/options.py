@@ -154,7 +154,11 @@ def meanings(given: Any) -> Any:
 
 TIME = "90|30min|2h"
 Duration = Annotated[float | None, BeforeValidator(duration), Argument(TIME, parse=duration)]
-TimeBudget = Annotated[Duration, Field(gt=0)]
+TimeBudget = Annotated[
+    Annotated[float, Field(gt=0)] | None,
+    BeforeValidator(duration),
+    Argument(TIME, parse=duration),
+]
 Text = Annotated[str | None, BeforeValidator(text)]
 Tools = Annotated[list[str], BeforeValidator(one_or_more), Argument("TOOL")]
 Spec = str | Path | dict[str, Any] | RunSpec
