@@ -57,7 +57,9 @@ def interface_to(address: str) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address.split("%")[0] == local_address for entry in addresses):
             return name
-    raise NoInterface(f"no network interface has {local_address}, which leads to {address}")
+    raise NoInterface(
+        f"no network interface has the address {local_address}, from which {address} is reached"
+    )
 
 
 def address_of(interface: str) -> str:
@@ -115,9 +117,9 @@ def with_hosts(cluster: list[str], places: list[Place]) -> list[str]:
 
 
 REACH_TIMEOUT_S = 10.0
-UNREACHED = "the workers do not reach each other: "
+UNREACHED = "the workers cannot reach each other: "
 """Prefix of the error message, used to find the message inside an error raised by Ray."""
-MISNAMED = f"{UNREACHED}as {VARIABLE} is set, "
+MISNAMED = f"{UNREACHED}with {VARIABLE} set, "
 """Prefix of the error message if the user has set a wrong interface: a retry would not help."""
 
 
@@ -147,7 +149,7 @@ def unreached(rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S
             return (
                 f"{UNREACHED}host {place.host} on interface {place.interface} ({place.address}) "
                 f"cannot connect to {other.address} of host {other.host} "
-                f"({error.strerror or error}); open the hosts' ports to each other, or name "
+                f"({error.strerror or error}); open the hosts' ports to each other, or set "
                 f"another interface: {VARIABLE}=NAME."
             )
     return None
@@ -160,6 +162,6 @@ def misnamed(places: list[Place]) -> str | None:
         if others and ipaddress.ip_address(place.address).is_loopback:
             return (
                 f"{MISNAMED}host {place.host} uses {place.interface} ({place.address}), which no "
-                f"other host can reach; name one that leads to them: {VARIABLE}=NAME."
+                f"other host can reach; set one with a route to them: {VARIABLE}=NAME."
             )
     return None

@@ -87,9 +87,9 @@ def check_files_there(nodes: Iterable[Node], files: Sequence[Path]) -> None:
     for node, task in tasks.items():
         if missing := ray.get(task, timeout=FACTS_S):
             raise UserError(
-                f"host {node.name} has no {missing[0]}: outside of a submitted job nothing is sent "
-                "to the hosts; keep it in a folder that they share, or send the command with its "
-                "folder: ray job submit --working-dir . -- python -m raybench.tune ...",
+                f"host {node.name} has no {missing[0]}: files are sent to hosts only for a "
+                "submitted job; move it to a folder that all hosts share, or submit the command "
+                "with its folder: ray job submit --working-dir . -- python -m raybench.tune ...",
                 ErrorCode.NOT_FOUND,
             )
 
@@ -111,8 +111,8 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
         except ray.exceptions.RayError as error:
             last_line = str(error).strip().splitlines()[-1]
             results.append(
-                f"host {entry['NodeManagerHostname']}: its facts cannot be had "
-                f"({last_line}); is raybench installed there, in the same Python?"
+                f"host {entry['NodeManagerHostname']}: its hardware and software could not be read "
+                f"({last_line}); is raybench installed there, for the same Python version?"
             )
     return results
 

@@ -246,9 +246,9 @@ class Capacity:
             return
         if placement.shares_a_gpu:
             raise UserError(
-                f"gpus_per_worker: {placement.gpus_per_worker} of a GPU is for num_workers 1: of "
-                f"{placement.num_workers} workers each needs a whole one (NCCL refuses two on "
-                "one); set gpus_per_worker: 1.",
+                f"gpus_per_worker: {placement.gpus_per_worker} needs num_workers: 1, because NCCL "
+                f"refuses two workers on one GPU; for {placement.num_workers} workers set "
+                "gpus_per_worker: 1.",
                 ErrorCode.CONFLICT,
             )
         needs = f"{placement.cpus_per_worker} CPU"
@@ -264,9 +264,9 @@ class Capacity:
             for node in self.nodes[:MAX_NAMED_HOSTS]
         ]
         raise UserError(
-            f"num_workers: no room for {workers}: {counted(len(self.nodes), 'host')} with "
-            f"{', '.join(has)}; ask for fewer or other workers, or connect a larger cluster with "
-            "--address.",
+            f"num_workers: not enough resources for {workers}: {counted(len(self.nodes), 'host')} "
+            f"with {', '.join(has)}; set fewer workers or fewer resources for each, or connect to "
+            "a larger cluster with --address.",
             ErrorCode.NO_ROOM,
         )
 

@@ -190,7 +190,7 @@ class RequestQueue:
         try:
             await asyncio.to_thread(self._autoscale, wanted)
         except (ray.exceptions.RayError, RuntimeError, OSError) as error:
-            logging.getLogger(__name__).warning("the autoscaler was not asked: %s", error)
+            logging.getLogger(__name__).warning("the request to the autoscaler failed: %s", error)
             return
         self._sent, self._sent_at = wanted, time.monotonic()
 
@@ -203,7 +203,7 @@ def missing(scheduler: ResourceScheduler) -> dict[str, str]:
     for trial, placement in scheduler.waiting.items():
         if not scheduler.fits(placement):
             there = [node for node in scheduler.nodes if not node.is_gone]
-            reasons[trial] = f"{_amounts(placement, there)} in all; hosts must join"
+            reasons[trial] = f"{_amounts(placement, there)} in total; hosts must join"
         elif trial == head:
             reasons[trial] = reason
         else:

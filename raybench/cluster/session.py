@@ -62,7 +62,7 @@ class Session:
     def __init__(self, *, address: str | None = None) -> None:
         if ray.is_initialized():
             raise UserError(
-                "Ray runs in this process already; end it first: ray.shutdown().",
+                "Ray is already running in this process; shut it down first: ray.shutdown().",
                 ErrorCode.CONFLICT,
             )
         refuse_hiding_files(Path.cwd())

@@ -156,7 +156,7 @@ def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        tail = "; the same command continues" if can_continue else ""
+        tail = "; rerun the same command to resume" if can_continue else ""
         os.write(2, f"raybench: {lost or 'ended at once'}{tail}.\n".encode())
     finally:
         os._exit(FAILED if lost else INTERRUPTED)

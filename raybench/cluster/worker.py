@@ -346,10 +346,11 @@ def try_exchange(world: DistributedContext) -> None:
         error = done.get(timeout=EXCHANGE_TIMEOUT_S)
     except queue.Empty:
         raise UserError(
-            f"{UNREACHED}the first exchange of {world.num_workers} workers, 4 KB through "
-            f"{world.through}, has not ended after {EXCHANGE_TIMEOUT_S:.0f} s on rank {world.rank} "
-            f"({socket.gethostname()}, {world.device}); run raybench doctor, look at the "
-            "network, the GPUs' links and /dev/shm of the hosts (NCCL_DEBUG=INFO says more).",
+            f"{UNREACHED}the first exchange between {world.num_workers} workers (4 KB through "
+            f"{world.through}) did not finish within {EXCHANGE_TIMEOUT_S:.0f} s on rank "
+            f"{world.rank} ({socket.gethostname()}, {world.device}); run raybench doctor and check "
+            "the network, the links between GPUs and /dev/shm of the hosts (NCCL_DEBUG=INFO prints "
+            "details).",
             ErrorCode.UNREACHABLE,
         ) from None
     if error is not None:

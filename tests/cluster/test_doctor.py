@@ -300,8 +300,8 @@ def test_the_document_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_will_not_work_is_said_and_the_code_is_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failure = RunFailed("worker_lost", "workers do not reach each other: host a.")
-    lost = "host b: its facts cannot be had (x); is raybench installed there?"
+    failure = RunFailed("worker_lost", "workers cannot reach each other: host a.")
+    lost = "host b: its hardware and software could not be read (x)"
     found = examined(monkeypatch, [facts(), lost], failure)
     first, second = found["problems"]
     assert first == lost

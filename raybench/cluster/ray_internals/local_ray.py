@@ -137,8 +137,8 @@ def warning() -> str | None:
     if addresses <= {LOOPBACK}:
         return None
     return (
-        f"this Ray listens on {', '.join(sorted(addresses))}, not on {LOOPBACK} alone "
-        f"(Ray {ray.__version__} chooses its address otherwise); only its token protects it."
+        f"this Ray listens on {', '.join(sorted(addresses))}, not only on {LOOPBACK} (Ray "
+        f"{ray.__version__} chooses its address differently); only its token protects it."
     )
 
 

@@ -174,7 +174,7 @@ def _set_interface(rank_0: str, named: str | None, size: int) -> Place | str:
     except (connectivity.NoInterface, OSError) as problem:
         begin = MISNAMED if is_named else UNREACHED
         return (
-            f"{begin}on host {socket.gethostname()} {problem}; name one that it has: "
+            f"{begin}on host {socket.gethostname()} {problem}; set an interface of that host: "
             f"{VARIABLE}=NAME."
         )
     os.environ.update(connectivity.environment(place, is_named=is_named))

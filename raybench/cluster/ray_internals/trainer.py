@@ -25,8 +25,8 @@ def has_lost_one(actors: Iterable[Any], *, timeout_s: float) -> bool:
 
 
 LOST = "a worker process has died: killed, out of memory or crashed"
-OUT_OF_REACH = "a worker did not answer any more: its host, or the network to it, was lost"
-NOT_STARTED = "the workers did not start in time: a host was lost, or its processors are taken"
+OUT_OF_REACH = "a worker no longer answers: its host or the network to it was lost"
+NOT_STARTED = "the workers did not start in time: a host was lost, or its CPUs are in use"
 MEANINGS = {
     "worker process has died": LOST,
     "worker group startup timed out": NOT_STARTED,
