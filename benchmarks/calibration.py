@@ -41,7 +41,14 @@ from raybench.spec.objective import ONE_SIDED, Baseline, share_error
 from raybench.spec.run import RunSpec
 from raybench.stats.replicates import Replicate, interval, intervals_of_chosen, pooled
 from raybench.stats.sequential import compare, outcome_of, pairs_needed
-from raybench.stats.standing import Candidate, ConfigurationRuns, group_of, more, stages, ties_of
+from raybench.stats.standing import (
+    Candidate,
+    ConfigurationRuns,
+    group_of,
+    runs_to_decide,
+    stages,
+    ties_of,
+)
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/calibration.json"
@@ -247,7 +254,7 @@ def _after_more(
     found = [Candidate(name, run(name, 399 - at), 1.0) for at, name in enumerate(means)]
     learned = {(name, at): run(name, at) for name in means for at in range(4)}
     left = number
-    while left and (due := more(found, learned, left, axis="seconds")):
+    while left and (due := runs_to_decide(found, learned, left, axis="seconds")):
         learned |= {(one.name, one.round): run(one.name, one.round) for one in due}
         left -= len(due)
     new = {name: {at: x for (n, at), x in learned.items() if n == name} for name in means}
@@ -382,7 +389,7 @@ def race_first_more(rng: Rng, *world: Any) -> bool:
         (one.name, at): run for one in entered for at, run in race.group(one.name).rounds.items()
     }
     left = 24
-    while left and (due := more(entered, learned, left, axis="seconds")):
+    while left and (due := runs_to_decide(entered, learned, left, axis="seconds")):
         for one in due:
             noise = world[0] * rng.normal()
             learned[one.name, one.round] = Replicate(math.exp(true[int(one.name)] + noise), True)

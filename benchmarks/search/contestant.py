@@ -7,7 +7,7 @@ from typing import Any
 from noisy import Leader
 from recorded import SLOTS, Config, Point, Space
 
-from raybench.search.confirm_budget import are_alike
+from raybench.search.confirm_budget import are_similar
 from raybench.search.curve_search import CurvePolicy, Decision
 from raybench.search.factorisation import Factors, factorise, placed
 from raybench.search.search import Search
@@ -117,7 +117,7 @@ class Raybench:
         """
         kept: list[tuple[RunSpec, float | None]] = []
         for score, spec, own in self._ranked():
-            if score < REACHED / 2 and not any(are_alike(spec, one) for one, _ in kept):
+            if score < REACHED / 2 and not any(are_similar(spec, one) for one, _ in kept):
                 kept.append((spec, own))
         return [(config_of(spec), own) for spec, own in kept]
 

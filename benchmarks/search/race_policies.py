@@ -9,7 +9,7 @@ from race_worlds import Study
 
 from raybench.search.race import Race
 from raybench.stats.replicates import Replicate, expected_running_time
-from raybench.stats.standing import Candidate, Stages, group_of, more, ties_of
+from raybench.stats.standing import Candidate, Stages, group_of, runs_to_decide, ties_of
 
 TODAY = (3, 3)
 """Best single runs, new runs of each."""
@@ -86,7 +86,7 @@ def spend_more(
 ) -> None:
     """Run the undecided again, as `raybench.tune --more` does, and name the winner anew."""
     left = number
-    while left and (due := more(candidates, learned, left, axis="seconds")):
+    while left and (due := runs_to_decide(candidates, learned, left, axis="seconds")):
         for run in due:
             learned[run.name, run.round] = study.run(int(run.name), run.round)
         outcome.stages_s.append([learned[run.name, run.round].seconds for run in due])

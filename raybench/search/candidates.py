@@ -101,7 +101,7 @@ class Axes:
             return math.nan
         low, high, is_log = self._numbers[key]
         if key == "learning_rate":
-            return math.log(value / usual_rate(values, self._known)) if value > 0 else math.nan
+            return math.log(value / default_rate_of(values, self._known)) if value > 0 else math.nan
         if key in (GLOBAL_BATCH, "batch_size_per_worker", "num_workers"):
             return math.log(value / low)
         if is_log:
@@ -109,7 +109,7 @@ class Axes:
         return SPAN * (value - low) / (high - low)
 
 
-def usual_rate(values: Values, known: Values) -> float:
+def default_rate_of(values: Values, known: Values) -> float:
     """Return the default learning rate for an optimizer and batch size; 1 if unknown.
 
     Args:
@@ -197,7 +197,7 @@ class ConfigurationSpace:
     ) -> list[dict[str, Any]]:
         if "learning_rate" not in values:
             return []
-        ratio = usual_rate(beside, self._known) / usual_rate(values, self._known)
+        ratio = default_rate_of(beside, self._known) / default_rate_of(values, self._known)
         simple = self._simple("learning_rate", {**self._known, **beside})
         rate = values["learning_rate"] * ratio
         if isinstance(simple, Range):

@@ -23,7 +23,7 @@ MOST_FRESH = 0.5
 ONCE, EACH = ("setup", "compile"), ("eval", "report")
 """Phases other than training of a run whose workers are already running: ONCE occur once per run,
 EACH at every evaluation."""
-ALIKE = 1.3
+SIMILAR_RATE = 1.3
 """Learning rates within this factor count as one configuration in the race."""
 NUM_PLACEMENT_CHECKS = 3
 """Expected number of placement checks (`verify.py`) before the race."""
@@ -59,20 +59,21 @@ class Candidates:
 
 
 def _dissimilar(costs: list[Cost], most: int) -> list[Cost]:
-    """Return the first `most` runs, without those similar (`are_alike`) to an earlier run."""
+    """Return the first `most` runs, without those similar (`are_similar`) to an earlier run."""
     kept: list[Cost] = []
     for cost in costs:
-        if len(kept) < most and not any(are_alike(cost.spec, one.spec) for one in kept):
+        if len(kept) < most and not any(are_similar(cost.spec, one.spec) for one in kept):
             kept.append(cost)
     return kept
 
 
-def are_alike(one: RunSpec, other: RunSpec) -> bool:
-    """Return whether two runs differ at most by the seed and a learning rate within `ALIKE`."""
-    if abs(math.log(one.learning_rate / other.learning_rate)) >= math.log(ALIKE):
+def are_similar(one: RunSpec, other: RunSpec) -> bool:
+    """Return whether two runs differ at most in the seed and in learning rates within a factor of
+    SIMILAR_RATE."""
+    if abs(math.log(one.learning_rate / other.learning_rate)) >= math.log(SIMILAR_RATE):
         return False
-    own = {"learning_rate": other.learning_rate, "seed": other.seed}
-    return one.model_copy(update=own) == other
+    same = {"learning_rate": other.learning_rate, "seed": other.seed}
+    return one.model_copy(update=same) == other
 
 
 class Plan(NamedTuple):
@@ -84,7 +85,7 @@ class Plan(NamedTuple):
 
 @dataclass
 class ConfirmBudget:
-    """Estimates, from the runs of the search, how many seconds the confirmation takes."""
+    """Estimates the seconds of the confirmation from the runs of the search."""
 
     study: StudySpec
     at_once: Callable[[RunSpec], int] = lambda spec: 1
@@ -99,8 +100,8 @@ class ConfirmBudget:
     _typical: TypicalNodes = field(init=False)
     _found: tuple[Candidates, list[Cost]] | None = None
     """Candidates and winners, until another run is added."""
-    _beside: dict[str, float] = field(default_factory=dict)
-    """Fewest seconds of the phases ONCE and EACH of a run, by framework."""
+    _overhead_s: dict[str, float] = field(default_factory=dict)
+    """Fewest seconds of a run in the phases ONCE and EACH, by framework."""
 
     def __post_init__(self) -> None:
         self._typical = typical_of((), self.study.space, self.study.fixed)
@@ -138,13 +139,15 @@ class ConfirmBudget:
             # The trial was stopped early; a repeat trains to the end.
             train_s = max(train_s, spec.objective.max_train_seconds)
         # The first runs of a worker also import the framework: take the minimum.
-        beside = sum(ledger[phase] for phase in ONCE) + share * sum(ledger[one] for one in EACH)
-        self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
+        overhead_s = sum(ledger[phase] for phase in ONCE) + share * sum(ledger[one] for one in EACH)
+        self._overhead_s[spec.framework] = min(
+            overhead_s, self._overhead_s.get(spec.framework, overhead_s)
+        )
         layout = layout_of(record)
         self._typical.add(layout)
         worker_seconds = spec.num_workers * (repeat.seconds if self._is_timed else train_s)
         if self.study.price is not None:
-            worker_seconds *= 1 + beside / max(train_s, 1e-9)
+            worker_seconds *= 1 + overhead_s / max(train_s, 1e-9)
         cost = Cost(record.trial, spec, repeat.seconds, worker_seconds, train_s, layout)
         self._costs[record.trial], self._found = cost, None
 
@@ -187,12 +190,12 @@ class ConfirmBudget:
     def alone_s(self, cost: Cost) -> float:
         """Return the expected seconds of a run alone on the machine, times SLACK if timed."""
         longer = SLACK if self._is_timed else 1.0
-        return longer * (cost.train_s + self._beside[cost.spec.framework])
+        return longer * (cost.train_s + self._overhead_s[cost.spec.framework])
 
     def _race_run_s(self, cost: Cost) -> float:
         """Return the expected seconds of a race run, divided by the number of concurrent runs."""
         longer = RACE_SLACK if self._is_timed else 1.0
-        run_s = longer * (cost.train_s + self._beside[cost.spec.framework])
+        run_s = longer * (cost.train_s + self._overhead_s[cost.spec.framework])
         return run_s / self.at_once(cost.spec)
 
     def race_s(self, number: int) -> float:

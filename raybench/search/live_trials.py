@@ -77,14 +77,14 @@ class LiveTrials:
         """Return name and run spec of the next trial; None once the search is over. An interrupted
         trial resumes from its checkpoint, and its evaluations up to there are recorded again."""
         self.ended_by = self.ended_by or self._deadline.reason()
-        asked = None if self.ended_by else self._search.suggest()
-        if asked is not None:
+        suggested = None if self.ended_by else self._search.suggest()
+        if suggested is not None:
             self._on_begun()
-            name, spec = asked
+            name, spec = suggested
             run = RunLifecycle(self._recorder, name, spec, "trial")
             run.resume()
             self._running[name] = _Running(run)
-        return asked
+        return suggested
 
     def started(self, name: str) -> None:
         """Show a trial that is waiting for its workers."""
@@ -92,8 +92,7 @@ class LiveTrials:
 
     def seen(self, name: str, outcome: RunOutcome) -> None:
         """Record the newest evaluation of a trial, and save its checkpoint."""
-        running = self._running.get(name)
-        if running is None:
+        if (running := self._running.get(name)) is None:
             return  # the trial has ended
         if self._may_warn and outcome.batch_statistics:
             self._may_warn = False
@@ -105,9 +104,7 @@ class LiveTrials:
         win or the study is over."""
         self.seen(name, outcome)
         run = self._running.get(name)
-        if run is None:
-            return True
-        if self._deadline.over:
+        if run is None or self._deadline.over:
             return True
         if outcome.evaluation is None or outcome.is_over:
             return False
@@ -148,8 +145,11 @@ class LiveTrials:
         self._progress.finished(record)
 
     def _hopeless(self, outcome: RunOutcome) -> StudyError | UserError | None:
-        """Return the error that ends the search if no trial has trained yet: one that every
-        configuration would have, or the same one in the first HOPELESS trials. Otherwise None."""
+        """Return the error that ends the search; None if the search may continue.
+
+        Before any trial has trained, this is an error that every configuration would have, or one
+        that the first HOPELESS trials have in common.
+        """
         if outcome.evaluation is not None:
             self._has_trained = True
         if self._has_trained or outcome.failure not in ("error", "timeout", "worker_lost"):

@@ -30,15 +30,15 @@ from raybench.stats.standing import (
     RaceRun,
     Stages,
     first_trial,
-    more,
     replicate_of,
+    runs_to_decide,
     stages,
 )
 
-KEY = "more"
+STUDY_KEY_MORE = "more"
 """Key of `study.yaml` while a `--more` is unfinished."""
 
-OVER = "is_over"
+STUDY_KEY_OVER = "is_over"
 """Key of `study.yaml`: whether the confirmation has ended, even if the time budget ended it."""
 
 
@@ -50,7 +50,7 @@ def more_until(asked: int, earlier: Mapping[str, Any], raced: int) -> int:
         earlier: Content of `study.yaml`. An unfinished `--more` of the same number is resumed.
         raced: Number of race results so far.
     """
-    begun = earlier.get(KEY) or {}
+    begun = earlier.get(STUDY_KEY_MORE) or {}
     return min(begun["until"], raced + asked) if begun.get("asked") == asked else raced + asked
 
 
@@ -113,12 +113,12 @@ class LiveRace:
                 races = self._races(stages)
         self.is_cut = bool(due)
 
-    def more(self, number: int) -> int:
+    def run_more(self, number: int) -> int:
         """Run up to `number` more runs of undecided candidates, first to find the fastest, then the
         cheapest; return how many were run."""
         num_run, due = 0, list[RaceRun]()
         while num_run < number and not self.single_run.deadline.over:
-            due = self._more(min(number - num_run, self.slots))
+            due = self._next_more(min(number - num_run, self.slots))
             if not due:
                 return num_run
             self._begin(len(self._learned) + number - num_run)
@@ -129,10 +129,10 @@ class LiveRace:
         )
         return num_run
 
-    def _more(self, number: int) -> list[RaceRun]:
+    def _next_more(self, number: int) -> list[RaceRun]:
         given: dict[str, Any] = {"is_timed": self._is_timed, "alone": self._alone}
         for axis, candidates in self.candidates().items():
-            if due := more(candidates, self._learned, number, axis=axis, **given):
+            if due := runs_to_decide(candidates, self._learned, number, axis=axis, **given):
                 return due
         return []
 
@@ -257,7 +257,7 @@ class Confirmation:
         race.run(stages(plan.race), after_s=budget.fresh_s(plan.fresh))
         self._after(race)
 
-    def more(self, number: int) -> bool:
+    def run_more(self, number: int) -> bool:
         """Run at most `number` more runs of undecided candidates, then solo runs of the winners.
 
         The number of candidates is that of a race with all runs, earlier ones included. Returns
@@ -267,7 +267,7 @@ class Confirmation:
         budget = self._budget(records, least_race=min(num_raced(records) + number, MOST))
         race = LiveRace(budget, self.single_run, records, self.slots)
         self._reserve(budget.fresh_s(self.study.confirm.fresh))
-        if number and not race.more(number) and not self.single_run.deadline.over:
+        if number and not race.run_more(number) and not self.single_run.deadline.over:
             self.single_run.progress.say(DECIDED)
         self._after(race)
         return not race.is_cut and not self.single_run.deadline.over

@@ -29,7 +29,7 @@ from raybench.runs.lifecycle import SingleRun, side_by_side
 from raybench.runs.preflight import GROUP_KEYS
 from raybench.search import reference_settings as settings
 from raybench.search.reference_settings import ReferenceRun
-from raybench.search.sampling.default_rates import rate_factor, usual_values
+from raybench.search.sampling.default_rates import rate_factor, typical_values
 from raybench.search.sampling.earlier import rejudged
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.objective import (
@@ -199,7 +199,7 @@ def reference_spec(
     The reference trains for as long as a trial may, and has no target while none is set.
     """
     given = flat(study.search.first[0]) if study.search.first else None
-    values = usual_values(study, space, given=given, factor=factor)
+    values = typical_values(study, space, given=given, factor=factor)
     changes = settings.NO_TARGET if study.needs_target else {}
     objective = study.objective.model_copy(update=changes)
     spec = study.run_spec(values)
@@ -222,7 +222,7 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
     if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in earlier["fixed"]:
         fixed = fixed | {EVAL_INTERVAL: earlier["fixed"][EVAL_INTERVAL]}
     named = {key: there[key] for key in study.auto if key != EVAL_INTERVAL}
-    study = settings.judged_by(study, **named)
+    study = settings.with_objective(study, **named)
     return study.model_copy(update={"fixed": fixed, "is_set": True})
 
 

@@ -48,7 +48,7 @@ NO_TARGET: dict[str, Any] = {"kind": BUDGET, "target": None, "hold": 1}
 """Changes that turn an objective into best_at_budget."""
 
 
-def judged_by(study: StudySpec, **changes: Any) -> StudySpec:
+def with_objective(study: StudySpec, **changes: Any) -> StudySpec:
     """Return a study with changes to its objective."""
     return study.model_copy(update={"objective": study.objective.model_copy(update=changes)})
 
@@ -215,7 +215,7 @@ def set_target(
             f"validation rows, given the baseline of {baseline.value:.4g}; {reference} reached "
             f"{reached}{_in_a_row(hold)}, which may be chance: more validation rows would show it)"
         )
-        return judged_by(study, target=target), how
+        return with_objective(study, target=target), how
     form, off = ".4f", "less half a point"
     if not metric.is_share:
         whole = "it" if baseline_value is None else "its gap to the baseline"
@@ -234,7 +234,7 @@ def set_target(
             f"; it later reached {best}, so the target rewards fast starts: set a higher one, or "
             "objective.kind: best_at_budget, if the final value matters"
         )
-    return judged_by(study, target=target), how
+    return with_objective(study, target=target), how
 
 
 def _is_enough(
@@ -269,7 +269,7 @@ def set_seconds(study: StudySpec, one: ReferenceRun) -> tuple[StudySpec, str]:
         else f"took {reached:.2g} s to the target"
     )
     how = f"trials train for at most {seconds:g} s (auto: {describe(record.spec)} {what})"
-    return judged_by(study, max_train_seconds=seconds), how
+    return with_objective(study, max_train_seconds=seconds), how
 
 
 def set_eval_interval(

@@ -144,7 +144,7 @@ class Search:
     def suggest(self) -> tuple[str, RunSpec] | None:
         """Return name and run spec of the next trial; None if there is nothing to try now. A later
         call may return a trial, once a running trial has ended."""
-        if self._proposer.history.num_ran >= self._most_trials:
+        if self._proposer.num_ran >= self._most_trials:
             return None
         proposal = self._in_less_memory() or self._by_curves() or self._proposer.next()
         if proposal is None:
@@ -172,9 +172,9 @@ class Search:
     def _by_curves(self) -> Proposal | None:
         """Return the next proposal of the sampler `model`; None with other samplers, while other
         trials come first (see `Search`), or if nothing is left to propose."""
-        if self._study.search.sampler != "model" or self._proposer.has_own_next:
+        if self._study.search.sampler != "model" or self._proposer.has_queued:
             return None
-        number = self._proposer.history.num_ran
+        number = self._proposer.num_ran
         seed = (self._study.search.seed + SEED_STEP + number) % 2**32
         for values in self.curves.propose(number, self._proposer.is_open):
             if (proposal := self._proposer.take(values, seed=seed)) is not None:

@@ -30,7 +30,13 @@ from raybench.runs.wait_watch import RAY_LOG, Deadline, WaitWatch
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.factorisation import SAMPLED_WHOLE, Factors, study_factors
 from raybench.search.live_trials import LiveTrials
-from raybench.search.race_stage import KEY, OVER, Confirmation, more_until, num_raced
+from raybench.search.race_stage import (
+    STUDY_KEY_MORE,
+    STUDY_KEY_OVER,
+    Confirmation,
+    more_until,
+    num_raced,
+)
 from raybench.search.ray_tune import run_trials
 from raybench.search.reference import set_by_reference
 from raybench.search.resolve import ResolvedStudy
@@ -74,8 +80,8 @@ class StudyState:
             "target_set_by": target,
             "set_by_reference": list(self.set_by),
             "notes": list(self.notes),
-            **({KEY: self.more} if self.more else {}),
-            **({} if self.is_over is None else {OVER: self.is_over}),
+            **({STUDY_KEY_MORE: self.more} if self.more else {}),
+            **({} if self.is_over is None else {STUDY_KEY_OVER: self.is_over}),
             NUM_TRIALS: self.num_trials,
         }
 
@@ -117,8 +123,8 @@ class StudyPipeline:
             num_trials,
             set_by=(*self.resolved.taken, *map(str, before.get("set_by_reference") or [])),
             notes=tuple(notes),
-            more=before.get(KEY),
-            is_over=before.get(OVER),
+            more=before.get(STUDY_KEY_MORE),
+            is_over=before.get(STUDY_KEY_OVER),
         )
 
     @property
@@ -184,7 +190,7 @@ class StudyPipeline:
         self._update(more={"asked": self.num_more, "until": until})
         progress = self._progress(self.num_more)
         with progress, WaitWatch(self.session, self.deadline, progress, wait_s=self.wait_s):
-            is_over = self._confirmation(progress).more(left)
+            is_over = self._confirmation(progress).run_more(left)
         if is_over:
             self._update(more=None)
 

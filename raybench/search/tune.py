@@ -29,7 +29,7 @@ from raybench.runs import preflight
 from raybench.runs.code_change import code_versions
 from raybench.runs.options import TuneOptions
 from raybench.runs.wait_watch import RAY_LOG, Deadline, live_session, quiet
-from raybench.search.race_stage import OVER
+from raybench.search.race_stage import STUDY_KEY_OVER
 from raybench.search.resolve import ResolvedStudy, resolve_study
 from raybench.search.sampling.default_rates import first_specs
 from raybench.spec.documents import read_mapping
@@ -121,7 +121,11 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
     there = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and there else []
     answered = [one.role for one in runs if one.phase == "confirm" and one.counts_for("comparison")]
-    if folder and answered and read_mapping(folder / STUDY_FILE).get(OVER, "confirm" in answered):
+    if (
+        folder
+        and answered
+        and read_mapping(folder / STUDY_FILE).get(STUDY_KEY_OVER, "confirm" in answered)
+    ):
         return
     done = f"an unfinished race of {len(answered)} runs" if answered else "no confirmed study"
     raise UserError(

@@ -190,7 +190,7 @@ def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
             all checkpoints are damaged.
     """
     refused: list[str] = []
-    for path in reversed(_found(folder)):
+    for path in reversed(_checkpoint_folders(folder)):
         try:
             return replace(read_checkpoint(path, spec), refused=tuple(refused))
         except DamagedCheckpointError as error:
@@ -248,7 +248,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _found(folder: Path) -> list[Path]:
+def _checkpoint_folders(folder: Path) -> list[Path]:
     """Return the folders of the checkpoints, oldest first."""
     if not folder.is_dir():
         return []
@@ -258,6 +258,6 @@ def _found(folder: Path) -> list[Path]:
 
 def _remove_others(folder: Path, index: int) -> None:
     """Delete all checkpoints but the last KEPT up to `index`; later ones are damaged."""
-    kept = [path for path in _found(folder) if int(path.name) <= index][-KEPT:]
-    for path in {*_found(folder), *folder.glob(".*.partial")}.difference(kept):
+    kept = [path for path in _checkpoint_folders(folder) if int(path.name) <= index][-KEPT:]
+    for path in {*_checkpoint_folders(folder), *folder.glob(".*.partial")}.difference(kept):
         shutil.rmtree(path, ignore_errors=True)

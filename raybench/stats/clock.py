@@ -90,7 +90,7 @@ def cpu_use() -> CpuUse:
     cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
     try:
         lines = [line.split() for line in Path("/proc/stat").read_bytes().splitlines()]
-        refused = _refused_s()
+        throttled_s = _throttled_s()
     except OSError:
         return CpuUse(own)
     known = [one[1:9] for one in lines if one[0] in cores]
@@ -101,11 +101,11 @@ def cpu_use() -> CpuUse:
         for column in zip(*(map(int, one) for one in known), strict=True)
     )
     busy = user + nice + system + irq + softirq
-    return CpuUse(own, delayed / 1e9, busy, stolen / len(cores) + refused)
+    return CpuUse(own, delayed / 1e9, busy, stolen / len(cores) + throttled_s)
 
 
 @functools.cache
-def _quota() -> Path | None:
+def _cpu_stat_file() -> Path | None:
     """Return the `cpu.stat` file with the throttled time of this process's cgroup; None if there is
     none."""
     own = Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
@@ -115,12 +115,12 @@ def _quota() -> Path | None:
     )
 
 
-def _refused_s() -> float:
+def _throttled_s() -> float:
     """Return the throttled seconds so far, per core that the cgroup may use.
 
     Linux reports the sum over the cores of the cgroup.
     """
-    if (file := _quota()) is None:
+    if (file := _cpu_stat_file()) is None:
         return 0.0
     words = file.read_text().split()
     named = dict(zip(words[::2], words[1::2], strict=False))

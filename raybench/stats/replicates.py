@@ -261,19 +261,20 @@ def intervals_of_chosen(
         return found
     centers = {name: _center(runs, noise) for name, runs in known.items()}
     errors = {name: noise.sigma**2 / effective_runs(runs, noise) for name, runs in known.items()}
-    middle, apart = median(centers.values()), _apart(centers.values(), errors.values())
-    of_middle = 1 / sum(1 / (apart + error) for error in errors.values())
+    between = _between_variance(centers.values(), errors.values())
+    middle = median(centers.values())
+    middle_variance = 1 / sum(1 / (between + error) for error in errors.values())
     for name, center in centers.items():
-        share = errors[name] / (apart + errors[name])
+        share = errors[name] / (between + errors[name])
         moved = center + share * (middle - center)
-        error = math.sqrt((1 - share) * errors[name] + share**2 * of_middle)
+        error = math.sqrt((1 - share) * errors[name] + share**2 * middle_variance)
         half_width = noise.t_quantile(UPPER_QUANTILE) * error
         low, high = _ends(moved - half_width, moved + half_width, noise)
         found[name] = min(found[name][0], low), max(found[name][1], high)
     return found
 
 
-def _apart(centers: Iterable[float], errors: Iterable[float]) -> float:
+def _between_variance(centers: Iterable[float], errors: Iterable[float]) -> float:
     """Return the between-configuration variance, estimated from measured centers and their squared
     standard errors (DerSimonian and Laird, "Meta-analysis in clinical trials", 1986)."""
     values, weights = np.fromiter(centers, float), 1 / np.fromiter(errors, float)

@@ -78,12 +78,12 @@ def outcome_of(
     enough, turned = math.log(1.0 / errors), [-one for one in differences]
     if (
         smallest > 0.0
-        and min(capital(differences, -smallest), capital(turned, -smallest)) >= enough
+        and min(log_wealth(differences, -smallest), log_wealth(turned, -smallest)) >= enough
     ):
         return "same"
-    if capital(differences, 0.0) >= enough:
+    if log_wealth(differences, 0.0) >= enough:
         return "better"
-    return "worse" if capital(turned, 0.0) >= enough else "undecided"
+    return "worse" if log_wealth(turned, 0.0) >= enough else "undecided"
 
 
 def pairs_needed(
@@ -110,7 +110,7 @@ def pairs_needed(
     return None
 
 
-def capital(differences: Sequence[float], shift: float) -> float:
+def log_wealth(differences: Sequence[float], shift: float) -> float:
     """Return the log wealth of the bet that B is better by more than `shift`."""
     if not len(differences):
         return 0.0
@@ -143,14 +143,14 @@ def _lower_end(differences: Sequence[float], errors: float) -> float:
     finite = [one for one in differences if math.isfinite(one)]
     enough = math.log(1.0 / errors)
     if not finite:
-        return 0.0 if capital(differences, 0.0) >= enough else -math.inf
+        return 0.0 if log_wealth(differences, 0.0) >= enough else -math.inf
     width = max(max(finite) - min(finite), max(abs(one) for one in finite), 1e-9)
     left, right = min(finite) - 2.0 * width, max(finite)
-    if capital(differences, left) < enough:
+    if log_wealth(differences, left) < enough:
         return -math.inf
     for _ in range(BISECTIONS):
         middle = (left + right) / 2.0
-        if capital(differences, middle) >= enough:
+        if log_wealth(differences, middle) >= enough:
             left = middle
         else:
             right = middle

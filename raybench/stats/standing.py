@@ -329,7 +329,7 @@ def difference(one: Replicate, other: Replicate, *, is_timed: bool) -> float:
     return math.log(one.seconds / other.seconds) if is_timed else one.seconds - other.seconds
 
 
-def more(
+def runs_to_decide(
     candidates: Sequence[Candidate],
     learned: Learned,
     number: int,

@@ -19,8 +19,6 @@ from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.runs.lifecycle import RunLifecycle, SingleRun
 from raybench.runs.wait_watch import Deadline
-from raybench.search.race_stage import RACE_SEEDS, run_alone
-from raybench.search.reference import SEEDS_FROM
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
 from raybench.stats.record import Evaluation, Failure, RunOutcome, RunRecord, StopReason
@@ -200,29 +198,6 @@ def test_a_run_that_was_slowed_down_is_marked(desk: Desk) -> None:
     assert run.end(stopped_by="interrupted").is_disturbed
 
 
-@pytest.mark.parametrize("seed", [1000, 2**32 - 1])
-def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race_s(
-    desk: Desk, seed: int
-) -> None:
-    spec, pool = SPEC.model_copy(update={"seed": seed}), FakePool(last=0)
-    run_alone(
-        {"0001": spec, "0002": spec},
-        caps_s={},
-        times=3,
-        search_seed=seed,
-        already={"0001-confirm1"},
-        single_run=desk.single_run(pool),
-    )
-    ends = list(read_records(desk.folder).runs.values())
-    seeds = [one.spec.seed for one in ends]
-    runs = [(one.trial, one.role, one.source) for one in ends]
-    order = ["0001-confirm0", "0002-confirm0", "0002-confirm1", "0001-confirm2", "0002-confirm2"]
-    assert runs == [(name, "confirm", name[:4]) for name in order]
-    assert len(set(seeds)) == 3
-    others = {(seed + first + n) % 2**32 for first in (SEEDS_FROM, RACE_SEEDS) for n in range(200)}
-    assert not set(seeds) & ({seed} | others)
-
-
 @pytest.mark.parametrize(("cap_s", "reason"), [(3.5, "cap"), (4.0, "time_budget")])
 def test_a_run_alone_that_the_budget_ends_has_missed_if_it_took_too_long_by_then(
     desk: Desk, cap_s: float, reason: str
@@ -235,13 +210,6 @@ def test_a_run_alone_that_the_budget_ends_has_missed_if_it_took_too_long_by_then
         return ()
 
     desk.saved.resume = resume
-    run_alone(
-        {"0001": SPEC},
-        caps_s={"0001": cap_s},
-        times=1,
-        search_seed=0,
-        already=set(),
-        single_run=desk.single_run(FakePool(busy_s=2.0)),
-    )
-    (found,) = read_records(desk.folder).runs.values()
+    single_run = desk.single_run(FakePool(busy_s=2.0))
+    found = single_run.train(SPEC, "0001-confirm0", "confirm", source="0001", cap_s=cap_s)
     assert found.stop == reason

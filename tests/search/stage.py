@@ -60,16 +60,18 @@ class FullDisk(Store):
 
 
 class FakeSavedRuns:
-    """Keeps nothing; a trial resumes after the evaluations `curve`."""
+    """Records the calls; a trial resumes after the evaluations `curve`."""
 
     def __init__(self) -> None:
         self.curve: tuple[Evaluation, ...] = ()
+        self.written: list[str] = []
+        self.over_with: list[str] = []
 
     def resume(self, name: str, spec: RunSpec) -> tuple[Evaluation, ...]:
         return self.curve
 
     def save(self, name: str) -> None:
-        pass
+        self.written.append(name)
 
     def look(self, name: str) -> None:
         pass
@@ -78,7 +80,7 @@ class FakeSavedRuns:
         return None
 
     def over(self, record: RunRecord) -> None:
-        pass
+        self.over_with.append(record.trial)
 
 
 class Stage:

@@ -8,7 +8,7 @@ import pytest
 
 from raybench.search.race import CAP, Race, Races
 from raybench.stats.replicates import Replicate, expected_running_time
-from raybench.stats.standing import Candidate, RaceRun, more, stages
+from raybench.stats.standing import Candidate, RaceRun, runs_to_decide, stages
 
 HIT, MISS = True, False
 
@@ -163,10 +163,10 @@ def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> No
         ("a", 1): Replicate(1.0, HIT),
         ("b", 0): Replicate(1.0, HIT),
     }
-    assert more(found, learned, 20, axis="seconds") == [RaceRun("c", 0)]
+    assert runs_to_decide(found, learned, 20, axis="seconds") == [RaceRun("c", 0)]
     true, spent = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 30.0}, 0
     for _ in itertools.count():
-        due = more(found, learned, 200 - spent, axis="seconds")
+        due = runs_to_decide(found, learned, 200 - spent, axis="seconds")
         if not due:
             break
         spent += len(due)
@@ -175,14 +175,17 @@ def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> No
             learned[run.name, run.round] = Replicate(true[run.name], HIT)
     assert 0 < spent < 200
     assert not any(name == "d" for name, _ in learned)
-    assert more(found[:1], {}, 20, axis="seconds") == []
+    assert runs_to_decide(found[:1], {}, 20, axis="seconds") == []
 
 
 def test_a_candidate_without_runs_is_undecided() -> None:
     found = [*candidates(1.0), Candidate("cold", None, 1)]
-    assert set(more(found, {}, 20, axis="seconds")) == {RaceRun("a", 0), RaceRun("cold", 0)}
+    assert set(runs_to_decide(found, {}, 20, axis="seconds")) == {
+        RaceRun("a", 0),
+        RaceRun("cold", 0),
+    }
     missed = {("cold", 0): Replicate(9.0, is_hit=False)}
-    assert more(found, missed, 20, axis="seconds") == []
+    assert runs_to_decide(found, missed, 20, axis="seconds") == []
 
 
 def test_values_are_raced_by_their_mean() -> None:

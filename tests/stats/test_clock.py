@@ -111,10 +111,10 @@ def test_the_processor_is_read_wherever_this_runs(files, taken, tmp_path, monkey
     )
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    module._quota.cache_clear()
+    module._cpu_stat_file.cache_clear()
     try:
         used = cpu_use()
     finally:
-        module._quota.cache_clear()
+        module._cpu_stat_file.cache_clear()
     assert used.taken == pytest.approx(taken)
     assert used.delayed == (3.0 if taken else 0.0)

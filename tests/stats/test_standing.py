@@ -22,8 +22,8 @@ from raybench.stats.standing import (
     group_of,
     held_per_trained,
     interpolated_time,
-    more,
     replicate_of,
+    runs_to_decide,
     ties_of,
 )
 from tests.factories import evaluation, record
@@ -180,7 +180,7 @@ def with_more(
     found = [Candidate(name, run(name), costs[name]) for name in means]
     learned = {(name, number): run(name) for number in range(4) for name in means}
     left = number
-    while left and (due := more(found, learned, left, axis=axis)):
+    while left and (due := runs_to_decide(found, learned, left, axis=axis)):
         learned |= {(one.name, one.round): run(one.name) for one in due}
         left -= len(due)
     new = {name: {r: x for (n, r), x in learned.items() if n == name} for name in means}

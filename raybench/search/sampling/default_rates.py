@@ -55,7 +55,7 @@ BASE_BATCH = 64
 """Global batch size for which `BASE_RATES` holds."""
 
 
-def usual_values(
+def typical_values(
     study: StudySpec, space: Space, *, given: Mapping[str, Any] | None = None, factor: float = 1.0
 ) -> dict[str, Any]:
     """Return a typical configuration: the values `given`, the default learning rate of the first
@@ -83,7 +83,7 @@ def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
     """Return the run specs of `search.first` in order, by the `identity` of the given values.
 
     These configurations run before all others and may lie outside the space. A searched key that
-    the user did not give gets its value from a typical configuration (`usual_values`).
+    the user did not give gets its value from a typical configuration (`typical_values`).
 
     Raises:
         UserError: A configuration is invalid.
@@ -91,7 +91,7 @@ def first_specs(study: StudySpec, space: Space) -> dict[str, RunSpec]:
     found = {}
     for number, given in enumerate(study.search.first):
         try:
-            values = usual_values(study, space, given=flat(given))
+            values = typical_values(study, space, given=flat(given))
             found[identity(given)] = study.run_spec(values)
         except ValueError as problem:  # UserError too
             reason = str(problem).removeprefix("configuration: ").rstrip(".")

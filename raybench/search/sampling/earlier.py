@@ -127,9 +127,9 @@ class EarlierRun:
             if key in self.named or key == GLOBAL_BATCH:
                 return None
             del values[key]
-        own = {key: value for key, value in values.items() if key != GLOBAL_BATCH} | placement
+        named = {key: value for key, value in values.items() if key != GLOBAL_BATCH} | placement
         try:
-            if study.run_spec(own) != study.run_spec({**self.settings, **own}):
+            if study.run_spec(named) != study.run_spec({**self.settings, **named}):
                 return None  # a fixed key had another value
         except UserError:
             return None
@@ -375,9 +375,15 @@ def _from_imported(earlier: Study, study: StudySpec) -> Earlier:
     for run in earlier.runs.values():
         keys = [key for key in earlier.searched if has_value(run.spec, key)]
         settings = {key: value_of(run.spec, key) for key in keys}
-        seconds, value = run.time_to_target_s, run.best_value
-        own = EarlierRun(settings, settings, seconds, value, is_of_other_clock=earlier.is_timed)
-        runs.append(own)
+        runs.append(
+            EarlierRun(
+                settings,
+                settings,
+                run.time_to_target_s,
+                run.best_value,
+                is_of_other_clock=earlier.is_timed,
+            )
+        )
     words = "another tool measured the seconds, so they only decide the order of the first trials"
     return Earlier(earlier.place, runs, words if earlier.is_timed else "")
 

@@ -102,8 +102,9 @@ def _compile_key(spec: RunSpec) -> Key:
 def _memory_key(spec: RunSpec) -> Key:
     kind = spec.accelerator_type or ""
     state = str(spec.momentum == 0), str(spec.ema_decay is None), str(spec.frozen_epochs == "all")
-    own = (str(sorted(one.items())) for one in (spec.model, spec.data, spec.optimizer_options))
-    framework = spec.framework, spec.strategy, spec.compile, *own
+    nested = (spec.model, spec.data, spec.optimizer_options)
+    settings = (str(sorted(mapping.items())) for mapping in nested)
+    framework = spec.framework, spec.strategy, spec.compile, *settings
     return *framework, spec.optimizer, spec.precision, str(spec.gpus_per_worker), kind, *state
 
 
@@ -112,7 +113,7 @@ MODEL_ALL = ("gp", "cmaes")
 
 
 class Answer(NamedTuple):
-    """What to tell Optuna about a trial: its state and values."""
+    """Result of a trial as reported to Optuna: state and values."""
 
     state: TrialState
     values: list[float] | None = None
@@ -121,7 +122,7 @@ class Answer(NamedTuple):
 
 
 def answer_by(score: float) -> Answer:
-    """Return what to tell Optuna about a run of which only the score is known."""
+    """Return the result for Optuna of a run of which only the score is known."""
     return Answer(TrialState.COMPLETE, [score])
 
 
@@ -201,7 +202,7 @@ class Feedback:
         return Answer(TrialState.PRUNED, [seconds], record.samples if is_stopped else 0)
 
     def _failed(self) -> Answer:
-        """Return the answer for a run that failed or is infeasible."""
+        """Return the result for Optuna of a run that failed or is infeasible."""
         worst = worst_score(self._objective)
         if self._is_pareto or self._models_all:
             return Answer(TrialState.COMPLETE, [worst] * (2 if self._is_pareto else 1))

@@ -179,12 +179,12 @@ def _parameter(dimension: Simple, value: Any) -> Any:
     Optuna cannot hold one (list, mapping) or would confuse two (1 and true)."""
     if isinstance(dimension, Powers):
         return int(value).bit_length() - 1
-    if isinstance(dimension, Choices) and not _are_apart(dimension.values):
+    if isinstance(dimension, Choices) and not _are_distinct(dimension.values):
         return to_json(value).decode()
     return value
 
 
-def _are_apart(values: tuple[Any, ...]) -> bool:
+def _are_distinct(values: tuple[Any, ...]) -> bool:
     is_held = all(one is None or isinstance(one, bool | int | float | str) for one in values)
     return is_held and len({*values}) == len(values)
 

@@ -47,41 +47,6 @@ MOST_REFUSED = 500
 """Number of draws for one trial after which the search ends if the last is infeasible."""
 
 
-class ProposalHistory:
-    """Trials and rejected draws of a search, updated as they are proposed."""
-
-    def __init__(self, journal: optuna.Study) -> None:
-        self.num_ran = 0
-        """Number of trials so far, including running trials."""
-        self.known: set[str] = set()
-        """Parameters (as `key_of` strings) that were run or are infeasible."""
-        self.drawn: set[str] = set()
-        """Parameters that were drawn, including rejected draws."""
-        self._names = {one.user_attrs.get(TRIAL) for one in journal.get_trials(deepcopy=False)}
-        self._lowest = itertools.count()
-        for trial in real_trials(journal):
-            self.accepted(trial.params, trial.user_attrs[TRIAL])
-
-    def accepted(self, params: dict[str, Any], name: str) -> None:
-        """Add a trial that runs."""
-        self.num_ran += 1
-        self._names.add(name)
-        self.drew(params, is_known=True)
-
-    def drew(self, params: dict[str, Any], *, is_known: bool) -> None:
-        """Add a draw, unless it lies outside the space (no parameters). `is_known`: whether it runs
-        or is infeasible."""
-        if not params:
-            return
-        self.drawn.add(key_of(params))
-        if is_known:
-            self.known.add(key_of(params))
-
-    def free_name(self) -> str:
-        """Return the lowest trial name not in use."""
-        return next(name for at in self._lowest if (name := f"{at:04d}") not in self._names)
-
-
 class Proposal(NamedTuple):
     """A trial to run."""
 
@@ -111,14 +76,23 @@ class Proposer:
         self._size = size if size is not None and size <= MOST_LISTED else None
         self._is_grid = study.search.sampler == "grid"
         self._listed: Iterator[dict[str, Any]] | None = None
-        self.history = ProposalHistory(journal)
-        """Proposals so far, including those of earlier sessions."""
+        self.num_ran = 0
+        """Number of trials so far, including running trials and those of earlier sessions."""
+        self._known: set[str] = set()
+        """Parameters (as `key_of` strings) that were run or are infeasible."""
+        self._drawn: set[str] = set()
+        """Parameters that were drawn, including rejected draws."""
         self.num_skipped = 0
         """Number of proposals that were skipped because an equivalent run had failed."""
         self._failing: set[str] = set()
         """Parameters (as `key_of` strings) of infeasible proposals of the curve model."""
-        ran = {one.user_attrs.get(FIRST) for one in real_trials(journal)}
-        self._firsts = {key: one for key, one in (firsts or {}).items() if key not in ran}
+        self._names = {one.user_attrs.get(TRIAL) for one in journal.get_trials(deepcopy=False)}
+        self._numbers = itertools.count()
+        ran = real_trials(journal)
+        for trial in ran:
+            self._add_trial(trial.params, trial.user_attrs[TRIAL])
+        done = {trial.user_attrs.get(FIRST) for trial in ran}
+        self._firsts = {key: spec for key, spec in (firsts or {}).items() if key not in done}
 
     def next(self) -> Proposal | None:
         """Return the next trial; None if the space is exhausted.
@@ -128,7 +102,7 @@ class Proposer:
         """
         if (first := self._next_first()) is not None:
             return first
-        history, num_draws = self.history, NUM_SAMPLED + NUM_RANDOM
+        num_draws = NUM_SAMPLED + NUM_RANDOM
         is_last_round = self._is_exhausted()
         if is_last_round and not self._enqueue_other_placement():
             return None
@@ -139,7 +113,7 @@ class Proposer:
             trial, values = self._ask(at_random=attempt > NUM_SAMPLED)
             options = self._feasible(values)
             is_interrupted = TRIAL in trial.user_attrs  # new even if it repeats a configuration
-            is_new = is_interrupted or key_of(trial.params) not in history.known
+            is_new = is_interrupted or key_of(trial.params) not in self._known
             is_new = is_new and bool(options)
             may_repeat = attempt >= num_draws and not self._is_grid and self._size is None
             if is_new or is_last_round or (options and may_repeat):
@@ -150,11 +124,11 @@ class Proposer:
             else:  # report a failure to the sampler
                 self._feedback.tell_would_fail(trial)
                 self._count_skipped(values)
-            history.drew(trial.params, is_known=not options)
+            self._add_draw(trial.params, is_known=not options)
             if self._is_exhausted() or (attempt >= MOST_REFUSED and not options):
                 return None
         # An interrupted trial keeps its name.
-        name = trial.user_attrs.get(TRIAL) or history.free_name()
+        name = trial.user_attrs.get(TRIAL) or self._free_name()
         spec = self._choose(trial, name, options)
         if SEED in trial.user_attrs:
             spec = spec.model_copy(update={"seed": trial.user_attrs[SEED]})
@@ -180,21 +154,21 @@ class Proposer:
             else:
                 self._journal.enqueue_trial(params, user_attrs=attributes)
                 trial, _ = self._ask(at_random=False)
-            return self._accept(trial, self.history.free_name(), spec)
+            return self._accept(trial, self._free_name(), spec)
         return None
 
     @property
-    def has_own_next(self) -> bool:
+    def has_queued(self) -> bool:
         """Whether interrupted trials or configurations of `search.first` come next."""
         return len(self._firsts) > 0 or self._is_waiting()
 
     def is_open(self, values: Mapping[str, Any]) -> bool:
         """Return whether a configuration may be proposed: it is not known to be infeasible, and in
         a finite space it has not run before."""
-        closed = self._failing if self._size is None else self.history.known
-        return not closed or key_of(encode(self._space, self._study.fixed, dict(values))) not in (
-            closed
-        )
+        closed = self._failing if self._size is None else self._known
+        if not closed:
+            return True
+        return key_of(encode(self._space, self._study.fixed, dict(values))) not in closed
 
     def take(self, values: dict[str, Any], *, seed: int) -> Proposal | None:
         """Return a trial that runs a configuration.
@@ -210,14 +184,14 @@ class Proposer:
         options = self._feasible(values)
         if not options:
             self._failing.add(key_of(params))
-            self.history.drew(params, is_known=True)
+            self._add_draw(params, is_known=True)
             self._count_skipped(values)
             return None
-        if key_of(params) in self.history.known:
+        if key_of(params) in self._known:
             options = [one.model_copy(update={"seed": seed}) for one in options]
         self._journal.enqueue_trial(params)
         trial, _ = self._ask(at_random=False)
-        name = self.history.free_name()
+        name = self._free_name()
         return self._accept(trial, name, self._choose(trial, name, options))
 
     def again(self, spec: RunSpec) -> Proposal | None:
@@ -226,28 +200,44 @@ class Proposer:
         params = params_of(spec, self._study, self._space, widen=self._study.search.widen)
         if params is None or self._is_waiting():
             return None
-        for one in real_trials(self._journal):
-            is_alike = one.params == params and one.state != TrialState.FAIL
-            if is_alike and one.user_attrs["spec"]["seed"] == spec.seed:
+        for trial in real_trials(self._journal):
+            is_same = trial.params == params and trial.state != TrialState.FAIL
+            if is_same and trial.user_attrs["spec"]["seed"] == spec.seed:
                 return None
-        there = {} if self._placer is None else {PLACEMENT: speed_values(spec.placement)}
-        self._journal.enqueue_trial(params, user_attrs=there)
-        trial, _ = self._ask(at_random=False)
-        return self._accept(trial, self.history.free_name(), spec)
+        attributes = {} if self._placer is None else {PLACEMENT: speed_values(spec.placement)}
+        self._journal.enqueue_trial(params, user_attrs=attributes)
+        asked, _ = self._ask(at_random=False)
+        return self._accept(asked, self._free_name(), spec)
 
     def _accept(self, trial: optuna.Trial, name: str, spec: RunSpec) -> Proposal:
         trial.set_user_attr(TRIAL, name)
         trial.set_user_attr("spec", spec.document())
-        self.history.accepted(trial.params, name)
+        self._add_trial(trial.params, name)
         return Proposal(trial, name, spec)
+
+    def _add_trial(self, params: dict[str, Any], name: str) -> None:
+        self.num_ran += 1
+        self._names.add(name)
+        self._add_draw(params, is_known=True)
+
+    def _add_draw(self, params: dict[str, Any], *, is_known: bool) -> None:
+        """Add a draw, unless it lies outside the space (no parameters). `is_known`: whether it runs
+        or is infeasible."""
+        if not params:
+            return
+        self._drawn.add(key_of(params))
+        if is_known:
+            self._known.add(key_of(params))
+
+    def _free_name(self) -> str:
+        """Return the lowest trial name not in use."""
+        return next(name for at in self._numbers if (name := f"{at:04d}") not in self._names)
 
     def _is_exhausted(self) -> bool:
         """Return whether all configurations of a finite space were run or are infeasible."""
-        if self._size is None or self._is_grid:
-            return False
-        if self._is_waiting():
+        if self._size is None or self._is_grid or self._is_waiting():
             return False  # an interrupted trial comes next
-        return len(self.history.known) >= self._size
+        return len(self._known) >= self._size
 
     def _is_waiting(self) -> bool:
         return bool(self._journal.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
@@ -297,19 +287,17 @@ class Proposer:
             self._listed = iter(self._combinations())
         for values in self._listed:
             params = encode(self._space, self._study.fixed, values)
-            if key_of(params) not in self.history.drawn:
+            if key_of(params) not in self._drawn:
                 self._journal.enqueue_trial(params)
                 return True
         return False
 
     def _enqueue_prior(self) -> None:
         """Enqueue an optimizer at its default learning rate for every second start-up trial."""
-        count = self.history.num_ran
-        is_over = count >= STARTUP_TRIALS or count % 2
-        if not self._study.search.priors or is_over:
+        count, trials = self.num_ran, self._journal.get_trials(deepcopy=False)
+        if not self._study.search.priors or count >= STARTUP_TRIALS or count % 2:
             return
-        everything = self._journal.get_trials(deepcopy=False)
-        if any(trial.user_attrs.get(NOT_RUN) == EARLIER_STUDY for trial in everything):
+        if any(trial.user_attrs.get(NOT_RUN) == EARLIER_STUDY for trial in trials):
             return  # earlier results are better starting points
         factor = rate_factor(self._study)
         known = initial_configurations(self._space, self._study.fixed, factor=factor)

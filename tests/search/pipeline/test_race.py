@@ -1,6 +1,7 @@
 """The confirmation on made-up workers: race, cutoff, lost workers, resumption, `--more`."""
 
 import io
+import itertools
 import json
 import threading
 import time
@@ -20,8 +21,9 @@ from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.wait_watch import Deadline
+from raybench.search import race_stage, reference, search
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.race_stage import KEY, Confirmation, LiveRace, more_until
+from raybench.search.race_stage import STUDY_KEY_MORE, Confirmation, LiveRace, more_until
 from raybench.search.tune import check_finished
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import ErrorCode, StudyError
@@ -97,7 +99,7 @@ class World:
         before = set(read_records(self.folder).runs)
         with Store(self.folder) as store:
             found = self.confirmation(store)
-            found.more(more) if more else found.run()
+            found.run_more(more) if more else found.run()
         runs = read_records(self.folder).runs
         return {name: run for name, run in runs.items() if name not in before}
 
@@ -189,6 +191,11 @@ def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(world: World)
     assert world.tests == set(alone)
     assert not {world.specs[name].seed for name in alone} & {seed for _, seed in seeds}
     assert (world.run(), world.notes) == ({}, []), "all of it is recorded"
+
+
+def test_no_two_phases_of_a_study_use_the_same_seeds() -> None:
+    offsets = [race_stage.SEEDS_FROM, race_stage.RACE_SEEDS, reference.SEEDS_FROM, search.SEED_STEP]
+    assert all(high - low > 200 for low, high in itertools.pairwise([0, *sorted(offsets)]))
 
 
 def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(make_world: Make) -> None:
@@ -322,10 +329,10 @@ def test_a_value_of_a_run_that_was_stopped_early_does_not_race(world: World) -> 
     ("held", "asked", "raced", "until"),
     [
         ({}, 8, 12, 20),
-        ({KEY: {"asked": 8, "until": 20}}, 8, 15, 20),
-        ({KEY: {"asked": 8, "until": 20}}, 4, 15, 19),  # another command
-        ({KEY: None}, 8, 1, 9),
-        ({KEY: {"asked": 8, "until": 10**9}}, 8, 1, 9),
+        ({STUDY_KEY_MORE: {"asked": 8, "until": 20}}, 8, 15, 20),
+        ({STUDY_KEY_MORE: {"asked": 8, "until": 20}}, 4, 15, 19),  # another command
+        ({STUDY_KEY_MORE: None}, 8, 1, 9),
+        ({STUDY_KEY_MORE: {"asked": 8, "until": 10**9}}, 8, 1, 9),
     ],
 )
 def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once(

@@ -17,7 +17,7 @@ from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.runs.wait_watch import Deadline
 from raybench.search import study as module
-from raybench.search.race_stage import OVER
+from raybench.search.race_stage import STUDY_KEY_OVER
 from raybench.search.resolve import ResolvedStudy
 from raybench.search.study import StudyPipeline
 from raybench.search.tune import check_finished, refuse_spent
@@ -81,7 +81,7 @@ def test_a_study_with_new_trials_is_over_after_its_next_race(
         store.append(record("0000-confirm0", role="confirm", source="0000").line())
         store.write_yaml(STUDY_FILE, {})
         check_finished(4, "there", tmp_path)  # an earlier version's, which has no such key
-        store.write_yaml(STUDY_FILE, {OVER: True})
+        store.write_yaml(STUDY_FILE, {STUDY_KEY_OVER: True})
         check_finished(4, "there", tmp_path)
         monkeypatch.setattr(module, "run_trials", lambda trials, **options: trials.next())
         pipeline = pipeline_in(store)
