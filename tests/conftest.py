@@ -87,7 +87,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 def one_picture(monkeypatch):
     """Pages show one figure: the others take seconds, and are drawn in tests of their own."""
-    few = {"curves": FIGURES["curves"]}
+    few = {"ledger": FIGURES["ledger"]}
     monkeypatch.setattr(document, "kinds_of", lambda results: few)
 
 

@@ -23,6 +23,8 @@ from raybench import api
 from raybench.cluster.signals import Interrupt
 from raybench.commands import cli
 from raybench.models.find import load_workload_dataset
+from raybench.report.figures import kinds
+from raybench.report.page import document
 from raybench.runs.preflight import first_values
 from raybench.spec import errors
 from raybench.spec.run import DatasetSpec, RunSpec
@@ -30,6 +32,8 @@ from raybench.spec.study import build_study
 from raybench.stats.clock import Ledger
 from raybench.training.base import find_backend
 from raybench.training.run import run
+from tests.fitted_once import fitted_once as fitted_once
+from tests.fitted_once import without_pollux as without_pollux
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.relative_to(ROOT): path.read_text() for path in sorted(ROOT.glob("docs/*.md"))}
@@ -114,6 +118,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("COLUMNS", "80")
         patch.setattr(sys, "path", [str(folder), *sys.path])
         patch.setattr("raybench.cluster.layout.num_local_cores", lambda: 8)
+        patch.setattr(document, "kinds_of", lambda results: {"ledger": kinds.FIGURES["ledger"]})
         patch.chdir(folder)
         (folder / "steps.csv").write_text(block("csv", "step_s"))
         (folder / "train.py").touch()
@@ -161,8 +166,9 @@ def test_no_command_is_left_out() -> None:
         and f"{line} --dry-run" not in RAYBENCH_COMMANDS
     ],
 )
-@pytest.mark.usefixtures("one_picture")
-def test_command(line: str, folder: Path) -> None:
+@pytest.mark.usefixtures("without_pollux")
+def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "kinds_of", document.kinds_of)  # of --png
     line, _, reader = line.partition(" | ")
     words = shlex.split(line)[1:]
     if "lightning_module.py:main" in words:

@@ -11,7 +11,6 @@ import pytest
 import raybench
 from raybench.report.answer import summary_of
 from raybench.report.study import Studies, load
-from raybench.results.place import unlike
 from raybench.results.store import STUDY_FILE
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES
 from raybench.spec.errors import ErrorCode
@@ -107,6 +106,7 @@ def test_frames_are_joined_with_the_study_in_front(places):
     studies = raybench.load([*places, FIXTURE])
     assert isinstance(studies, Studies)
     assert studies.names == ("a/study", "b/study", "digits_study")
+    assert raybench.load([places[0], places[0]]).names == ("a/study", "a/study (2)")
     assert next(iter(studies.trials.columns)) == "study"
     assert dict(studies.trials["study"].value_counts()) == {
         "digits_study": 33,
@@ -148,11 +148,6 @@ def test_metrics_that_differ_have_columns_of_their_own(tmp_path, places):
     studies = raybench.load([tmp_path / "loss", places[0]])
     assert {"best_loss", "best_accuracy"} <= set(studies.trials.columns)
     assert list(studies.winners["metric"]) == ["loss", "accuracy"]
-
-
-def test_studies_of_one_name_are_numbered_or_called_by_their_place():
-    assert unlike([("s", "a/s"), ("s", "b/s"), ("t", "/x/t")]) == ("a/s", "b/s", "t")
-    assert unlike([("s", "s"), ("s", "s")]) == ("s", "s (2)")
 
 
 def test_a_folder_of_studies_names_them(tmp_path, places):

@@ -5,17 +5,13 @@ import fcntl
 import platform
 import re
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from raybench.results import lock
-from raybench.results.lock import LOCK_FILE, OWNER_FILE, StudyLock
+from raybench.results.lock import LOCK_FILE, OWNER_FILE, PATIENCE_S, StudyLock
 from raybench.spec.errors import ErrorCode, UserError
 from tests.factories import start_python
 from tests.refusals import refused
@@ -36,12 +32,12 @@ fcntl.flock = flock
 """
 
 
-def no_flock(*_: Any) -> None:
+def no_flock(*_):
     raise OSError(errno.ENOSYS, "Function not implemented")
 
 
 @pytest.fixture(params=["flock", "file"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def kind(request, monkeypatch):
     """The file system knows locks, or does not."""
     if request.param == "file":
         monkeypatch.setattr(fcntl, "flock", no_flock)
@@ -49,28 +45,23 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 @pytest.fixture
-def holder(tmp_path: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
+def holder(tmp_path, kind):
     """Another process that holds the folder."""
     hold = HOLD.format(folder=str(tmp_path))
     with start_python(NO_FLOCK if kind == "file" else "", hold) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
 
 
-def test_a_held_folder_is_refused_with_its_owner(
-    tmp_path: Path, holder: subprocess.Popen[str], kind: str
-) -> None:
+def test_a_held_folder_is_refused_with_its_owner(tmp_path, holder, kind):
     owner = tmp_path, f"process {holder.pid}", platform.node(), "-c"
     with refused(ErrorCode.STUDY_IN_USE, *owner) as refusal, StudyLock(tmp_path):
         pass
     assert "\n" not in str(refusal.value)
 
 
-def test_a_killed_owners_lock_is_taken_over(
-    tmp_path: Path, holder: subprocess.Popen[str], kind: str
-) -> None:
+def test_a_killed_owners_lock_is_taken_over(tmp_path, holder, kind):
     holder.kill()
     holder.wait()
     with StudyLock(tmp_path):
@@ -78,7 +69,7 @@ def test_a_killed_owners_lock_is_taken_over(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_given_back_after_an_error_and_leaves_nothing(tmp_path: Path, kind: str) -> None:
+def test_it_is_given_back_after_an_error_and_leaves_nothing(tmp_path, kind):
     folder = tmp_path / "new" / "study"
     with pytest.raises(KeyboardInterrupt), StudyLock(folder):
         raise KeyboardInterrupt
@@ -87,7 +78,7 @@ def test_it_is_given_back_after_an_error_and_leaves_nothing(tmp_path: Path, kind
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_deleted_meanwhile_is_no_trouble(tmp_path: Path, kind: str) -> None:
+def test_a_folder_deleted_meanwhile_is_no_trouble(tmp_path, kind):
     folder = tmp_path / "study"
     with StudyLock(folder):
         for path in folder.iterdir():
@@ -96,30 +87,22 @@ def test_a_folder_deleted_meanwhile_is_no_trouble(tmp_path: Path, kind: str) -> 
     assert not folder.exists()
 
 
-def test_one_of_many_at_once_gets_it(tmp_path: Path, kind: str) -> None:
-    holders: list[int] = []
-    most = 0
+def test_one_of_many_at_once_gets_it(tmp_path, kind):
+    """The others give up after `PATIENCE_S`, while the first still holds it."""
 
-    def attempt(number: int) -> bool:
-        nonlocal most
+    def attempt(number):
         try:
             with StudyLock(tmp_path):
-                holders.append(number)
-                most = max(most, len(holders))
-                time.sleep(1.0)
-                holders.remove(number)
+                time.sleep(5 * PATIENCE_S)
                 return True
         except UserError:
             return False
 
     with ThreadPoolExecutor(8) as pool:
-        num_held = sum(pool.map(attempt, range(8)))
-    assert (most, num_held) == (1, 1)
+        assert sum(pool.map(attempt, range(8))) == 1
 
 
-def test_what_another_host_left_names_it_and_the_file_to_delete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_host_left_names_it_and_the_file_to_delete(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", no_flock)
     path, owner = tmp_path / LOCK_FILE, tmp_path / OWNER_FILE
     with StudyLock(tmp_path):
@@ -136,9 +119,7 @@ def test_what_another_host_left_names_it_and_the_file_to_delete(
         pass
 
 
-def test_a_folder_made_anew_by_another_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_made_anew_by_another_is_left_alone(tmp_path, monkeypatch):
     with StudyLock(tmp_path / "study"):
         shutil.rmtree(tmp_path / "study")
         monkeypatch.setattr(lock, "command", lambda: "another")

@@ -27,7 +27,7 @@ def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(url, study,
     with writer(url, study) as process:
         server.door.shut()
         try:
-            while int(process.stdout.readline()) < 60:
+            while int(process.stdout.readline()) < 20:
                 pass
         finally:
             process.kill()
@@ -35,39 +35,27 @@ def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(url, study,
             server.door.open()
     with open_storage(url, warn=said.append) as place:
         kept = list(read_records(place.folder).runs)
-    assert len(kept) >= 60
+    assert len(kept) >= 20
     assert names(url) == kept
-
-
-@pytest.mark.all
-def test_a_server_that_is_gone_for_seconds_costs_nothing(url, study, said, server):
-    with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
-        store.write_text(STUDY_FILE, study)
-        for number in range(60):
-            if number == 20:
-                server.door.shut()
-            if number == 40:
-                wait_for(lambda: said)
-                server.door.open()
-            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
-        wait_for(lambda: len(said) == 2)
-        wait_for(lambda: uploaded(url) == 60)
-        assert names(url) == wanted(60)
-    assert len(said) == 2, "that it is gone, and that it is back"
-    assert str(place.folder) in said[0]
 
 
 def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, server):
     place = open_storage(url, warn=said.append)
-    with Store(place.folder) as store:
-        store.write_text(STUDY_FILE, study)
-        for number in range(20):
-            if number == 10:
-                wait_for(lambda: uploaded(url) == 10)
-                server.refuse(True)
-            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
+    store = Store(place.folder)
+    store.write_text(STUDY_FILE, study)
+    for number in range(20):
+        if number == 10:
+            wait_for(lambda: uploaded(url) == 10)
+            server.refuse(True)
+        store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
     try:
         wait_for(lambda: said)
+        server.refuse(False)
+        wait_for(lambda: uploaded(url) == 20)
+        wait_for(lambda: len(said) == 2)
+        server.refuse(True)
+        store.append(run_line("00020", 1.0, learning_rate=0.01))
+        store.close()
         with pytest.raises(StudyError) as end:
             place.close()
         with refused(ErrorCode.UNREACHABLE, url):
@@ -75,14 +63,15 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
     finally:
         server.refuse(False)
     assert str(place.folder) in str(end.value)
-    assert len(said) == 1, "said once, tried often"
+    assert str(place.folder) in said[0]
+    assert 2 <= len(said) <= 3, "that it is refused and that it is back; tried often"
     for text in (str(end.value), *said):
         assert "\n" not in text
         assert "fake-secret" not in text
-    assert names(url) == wanted(10)
+    assert names(url) == wanted(20)
     with open_storage(url, warn=said.append):
         pass
-    assert names(url) == wanted(20)
+    assert names(url) == wanted(21)
 
 
 def test_a_spool_that_lost_records_gets_them_back(url, study, said):

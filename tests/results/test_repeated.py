@@ -150,10 +150,10 @@ def test_where_runs_failed_and_none_reported_the_failures_are_named(tmp_path):
 
 
 def test_the_interval_of_the_race_s_first_holds_its_typical_time_in_nine_of_ten(tmp_path):
-    """Of 40 studies (`benchmarks/calibration.py` has more): 24 trials, whose true times lie within
+    """Of 10 studies (`benchmarks/calibration.py` has more): 24 trials, whose true times lie within
     40 % and runs scatter by 30 %; the best 12 race over 24 runs."""
     chance, held, of_all = random.Random(3), 0, []
-    for study_number in range(40):
+    for study_number in range(10):
         true = [chance.uniform(0.0, 0.4) for _ in range(25)]
 
         def run(name, true=true):
@@ -176,6 +176,6 @@ def test_the_interval_of_the_race_s_first_holds_its_typical_time_in_nine_of_ten(
             for row in found.itertuples()
         ]
         held, of_all = held + inside[0], [*of_all, *inside]
-    assert held >= 33
-    assert len(of_all) == 40 * 12
+    assert held >= 8
+    assert len(of_all) == 10 * 12
     assert sum(of_all) >= 0.88 * len(of_all)

@@ -1,16 +1,15 @@
 """A study below a URL, on a local S3 server: written, continued, read; bad URLs."""
 
 import os
-import shutil
 
 import pytest
 
 from raybench.report.study import load
 from raybench.results.bucket import Bucket
 from raybench.results.storage import open_storage
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
-from raybench.spec.errors import ErrorCode, StudyError
-from tests.below_url import names, on_another_machine, uploaded, wait_for, wanted, write
+from raybench.results.store import RECORDS_FILE
+from raybench.spec.errors import ErrorCode
+from tests.below_url import names, on_another_machine, wanted, write
 from tests.made_results import results_folder, run_line
 from tests.refusals import refused
 
@@ -27,26 +26,6 @@ def test_another_machine_continues(url, study, said, monkeypatch, tmp_path):
     write(url, study, range(20, 25), said)
     assert names(url) == wanted(25)
     assert said == []
-
-
-def test_checkpoints_are_there_for_another_machine(url, study, said, monkeypatch, tmp_path):
-    with open_storage(url, warn=said.append) as place:
-        place.folder.joinpath(STUDY_FILE).write_text(study)
-        folder = place.folder / "checkpoints" / "0003" / "000012"
-        folder.mkdir(parents=True)
-        (folder / "weights.pt").write_bytes(b"weights" * 10**6)
-        (folder / "state.json").write_text("{}")
-        wait_for(lambda: "checkpoints/0003/000012/state.json" in Bucket(url).list_keys())
-        (folder.parent / "000011").mkdir()
-        (folder.parent / "000011" / "weights.pt").write_bytes(b"more")
-        (folder.parent / "000011" / "state.json").write_text("{}")
-    on_another_machine(monkeypatch, tmp_path)
-    with open_storage(url, warn=said.append) as place:
-        folder = place.folder / "checkpoints" / "0003"
-        assert (folder / "000012" / "weights.pt").read_bytes() == b"weights" * 10**6
-        assert sorted(path.name for path in folder.iterdir()) == ["000011", "000012"]
-        shutil.rmtree(folder)
-    assert not any("checkpoints" in key for key in Bucket(url).list_keys())
 
 
 def test_two_drivers_of_one_machine_are_one_too_many(url, said):
@@ -102,22 +81,3 @@ def test_records_that_were_not_uploaded_stay_when_another_driver_went_on(url, st
     with open_storage(url, warn=said.append) as place:
         assert (place.folder / RECORDS_FILE).read_bytes() == there
     assert said == []
-
-
-def test_a_driver_that_was_taken_over_writes_nothing(url, study, said, monkeypatch, tmp_path):
-    """Its records stay on its machine, also those that it had uploaded before."""
-    place = open_storage(url, warn=said.append)
-    with Store(place.folder) as store:
-        store.write_text(STUDY_FILE, study)
-        store.append(run_line("00000", 1.0))
-        wait_for(lambda: uploaded(url) == 1)
-        with monkeypatch.context() as patch:
-            on_another_machine(patch, tmp_path)
-            write(url, study, range(1, 3), said)
-        before = {key: Bucket(url).get(key) for key in Bucket(url).list_keys()}
-        store.append(run_line("00009", 1.0))
-    with pytest.raises(StudyError, match=url):
-        place.close()
-    assert {key: Bucket(url).get(key) for key in Bucket(url).list_keys()} == before
-    assert names(url) == wanted(3)
-    assert names(place.folder) == ["00000", "00009"]

@@ -79,8 +79,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_no_string_of_a_study_is_read_as_markup_or_escape(tmp_path, text, is_terminal):
+def test_no_string_of_a_study_is_read_as_markup_or_escape(tmp_path, text):
     """Not the failures' messages, nor trials, specs, the folder's name, the notes."""
     folder = tmp_path / text.replace("/", "|")
     spec = {"optimizer": "adam", "workload": text}
@@ -94,7 +93,7 @@ def test_no_string_of_a_study_is_read_as_markup_or_escape(tmp_path, text, is_ter
     results.study["notes"] = [text]
     buffer = io.BytesIO()
     out = io.TextIOWrapper(buffer, encoding="utf-8")
-    console = Console(file=out, width=300, force_terminal=is_terminal)  # reads markup by itself
+    console = Console(file=out, width=300, force_terminal=True)  # reads markup by itself
     show(console, results, plots=[folder / "curves.png"])
     out.flush()
     shown = buffer.getvalue().decode()
@@ -132,8 +131,7 @@ def wide_study(tmp_path):
     return results_folder(tmp_path, lines, study={"space": space})
 
 
-@pytest.mark.parametrize("width", [40, 80, 140])
-@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize(("width", "is_terminal"), [(40, True), (80, True), (140, False)])
 def test_no_head_and_no_number_is_cut_at_any_width(tmp_path, width, is_terminal):
     results = wide_study(tmp_path)
     console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal)

@@ -227,10 +227,11 @@ def _rounded(value: float) -> float | None:
 
 def _curves(results: Study) -> dict[str, list[list[float | None]]]:
     """Return seconds and values of at most POINTS evaluations of each run's learning curve."""
-    found, name = {}, results.metric.name
-    for trial, curve in results.curves.groupby("trial", sort=False):
-        kept = curve[["train_s", name]].iloc[:: -(-len(curve) // POINTS)].astype(float)
-        found[str(trial)] = [[_rounded(one) for one in kept[column]] for column in kept]
+    found = {}
+    for trial, curve in results.evaluations.items():
+        kept = curve[:: -(-len(curve) // POINTS) or 1]
+        found[trial] = [[_rounded(point.train_s) for point in kept]]
+        found[trial].append([_rounded(point.value) for point in kept])
     return found
 
 

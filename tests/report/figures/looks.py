@@ -31,7 +31,8 @@ def words(figure: Figure) -> str:
 
 def look_at(name: str, figure: Figure) -> None:
     """Fail where a text is cut off, hidden, or too small for a telephone."""
-    boxes = [(one.get_text(), one.get_window_extent()) for one in texts(figure)]
+    seen = texts(figure)
+    boxes = [(one.get_text(), one.get_window_extent()) for one in seen]
     assert boxes, name
     for text, box in boxes:
         assert box.x0 >= -1, (name, text)
@@ -42,4 +43,4 @@ def look_at(name: str, figure: Figure) -> None:
         wide = min(box.x1, its.x1) - max(box.x0, its.x0)
         high = min(box.y1, its.y1) - max(box.y0, its.y0)
         assert wide <= 1 or high <= 1, (name, text, other)
-    assert min(one.get_fontsize() for one in texts(figure)) >= parts.SMALL, name
+    assert min(one.get_fontsize() for one in seen) >= parts.SMALL, name

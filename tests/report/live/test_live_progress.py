@@ -133,15 +133,6 @@ def test_a_terminal_shows_a_screen_and_says_a_new_cause_once_above_it(clock: Clo
     assert "\x1b[1m" in out.getvalue(), "bold"
 
 
-def test_no_color_means_none(clock: Clock) -> None:
-    console, out = terminal(TERM="xterm-256color", NO_COLOR="1")
-    with ProgressDisplay(console, num_trials=9, clock=clock) as progress:
-        progress.finished(record("0000", 2.0))
-    colors = re.findall(r"\x1b\[([\d;]*)m", out.getvalue())
-    assert colors
-    assert not [code for code in colors for part in code.split(";") if 30 <= int(part or 0) < 108]
-
-
 class Page:
     """Stands for a notebook's page: what it shows, and how often it was changed."""
 
