@@ -1,10 +1,17 @@
 """The analyses: DataFrame in, DataFrame out, by hand or against what the study itself says."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.results.analyses import best_at_every_budget, by_workers, importance
+from raybench.results.analyses import (
+    best_at_every_budget,
+    by_workers,
+    importance,
+    pareto_front,
+)
 from raybench.spec.metric import ACCURACY, METRICS
 
 LOSS = METRICS["loss"]
@@ -115,3 +122,23 @@ def test_the_fewest_that_got_there_are_what_others_are_compared_with():
         ACCURACY,
     )
     assert list(table["times_as_fast"].fillna(0)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("runs", "front"),
+    [
+        ([("a", 1, 4.0), ("b", 2, 3.0), ("c", 4, 1.6)], ["c", "b", "a"]),
+        ([("a", 1, 4.0), ("b", 2, 2.0), ("c", 2, 2.5)], ["b"]),
+        ([("a", 1, 2.0), ("b", 1, 2.0)], ["a", "b"]),
+        ([("a", 1, None), ("b", 8, 9.0), ("c", 1, math.inf)], ["b"]),
+        ([("a", 1, None)], []),
+    ],
+    ids=["trade-off", "equal cost but slower", "equal in both", "missed", "nothing reached"],
+)
+def test_pareto_front(runs, front):
+    trials = pd.DataFrame(runs, columns=["trial", "num_workers", "time_to_target_s"])
+    found = pareto_front(trials)
+    assert list(found["trial"]) == front
+    assert found["worker_seconds_to_target"].equals(
+        found["num_workers"] * found["time_to_target_s"]
+    )

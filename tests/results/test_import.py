@@ -55,11 +55,7 @@ def test_the_rows_of_a_table_become_a_study(capsys: Capture) -> None:
     study = raybench.load("results/old")
     assert study.study[IMPORTED]["columns"]["lr"] == "learning_rate"
     assert study.trials["learning_rate"].tolist() == [0.1, 0.01]
-    assert (
-        study.trials["model.dropout"].tolist() == [0.1, 0.1]
-        if "model.dropout" in study.trials
-        else True
-    )
+    assert study.trials["model.dropout"].tolist() == [0.1, 0.1]
     assert study.trials["train_s"].tolist() == [12.5, 30.0]
     assert study.trials["samples_per_s"].isna().all(), "samples are not known"
     assert study.trials["config"].tolist() == [
@@ -72,12 +68,6 @@ def test_the_rows_of_a_table_become_a_study(capsys: Capture) -> None:
     assert Path("results/old/report.html").exists()
     assert cli.main(["report", "results/old", "--verbose"]) == 0
     assert "0001" in capsys.readouterr().out
-
-
-def test_percents_become_fractions(capsys: Capture) -> None:
-    Path("runs.csv").write_text("lr,accuracy\n0.1,91\n0.01,95.5\n")
-    imported(capsys, "runs.csv")
-    assert raybench.load("results/old").trials["best_accuracy"].tolist() == [0.91, 0.955]
 
 
 EXPORTS = {
@@ -104,12 +94,15 @@ def test_tables_that_tools_write_need_no_names(tool: str, capsys: Capture) -> No
 
 
 def test_what_tables_of_others_hold(capsys: Capture) -> None:
-    """An index without a name, names of classes, numbers beyond reason."""
+    """An index without a name, names of classes, numbers beyond reason, percents."""
     Path("runs.csv").write_text(",optimizer,lr,loss,samples\n0,AdamW,0.1,2,1e30\n1,SGD,0.1,1,5\n")
     imported(capsys, "runs.csv")
     trials = raybench.load("results/old").trials
     assert trials["optimizer"].tolist() == ["adamw", "sgd"]
     assert trials["samples"].tolist() == [2**53, 5]
+    Path("percents.csv").write_text("lr,accuracy\n0.1,91\n0.01,95.5\n")
+    assert cli.main(["import", "percents.csv", "--as", "percents"]) == 0
+    assert raybench.load("results/percents").trials["best_accuracy"].tolist() == [0.91, 0.955]
 
 
 @pytest.mark.parametrize(
@@ -209,54 +202,31 @@ def test_imported_runs_are_not_compared(capsys: Capture) -> None:
         assert "results/old" in error["message"]
 
 
-def mlflow_run(name: str, *, status: int = 3, stage: str = "active", **files: str) -> None:
-    """Write a run as the file store of MLflow has it; `files` are metrics."""
-    run = Path("mlruns/7") / name
-    (run / "params").mkdir(parents=True)
-    (run / "metrics").mkdir()
-    times = "start_time: 1700000000000\nend_time: 1700000012500\n"
-    (run / "meta.yaml").write_text(
-        f"run_id: {name}\nstatus: {status}\nlifecycle_stage: {stage}\n{times}"
-    )
-    for key, value in {"lr": "0.1", "opt/kind": "None", "epochs": "3"}.items():
-        file = run / "params" / key
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(value)
-    for key, text in files.items():
-        (run / "metrics" / key).write_text(text)
-
-
-def test_runs_of_mlflow(capsys: Capture) -> None:
-    mlflow_run("aa", val_accuracy="1700000001000 0.5 0\n1700000009000 0.9 1\n", gpu="1 2 3\n")
-    mlflow_run("bb", status=4, val_accuracy="1700000001000 0.5 0\n")
-    mlflow_run("cc", stage="deleted", val_accuracy="1700000001000 0.5 0\n")
-    Path("mlruns/7/meta.yaml").write_text("experiment_id: 7\nname: mine\n")
-    imported(capsys, "mlruns")
-    study = raybench.load("results/old")
-    (spec,) = study.specs.values()
-    assert (spec.learning_rate, spec.epochs, spec.model) == (0.1, 3.0, {"opt_kind": None})
-    assert study.trials[["best_accuracy", "train_s"]].to_numpy().tolist() == [[0.9, 12.5]]
-    Path("mlruns/8").mkdir()
-    Path("mlruns/7/bb").rename("mlruns/8/bb")
-    with refused(ErrorCode.NOT_FOUND, "mlruns/7", "mlruns/8"):
-        read_mlflow(Path("mlruns"))
-    assert len(read_mlflow(Path("mlruns/8")).rows) == 0
-
-
-def test_runs_that_mlflow_wrote(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_mlflow(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     client = mlflow.MlflowClient(str(Path("mlruns").absolute()))
     experiment = client.create_experiment("mine")
-    for rate in (0.1, 0.01):
+    ends = ("FINISHED", "FINISHED", "FAILED", "FINISHED")
+    for rate, end in zip((0.1, 0.01, 0.5, 0.7), ends, strict=True):
         run = client.create_run(experiment).info.run_id
-        client.log_param(run, "lr", rate)
-        client.log_metric(run, "loss", 5.0, step=0)
-        client.log_metric(run, "loss", rate, step=1)
-        client.set_terminated(run)
+        for name, value in {"lr": rate, "opt/kind": None, "epochs": 3}.items():
+            client.log_param(run, name, value)
+        client.log_metric(run, "gpu", 2.0)
+        client.log_metric(run, "val_accuracy", 0.0, step=0)
+        client.log_metric(run, "val_accuracy", rate, step=1)
+        client.set_terminated(run, end)
+    client.delete_run(run)
     imported(capsys, "mlruns")
-    trials = raybench.load("results/old").trials
-    assert sorted(trials["learning_rate"]) == sorted(trials["best_loss"]) == [0.01, 0.1]
+    study = raybench.load("results/old")
+    assert sorted(study.trials["best_accuracy"]) == [0.01, 0.1]
+    for spec in study.specs.values():
+        assert (spec.epochs, spec.model) == (3.0, {"opt_kind": None})
+    assert (study.trials["train_s"] > 0).all()
+    client.create_run(other := client.create_experiment("other"))
+    with refused(ErrorCode.NOT_FOUND, f"mlruns/{experiment}", f"mlruns/{other}"):
+        read_mlflow(Path("mlruns"))
+    assert len(read_mlflow(Path(f"mlruns/{other}")).rows) == 0
 
 
 def test_trials_of_optuna(capsys: Capture) -> None:

@@ -179,40 +179,15 @@ CURVE_COLUMNS += ["learning_rate", "samples_per_s"]
 
 
 def test_a_row_holds_what_was_recorded(tmp_path):
-    line = run_line(
-        "0003",
-        4.0,
-        num_workers=2,
-        batch_size_per_worker=32,
-        accumulate=3,
-        framework="tensorflow",
-        optimizer="lars",
-        learning_rate=0.5,
-        seed=11,
-    )
-    row = results_folder(tmp_path, [line]).trials.iloc[0].to_dict()
-    expected = {
-        "trial": "0003",
-        "phase": "search",
-        "state": "complete",
-        "framework": "tensorflow",
-        "workload": "mnist_small",
-        "num_parameters": 402_442,
-        "num_workers": 2,
-        "batch_size_per_worker": 32,
-        "global_batch_size": 192,
-        "optimizer": "lars",
-        "learning_rate": 0.5,
-        "seed": 11,
-        "time_to_target_s": 4.0,
-        "best_accuracy": 0.92,
-        "train_s": 4.0,
-        "input_s": 0.0625,
-        "start_s": 8.0,
-        "wall_s": 18.875,
-        "samples_per_s": 250.0,
-        "worker_seconds": 8.0,
-    }
+    spec = {"framework": "tensorflow", "optimizer": "lars", "learning_rate": 0.5, "seed": 11}
+    spec |= {"num_workers": 2, "batch_size_per_worker": 32, "accumulate": 3}
+    row = results_folder(tmp_path, [run_line("0003", 4.0, **spec)]).trials.iloc[0].to_dict()
+    del spec["accumulate"]
+    seconds = {"time_to_target_s": 4.0, "train_s": 4.0, "input_s": 0.0625, "start_s": 8.0}
+    expected = {"trial": "0003", "phase": "search", "state": "complete", "workload": "mnist_small"}
+    expected |= {"num_parameters": 402_442, "global_batch_size": 192, "best_accuracy": 0.92}
+    expected |= {"wall_s": 18.875, "samples_per_s": 250.0, "worker_seconds": 8.0}
+    expected |= spec | seconds
     assert {key: row[key] for key in expected} == expected
     phases = ("queue", "start", "setup", "compile", "train", "eval", "checkpoint", "report")
     assert sum(row[f"{phase}_s"] for phase in phases) == row["wall_s"]

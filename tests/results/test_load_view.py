@@ -44,19 +44,6 @@ def test_the_answer_comes_first():
     }
 
 
-def test_the_winner_and_all_that_cannot_be_told_from_it():
-    study = raybench.load(FIXTURE)
-    table = study.winners.set_index("trial")
-    assert list(table["standing"])[:3] == ["best", "statistically tied", "statistically tied"]
-    assert set(table["standing"][3:]) == {"ran once"}
-    best = table.loc["0016"]
-    confirmed = study.confirmed.set_index("trial").loc["0016"]
-    assert (best["seconds"], best["low_s"]) == (confirmed["median_s"], confirmed["interval_low_s"])
-    assert best["is_cheapest"]
-    assert study.best.trial == study.cheapest.trial == "0016"
-    assert study.best.spec == study.specs["0016"]
-
-
 def odd_studies(folder):
     """(name, study) of what a folder may hold when somebody looks."""
     message = {"message": f"broke at {MARKUP} Größe 日本"}
