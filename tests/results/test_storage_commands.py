@@ -1,7 +1,6 @@
 """tune, train, load_model and report with a URL; what trains is replaced, the rest is real."""
 
 import io
-import os
 import re
 import sys
 import time
@@ -16,7 +15,6 @@ from raybench.report.console import WholeLines, say
 from raybench.report.live.progress import ProgressDisplay
 from raybench.report.study import load
 from raybench.results.bucket import Bucket
-from raybench.results.lock import StudyLock
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.runs import train as train_pipeline
@@ -123,15 +121,6 @@ def test_a_study_that_is_taken_over_ends_with_one_sentence(url, search, capsys):
     assert sentence.startswith(f"raybench: {url}: ")
     folder = sentence.rpartition(" is in ")[2].rstrip(".")
     assert len(read_records(Path(folder)).runs) >= 3
-
-
-def test_a_folder_is_refused_while_a_command_is_in_it(search, tmp_path, capsys):
-    with StudyLock(tmp_path / "study"):
-        assert tuned(f"file://{tmp_path}/study") == cli.WRONG_INPUT
-    assert str(os.getpid()) in capsys.readouterr().err
-    assert tuned(f"file://{tmp_path}/study") == cli.DONE
-    assert capsys.readouterr().out.splitlines()[-1] == f"results: {tmp_path}/study"
-    assert len(raybench.load(f"file://{tmp_path}/study").trials) == 3
 
 
 def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, capsys, tmp_path):

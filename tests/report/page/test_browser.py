@@ -9,7 +9,7 @@ import pytest
 from pages import HOSTILE
 
 from raybench.report.answer import summary_of
-from raybench.report.page.document import page_text, write_page
+from raybench.report.page.document import write_page
 from raybench.report.study import load
 from tests.made_results import curve, results_folder, run_line
 
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.skipif(
 STUDY = Path(__file__).parents[2] / "fixtures" / "digits_study"
 COLORS = {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 28)"}
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
-SIZES = {"a telephone": (360, 740), "a screen": (1280, 900)}
 
 
 @pytest.fixture(scope="module")
@@ -163,16 +162,6 @@ def test_a_trial_opens_from_table_links_pictures_and_its_address(opened):
         tab.keyboard.press("Escape")
 
 
-def test_it_fits_the_width_in_either_theme(opened):
-    tab = opened()
-    for theme, color in COLORS.items():
-        tab.emulate_media(color_scheme=theme)
-        for width, height in SIZES.values():
-            tab.set_viewport_size({"width": width, "height": height})
-            assert tab.evaluate("document.documentElement.scrollWidth") <= width
-            assert tab.evaluate(BACKGROUND) == color
-
-
 def test_nothing_keeps_anyone_from_reading_it_and_the_answer_comes_first(opened):
     tab = opened(viewport={"width": 360, "height": 740})
     tree = tab.locator("body").aria_snapshot()
@@ -193,8 +182,14 @@ def test_nor_from_reading_a_real_study(opened, tmp_path):
         assert axe_faults(tab) == []
 
 
-def test_it_prints_light_without_controls(opened):
-    tab = opened(color_scheme="dark")
+def test_it_fits_the_width_in_either_theme_and_prints_light_without_controls(opened):
+    tab = opened()
+    for theme, color in COLORS.items():
+        tab.emulate_media(color_scheme=theme)
+        for width, height in ((360, 740), (1280, 900)):
+            tab.set_viewport_size({"width": width, "height": height})
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            assert tab.evaluate(BACKGROUND) == color
     assert tab.pdf(format="A4").startswith(b"%PDF")
     tab.emulate_media(media="print")
     assert tab.evaluate(BACKGROUND) == COLORS["light"]
@@ -234,6 +229,6 @@ def test_a_thousand_trials_are_painted_in_pages(opened, tmp_path):
 
 
 def test_a_page_of_nothing_opens(opened, tmp_path):
-    path, nothing = tmp_path / "empty.html", results_folder(tmp_path / "study", [])
-    path.write_text(page_text([nothing]), encoding="utf-8")
-    assert opened(path).locator("h1").inner_text() == summary_of(nothing).lines[0]
+    nothing = results_folder(tmp_path, [])
+    tab = opened(write_page(nothing, tmp_path))
+    assert tab.locator("h1").inner_text() == summary_of(nothing).lines[0]
