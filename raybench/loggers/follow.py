@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from raybench.loggers.sink import (
+    CUT_OFF,
     LoggedRun,
     Sink,
     curve_values,
@@ -280,7 +281,7 @@ class Feed:
         """End the runs that have no final record."""
         for run in self._open.values():
             if run.logged is not None:
-                self._sink.cut_off(run.logged)
+                self._sink.end(run.logged, {}, CUT_OFF)
         self._open.clear()
 
     def _end(self, record: RunRecord, run: _OpenRun) -> None:

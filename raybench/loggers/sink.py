@@ -14,6 +14,8 @@ from raybench.stats.record import Evaluation, Role, RunRecord
 
 Value = str | int | float | bool
 Figures = Mapping[str, float]
+CUT_OFF = {"state": "cut off"}
+"""Text of a run without a final record; see `Sink.end`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +33,8 @@ class LoggedRun:
 class Sink(Protocol):
     """Writes to one experiment tracker. An exception ends the logging to this tracker only.
 
-    For each run, `start` is called, then `points` any number of times, then `end` or `cut_off`; the
-    calls of several runs interleave. A run that is started again (its workers were lost, or the
+    For each run, `start` is called, then `points` any number of times, then `end`; the calls of
+    several runs interleave. A run that is started again (its workers were lost, or the
     study was interrupted) replaces its earlier attempt, so that the tracker shows it once.
     """
 
@@ -43,10 +45,10 @@ class Sink(Protocol):
         """Add evaluations to the learning curve of a run, each as `curve_values` returns it."""
 
     def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
-        """End a run and write its numbers (`run_figures`) and text (`run_words`)."""
+        """End a run and write its numbers (`run_figures`) and text (`run_words`).
 
-    def cut_off(self, run: LoggedRun) -> None:
-        """End a run that stopped before its final record was written."""
+        A run that stopped before its final record was written has no numbers, and the text CUT_OFF.
+        """
 
     def flush(self) -> None:
         """Flush buffered data."""

@@ -15,7 +15,7 @@ import mlflow
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
-from raybench.loggers.sink import Figures, LoggedRun, Sink, Value, params_of, shown
+from raybench.loggers.sink import CUT_OFF, Figures, LoggedRun, Sink, Value, params_of, shown
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """Maximum number of metrics, and of parameters, in one request to a server."""
@@ -68,18 +68,16 @@ class _MLflow(Sink):
 
     def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
         number = self._runs.pop(run.name)
-        step = round(1000 * figures["train_s"])
+        step = round(1000 * figures.get("train_s", 0.0))
         at = round(1000 * run.began) + step
         # The points of the curve already have metrics of these names.
         own = {name: value for name, value in figures.items() if name not in ("train_s", "samples")}
         self._log(number, _metrics(own, at, step))
-        self._tags(number, words)
+        tags = [RunTag(name, value[:LONGEST]) for name, value in words.items()]
+        self._client.log_batch(number, tags=tags)
         status = "FAILED" if "failure" in words else "FINISHED"
-        status = "KILLED" if words.get("stop") == "interrupted" else status
-        self._client.set_terminated(number, status, end_time=at)
-
-    def cut_off(self, run: LoggedRun) -> None:
-        self._client.set_terminated(self._runs.pop(run.name), "KILLED")
+        is_killed = words.get("stop") == "interrupted" or words == CUT_OFF
+        self._client.set_terminated(number, "KILLED" if is_killed else status, end_time=at)
 
     def close(self) -> str:
         if self._uri.startswith("http"):
@@ -108,10 +106,6 @@ class _MLflow(Sink):
     def _log(self, number: str, metrics: list[Metric]) -> None:
         for at in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(number, metrics=metrics[at : at + MOST_METRICS])
-
-    def _tags(self, number: str, tags: Mapping[str, str]) -> None:
-        rows = [RunTag(name, value[:LONGEST]) for name, value in tags.items()]
-        self._client.log_batch(number, tags=rows)
 
 
 def _metrics(values: Mapping[str, float], at: int, step: int) -> list[Metric]:

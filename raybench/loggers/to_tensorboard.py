@@ -64,17 +64,12 @@ class _TensorBoard(Sink):
 
     def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
         file = self._files.pop(run.name)
-        wall_s = run.began + figures["train_s"]
+        wall_s = run.began + figures.get("train_s", 0.0)
         for name, value in figures.items():
             tag = name.replace(".", "/") if name.startswith("ledger.") else f"run/{name}"
             file.scalar(tag, value, 0, wall_s=wall_s)
         lines = "".join(f"- {key}: {_plain(value)}\n" for key, value in words.items())
         file.add(text("end", lines), wall_s=wall_s)
-        file.close()
-
-    def cut_off(self, run: LoggedRun) -> None:
-        file = self._files.pop(run.name)
-        file.add(text("end", "- state: cut off"), wall_s=run.began)
         file.close()
 
     def flush(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import wandb
 
-from raybench.loggers.sink import Figures, LoggedRun, Sink, params_of
+from raybench.loggers.sink import CUT_OFF, Figures, LoggedRun, Sink, params_of
 
 PROJECT = "raybench"
 OFFLINE = ("offline", "dryrun")
@@ -44,10 +44,8 @@ class _WeightsAndBiases(Sink):
             self._runs[run.name].log(dict(values))
 
     def end(self, run: LoggedRun, figures: Figures, words: Mapping[str, str]) -> None:
-        self._finish(run.name, {**figures, **words}, is_well="failure" not in words)
-
-    def cut_off(self, run: LoggedRun) -> None:
-        self._finish(run.name, {"state": "cut off"}, is_well=False)
+        is_well = "failure" not in words and words != CUT_OFF
+        self._finish(run.name, {**figures, **words}, is_well=is_well)
 
     def close(self) -> str:
         wandb.teardown()

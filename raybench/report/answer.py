@@ -147,15 +147,11 @@ def summary_of(results: Study) -> Summary:
     )
 
 
-def winners_of(results: Study, verdict: Verdict) -> tuple[ConfigurationResult, ConfigurationResult]:
-    """Return the results (times, costs, values) of the fastest and the cheapest configuration."""
-    is_confirmed = verdict.is_confirmed
-    fastest = result_of(results, verdict.fastest, is_confirmed=is_confirmed)
-    return fastest, result_of(results, verdict.cheapest, is_confirmed=is_confirmed)
-
-
 def _winners(results: Study, verdict: Verdict) -> list[tuple[str, ...]]:
-    fastest, cheapest = winners_of(results, verdict)
+    fastest, cheapest = (
+        result_of(results, trial, is_confirmed=verdict.is_confirmed)
+        for trial in (verdict.fastest, verdict.cheapest)
+    )
     what, like = ("fastest", "fast") if results.is_timed else ("best", "good")
     if results.is_timed and verdict.is_one:
         what = "fastest and the cheapest"

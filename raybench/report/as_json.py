@@ -127,9 +127,9 @@ def of_results(results: StudyResults) -> dict[str, Any]:
         return found
     if results.study["study"].get("run"):
         run = next(iter(results.runs.values()))
-        told = ("stop", "best_value", "test_value", "time_to_target_s")
+        keys = ("stop", "best_value", "test_value", "time_to_target_s")
         found["details"] |= {"spec": run.spec.complete(), "seconds": dict(run.ledger)}
-        found["details"] |= {key: getattr(run, key) for key in told}
+        found["details"] |= {key: getattr(run, key) for key in keys}
         return found
     if results.is_imported:
         found["details"][IMPORTED] = results.study[IMPORTED]

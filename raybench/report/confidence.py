@@ -86,16 +86,13 @@ def _scatter(results: Study, noise: Noise) -> str:
     """Return the pooled standard deviation between runs of one configuration, in words."""
     if math.isinf(noise.sigma):
         return "the standard deviation between runs of one configuration is not known"
-    size = _size(results, noise)
-    return f"the standard deviation between runs of one configuration is about {size}"
-
-
-def _size(results: Study, noise: Noise) -> str:
     if results.is_timed:
-        return f"{100 * noise.sigma:.0f} %"
-    if results.metric.is_share:
-        return f"{100 * noise.sigma:.2g} points"
-    return f"{noise.sigma:.2g} ({results.metric.words})"
+        size = f"{100 * noise.sigma:.0f} %"
+    elif results.metric.is_share:
+        size = f"{100 * noise.sigma:.2g} points"
+    else:
+        size = f"{noise.sigma:.2g} ({results.metric.words})"
+    return f"the standard deviation between runs of one configuration is about {size}"
 
 
 class MoreRuns(NamedTuple):
@@ -114,16 +111,16 @@ def _more(results: Study, verdict: Verdict) -> MoreRuns:
     once = {*verdict.once, *verdict.cheapest_once}
     if verdict.undecided:
         runs = RUNS_EACH * (1 + len(verdict.undecided))
-        told = f"{MORE_OPTION} {runs} adds at most {runs} runs until each difference is "
-        told += f"significant or below {100 * SMALLEST:g} %."
+        sentence = f"{MORE_OPTION} {runs} adds at most {runs} runs until each difference is "
+        sentence += f"significant or below {100 * SMALLEST:g} %."
         several = counted(len(verdict.undecided), "undecided configuration")
-        return MoreRuns(runs, told, f"run {several} again")
+        return MoreRuns(runs, sentence, f"run {several} again")
     if ties:
         return MoreRuns(None, f"What is tied with it differs by less than {100 * SMALLEST:g} %.")
     if once:
         runs = max(LEAST_PROPOSED_RUNS, min(len(once), MOST_PROPOSED_RUNS))
-        told = f"Those that ran only in the search can run again: {MORE_OPTION} {runs}."
-        return MoreRuns(runs, told, "repeat what ran only in the search")
+        sentence = f"Those that ran only in the search can run again: {MORE_OPTION} {runs}."
+        return MoreRuns(runs, sentence, "repeat what ran only in the search")
     again = [one for one in repeated(results) if one not in verdict.ties]
     return MoreRuns(None, "The others that ran again are distinguishable from it." if again else "")
 

@@ -199,13 +199,9 @@ def _marks(table: pd.DataFrame) -> list[str]:
 
 
 def _named(rows: pd.DataFrame, results: Study) -> pd.DataFrame:
-    """Return rows with brief configurations, and a mark on trials with a disturbed run."""
+    """Return rows with `tensorflow` abbreviated, and a mark on trials with a disturbed run."""
     trials = results.trials[results.trials["is_disturbed"].eq(True).fillna(False)]
     is_disturbed = rows["trial"].isin({*trials["trial"], *trials["source"].dropna()})
     names = rows["trial"].where(~is_disturbed, rows["trial"] + DISTURBED)
-    return rows.assign(trial=names, config=_brief(rows["config"]))
-
-
-def _brief(labels: pd.Series) -> pd.Series:
-    """Return labels of configurations with `tensorflow` abbreviated."""
-    return labels.astype(object).str.replace(r"^tensorflow ", "tf ", regex=True)
+    brief = rows["config"].astype(object).str.replace(r"^tensorflow ", "tf ", regex=True)
+    return rows.assign(trial=names, config=brief)

@@ -40,8 +40,8 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     """
     failed = trials[trials["state"] == "failed"]
     causes = map(cause_of, failed["failure"], failed["message"])
-    told = failed.assign(cause=list(causes), message=failed["message"].fillna("no message"))
-    found = told.groupby("cause", sort=False).agg(
+    failed = failed.assign(cause=list(causes), message=failed["message"].fillna("no message"))
+    found = failed.groupby("cause", sort=False).agg(
         failure=("failure", "first"),
         runs=("trial", "size"),
         **{"for example": ("message", "first")},

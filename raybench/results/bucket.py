@@ -82,16 +82,13 @@ class Bucket:
     def _asked(self) -> Iterator[Any]:
         """Yield the store's file system; an OSError in the context becomes a BucketError."""
         try:
-            yield self._connected()
+            if self._system is None:
+                self._system, self._where = _connect(self.url)
+            yield self._system
         except OSError as error:
             self._system = None  # the next request reads the credentials again
             place = urlsplit(self.url)._replace(query="").geturl()
             raise BucketError(in_words(place, error)) from None
-
-    def _connected(self) -> Any:
-        if self._system is None:
-            self._system, self._where = _connect(self.url)
-        return self._system
 
 
 def check_url(url: str) -> str:

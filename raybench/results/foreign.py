@@ -166,20 +166,22 @@ def match_columns(
             message = f"--column {column}: is no column of {table.place}; "
             message += did_you_mean(column, table.columns)
             raise UserError(message, ErrorCode.UNKNOWN_NAME)
-    meanings = {one: named.get(one) or _meaning(one) for one in table.columns}
+    names = {one: MEASURE.sub("", SETTING.sub("", one)) for one in table.columns}
+    meanings = {one: named.get(one) or OTHER_NAMES.get(name, name) for one, name in names.items()}
     found, value = _metric_of(table, meanings, metric, direction)
     columns, unmatched = {value: VALUE}, []
     is_export = any(map(SETTING.match, table.columns))
     for column, meaning in meanings.items():
         is_key_of_run = is_key(meaning) and meaning.partition(".")[0] not in _NO_SETTINGS
         is_meant = is_key_of_run or meaning in (SECONDS_TO_TARGET, SECONDS, SAMPLES)
+        is_no_setting = meaning in (*BOOKKEEPING, VALUE) or _metric_name(meaning) in METRICS
         if column == value or meaning == LEFT_OUT:
             continue
         if is_meant and meaning not in columns.values():
             columns[column] = meaning
         elif SETTING.match(column) and column not in named:
             columns[column] = own_setting(meaning)
-        elif column in named or not (is_export or _is_no_setting(meaning)):
+        elif column in named or not (is_export or is_no_setting):
             unmatched.append(column)
     if unmatched:
         first, own = unmatched[0], own_setting(unmatched[0])
@@ -201,16 +203,6 @@ def own_setting(column: str) -> str:
     """Return the run spec key for a column that is a setting of the user's own."""
     name = re.sub(r"\W", "_", column.removeprefix("model."))
     return f"model.{'_' if name[:1].isdigit() else ''}{name}"
-
-
-def _meaning(column: str) -> str:
-    name = MEASURE.sub("", SETTING.sub("", column))
-    return OTHER_NAMES.get(name, name)
-
-
-def _is_no_setting(meaning: str) -> bool:
-    """Return whether a column is known not to be a setting."""
-    return meaning in (*BOOKKEEPING, VALUE) or _metric_name(meaning) in METRICS
 
 
 def _metric_name(column: str) -> str:

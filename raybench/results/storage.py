@@ -355,23 +355,18 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
         folder = local_path(place)
         return StudyStorage(str(folder), folder, StudyLock(folder).__enter__())
     url = str(place)
-    check_url(url)
-    try:
-        return _open_url(url, warn)
-    except BucketError as error:
-        raise UserError(f"--out {error}", ErrorCode.UNREACHABLE) from None
-
-
-def _open_url(url: str, warn: Warn) -> StudyStorage:
-    home = cache_folder("spool", url)
+    home, bucket = cache_folder("spool", url), Bucket(url)
+    folder = home / "study"
     with ExitStack() as undo:
         lock = undo.enter_context(StudyLock(home))
-        bucket, folder = Bucket(url), home / "study"
-        bucket.put(PROBE, b"")
-        bucket.delete(PROBE)
-        folder.mkdir(exist_ok=True)
-        keys = bucket.list_keys()
-        bring(bucket, keys, folder)
+        try:
+            bucket.put(PROBE, b"")
+            bucket.delete(PROBE)
+            folder.mkdir(exist_ok=True)
+            keys = bucket.list_keys()
+            bring(bucket, keys, folder)
+        except BucketError as error:
+            raise UserError(f"--out {error}", ErrorCode.UNREACHABLE) from None
         undo.pop_all()
     return CopiedStorage(url, folder, lock, mirror=Mirror(folder, bucket, keys), warn=warn)
 

@@ -105,11 +105,6 @@ class Study:
         return self.objective.judged_by
 
     @property
-    def baseline_value(self) -> float | None:
-        """Metric value of a constant prediction; None if unknown."""
-        return self.objective.baseline_value
-
-    @property
     def value_at_start(self) -> float | None:
         """Value of the metric before training: the baseline value, or 1 / number of classes for an
         accuracy without a baseline value."""
@@ -132,11 +127,6 @@ class Study:
     def is_timed(self) -> bool:
         """Whether the study is judged by time to target, not by the best value at a budget."""
         return self.objective.kind == TIME and self.objective.target is not None
-
-    @property
-    def hold(self) -> int:
-        """Evaluations in a row that must be at the target."""
-        return self.objective.hold
 
     @property
     def num_trials_asked(self) -> int | None:

@@ -9,6 +9,9 @@ from raybench.loggers.follow import Loggers
 from raybench.results.store import Store
 from tests.made_results import results_folder, run_line
 
+BLOCK, HEADER = 32768, 7
+"""Bytes of a block of W&B's file, LevelDB's log format, and of what stands before its parts."""
+
 
 def log(tool, folder, *lines, close_s=60.0):
     """Write lines to a study's records as one session of it does; return what was said."""
@@ -59,12 +62,20 @@ def tensorboard_scalars(folder):
 def wandb_records(folder):
     """The records of an offline run's folder."""
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
     (file,) = folder.glob("*.wandb")
-    store = DataStore()
-    store.open_for_scan(str(file))
-    return [Record.FromString(content) for content in iter(store.scan_data, None)]
+    content, at, held, records = file.read_bytes(), HEADER, b"", []
+    while at + HEADER <= len(content):
+        if BLOCK - at % BLOCK < HEADER:
+            at += BLOCK - at % BLOCK
+            continue
+        length, kind = struct.unpack_from("<HB", content, at + 4)
+        held += content[at + HEADER : at + HEADER + length]
+        if kind in (1, 4):  # a whole record, or the last part of one
+            records.append(Record.FromString(held))
+            held = b""
+        at += HEADER + length
+    return records
 
 
 def wandb_items(items):

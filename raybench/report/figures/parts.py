@@ -392,7 +392,7 @@ def _apart(axes: Axes, ticks: list[float]) -> list[float]:
 
 
 def _value_scale(axes: Axes, results: Study, low: float, high: float) -> None:
-    start, is_min = results.baseline_value, results.metric.direction == "min"
+    start, is_min = results.objective.baseline_value, results.metric.direction == "min"
     if is_min and low > 0:
         log_axis(axes, "y", low, high if start is None else min(high, 2 * start), margin=1.05)
         return
@@ -408,7 +408,8 @@ def _draw_target(axes: Axes, results: Study, target: float, *, is_labeled: bool)
     target = 100 * target if is_share else target
     axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), gid="target")
     if is_labeled:
-        held = f"\n{results.hold} in a row" if results.hold > 1 else ""
+        hold = results.objective.hold
+        held = f"\n{hold} in a row" if hold > 1 else ""
         # The label must not extend beyond the panel.
         place = axes.transAxes.inverted().transform(axes.transData.transform((0, target)))[1]
         side = "top" if place > 0.85 else "bottom" if place < 0.15 else "center"

@@ -4,12 +4,12 @@ The state depends only on events, not on a clock, terminal or files. The time `a
 seconds of any monotonic clock. Open runs were requested and have not ended.
 """
 
-import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from raybench.report.tables import cause_of
+from raybench.results.records import add_point
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.objective import TIME
 from raybench.spec.run import RunSpec, describe
@@ -66,20 +66,18 @@ class LiveRun:
     label: str = ""
     metric: Metric = ACCURACY
     num_workers: int = 1
-    evaluation: Evaluation | None = None
-    """The latest evaluation."""
-    values: list[float] = field(default_factory=list)
-    """Value of the metric at each evaluation."""
-    _indices: list[int] = field(default_factory=list)
+    curve: list[Evaluation] = field(default_factory=list)
+    """Evaluations of the run's current attempt."""
 
-    def add(self, evaluation: Evaluation) -> None:
-        """Add an evaluation. If a restarted run repeats an evaluation, the new one replaces the old
-        one and all evaluations after it."""
-        self.evaluation = evaluation
-        kept = bisect.bisect_left(self._indices, evaluation.index)
-        del self._indices[kept:], self.values[kept:]
-        self._indices.append(evaluation.index)
-        self.values.append(evaluation.value)
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The latest evaluation."""
+        return self.curve[-1] if self.curve else None
+
+    @property
+    def values(self) -> list[float]:
+        """Value of the metric at each evaluation."""
+        return [point.value for point in self.curve]
 
 
 @dataclass
@@ -155,7 +153,7 @@ class LiveState:
     def evaluated(self, name: str, evaluation: Evaluation) -> None:
         """Add an evaluation to its run."""
         if name in self.runs:
-            self.runs[name].add(evaluation)
+            add_point(self.runs[name].curve, evaluation)
 
     def finished(self, record: RunRecord, at: float) -> Cause | None:
         """Count a finished run; return the cause of its failure, or None."""
