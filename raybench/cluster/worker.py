@@ -39,6 +39,7 @@ from raybench.spec.run import Placement
 from raybench.spec.text import redact_text
 from raybench.stats.clock import AWAY, Ledger
 from raybench.stats.record import Evaluation
+from raybench.training.adapter import signal_handlers_ignored
 from raybench.training.base import BaseTrainer, DistributedContext, find_backend
 from raybench.training.command import run_command
 from raybench.training.machine import cores_near
@@ -48,7 +49,6 @@ from raybench.training.own import OwnTrainer, PlainWorld
 from raybench.training.ranks import Position
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import Checkpoints
-from raybench.training.settings import signal_handlers_ignored
 
 PREFIX = "raybench-"
 DATA = "data"

@@ -150,8 +150,8 @@ class DataShape:
         """Return the shape of a dataset."""
         kind: Kind | None = None
         if not isinstance(dataset.train.inputs, dict):
-            by_type: dict[str, Kind] = {"u": "pixels", "f": "numbers", "i": "tokens"}
-            kind = by_type[dataset.train.dtype.kind]
+            kinds_by_type: dict[str, Kind] = {"u": "pixels", "f": "numbers", "i": "tokens"}
+            kind = kinds_by_type[dataset.train.dtype.kind]
         return cls(
             input_shape=as_tuples(dataset.input_shape),
             num_outputs=dataset.num_outputs,
@@ -167,7 +167,7 @@ def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
     if (
         dataset.num_tokens is not None
         or kind != "tokens"
-        or any(one.is_on_demand for one in splits)
+        or any(split.is_on_demand for split in splits)
     ):
         return dataset.num_tokens
     return 1 + max(int(split.array.max(initial=0)) for split in splits)
@@ -199,13 +199,13 @@ def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
 
 def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
     """Raise UserError if `label_smoothing` is set and the loss would ignore it."""
-    own = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
-    if not spec.label_smoothing or not (own or workload.task == "regression"):
+    loss = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
+    if not spec.label_smoothing or not (loss or workload.task == "regression"):
         return
-    why = "has a loss of its own" if own else "learns numbers, which are no classes"
+    why = "has a loss of its own" if loss else "learns numbers, which are no classes"
     raise UserError(
         f"label_smoothing: {spec.label_smoothing:g}: workload {workload.name} {why}; leave it "
-        f"out{', or smooth the labels there' if own else ''}.",
+        f"out{', or smooth the labels there' if loss else ''}.",
         ErrorCode.CONFLICT,
     )
 

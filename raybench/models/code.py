@@ -55,8 +55,8 @@ def _digest(content: bytes) -> str:
 
 
 def _name(file: Path) -> str:
-    here = Path.cwd().resolve()
-    return str(file.relative_to(here) if file.is_relative_to(here) else file)
+    folder = Path.cwd().resolve()
+    return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
 
 def _first_files(workload: str) -> Iterator[Path]:

@@ -58,9 +58,9 @@ def check_attributes(workload: Workload, source: str) -> None:
     )
     for name, must, is_right in rules:
         if not is_right:
-            found = shorten(repr(getattr(workload, name)), 80)
+            value = shorten(repr(getattr(workload, name)), 80)
             raise UserError(
-                f"{source}: its attribute {name} must be {must} (found {found}).",
+                f"{source}: its attribute {name} must be {must} (found {value}).",
                 ErrorCode.INVALID_MODEL,
             )
 
@@ -189,10 +189,10 @@ def _load_own(
         what = f"load_dataset of workload {name}"
         check_settings(known_settings(workload.load_dataset, 1), data, what, key="data")
         build = partial(_build_own, name, workload, spec, data)
-        found = build() if shared is None else open_shared(shared / key[0], build)
+        dataset = build() if shared is None else open_shared(shared / key[0], build)
         for oldest in list(_own_data)[: len(_own_data) + 1 - MAX_DATASETS_KEPT]:
             del _own_data[oldest]
-        _own_data[key] = found
+        _own_data[key] = dataset
     return workload, _own_data[key]
 
 
@@ -216,12 +216,12 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
 
     Labels are not checked if the workload defines its own loss.
     """
-    name, own, found = workload.name, workload.input_shape, data.input_shape
-    if as_tuples(own) != as_tuples(found):
+    name, expected, actual = workload.name, workload.input_shape, data.input_shape
+    if as_tuples(expected) != as_tuples(actual):
         advice = "set dataset.image_size, or " if data.kind == "pixels" else ""
         raise UserError(
-            f"Workload {name} takes inputs of shape {shown(own)}, the dataset has {shown(found)}; "
-            f"{advice}choose other data.",
+            f"Workload {name} takes inputs of shape {shown(expected)}, the dataset has "
+            f"{shown(actual)}; {advice}choose other data.",
             ErrorCode.INVALID_MODEL,
         )
     if workload.torch_loss is not None or workload.keras_loss is not None:
@@ -253,26 +253,26 @@ def _require_layers(workload: LayerWorkload) -> None:
 def _users_own(name: str, model: Mapping[str, Any]) -> Workload:
     module_name, _, class_name = name.partition(":")
     module = import_user_module(module_name, f"Workload {name}")
-    found = getattr(module, class_name, None)
-    if found is None:
+    workload_class = getattr(module, class_name, None)
+    if workload_class is None:
         raise UserError(
             f"Workload {name}: module '{module_name}' has no class '{class_name}'.",
             ErrorCode.UNKNOWN_NAME,
         )
-    if not (isinstance(found, type) and issubclass(found, Workload)):
+    if not (isinstance(workload_class, type) and issubclass(workload_class, Workload)):
         raise UserError(
             f"Workload {name}: {class_name} must be a subclass of raybench.Workload; a function "
             f"that trains is written {module_name.replace('.', '/')}.py:{class_name}.",
             ErrorCode.INVALID_MODEL,
         )
-    check_settings(known_settings(found), model, f"workload {name}")
-    given = ", ".join(f"{key}={value!r}" for key, value in model.items())
-    with user_code_errors(f"Workload {name}: {class_name}({given}) failed"):
-        workload = found(**model)
-    has_layers = issubclass(found, LayerWorkload)
-    wanted = {"name": True, "input_shape": True, "layers": has_layers}
-    wanted["num_classes"] = has_layers or getattr(workload, "task", None) != "regression"
-    for attribute, is_needed in wanted.items():
+    check_settings(known_settings(workload_class), model, f"workload {name}")
+    arguments = ", ".join(f"{key}={value!r}" for key, value in model.items())
+    with user_code_errors(f"Workload {name}: {class_name}({arguments}) failed"):
+        workload = workload_class(**model)
+    has_layers = issubclass(workload_class, LayerWorkload)
+    required = {"name": True, "input_shape": True, "layers": has_layers}
+    required["num_classes"] = has_layers or getattr(workload, "task", None) != "regression"
+    for attribute, is_needed in required.items():
         if is_needed and not hasattr(workload, attribute):
             raise UserError(
                 f"Workload {name}: {class_name} needs the attribute {attribute}.",

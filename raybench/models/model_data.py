@@ -52,9 +52,9 @@ class ModelData(Document):
     @classmethod
     def of(cls, dataset: Dataset, spec: DatasetSpec) -> Self:
         """Return the description of a dataset that was loaded according to `spec`."""
-        known = about_dataset(dataset) | vars(DataShape.of(dataset)) | {"resize": spec.resize}
-        known |= {key: tuple(known[key]) for key in ("class_names", "vocabulary")}
-        return cls(**{key: known[key] for key in cls.model_fields})
+        facts = about_dataset(dataset) | vars(DataShape.of(dataset)) | {"resize": spec.resize}
+        facts |= {key: tuple(facts[key]) for key in ("class_names", "vocabulary")}
+        return cls(**{key: facts[key] for key in cls.model_fields})
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -114,51 +114,53 @@ class ModelData(Document):
                 samples, self.input_shape, self.resize, encoding.get("white")
             )
             return pixels
-        found = self._of_shape(samples)
-        return each(found, self._of_kind)
+        arrays = self._of_shape(samples)
+        return each(arrays, self._of_kind)
 
     def _of_shape(self, samples: Any) -> Batch:
         try:
-            found: Batch = each(samples, np.asarray)
-            found = each(found, lambda one: one if one.dtype.kind in "buif" else one.astype(float))
+            arrays: Batch = each(samples, np.asarray)
+            arrays = each(
+                arrays, lambda array: array if array.dtype.kind in "buif" else array.astype(float)
+            )
         except (TypeError, ValueError) as error:
             raise UserError(
                 f"The samples are no arrays of numbers ({error}); give them as the model was "
                 "trained on.",
                 ErrorCode.INVALID_DATA,
             ) from error
-        shape: InputShape = each(found, lambda one: tuple(one.shape[1:]))
+        shape: InputShape = each(arrays, lambda array: tuple(array.shape[1:]))
         if shape != self.input_shape:
             raise UserError(
                 f"The model takes samples of shape {shown(self.input_shape)}, and these are of "
                 f"{shown(shape)}; make them alike.",
                 ErrorCode.INVALID_DATA,
             )
-        return found
+        return arrays
 
     def _of_kind(self, array: Array) -> Array:
         """Convert an array to the type of the training data; raise UserError for invalid values."""
         if self.kind is None:  # named inputs keep their types
             return array.astype(np.float32) if array.dtype.kind == "f" else array
         with np.errstate(invalid="ignore", over="ignore"):
-            found: Array = array.astype(DTYPES[self.kind])
+            converted: Array = array.astype(DTYPES[self.kind])
         if self.kind == "numbers":
-            is_fine = np.isfinite(found)
-            wanted = "numbers, none of them NaN or infinite"
+            is_fine = np.isfinite(converted)
+            requirement = "numbers, none of them NaN or infinite"
         else:
-            is_fine, wanted = found == array, "whole numbers from 0 to 255"
+            is_fine, requirement = converted == array, "whole numbers from 0 to 255"
         if self.kind == "tokens":
             # As in training, a user's own model may take any id if the vocabulary is unknown.
             size = len(self.vocabulary) or np.iinfo(np.int32).max
-            is_fine &= (found >= 0) & (found < size)
-            wanted = f"ids of tokens, whole numbers from 0 to {size - 1:,}"
+            is_fine &= (converted >= 0) & (converted < size)
+            requirement = f"ids of tokens, whole numbers from 0 to {size - 1:,}"
         if not is_fine.all():
             row = int(np.argwhere(~is_fine)[0][0])
             raise UserError(
-                f"The model takes {wanted}, and sample {row} has others; correct it.",
+                f"The model takes {requirement}, and sample {row} has others; correct it.",
                 ErrorCode.INVALID_DATA,
             )
-        return found
+        return converted
 
     def answers(self, outputs: Array) -> Array:
         """Convert outputs of the model, (N, ...), to predictions.
@@ -182,4 +184,4 @@ class ModelData(Document):
 def _are_files(samples: Any) -> bool:
     if not isinstance(samples, Collection) or isinstance(samples, dict) or not len(samples):
         return False
-    return all(isinstance(one, str | bytes | Path) for one in samples)
+    return all(isinstance(sample, str | bytes | Path) for sample in samples)

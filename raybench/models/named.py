@@ -45,8 +45,8 @@ class NamedWorkload(Workload):
     def constructed(self) -> AbstractContextManager[None]:
         """Context manager: if the model has settings, turn errors of its constructor into a
         UserError that lists the settings."""
-        given = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
-        what = f"Workload {self.name}: cannot be built with {given}"
+        arguments = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
+        what = f"Workload {self.name}: cannot be built with {arguments}"
         return (
             user_code_errors(what, code=ErrorCode.INVALID_VALUE) if self.settings else nullcontext()
         )
@@ -151,21 +151,22 @@ def _require_installed(name: str, library: Library) -> None:
 
 
 def _require_fit(name: str, library: Library, shape: DataShape) -> None:
-    found, problem = shape.input_shape, ""
-    has = f"the dataset has inputs of shape {shown(found)}"
+    input_shape, problem = shape.input_shape, ""
+    has = f"the dataset has inputs of shape {shown(input_shape)}"
     if library.takes_images:
-        if isinstance(found, dict) or len(found) != 3:
+        if isinstance(input_shape, dict) or len(input_shape) != 3:
             problem = f"takes images (H, W, C), {has}; choose another, such as mlp or text_bag"
         elif shape.task == "language_modelling":
             problem = "takes images and models no language"
-        elif found[-1] not in (1, 3) and not name.startswith("timm:"):
+        elif input_shape[-1] not in (1, 3) and not name.startswith("timm:"):
+            channels = input_shape[-1]
             problem = (
-                f"takes images of 1 or 3 channels, the dataset has {found[-1]}; timm's take any"
+                f"takes images of 1 or 3 channels, the dataset has {channels}; timm's take any"
             )
-    elif isinstance(found, dict):
-        if "input_ids" not in found:
-            problem = f"needs an input named input_ids, the dataset has {', '.join(found)}"
-    elif len(found) != 1 or shape.kind not in (None, "tokens"):
+    elif isinstance(input_shape, dict):
+        if "input_ids" not in input_shape:
+            problem = f"needs an input named input_ids, the dataset has {', '.join(input_shape)}"
+    elif len(input_shape) != 1 or shape.kind not in (None, "tokens"):
         problem = f"takes token ids (tokens,), {has}; name a column of texts with dataset.text"
     if problem:
         raise UserError(f"Workload {name}: {problem}.", ErrorCode.INVALID_VALUE)

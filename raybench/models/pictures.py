@@ -29,12 +29,12 @@ class Decoded:
 
     def __getitem__(self, rows: npt.NDArray[np.int64], /) -> npt.NDArray[np.uint8]:
         """Return the pictures at `rows`, decoded one by one by this thread."""
-        found = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        pictures = np.empty((len(rows), *self.shape[1:]), np.uint8)
         for place, row in enumerate(rows):
             pixels = np.frombuffer(zlib.decompress(self._stored[row]), np.uint8)
             picture = pixels.reshape(1, STORED_PIXELS, STORED_PIXELS)
-            found[place, ..., 0] = resize(picture, self._size)[0]
-        return found
+            pictures[place, ..., 0] = resize(picture, self._size)[0]
+        return pictures
 
 
 class Pictures(LayerWorkload):

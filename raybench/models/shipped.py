@@ -192,7 +192,7 @@ def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorklo
             "module:Class for your own.",
             ErrorCode.INVALID_DATA,
         )
-    given: dict[str, Any] = {"input_shape": shape.input_shape, "num_classes": shape.num_outputs}
+    arguments: dict[str, Any] = {"input_shape": shape.input_shape, "num_classes": shape.num_outputs}
     if name in FOR_TOKENS:
         if shape.vocabulary_size is None:
             raise UserError(
@@ -200,8 +200,8 @@ def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorklo
                 "vocabulary, or its token ids as an array.",
                 ErrorCode.MISSING,
             )
-        given["vocabulary_size"] = shape.vocabulary_size
-    return dataclasses.replace(WORKLOADS[name](**given), task=shape.task)
+        arguments["vocabulary_size"] = shape.vocabulary_size
+    return dataclasses.replace(WORKLOADS[name](**arguments), task=shape.task)
 
 
 def _fitting(shape: DataShape) -> list[str]:

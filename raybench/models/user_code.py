@@ -108,14 +108,14 @@ def user_code_errors(
 def user_code_place(steps: traceback.StackSummary) -> str:
     """Return "file, line n" for the innermost stack frame in the user's code, or an empty string if
     there is none."""
-    own = [
+    frames = [
         step
         for step in steps
         if Path(step.filename).is_file()
         and not step.filename.startswith((*_LIBRARIES, _OURS))
         and "-packages" not in step.filename
     ]
-    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
 
 
 def known_settings(
@@ -133,15 +133,19 @@ def known_settings(
         Defaults by name (`inspect.Parameter.empty` for a required setting), or None if any name is
         allowed.
     """
-    found = list(inspect.signature(build).parameters.values())[taken:]
-    if takes_any and any(one.kind is one.VAR_KEYWORD for one in found):
+    parameters = list(inspect.signature(build).parameters.values())[taken:]
+    if takes_any and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
     many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    known = {one.name: one.default for one in found if one.kind not in many}
-    for one in found:  # the default of a float may be an int, as in `momentum: float = 0`
-        if "float" in str(one.annotation) and type(one.default) is int:
-            known[one.name] = float(one.default)
-    return known
+    defaults = {
+        parameter.name: parameter.default for parameter in parameters if parameter.kind not in many
+    }
+    for (
+        parameter
+    ) in parameters:  # the default of a float may be an int, as in `momentum: float = 0`
+        if "float" in str(parameter.annotation) and type(parameter.default) is int:
+            defaults[parameter.name] = float(parameter.default)
+    return defaults
 
 
 def check_settings(
@@ -226,9 +230,9 @@ def import_loop(name: str) -> Callable[[Any], object]:
             ErrorCode.INVALID_VALUE,
         )
     if not callable(found):
-        own = [key for key, one in vars(module).items() if inspect.isfunction(one)]
+        functions = [key for key, one in vars(module).items() if inspect.isfunction(one)]
         raise UserError(
-            f"{name}: {file} has no function {function}; {did_you_mean(function, own)}",
+            f"{name}: {file} has no function {function}; {did_you_mean(function, functions)}",
             ErrorCode.UNKNOWN_NAME,
         )
     return found
@@ -282,11 +286,11 @@ def _put_first_on_path(folder: Path) -> None:
     if str(folder) in sys.path:
         sys.path.remove(str(folder))
     sys.path.insert(0, str(folder))
-    others = [one for one in _folders if one != folder]
+    other_folders = [one for one in _folders if one != folder]
     if folder not in _folders:
         _folders.append(folder)
     for key, module in list(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "/")
-        for other in others:
+        for other in other_folders:
             if file.is_relative_to(other) and (folder / file.relative_to(other)).is_file():
                 sys.modules.pop(key, None)

@@ -138,13 +138,13 @@ class BaseTrainer(Protocol):
         """Run training and evaluation on throw-away data in the shape of each step, then restore
         all state."""
         self._freeze(steps[0].is_frozen)  # a continued run may start after the frozen epochs
-        num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
+        num_rows = max(self._evaluation_batch, *(int(step.indices.max()) + 1 for step in steps))
         real = self._splits
         with self._restored():
             self._splits = {name: part.stand_in(num_rows) for name, part in real.items()}
-            for one in steps:
+            for step in steps:
                 for _ in range(WARM_UP_STEPS):
-                    self.train([one])
+                    self.train([step])
             if self._recorder:
                 self.flops_per_sample = self._count_flops(steps[0])
             self.evaluate("validation", slice(0, self._evaluation_batch))

@@ -33,7 +33,7 @@ from raybench.spec.metric import OTHER_METRIC_NAMES
 from raybench.spec.own_loop import OTHER_KEYS, UNREPORTED, is_launched, words_of
 from raybench.spec.run import RunSpec, flat
 from raybench.spec.text import clean, shorten
-from raybench.training.launcher import environment_of_rank
+from raybench.training.adapter import environment_of_rank
 from raybench.training.own import Run
 
 logger = logging.getLogger(__name__)
@@ -264,10 +264,10 @@ class _Reports:
             UserError: A line is invalid.
             queue.Empty: No report has arrived within `timeout_s` seconds.
         """
-        found = self._found.get(timeout=timeout_s)
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        report = self._found.get(timeout=timeout_s)
+        if isinstance(report, BaseException):
+            raise report
+        return report
 
     def require_metric(self) -> None:
         """Raise UserError if the command has ended without reporting the metric."""
@@ -315,7 +315,7 @@ class _Reports:
             self._other_keys = self._other_keys or list(values)
             return None
         values[self._metric] = math.nan if value is None else value  # JSON has no NaN
-        values = {key: one for key, one in values.items() if one is not None}
+        values = {key: entry for key, entry in values.items() if entry is not None}
         for key in (self._metric, *OPTIONAL_KEYS):
             if key in values and not _is_number(values[key]):
                 raise self._wrong(line, f"{key} is no number (found {values[key]!r})")
@@ -329,18 +329,18 @@ class _Reports:
 
     def _matched(self, line: str) -> dict[str, Any] | None:
         assert self._pattern is not None
-        if (found := self._pattern.search(line)) is None:
+        if (match := self._pattern.search(line)) is None:
             return None
-        texts = {key: text for key, text in found.groupdict().items() if key in OPTIONAL_KEYS}
+        texts = {key: text for key, text in match.groupdict().items() if key in OPTIONAL_KEYS}
         try:
             values = {key: float(text) for key, text in texts.items() if text}
-            return {self._metric: float(found[1])} | values
+            return {self._metric: float(match[1])} | values
         except (TypeError, ValueError):
             return None
 
-    def _wrong(self, line: str, what: str) -> UserError:
+    def _wrong(self, line: str, problem: str) -> UserError:
         return UserError(
-            f"the command's line {shorten(clean(line), 80)}: {what}.", ErrorCode.COMMAND
+            f"the command's line {shorten(clean(line), 80)}: {problem}.", ErrorCode.COMMAND
         )
 
 
@@ -360,16 +360,16 @@ def _is_number(value: object) -> bool:
 
 def _lines(stdout: IO[bytes]) -> Iterator[tuple[str, float]]:
     """Yield the lines of a pipe, each with the time (`time.perf_counter`) when its end arrived."""
-    rest = b""
+    pending = b""
     for chunk in _chunks(stdout):
         at_s = time.perf_counter()
         _pass_on(chunk, 1)
-        *ended, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
-        rest = rest[-MAX_LINE_BYTES:]
+        *ended, pending = (pending + chunk).replace(b"\r", b"\n").split(b"\n")
+        pending = pending[-MAX_LINE_BYTES:]
         for line in ended:
             yield line.decode(errors="replace"), at_s
-    if rest:
-        yield rest.decode(errors="replace"), time.perf_counter()
+    if pending:
+        yield pending.decode(errors="replace"), time.perf_counter()
 
 
 class _Tail:

@@ -74,8 +74,9 @@ class BaseLosses:
         losses = self.losses(outputs, labels, self._smoothing)
         if not mixed:
             return losses
-        others, own, rest = mixed
-        return own * losses + rest * self.losses(outputs, others, self._smoothing)
+        second_labels, weights, second_weights = mixed
+        second_losses = self.losses(outputs, second_labels, self._smoothing)
+        return weights * losses + second_weights * second_losses
 
     def losses_and_values(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of each sample (N,) and its value for the metric (N,), both float32."""
@@ -88,9 +89,9 @@ class BaseLosses:
 
     def losses(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """Return the loss of each sample (N,), float32."""
-        own = self.hook("loss")
-        if own is not None:
-            return self._floats(own(outputs, labels))
+        hook = self.hook("loss")
+        if hook is not None:
+            return self._floats(hook(outputs, labels))
         if self.workload.task == "regression":
             return self._floats(self._mean(_square(self._errors(outputs, labels))))
         losses = self._cross_entropy(outputs, labels, smoothing)
@@ -101,19 +102,19 @@ class BaseLosses:
         not a mean, the outputs."""
         if not self.metric.is_mean:
             return self._floats(outputs)
-        kind, own = self.metric.per_sample, self.hook("metric")
-        if kind == "own":
-            if own is None:
+        per_sample, hook = self.metric.per_sample, self.hook("metric")
+        if per_sample == "own":
+            if hook is None:
                 raise missing_hook(self.workload, self.metric, f"{self.PREFIX}_metric")
-            values = own(outputs, labels)
-        elif kind == "loss":
+            values = hook(outputs, labels)
+        elif per_sample == "loss":
             values = losses
-        elif kind == "squared_error":
+        elif per_sample == "squared_error":
             values = self._mean(_square(self._errors(outputs, labels) * self._scale))
-        elif kind == "absolute_error":
+        elif per_sample == "absolute_error":
             values = self._mean(abs(self._errors(outputs, labels) * self._scale))
         else:
-            hits = self._hits(outputs, labels, 1 if kind == "correct" else BEST)
+            hits = self._hits(outputs, labels, 1 if per_sample == "correct" else BEST)
             values = self._of_samples(self._floats(hits), labels)
         return self._floats(values)
 

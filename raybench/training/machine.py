@@ -103,16 +103,16 @@ def gpus_of_framework(framework: str) -> GpusSeen:
     }
     command = [sys.executable, "-m", "raybench.training.machine", framework]
     try:
-        asked = subprocess.run(
+        reply = subprocess.run(
             command, capture_output=True, text=True, env=environment, timeout=ASK_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
         return GpusSeen(problem=f"it did not answer within {ASK_TIMEOUT_S:g} s")
-    if asked.returncode:
-        logger.info("%s did not list its GPUs:\n%s", framework, asked.stderr)
-        last = (asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"])[-1]
+    if reply.returncode:
+        logger.info("%s did not list its GPUs:\n%s", framework, reply.stderr)
+        last = (reply.stderr.strip().splitlines() or [f"exit code {reply.returncode}"])[-1]
         return GpusSeen(problem=f"it did not start: {last}")
-    return TypeAdapter(GpusSeen).validate_json(asked.stdout.splitlines()[-1])
+    return TypeAdapter(GpusSeen).validate_json(reply.stdout.splitlines()[-1])
 
 
 def require_gpus(
@@ -124,15 +124,15 @@ def require_gpus(
         return
     where = f" on host {host}" if host else ""
     gpus = f"{number} GPU{'s' if number > 1 else ''}"
-    given = f"framework {framework}: a worker{where} is given {gpus}, and"
+    assignment = f"framework {framework}: a worker{where} is given {gpus}, and"
     if problem:
         raise UserError(
-            f"{given} it is not known whether {framework} sees them: {problem}; fix that, or set "
-            "gpus_per_worker: 0.",
+            f"{assignment} it is not known whether {framework} sees them: {problem}; fix that, or "
+            "set gpus_per_worker: 0.",
             ErrorCode.UNSUPPORTED,
         )
     raise UserError(
-        f"{given} {framework} sees {seen or 'none'}; {LACKING[framework]}, or set "
+        f"{assignment} {framework} sees {seen or 'none'}; {LACKING[framework]}, or set "
         "gpus_per_worker: 0.",
         ErrorCode.UNSUPPORTED,
     )
@@ -186,10 +186,10 @@ class GpuLoad:
             )
         except nvml.NVMLError:  # no new samples, or a GPU (partition) that is not sampled
             return []
-        new = [one for one in samples if one.timeStamp > self._seen]
+        new = [sample for sample in samples if sample.timeStamp > self._seen]
         if new:
-            self._seen = max(one.timeStamp for one in new)
-        return [one.sampleValue.uiVal for one in new]
+            self._seen = max(sample.timeStamp for sample in new)
+        return [sample.sampleValue.uiVal for sample in new]
 
 
 def gpu_memory_bytes(index: int = 0) -> int:
@@ -317,35 +317,39 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
 
     `ray_gpus` is the number of GPUs that Ray has on the host; None without Ray.
     """
-    gpus, there, said = facts["gpus"], _visible_gpus(facts), []
-    if ray_gpus is not None and int(ray_gpus) != there and not gpus["nvml"]["problem"]:
-        said.append(
-            f"the driver (NVML) sees {there} GPUs and Ray {ray_gpus:g}; start this node again "
-            f"with: ray start --num-gpus={there} ..."
+    gpus, visible, problems = facts["gpus"], _visible_gpus(facts), []
+    if ray_gpus is not None and int(ray_gpus) != visible and not gpus["nvml"]["problem"]:
+        problems.append(
+            f"the driver (NVML) sees {visible} GPUs and Ray {ray_gpus:g}; start this node again "
+            f"with: ray start --num-gpus={visible} ..."
         )
     installed = [name for name in FRAMEWORKS if name in gpus]
     if not installed:
-        said.append("neither torch nor tensorflow is installed; run: pip install 'raybench[torch]'")
-    wanted = max(there, int(ray_gpus or 0))
+        problems.append(
+            "neither torch nor tensorflow is installed; run: pip install 'raybench[torch]'"
+        )
+    needed = max(visible, int(ray_gpus or 0))
     for name in installed:
         if gpus[name]["problem"]:
-            said.append(
+            problems.append(
                 f"{name} is broken ({gpus[name]['problem'].rstrip('.')}); install it again: "
                 f"pip install --force-reinstall {name}"
             )
-        elif len(gpus[name]["names"]) < wanted:
+        elif len(gpus[name]["names"]) < needed:
             seen = len(gpus[name]["names"]) or "none"
             built = _too_new(gpus[name]["versions"], gpus["nvml"]["versions"])
-            said.append(f"{name} sees {seen} of {wanted} GPUs{built}; {LACKING[name]}.")
-    if wanted and gpus["nvml"]["problem"]:
-        said.append(f"the state of GPUs is not known: {gpus['nvml']['problem']}.")
-    for key, least, what in (
+            problems.append(f"{name} sees {seen} of {needed} GPUs{built}; {LACKING[name]}.")
+    if needed and gpus["nvml"]["problem"]:
+        problems.append(f"the state of GPUs is not known: {gpus['nvml']['problem']}.")
+    for key, minimum, advice in (
         ("free_memory_bytes", MIN_MEMORY_BYTES, "of memory is free; end other programs"),
         ("free_disk_bytes", MIN_DISK_BYTES, "is free below the temporary folder; make room"),
     ):
-        if facts[key] < least:
-            said.append(f"{facts[key] / GIB:.1f} GiB {what} ({least / GIB:.0f} GiB are needed).")
-    return [f"host {facts['host']}: {sentence}" for sentence in said]
+        if facts[key] < minimum:
+            problems.append(
+                f"{facts[key] / GIB:.1f} GiB {advice} ({minimum / GIB:.0f} GiB are needed)."
+            )
+    return [f"host {facts['host']}: {sentence}" for sentence in problems]
 
 
 def notes_of(facts: Facts) -> list[str]:
@@ -353,11 +357,11 @@ def notes_of(facts: Facts) -> list[str]:
     CUDA_VISIBLE_DEVICES."""
     number = len(facts["gpus"]["nvml"]["names"])
     used = used_gpus(GpusSeen(**facts["gpus"]["nvml"]))
-    said = [f"host {facts['host']}: {used}"] if used else []
+    notes = [f"host {facts['host']}: {used}"] if used else []
     if not (hidden := number - _visible_gpus(facts)):
-        return said
+        return notes
     return [
-        *said,
+        *notes,
         f"host {facts['host']}: CUDA_VISIBLE_DEVICES={facts['visible']} hides {hidden} of "
         f"{number} GPUs; unset it before Ray is started, if they are to be used.",
     ]
@@ -368,13 +372,13 @@ def used_gpus(driver: GpusSeen) -> str | None:
 
     Call before workers use a GPU, since their use would be counted too.
     """
-    taken = [
+    memory_shares = [
         (total - free) / total if total else 0.0
         for total, free in zip(driver.memory_bytes, driver.free_bytes, strict=True)
     ]
     used = [
         f"GPU {index} ({busy} % busy, {share:.0%} of its memory taken)"
-        for index, (busy, share) in enumerate(zip(driver.busy_percent, taken, strict=True))
+        for index, (busy, share) in enumerate(zip(driver.busy_percent, memory_shares, strict=True))
         if max(busy / 100, share) >= USED_SHARE
     ]
     if not used:
@@ -400,33 +404,37 @@ def num_visible(number: int, visible: str | None) -> int:
 
 def problems_between(hosts: list[Facts]) -> list[str]:
     """Return differences of versions between hosts, one sentence each."""
-    said = []
+    problems = []
     for name in (*SAME_EVERYWHERE, "torch", "tensorflow"):
         by_version: dict[str, list[str]] = {}
         for facts in hosts:
             by_version.setdefault(facts["versions"].get(name, "none"), []).append(facts["host"])
         if len(by_version) > 1:
-            each = "; ".join(f"{version} on {', '.join(on)}" for version, on in by_version.items())
-            said.append(f"{name} differs between hosts ({each}): install one version on all.")
-    return said
+            listing = "; ".join(
+                f"{version} on {', '.join(on)}" for version, on in by_version.items()
+            )
+            problems.append(
+                f"{name} differs between hosts ({listing}): install one version on all."
+            )
+    return problems
 
 
-def _too_new(own: dict[str, str], driver: dict[str, str]) -> str:
+def _too_new(framework: dict[str, str], driver: dict[str, str]) -> str:
     """Return a remark in parentheses if a framework is built for a later major version of CUDA than
     the driver supports, otherwise ""."""
-    if "cuda" not in own or "cuda" not in driver:
+    if "cuda" not in framework or "cuda" not in driver:
         return ""
-    if int(own["cuda"].partition(".")[0]) <= int(driver["cuda"].partition(".")[0]):
+    if int(framework["cuda"].partition(".")[0]) <= int(driver["cuda"].partition(".")[0]):
         return ""
-    return f" (it is built for CUDA {own['cuda']}, the driver runs {driver['cuda']} at most)"
+    return f" (it is built for CUDA {framework['cuda']}, the driver runs {driver['cuda']} at most)"
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in DISTRIBUTIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def _disk_bytes_per_s() -> float:

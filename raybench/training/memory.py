@@ -44,8 +44,8 @@ def peak_bytes() -> int | None:
     except OSError:  # no /proc: the peak since the process started
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
-    return found[0] if found else None
+    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    return peaks[0] if peaks else None
 
 
 class Memory:
@@ -77,7 +77,7 @@ TOKEN_VALUES = 1024
 
 def num_bytes(split: Split) -> int:
     """Return the size of inputs and labels in memory, in bytes."""
-    return sum(one.nbytes for one in parts(split.arrays)) + split.labels.nbytes
+    return sum(array.nbytes for array in parts(split.arrays)) + split.labels.nbytes
 
 
 class Room:
@@ -89,23 +89,23 @@ class Room:
 
     def reserve(self, split: Split) -> bool:
         """Return whether a whole split fits, and reserve its memory if so."""
-        wanted = num_bytes(split)
-        if wanted > self._left:
+        needed = num_bytes(split)
+        if needed > self._left:
             return False
-        self._left -= wanted
+        self._left -= needed
         return True
 
 
-def evaluation_batch(spec: RunSpec, dataset: Dataset, most: int) -> int:
+def evaluation_batch(spec: RunSpec, dataset: Dataset, largest: int) -> int:
     """Return the batch size of evaluations: `most`, or less for large samples, but at least the
     batch size of training, which is known to fit."""
     values = sum(
-        math.prod(one.shape[1:]) * (TOKEN_VALUES if np.dtype(one.dtype).kind == "i" else 1)
-        for one in parts(dataset.train.inputs)
+        math.prod(array.shape[1:]) * (TOKEN_VALUES if np.dtype(array.dtype).kind == "i" else 1)
+        for array in parts(dataset.train.inputs)
     )
     if dataset.task == "language_modelling":
         values = max(values, dataset.num_outputs * math.prod(dataset.train.labels.shape[1:]))
-    return min(most, max(spec.batch_size_per_worker, MAX_VALUES // max(1, values), 1))
+    return min(largest, max(spec.batch_size_per_worker, MAX_VALUES // max(1, values), 1))
 
 
 KEPT_BYTES = 2**30

@@ -93,8 +93,10 @@ def check_model(
     with user_code_errors(f"Workload {of}: {builder} failed", code=code):
         model = module.build_model(workload, seed=0)
     if not isinstance(model, module.MODEL_TYPE):
-        wanted = module.MODEL_TYPE.__name__
-        raise error(f"{builder} must return a {wanted} of {framework}, not {type(model).__name__}.")
+        type_name = module.MODEL_TYPE.__name__
+        raise error(
+            f"{builder} must return a {type_name} of {framework}, not {type(model).__name__}."
+        )
     with user_code_errors(f"Workload {of}: its parameters have no shapes", code=code):
         has_parameters = module.num_parameters(model) > 0
     if not has_parameters:
@@ -107,9 +109,9 @@ def check_model(
         advice = "; set a larger dataset.image_size if its images are too small for it"
     with user_code_errors(f"Workload {of}: {what}", advice, code):
         outputs, answers = module.training_outputs(model, inputs, labels, gpu)
-    kind = str(getattr(outputs, "dtype", type(outputs).__name__))
-    if "float" not in kind:
-        raise error(f"its model must return a tensor of floating point numbers, not {kind}.")
+    dtype = str(getattr(outputs, "dtype", type(outputs).__name__))
+    if "float" not in dtype:
+        raise error(f"its model must return a tensor of floating point numbers, not {dtype}.")
     wanted_shapes = _wanted_shapes(workload, labels)
     if _is_default(judge) and tuple(outputs.shape) not in wanted_shapes:
         raise error(
@@ -121,10 +123,10 @@ def check_model(
     with user_code_errors(f"Workload {of}: its {metric.words} failed", code=code):
         values = judge.values(outputs, answers, losses)
     measured = {"loss": losses} | ({metric.words: values} if metric.is_mean else {})
-    for name, found in measured.items():
-        if tuple(found.shape) != (len(labels),):
+    for name, values in measured.items():
+        if tuple(values.shape) != (len(labels),):
             raise error(
-                f"its {name} has shape {tuple(found.shape)} for {len(labels)} samples; return one "
+                f"its {name} has shape {tuple(values.shape)} for {len(labels)} samples; return one "
                 f"number for each, ({len(labels)},), without averaging."
             )
     return _softmax_warning(judge, module.to_array(outputs))

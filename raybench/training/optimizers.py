@@ -76,10 +76,10 @@ from raybench.spec.run import RunSpec
 def settings_of(spec: RunSpec) -> dict[str, Any]:
     """Return the keyword arguments of `build_optimizer` for a run: learning rate, weight decay,
     options, and the other settings that the optimizer has."""
-    own = {name: getattr(spec, name) for name in DEFAULTS.get(spec.optimizer, ())}
-    found = {name: value for name, value in own.items() if value is not None}
-    found |= {name: getattr(spec, name) for name in ("learning_rate", "weight_decay")}
-    return found | {"options": spec.optimizer_options}
+    values = {name: getattr(spec, name) for name in DEFAULTS.get(spec.optimizer, ())}
+    settings = {name: value for name, value in values.items() if value is not None}
+    settings |= {name: getattr(spec, name) for name in ("learning_rate", "weight_decay")}
+    return settings | {"options": spec.optimizer_options}
 
 
 def construct(name: str, package: str, base: type, *first: Any, **given: Any) -> Any:
@@ -99,28 +99,30 @@ def construct(name: str, package: str, base: type, *first: Any, **given: Any) ->
     path, what = name.partition(":")[2], f"optimizer {name}"
     module_name, _, class_name = path.rpartition(".")
     module = import_user_module(module_name or package, what)
-    found = getattr(module, class_name, None)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        kind = [one for one in vars(module).values() if isinstance(one, type)]
-        there = [one.__name__ for one in kind if issubclass(one, base) and one is not base]
-        hint = did_you_mean(class_name, there, "name a class of its optimizers.")
+    optimizer_class = getattr(module, class_name, None)
+    if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, base)):
+        classes = [other for other in vars(module).values() if isinstance(other, type)]
+        names = [
+            other.__name__ for other in classes if issubclass(other, base) and other is not base
+        ]
+        hint = did_you_mean(class_name, names, "name a class of its optimizers.")
         raise UserError(
             f"{what}: {module.__name__} has no optimizer {class_name}; {hint}",
             ErrorCode.UNKNOWN_NAME,
         )
-    known = known_settings(found, len(first), takes_any=False) or {}
+    known = known_settings(optimizer_class, len(first), takes_any=False) or {}
     rate, decay = "lr" if "lr" in known else "learning_rate", given.pop("weight_decay")
     options = given.pop("options")
-    rest = {one: known[one] for one in known if one not in KEY_OF}
-    check_settings(rest, options, what, key="optimizer_options")
-    options = {one: tuple(v) if isinstance(v, list) else v for one, v in options.items()}
+    accepted = {other: known[other] for other in known if other not in KEY_OF}
+    check_settings(accepted, options, what, key="optimizer_options")
+    options = {other: tuple(v) if isinstance(v, list) else v for other, v in options.items()}
     if decay or "weight_decay" in known:
         options["weight_decay"] = decay
     shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
     with user_code_errors(
         f"{what}: cannot be made with {shown or 'its defaults'}", code=ErrorCode.INVALID_VALUE
     ):
-        return found(*first, **{rate: given["learning_rate"]}, **options)
+        return optimizer_class(*first, **{rate: given["learning_rate"]}, **options)
 
 
 NO_MATRICES = ("embed", "position", "depthwise")

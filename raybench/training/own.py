@@ -9,7 +9,6 @@ A command, too, is run by such a function (`training.command`).
 import atexit
 import contextlib
 import gc
-import io
 import json
 import math
 import os
@@ -21,11 +20,10 @@ import tempfile
 import threading
 import time
 import traceback
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -40,12 +38,18 @@ from raybench.spec.text import shorten
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import AWAY, CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.stats.record import Evaluation
+from raybench.training.adapter import (
+    LAUNCHER_VARIABLES,
+    LoopAdapter,
+    Strategy,
+    environment_of_device,
+    environment_of_rank,
+    settings_kept,
+)
 from raybench.training.base import DistributedContext, find_part
-from raybench.training.launcher import NAMES, environment_of_device, environment_of_rank
-from raybench.training.memory import Memory, give_back
+from raybench.training.memory import give_back
 from raybench.training.ranks import Call, Position, mismatch
 from raybench.training.saved import foreign_state_error
-from raybench.training.settings import settings_kept
 
 UNREPORTED_S, UNREPORTED_BUDGETS = 60.0, 3.0
 """Longest training without a report: UNREPORTED_S seconds, or UNREPORTED_BUDGETS times
@@ -56,7 +60,6 @@ LOOK_S = 1.0
 """Seconds between two checks of a loop that has not reported."""
 MAX_REASON = 200
 """Characters of a framework's error that our error message quotes."""
-Strategy = Literal["ddp", "fsdp"]
 
 
 class Stopped(BaseException):
@@ -110,10 +113,10 @@ class Run:
         """The `tf.distribute.Strategy` of all workers in TensorFlow, otherwise None."""
         earlier = resume.evaluations if resume else ()
         self._world, self._ledger = world, ledger
-        own = (
+        adapter_class = (
             LoopAdapter if spec.framework == "python" else find_part(spec.framework, "own").Adapter
         )
-        self._adapter: LoopAdapter = own(world)
+        self._adapter: LoopAdapter = adapter_class(world)
         self._memory = self._adapter.memory()
         self._metric = spec.objective.judged_by
         self._rule = StopRule(
@@ -205,7 +208,7 @@ class Run:
                 no training time since the last report.
         """
         self._refuse_stopped()
-        given = self._value(value, metric)
+        number = self._value(value, metric)
         if samples < 1:
             raise _misuse(
                 f"samples={samples}; name the training samples of all workers since "
@@ -213,13 +216,13 @@ class Run:
             )
         self._adapter.synchronize()
         self._ledger.enter("report")
-        own = [math.nan if given is None else given, float(given is None), float(samples)]
+        numbers = [math.nan if number is None else number, float(number is None), float(samples)]
         # A command trains in a process of its own.
         is_elsewhere = is_command(self.spec.workload)
         memory = 0.0 if is_elsewhere else float(self._memory.peak() or 0)
         seconds = self._ledger.snapshot()
         rows = self._synchronize_ranks(
-            Call.REPORT, *own, memory, *(seconds[name] for name in _NAMES)
+            Call.REPORT, *numbers, memory, *(seconds[name] for name in _NAMES)
         )
         ledger = merge_ranks([dict(zip(_NAMES, row[4:], strict=True)) for row in rows])
         most, memory = (max(row[at] for row in rows) for at in (2, 3))
@@ -352,29 +355,29 @@ class Run:
 
     def _value(self, value: float | None, metric: Mapping[str, float]) -> float | None:
         named = {OTHER_METRIC_NAMES.get(name, name): one for name, one in metric.items()}
-        wanted = self._metric.name
-        if unknown := [name for name in named if name != wanted]:
+        metric_name = self._metric.name
+        if unknown := [name for name in named if name != metric_name]:
             raise _misuse(
-                f"{', '.join(unknown)} is not the metric of the objective, {wanted}; report "
-                f"only {wanted}, or set objective.metric."
+                f"{', '.join(unknown)} is not the metric of the objective, {metric_name}; report "
+                f"only {metric_name}, or set objective.metric."
             )
         if named and value is not None:
-            raise _misuse(f"{wanted} is reported twice; report it once.")
-        given = named.get(wanted, value)
-        found = None if given is None else _number(wanted, given)
-        if found is None and self.num_workers == 1:
-            raise _misuse(f"name it, as run.report({wanted}=..., samples=...).")
-        if found is None or not self._metric.is_share:
-            return found
-        if found < -ROUNDING or found > 1 + ROUNDING:
-            who = "the command" if is_command(self.spec.workload) else "run.report"
+            raise _misuse(f"{metric_name} is reported twice; report it once.")
+        given = named.get(metric_name, value)
+        number = None if given is None else _number(metric_name, given)
+        if number is None and self.num_workers == 1:
+            raise _misuse(f"name it, as run.report({metric_name}=..., samples=...).")
+        if number is None or not self._metric.is_share:
+            return number
+        if number < -ROUNDING or number > 1 + ROUNDING:
+            source = "the command" if is_command(self.spec.workload) else "run.report"
             raise UserError(
-                f"{who}: {wanted}={found:g} is not between 0 and 1; report {found / 100:g}, or "
-                f"give percent another name: objective.metric: {wanted}_percent, "
-                "objective.direction: max.",
+                f"{source}: {metric_name}={number:g} is not between 0 and 1; report "
+                f"{number / 100:g}, or give percent another name: objective.metric: "
+                f"{metric_name}_percent, objective.direction: max.",
                 ErrorCode.USER_CODE,
             )
-        return found if math.isnan(found) else min(max(found, 0.0), 1.0)
+        return number if math.isnan(number) else min(max(number, 0.0), 1.0)
 
     def _refuse_stopped(self) -> None:
         if self._is_stopped:
@@ -639,11 +642,11 @@ class OwnTrainer:
         run = self.run
         sys.argv[:] = [self._spec.workload.rpartition(":")[0]]
         if self._spec.framework == "torch":
-            if run.num_workers > 1:  # before NAMES are removed: reads MASTER_ADDR, set by Ray
+            if run.num_workers > 1:  # before these are removed: reads MASTER_ADDR, set by Ray
                 found = environment_of_rank(run.rank, run.device, run.gather)
             else:
                 found = environment_of_device(run.device)
-            for name in NAMES:
+            for name in LAUNCHER_VARIABLES:
                 os.environ.pop(name, None)
             os.environ.update(found)
         number = random.SystemRandom().randrange(1 << 50)
@@ -680,112 +683,3 @@ class PlainWorld(DistributedContext):
     def gather(self, values: list[float]) -> list[list[float]]:
         """Return the values of the single worker."""
         return [values]
-
-
-class LoopAdapter:
-    """Framework functions that a user's loop needs; this class serves framework `python`.
-
-    The modules torch/own.py and tensorflow/own.py each have a subclass `Adapter`.
-    """
-
-    def __init__(self, world: Any) -> None:
-        self._world = world
-
-    def begin(self, seed: int) -> None:
-        """Seed the framework, in the thread of the loop; Python and numpy are seeded already."""
-
-    def synchronize(self) -> None:
-        """Wait for the devices of JAX and PyTorch if the loop has imported them, since their calls
-        return before the work on a device is done."""
-        if (jax := sys.modules.get("jax")) is not None:
-            jax.effects_barrier()
-            jax.block_until_ready([one for one in jax.live_arrays() if not one.is_deleted()])
-        if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values, without interfering with the loop's own collectives."""
-        rows: list[list[float]] = self._world.gather(values)
-        return rows
-
-    def num_exchanges(self) -> int | None:
-        """Return the number of collectives that the loop has begun so far; None if unknown."""
-        return None
-
-    def memory(self) -> Memory:
-        """Return a `Memory` that tracks this worker's peak from now on."""
-        return Memory()
-
-    def prepare(self, model: Any, strategy: Strategy) -> Any:
-        """Prepare a model, see `Run.prepare`; here, return it unchanged."""
-        del strategy
-        return model
-
-    def end(self) -> None:
-        """Release the memory that the framework holds after a run."""
-
-    def pack(self, state: Any) -> tuple[str, bytes]:
-        """Return kind (see `STATE_FILES`) and bytes of plain data and arrays; raise UserError for
-        other objects."""
-        return "arrays", pack_arrays(state)
-
-    def unpack(self, content: bytes) -> Any:
-        """Return the state that was passed to `pack`."""
-        return unpack_arrays(content)
-
-
-PLAIN = (bool, int, float, str, type(None))
-
-
-def pack_arrays(state: Any) -> bytes:
-    """Return plain data and arrays as the bytes of an `.npz` file, without pickle.
-
-    Raises UserError for objects that numpy cannot convert to an array of numbers or strings.
-    """
-    arrays: list[Any] = []
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, PLAIN):
-            return value
-        if isinstance(value, dict):
-            return {"keys": list(map(str, value)), "values": [plain(one) for one in value.values()]}
-        if isinstance(value, list | tuple):
-            return [plain(one) for one in value]
-        arrays.append(np.asarray(value))
-        if arrays[-1].dtype.hasobject:
-            raise unsavable_error(value)
-        return {"array": len(arrays) - 1}
-
-    buffer, tree = io.BytesIO(), json.dumps(plain(state))
-    named = {str(index): one for index, one in enumerate(arrays)}
-    np.savez(buffer, allow_pickle=False, tree=np.array(tree), **named)
-    return buffer.getvalue()
-
-
-def unpack_arrays(content: bytes) -> Any:
-    """Return the data that were passed to `pack_arrays`; tuples become lists."""
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise foreign_state_error(error) from None
-
-    def whole(value: Any) -> Any:
-        if isinstance(value, list):
-            return [whole(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        if "array" in value:
-            return arrays[str(value["array"])]
-        return dict(zip(value["keys"], map(whole, value["values"]), strict=True))
-
-    return whole(json.loads(str(arrays["tree"])))
-
-
-def unsavable_error(value: object) -> UserError:
-    """Return the error for an object that `Run.save` cannot save."""
-    return UserError(
-        f"run.save: a {type(value).__name__} cannot be kept; hand over numbers, text, arrays or "
-        "tensors, and lists and dicts of them, or bytes of your own making.",
-        ErrorCode.USER_CODE,
-    )

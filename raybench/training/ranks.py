@@ -81,22 +81,24 @@ def parting(positions: Collection[Position]) -> str | None:
     are reported, both final even if positions are out of date: a rank waits for one that has left
     the loop, or is stuck in a collective while another waits at a `Call`.
     """
-    for one in positions:
+    for position in positions:
         for other in positions:
-            if other.left is not None or other is one:
+            if other.left is not None or other is position:
                 continue
-            if one.left is not None:
-                is_awaited = other.num_calls > one.num_calls and other.waits_at is not None
-                is_awaited |= other.is_training and other.num_calls >= one.num_calls
-                if is_awaited or one.lacks(other):
+            if position.left is not None:
+                is_awaited = other.num_calls > position.num_calls and other.waits_at is not None
+                is_awaited |= other.is_training and other.num_calls >= position.num_calls
+                if is_awaited or position.lacks(other):
                     return (
-                        f"{one.words} and {other.words}; let all ranks end together, as where "
+                        f"{position.words} and {other.words}; let all ranks end together, as where "
                         "run.report returns True"
                     )
-            elif one.waits_at and other.num_calls < one.num_calls and one.lacks(other):
+            elif (
+                position.waits_at and other.num_calls < position.num_calls and position.lacks(other)
+            ):
                 return (
-                    f"{one.words} and {other.words}, in an exchange that rank {one.rank} does "
-                    "not take part in; give all ranks as many batches and the same calls"
+                    f"{position.words} and {other.words}, in an exchange that rank {position.rank} "
+                    "does not take part in; give all ranks as many batches and the same calls"
                 )
     return None
 

@@ -108,12 +108,12 @@ class Reader:
         if changed.other_rows is None:
             return Samples(changed.inputs, labels)
         assert changed.shares is not None
-        own, rest = changed.shares, 1 - changed.shares
+        weights, other_weights = changed.shares, 1 - changed.shares
         if self.split.weights is not None:
-            own = own * self.split.weights[rows]
-            rest = rest * self.split.weights[changed.other_rows]
-        others = self.split.labels[changed.other_rows]
-        return Samples(changed.inputs, labels, (others, own, rest))
+            weights = weights * self.split.weights[rows]
+            other_weights = other_weights * self.split.weights[changed.other_rows]
+        other_labels = self.split.labels[changed.other_rows]
+        return Samples(changed.inputs, labels, (other_labels, weights, other_weights))
 
 
 class BaseInMemoryBatches:
@@ -144,7 +144,7 @@ class BaseInMemoryBatches:
         """Do nothing."""
 
     def _cut(self, inputs: Any, labels: Any, rows: slice) -> tuple[Any, Any]:
-        return each(inputs, lambda one: one[rows]), labels[rows]
+        return each(inputs, lambda array: array[rows]), labels[rows]
 
 
 class BaseOnDemandBatches:
@@ -165,8 +165,8 @@ class BaseOnDemandBatches:
 
     def slices(self, rows: slice, size: int) -> Iterator[tuple[Any, Any]]:
         """Yield inputs and labels of the rows, `size` at a time."""
-        wanted = np.arange(len(self._reader.split))[rows]
-        chunks = (wanted[start : start + size] for start in range(0, len(wanted), size))
+        positions = np.arange(len(self._reader.split))[rows]
+        chunks = (positions[start : start + size] for start in range(0, len(positions), size))
         for inputs, labels in self._prefetch.each(self._read, chunks):
             yield each(inputs, self._on_device), self._on_device(labels)
 
@@ -221,14 +221,14 @@ def batches_by_split(
         on_demand: Returns batches that are read on demand: `on_demand(reader, mixed=...)`. Used for
             splits that do not fit, and for training samples that are augmented.
     """
-    found = {}
+    batches = {}
     for name, split in dataset.splits.items():
         if name == "train" and spec.augment:
-            found[name] = on_demand(_augmenting_reader(spec, split), mixed=mixes(spec))
+            batches[name] = on_demand(_augmenting_reader(spec, split), mixed=mixes(spec))
         elif len(split):
             is_on_demand = split.is_on_demand or not fits(split)
-            found[name] = on_demand(Reader(split)) if is_on_demand else in_memory(split)
-    return found
+            batches[name] = on_demand(Reader(split)) if is_on_demand else in_memory(split)
+    return batches
 
 
 def _augmenting_reader(spec: RunSpec, split: Split) -> Reader:
@@ -249,7 +249,7 @@ def _one_at_a_time(read: Read) -> Read:
 
 def mixes(spec: RunSpec) -> bool:
     """Return whether training samples are mixed with each other (mixup)."""
-    return any(isinstance(one, Mixup) for one in spec.augment)
+    return any(isinstance(augmentation, Mixup) for augmentation in spec.augment)
 
 
 def rounds_of(step: Step) -> "np.ndarray | list[None]":

@@ -47,8 +47,8 @@ def value_error(
     mean = total / samples
     error = math.sqrt(max(squares / samples - mean**2, 0.0) / samples)
     low, high = (metric.finish(mean + step, baseline) for step in (-error, error))
-    found = abs(high - low) / 2
-    return found if math.isfinite(found) else None
+    half_width = abs(high - low) / 2
+    return half_width if math.isfinite(half_width) else None
 
 
 PILOT_STEPS = 50
@@ -242,18 +242,18 @@ def _gathered(answers: np.ndarray | None, world: DistributedContext) -> np.ndarr
 
     Workers have different numbers of rows, and with fewer rows than workers some have none.
     """
-    own = np.zeros(0) if answers is None else answers
-    width = own.shape[1] if own.ndim == 2 else 0
-    numbers, widths = np.array(world.gather([float(len(own)), float(width)]), int).T
+    local = np.zeros(0) if answers is None else answers
+    width = local.shape[1] if local.ndim == 2 else 0
+    numbers, widths = np.array(world.gather([float(len(local)), float(width)]), int).T
     shape = (numbers.max(), widths.max()) if width or widths.any() else (numbers.max(),)
     padded = np.zeros(shape)
-    if len(own):
-        padded[: len(own)] = own
+    if len(local):
+        padded[: len(local)] = local
     rows = world.gather(padded.ravel().tolist())
-    found = np.concatenate(
+    gathered = np.concatenate(
         [np.array(row).reshape(shape)[:n] for row, n in zip(rows, numbers, strict=True)]
     )
-    return found if len(shape) == 2 else found.astype(int)
+    return gathered if len(shape) == 2 else gathered.astype(int)
 
 
 def _rows(num_samples: int, world: DistributedContext) -> slice:
@@ -302,8 +302,8 @@ class Recording:
 
         They describe the last `train` call, which took `steps`. Collective: all ranks must call it.
         """
-        known = [share for gpu in self._gpus if (share := gpu.share()) is not None]
-        share = sum(known) / len(known) if known else None
+        shares = [share for gpu in self._gpus if (share := gpu.share()) is not None]
+        share = sum(shares) / len(shares) if shares else None
         memory = self._trainer.memory_peak_bytes()
         log, num = self._trainer.step_log(), len(steps)
         samples = [float(step.num_samples) for step in steps]
@@ -341,11 +341,11 @@ def _noise(parts: np.ndarray, wholes: list[float], counts: np.ndarray) -> NoiseS
     `parts` (`StepLog.part_squares`) and `counts` (samples) are (ranks, steps).
     """
     terms = [
-        terms_of_parts(part.tolist(), whole, [int(one) for one in count])
+        terms_of_parts(part.tolist(), whole, [int(size) for size in count])
         for part, whole, count in zip(parts.T, wholes, counts.T, strict=bool(wholes))
         if math.isfinite(whole)  # not finite: fp16 skipped the step
     ]
-    return NoiseSums.of([one for one in terms if one is not None])
+    return NoiseSums.of([estimate for estimate in terms if estimate is not None])
 
 
 def _or_nan(value: float | None) -> float:

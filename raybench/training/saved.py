@@ -40,11 +40,11 @@ class Trained:
     def outputs(self, samples: Any, *, batch_size: int = 256) -> Array:
         """Return the outputs (N, ...) float32 for samples that `ModelData.inputs` accepts."""
         inputs = self.data.inputs(samples)
-        found = []
+        outputs = []
         for start in range(0, max(1, len(parts(inputs)[0])), batch_size):
             rows = itemgetter(slice(start, start + batch_size))
-            found.append(self._predict(self._model, each(inputs, rows)))
-        return np.concatenate(found)
+            outputs.append(self._predict(self._model, each(inputs, rows)))
+        return np.concatenate(outputs)
 
     def predict(self, samples: Any, *, batch_size: int = 256) -> Array:
         """Return predictions for new samples: `ModelData.answers` of the outputs."""
@@ -100,10 +100,10 @@ def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -
 
 def foreign_state_error(error: Exception) -> UserError:
     """Return the error for a state that raybench has not written, such as a pickle with code."""
-    kind = type(error).__name__
     return UserError(
-        f"the checkpoint's weights are not what raybench writes, tensors and numbers ({kind}), and "
-        "nothing of them was run; remove the checkpoint to start the run anew.",
+        "the checkpoint's weights are not what raybench writes, tensors and numbers "
+        f"({type(error).__name__}), and nothing of them was run; remove the checkpoint to start "
+        "the run anew.",
         ErrorCode.INVALID_WEIGHTS,
         details=str(error),
     )

@@ -95,11 +95,11 @@ def make_step(
         return rows.reshape(len(rows), passes, -1).swapaxes(0, 1).reshape(passes, -1)
 
     weights = np.ones(len(batch), np.float32) if sample_weights is None else sample_weights[batch]
-    each = laid_out(np.full(len(batch), 1 / len(batch), np.float32))
+    sample_shares = laid_out(np.full(len(batch), 1 / len(batch), np.float32))
     return Step(
         indices=laid_out(batch),
         weights=laid_out(weights / np.float32(len(batch))),
-        shares=each.reshape(passes, len(shares), -1).sum(axis=2),
+        shares=sample_shares.reshape(passes, len(shares), -1).sum(axis=2),
         rounds=None if rounds is None else laid_out(rounds),
         learning_rate=learning_rate,
         num_samples=sum(map(len, shares)),
@@ -111,7 +111,10 @@ def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> l
     """Return the part of `of_batch` that belongs to each replica of this process."""
     replicas = spec.replicas_per_process
     first, every = world.rank * replicas, world.num_workers * replicas
-    return [worker_share(of_batch, rank=first + one, num_workers=every) for one in range(replicas)]
+    return [
+        worker_share(of_batch, rank=first + replica, num_workers=every)
+        for replica in range(replicas)
+    ]
 
 
 def warm_up_steps(
@@ -123,16 +126,16 @@ def warm_up_steps(
     If the backbone is frozen at first and later not, each step is returned for both phases. A GPU
     picks kernels for every shape (cuDNN benchmarking); on a CPU, one shape is enough.
     """
-    found = [warm_up_step(spec, dataset, world, samples)]
+    steps = [warm_up_step(spec, dataset, world, samples)]
     *_, last = batches(
         dataset.num_train_samples, size=spec.global_batch_size, least=_min_batch(spec)
     )
     num_last = last.stop - last.start
     if spec.gpus_per_worker and num_last != min(spec.global_batch_size, dataset.num_train_samples):
-        found.append(warm_up_step(spec, dataset, world, samples, num_samples=num_last))
-    if not found[0].is_frozen or frozen_samples(spec, 1) >= spec.epochs:
-        return found
-    return [each for one in found for each in (one, replace(one, is_frozen=False))]
+        steps.append(warm_up_step(spec, dataset, world, samples, num_samples=num_last))
+    if not steps[0].is_frozen or frozen_samples(spec, 1) >= spec.epochs:
+        return steps
+    return [*steps, *(replace(step, is_frozen=False) for step in steps)]
 
 
 def warm_up_step(
@@ -155,12 +158,12 @@ def warm_up_step(
     return make_step(spec, batch, world, 0.0, rounds=rounds, is_frozen=is_frozen)
 
 
-def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:
+def take_until(steps: Iterator[tuple[Step, int]], num_samples: int) -> tuple[list[Step], int]:
     """Take steps until they have at least `wanted` samples of all workers; return the steps and
     their number of samples."""
     chunk: list[Step] = []
     seen = 0
-    while seen < wanted:
+    while seen < num_samples:
         step, size = next(steps)
         chunk.append(step)
         seen += size

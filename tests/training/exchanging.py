@@ -91,21 +91,6 @@ def single_steps(framework: str, world: DistributedContext) -> dict[str, list[fl
     return logs
 
 
-def collectives_a_step(framework: str, trainer: Any, world: DistributedContext) -> int:
-    """Return how many collectives a step of a trainer that has trained asks for."""
-    if framework == "tensorflow":
-        graph = trainer._train_steps[False].get_concrete_function().graph.as_graph_def()
-        nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
-        return len({node.name for node in nodes if node.op.startswith("CollectiveReduce")})
-    import torch.distributed as dist
-
-    calls, real = [], dist.all_reduce
-    dist.all_reduce = lambda *args, **kw: (calls.append(1), real(*args, **kw))[1]
-    trainer.train([part_of_batch(16, world.rank, world.num_workers)])
-    dist.all_reduce = real
-    return len(calls)
-
-
 def steps_without_the_other(trainer: BaseTrainer, world: DistributedContext) -> int:
     """Train without exchange, rank 0 three steps more than rank 1: any collective would hang."""
     steps = [part_of_batch(16, world.rank, world.num_workers)] * (1 if world.rank else 4)
@@ -118,7 +103,7 @@ def work(framework: str, given: Any, world: DistributedContext, folder: Path) ->
     headed.work(given["headed"], world, folder)
     if framework == "tensorflow":  # torch's are in test_worker_equality
         one_worker.work(framework, given["one_worker"], world, folder)
-    found: dict[str, Any] = {"collectives": {}}
+    found: dict[str, Any] = {}
     if framework == "torch":  # what inductor makes of a pass is tested on one worker: it takes long
         import torch
 
@@ -128,8 +113,6 @@ def work(framework: str, given: Any, world: DistributedContext, folder: Path) ->
         found[name], trainer = trained(spec_of(framework, name), world)
         weights = {f"w{i}": array for i, array in enumerate(weights_of(trainer, framework))}
         np.savez(folder / f"{name}-{world.rank}.npz", **weights)
-        if name in ("recorded", "small_buckets"):
-            found["collectives"][name] = collectives_a_step(framework, trainer, world)
         if name == "alone":
             found["without_the_other"] = steps_without_the_other(trainer, world)
         trainer.close()

@@ -24,16 +24,14 @@ from raybench.spec.objective import Objective
 from raybench.stats.checkpoint import RunState
 from raybench.stats.clock import WORKER_PHASES, Ledger
 from raybench.training import own
+from raybench.training.adapter import pack_arrays, signal_handlers_ignored, unpack_arrays
 from raybench.training.own import (
     OwnTrainer,
     PlainWorld,
     Run,
-    pack_arrays,
     state_of,
-    unpack_arrays,
 )
 from raybench.training.saved import Checkpoints
-from raybench.training.settings import signal_handlers_ignored
 from tests.refusals import refused
 
 

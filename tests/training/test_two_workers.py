@@ -169,11 +169,6 @@ def test_steps_not_taken_are_the_same_on_all_workers(group: Group) -> None:
     assert all(math.isfinite(one) for one in half["noise_scale"].values())
 
 
-def test_the_size_of_a_bucket_takes_effect(group: Group) -> None:
-    usual, small = (group.found[0]["collectives"][key] for key in ("recorded", "small_buckets"))
-    assert small > usual >= 1
-
-
 def test_without_exchange_each_worker_trains_by_itself(group: Group) -> None:
     first, second = group.weights("alone", 0), group.weights("alone", 1)
     assert distance(first, second) > 1e-3

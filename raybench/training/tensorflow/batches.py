@@ -38,8 +38,8 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
 def type_here(dtype: np.dtype) -> tf.DType:
     """Return the tensor type of an array: int64 for int32 on GPUs, as TensorFlow keeps int32 in
     host memory."""
-    kind = tf.as_dtype(dtype)
-    return tf.int64 if kind == tf.int32 and has_gpus() else kind
+    tensor_type = tf.as_dtype(dtype)
+    return tf.int64 if tensor_type == tf.int32 and has_gpus() else tensor_type
 
 
 def gathered(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -127,12 +127,12 @@ class OnDemandBatches(BaseOnDemandBatches):
 
     def _read_step(self, step: Step) -> Batch:
         rounds = None if step.rounds is None else step.rounds.reshape(-1)
-        found = self._reader.read(step.indices.reshape(-1), rounds)
-        mixed = tuple(to_tensor(one) for one in found.mixed or ())
+        samples = self._reader.read(step.indices.reshape(-1), rounds)
+        mixed = tuple(to_tensor(array) for array in samples.mixed or ())
         indices = np.arange(step.indices.size).reshape(1, *step.indices.shape)
         return (
-            each(found.inputs, to_tensor),
-            to_tensor(found.labels),
+            each(samples.inputs, to_tensor),
+            to_tensor(samples.labels),
             mixed,
             tf.constant(indices),
             *_numbers_of([step]),
@@ -170,8 +170,8 @@ def training_signature(spec: RunSpec, split: Split) -> list[Any]:
     """Return the signature of a `Batch` of any size, so that one trace serves partial batches."""
     inputs, labels = signature(split)
     shares = [tf.TensorSpec([None], tf.float32)] * 2
-    kinds = (tf.int64, tf.float32, tf.float32)
-    steps = [tf.TensorSpec([None, None, None], kind) for kind in kinds]
+    dtypes = (tf.int64, tf.float32, tf.float32)
+    steps = [tf.TensorSpec([None, None, None], dtype) for dtype in dtypes]
     mixed = (labels, *shares) if mixes(spec) else ()
     return [inputs, labels, mixed, *steps, tf.TensorSpec([None], tf.float32)]
 

@@ -35,9 +35,11 @@ def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
 def seed_states(model: keras.Model) -> list[keras.Variable]:
     """Return the distinct random states that a model uses: those of the generators in its layers,
     and Keras's global state."""
-    own = [one for layer in all_layers(model) for one in layer._seed_generators]
+    generators = [generator for layer in all_layers(model) for generator in layer._seed_generators]
     shared = importlib.import_module("keras.src.random.seed_generator").global_seed_generator()
-    return list({id(one.state): one.state for one in (*own, shared)}.values())
+    return list(
+        {id(generator.state): generator.state for generator in (*generators, shared)}.values()
+    )
 
 
 @contextlib.contextmanager

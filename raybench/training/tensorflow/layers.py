@@ -160,14 +160,14 @@ class BatchNorm(keras.layers.BatchNormalization):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return outputs, mean and unbiased variance. Statistics are the batch's own if `mean` and
         `variance` are None."""
-        kept = [
+        statistics = [
             None if one is None else tf.convert_to_tensor(one.value) for one in (mean, variance)
         ]
         outputs, of_batch, spread = tf.compat.v1.nn.fused_batch_norm(
             inputs,
             tf.convert_to_tensor(self.gamma.value),
             tf.convert_to_tensor(self.beta.value),
-            *kept,
+            *statistics,
             epsilon=self.epsilon,
             is_training=mean is None,
         )
@@ -189,9 +189,9 @@ class AveragedStatistics:
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         # Without random states, which must differ between workers.
-        changing = [one for one in model.non_trainable_weights if one.dtype in SENT]
-        self._variables = [one for one in changing if one.name in STATISTICS]
-        self._others = [one for one in changing if one.name not in STATISTICS]
+        changing = [variable for variable in model.non_trainable_weights if variable.dtype in SENT]
+        self._variables = [variable for variable in changing if variable.name in STATISTICS]
+        self._others = [variable for variable in changing if variable.name not in STATISTICS]
         self._traced = tf.function(lambda: strategy.run(self._average))
 
     def __call__(self) -> None:
@@ -203,10 +203,12 @@ class AveragedStatistics:
         """Traced, in replica context: update the variables of one replica."""
         context = tf.distribute.get_replica_context()
         is_first = tf.equal(context.replica_id_in_sync_group, 0)
-        own = [tf.identity(one.value) for one in self._variables]
+        own_values = [tf.identity(one.value) for one in self._variables]
         firsts = [tf.where(is_first, one.value, tf.zeros_like(one.value)) for one in self._others]
         with unregister_new_gradient_functions():
-            means = context.all_reduce(tf.distribute.ReduceOp.MEAN, own) if own else []
+            means = (
+                context.all_reduce(tf.distribute.ReduceOp.MEAN, own_values) if own_values else []
+            )
             sums = [context.all_reduce(tf.distribute.ReduceOp.SUM, one) for one in firsts]
         for variable, value in zip(self._variables + self._others, [*means, *sums], strict=True):
             variable.assign(value)

@@ -76,8 +76,8 @@ class GpuMemory(Memory):
 
     def peak(self) -> int:
         """Return the peak in bytes since this object was created."""
-        known = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
-        return max(int(one["peak"]) for one in known)
+        memory = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
+        return max(int(one["peak"]) for one in memory)
 
     def _reset(self) -> None:
         for gpu in self._gpus:
@@ -194,9 +194,9 @@ class Trainer(BaseTrainer):
         self._memory = GpuMemory(len(world.gpus)) if world.gpus else Memory()
         if spec.record_steps:
             self._recorder = StepRecorder(has_norms=self._exchange.measures)
-        given = training_signature(spec, dataset.train)
+        input_signature = training_signature(spec, dataset.train)
         self._train_steps = {
-            is_frozen: tf.function(self._take, given) for is_frozen in (False, True)
+            is_frozen: tf.function(self._take, input_signature) for is_frozen in (False, True)
         }
         self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
 
@@ -295,12 +295,14 @@ class Trainer(BaseTrainer):
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with self._world.data_device():
             inputs, labels, mixed = tf.nest.map_structure(lambda one: gathered(one, rows), data)
-        given = inputs, labels, mixed, weights, shares[0]
+        arguments = inputs, labels, mixed, weights, shares[0]
         if self._compiled is None:
-            return self._gradients(*given)
+            return self._gradients(*arguments)
         # A batch of another size would be compiled during training time.
         is_full = tf.shape(rows)[0] == self._spec.batch_size_per_worker
-        return tf.cond(is_full, partial(self._compiled, *given), partial(self._gradients, *given))
+        return tf.cond(
+            is_full, partial(self._compiled, *arguments), partial(self._gradients, *arguments)
+        )
 
     def _gradients(
         self, inputs: Inputs, labels: tf.Tensor, mixed: Mixed, weights: tf.Tensor, share: tf.Tensor
@@ -323,26 +325,30 @@ class Trainer(BaseTrainer):
         """Return sums of loss and metric over rows of a split. See BaseTrainer."""
         self._average_statistics()
         sums, samples = np.zeros(3), 0
-        kept: list[tf.Tensor] = []
+        all_values: list[tf.Tensor] = []
         with self._averaging.in_place():
             for inputs, labels in self._splits[part].slices(rows, self._evaluation_batch):
                 batch, values = self._evaluate_batch(inputs, labels)
                 sums += batch.numpy()
                 samples += len(labels)
-                kept += [values] * (not self.metric.is_mean)
+                all_values += [values] * (not self.metric.is_mean)
         loss, value, squares = map(float, sums)
-        answers = answers_of(self.metric, tf.concat(kept, 0).numpy()) if kept else None
+        answers = answers_of(self.metric, tf.concat(all_values, 0).numpy()) if all_values else None
         return Totals(loss=loss, value=value, squares=squares, samples=samples, answers=answers)
 
     def state(self) -> bytes:
         """Return the state of training as an `.npz` file; see BaseTrainer."""
         replicas = [values_of(variables) for variables in self._copies()]
-        own = differing_arrays(replicas, self._world.gather)
+        differing = differing_arrays(replicas, self._world.gather)
         rows: list[list[float]] = []
         for arrays in replicas:
-            rows += self._world.gather(replica_numbers(self.input_seconds(), arrays, own))
+            rows += self._world.gather(replica_numbers(self.input_seconds(), arrays, differing))
         is_frozen = self._freezing is not None and self._freezing.is_on
-        return b"" if self._world.rank else pack_state(replicas[0], own, rows, is_frozen=is_frozen)
+        return (
+            b""
+            if self._world.rank
+            else pack_state(replicas[0], differing, rows, is_frozen=is_frozen)
+        )
 
     def restore(self, state: bytes) -> None:
         """Continue from a state. See BaseTrainer."""

@@ -52,11 +52,11 @@ def build_model(workload: Workload, seed: int) -> keras.Model:
 
 def _refuse_own_training(model: keras.Model, workload: Workload) -> None:
     """Raise UserError for a model that is compiled or overrides a training method of Keras."""
-    own = [f"has a {name} of its own" for name in NOT_CALLED if _is_own(model, name)]
-    if own or model.compiled:
-        found = own[0] if own else "is compiled"
+    reasons = [f"has a {name} of its own" for name in NOT_CALLED if _is_own(model, name)]
+    if reasons or model.compiled:
+        problem = reasons[0] if reasons else "is compiled"
         raise UserError(
-            f"Workload {workload.name}: its Keras model {found}, which raybench's training loop "
+            f"Workload {workload.name}: its Keras model {problem}, which raybench's training loop "
             "does not use; return it uncompiled and write the loss of each sample as keras_loss, "
             "or give a training loop of your own with raybench.integrations.Keras.",
             ErrorCode.INVALID_MODEL,
@@ -111,8 +111,8 @@ def training_outputs(
 
 def to_array(tensor: tf.Tensor) -> Array:
     """Return the numbers of a tensor as float32."""
-    found: Array = tf.cast(tensor, tf.float32).numpy()
-    return found
+    array: Array = tf.cast(tensor, tf.float32).numpy()
+    return array
 
 
 def save_weights(model: keras.Model) -> bytes:
@@ -134,8 +134,8 @@ def load_weights(model: keras.Model, weights: bytes) -> None:
 def added_loss(model: keras.Model) -> tf.Tensor:
     """Return the sum of the losses that a model added in its last call, float32: weight and
     activity penalties and `add_loss`, as `model.fit` sums them."""
-    found = [tf.reduce_sum(tf.cast(one, tf.float32)) for one in model.losses]
-    return tf.add_n(found) if found else tf.zeros(())
+    losses = [tf.reduce_sum(tf.cast(one, tf.float32)) for one in model.losses]
+    return tf.add_n(losses) if losses else tf.zeros(())
 
 
 Mixed = tuple[tf.Tensor, ...]
@@ -159,8 +159,8 @@ class Losses(BaseLosses):
         return tf.reduce_sum(values * counted, 1) / tf.maximum(tf.reduce_sum(counted, 1), 1)
 
     def _errors(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        found = tf.reshape(tf.cast(outputs, tf.float32), tf.shape(labels))
-        return found - tf.cast(labels, tf.float32)
+        errors = tf.reshape(tf.cast(outputs, tf.float32), tf.shape(labels))
+        return errors - tf.cast(labels, tf.float32)
 
     def _cross_entropy(self, outputs: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
         if labels.shape.rank > 1:
@@ -175,6 +175,6 @@ class Losses(BaseLosses):
     def _hits(self, outputs: tf.Tensor, labels: tf.Tensor, most: int) -> tf.Tensor:
         if most == 1:
             return tf.argmax(outputs, axis=-1, output_type=labels.dtype) == labels
-        found = tf.math.top_k(tf.cast(outputs, tf.float32), min(most, outputs.shape[-1]))
-        best = tf.cast(found.indices, labels.dtype)
+        top = tf.math.top_k(tf.cast(outputs, tf.float32), min(most, outputs.shape[-1]))
+        best = tf.cast(top.indices, labels.dtype)
         return tf.reduce_any(best == labels[..., None], axis=-1)

@@ -135,8 +135,8 @@ def cached_keras(workload: NamedWorkload) -> Path:
     family = max((one for one in FAMILIES if name.startswith(one)), key=len, default=None)
     if family is None:
         raise missing(workload.name, str(folder / f"{name.lower()}_*.h5"))
-    rest = name.removeprefix(family).lower()
-    file = folder / FAMILIES[family].format(name=name.lower(), rest=rest)
+    suffix = name.removeprefix(family).lower()
+    file = folder / FAMILIES[family].format(name=name.lower(), rest=suffix)
     if not file.is_file():
         raise missing(workload.name, str(file))
     return file
@@ -237,11 +237,11 @@ def _load_saved(model: keras.Model, path: Path) -> list[str]:
     if not isinstance(model, NamedModel):
         model.load_weights(path)
         return []
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         before = [variable.numpy() for variable in model.backbone.variables]
         model.load_weights(path, skip_mismatch=True)
-    skipped = [str(one.message) for one in found if "could not be loaded" in str(one.message)]
+    skipped = [str(one.message) for one in caught if "could not be loaded" in str(one.message)]
     if not skipped:
         return []
     same = [
@@ -267,8 +267,8 @@ def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
             elif part is model.head:
                 drawn.append(name)
             else:
-                found = arrays[name].shape if name in arrays else "none there"
-                raise weights_mismatch_error(source, name, found)
+                actual = arrays[name].shape if name in arrays else "none there"
+                raise weights_mismatch_error(source, name, actual)
     return new_head(source, *drawn) if drawn else []
 
 
@@ -298,11 +298,11 @@ def _conv(inputs: Any, conv: ConvSpec) -> Any:
     if conv.stride > 1 and conv.kernel > 1:  # "same" in Keras pads the sides unequally
         inputs = keras.layers.ZeroPadding2D(conv.kernel // 2)(inputs)
         padding = "valid"
-    given = {"padding": padding, "strides": conv.stride, "use_bias": False, "name": conv.name}
+    settings = {"padding": padding, "strides": conv.stride, "use_bias": False, "name": conv.name}
     if conv.depthwise:
-        layer = keras.layers.DepthwiseConv2D(conv.kernel, **given)
+        layer = keras.layers.DepthwiseConv2D(conv.kernel, **settings)
     else:
-        layer = keras.layers.Conv2D(conv.filters, conv.kernel, **given)
+        layer = keras.layers.Conv2D(conv.filters, conv.kernel, **settings)
     norm = BatchNorm(momentum=1 - MOMENTUM, epsilon=EPSILON, name=conv.norm)
     return _activated(norm(layer(inputs)), conv.activation)
 

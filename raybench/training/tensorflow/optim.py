@@ -61,12 +61,14 @@ class Optimizer(keras.optimizers.Optimizer):
     def __init__(
         self, learning_rate: float = 0.001, *, weight_decay: float = 0.0, **settings: Any
     ) -> None:
-        own = {name: settings.pop(name, default) for name, default in self.SETTINGS.items()}
+        method_settings = {
+            name: settings.pop(name, default) for name, default in self.SETTINGS.items()
+        }
         # Not passed to Keras, whose own weight decay is decoupled, decays biases too (it excludes
         # by name only), and would be applied in addition.
         super().__init__(learning_rate=learning_rate, **settings)
         self.decay_rate = weight_decay
-        for name, value in own.items():
+        for name, value in method_settings.items():
             setattr(self, name, value)
 
     def build(self, variables: list[keras.Variable]) -> None:
@@ -108,8 +110,10 @@ class Optimizer(keras.optimizers.Optimizer):
 
     def _rates(self, kind: tf.DType) -> Rates:
         rate, step = (ops.cast(one, "float64") for one in (self.learning_rate, self.iterations + 1))
-        kept = 1 - rate * self.decay_rate
-        return Rates(tf.cast(rate, kind), tf.cast(kept, kind), self._scalars(kind, step, rate))
+        decay_factor = 1 - rate * self.decay_rate
+        return Rates(
+            tf.cast(rate, kind), tf.cast(decay_factor, kind), self._scalars(kind, step, rate)
+        )
 
     def _update_one(self, variable: Variable, gradient: Tensor, rates: Rates) -> None:
         states = self._states[self._positions[variable.ref()]]
@@ -315,9 +319,9 @@ def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) 
     layers = all_layers(model) if model else []
     owners = {id(one): (one, layer) for layer in layers for one in layer.weights}  # the innermost
     for variable, layer in owners.values():
-        named = f"{type(layer).__name__} {variable.name}".lower()
+        words = f"{type(layer).__name__} {variable.name}".lower()
         # Biases by name too, because attention has two-dimensional biases (one row per head).
-        if "bias" in variable.name or any(word in named for word in NO_MATRICES):
+        if "bias" in variable.name or any(word in words for word in NO_MATRICES):
             shapes.pop(id(variable), None)
         elif isinstance(layer, keras.layers.EinsumDense) and variable is layer.kernel:
             shapes[id(variable)] = _einsum_shape(layer)
@@ -340,18 +344,18 @@ def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
 def orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
     """Return U S V^T with singular values S near 1 instead of the matrix's; 0 for a zero matrix."""
     is_tall = matrix.shape[0] > matrix.shape[1]
-    found = tf.transpose(matrix) if is_tall else matrix
-    if found.dtype != tf.float64:
-        found = tf.cast(found, tf.float32)
-    found = found / (tf.norm(found) + SMALLEST_NORM)
-    found = newton_schulz(found, lambda one: tf.matmul(one, one, transpose_b=True), _polynomial)
-    return tf.cast(tf.transpose(found) if is_tall else found, matrix.dtype)
+    result = tf.transpose(matrix) if is_tall else matrix
+    if result.dtype != tf.float64:
+        result = tf.cast(result, tf.float32)
+    result = result / (tf.norm(result) + SMALLEST_NORM)
+    result = newton_schulz(result, lambda one: tf.matmul(one, one, transpose_b=True), _polynomial)
+    return tf.cast(tf.transpose(result) if is_tall else result, matrix.dtype)
 
 
 def _polynomial(products: tf.Tensor) -> tf.Tensor:
     first, third, fifth = COEFFICIENTS
-    found = third * products + fifth * tf.matmul(products, products)
-    return tf.linalg.set_diag(found, tf.linalg.diag_part(found) + first)
+    result = third * products + fifth * tf.matmul(products, products)
+    return tf.linalg.set_diag(result, tf.linalg.diag_part(result) + first)
 
 
 class Muon(Adam):
@@ -428,10 +432,12 @@ def build_optimizer(
     if is_library_class(name):
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
         return _of_library(name, model, **given)
-    own: dict[str, Any] = DEFAULTS[name] | settings
+    method_settings: dict[str, Any] = DEFAULTS[name] | settings
     if name == "muon":
-        own["model"] = model
-    return OPTIMIZERS[name](learning_rate=learning_rate, weight_decay=weight_decay, **own)
+        method_settings["model"] = model
+    return OPTIMIZERS[name](
+        learning_rate=learning_rate, weight_decay=weight_decay, **method_settings
+    )
 
 
 def _of_library(name: str, model: keras.Model | None, **given: Any) -> keras.optimizers.Optimizer:

@@ -5,9 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from raybench.training.adapter import LoopAdapter, Setting
 from raybench.training.memory import Memory
-from raybench.training.own import LoopAdapter
-from raybench.training.settings import Setting
 from raybench.training.tensorflow.loop import GpuMemory
 from raybench.training.tensorflow.world import World
 

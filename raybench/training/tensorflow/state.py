@@ -34,8 +34,8 @@ Copies = list[list[tf.Variable]]
 
 def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> Copies:
     """Return each replica's copies of the variables."""
-    each = [strategy.experimental_local_results(variable.value) for variable in variables]
-    return [list(copies) for copies in zip(*each, strict=True)]
+    values = [strategy.experimental_local_results(variable.value) for variable in variables]
+    return [list(copies) for copies in zip(*values, strict=True)]
 
 
 def pack_state(
@@ -112,8 +112,8 @@ def seed_layers(
     """
     keras.utils.set_random_seed(seed % 2**32)
     states = seed_states(model)
-    for replica, own in enumerate(copies_of(states, strategy)):
-        for position, state in enumerate(own):
+    for replica, replica_states in enumerate(copies_of(states, strategy)):
+        for position, state in enumerate(replica_states):
             state.assign(np.array([(seed + replica) % 2**32, position], dtype=np.uint32))
     return states
 
@@ -277,10 +277,10 @@ def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer
     if isinstance(model, NamedModel) and workload.head is None:
         return [model.backbone]
     layers = [one for one in all_layers(model) if one.trainable_variables and _has_own(one)]
-    others = [one for one in layers if not one.name.startswith(workload.head or "\0")]
-    if workload.head is None or not others or len(others) == len(layers):
+    backbone = [one for one in layers if not one.name.startswith(workload.head or "\0")]
+    if workload.head is None or not backbone or len(backbone) == len(layers):
         raise head_error(workload, [layer.name for layer in layers], "layers")
-    return others
+    return backbone
 
 
 def _has_own(layer: keras.layers.Layer) -> bool:

@@ -140,9 +140,9 @@ class OnDemandBatches(BaseOnDemandBatches):
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield the samples of each pass of the steps; count the time spent waiting for data."""
         passes = (
-            asked
+            request
             for step in steps
-            for asked in zip(step.indices, step.weights, rounds_of(step), strict=True)
+            for request in zip(step.indices, step.weights, rounds_of(step), strict=True)
         )
         read = self._prefetch.each(self._read_pass, passes)
         for _ in range(sum(len(step.indices) for step in steps)):
@@ -164,11 +164,11 @@ class OnDemandBatches(BaseOnDemandBatches):
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
 
-    def _read_pass(self, asked: Asked) -> Batch:
+    def _read_pass(self, request: Asked) -> Batch:
         """Read the samples of a pass as CPU tensors, in pinned memory if the device is a GPU."""
-        rows, weights, rounds = asked
-        found = self._reader.read(rows, rounds)
-        return _moved(Batch(found.inputs, found.labels, weights, found.mixed), self._sent)
+        rows, weights, rounds = request
+        samples = self._reader.read(rows, rounds)
+        return _moved(Batch(samples.inputs, samples.labels, weights, samples.mixed), self._sent)
 
 
 def _moved(batch: Batch, move: Callable[[Any], torch.Tensor]) -> Batch:

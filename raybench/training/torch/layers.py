@@ -183,14 +183,14 @@ def average_statistics(model: nn.Module) -> None:
             sent = other.contiguous().reshape(-1).view(torch.uint8)
             dist.broadcast(sent, 0)
             other.copy_(sent.view(other.dtype).view_as(other))
-    found = [one for name, one in buffers.items() if name.endswith(STATISTICS)]
-    if not found:
+    statistics = [one for name, one in buffers.items() if name.endswith(STATISTICS)]
+    if not statistics:
         return
-    together = torch.cat([one.flatten() for one in found])
+    together = torch.cat([one.flatten() for one in statistics])
     dist.all_reduce(together)
     together /= dist.get_world_size()
-    means = torch.split_with_sizes(together, [one.numel() for one in found])
-    for one, mean in zip(found, means, strict=True):
+    means = torch.split_with_sizes(together, [one.numel() for one in statistics])
+    for one, mean in zip(statistics, means, strict=True):
         one.copy_(mean.view_as(one))
 
 

@@ -88,8 +88,8 @@ class StepRecorder:
         """Record the end of a step whose loss was multiplied by `scale`."""
         self._moments.append(moment(self._device))
         if self._squares:
-            part, whole = self._squares.pop()
-            self._norms.append((part / scale**2, whole / scale**2))
+            sent, received = self._squares.pop()
+            self._norms.append((sent / scale**2, received / scale**2))
 
     def log(self) -> StepLog:
         """Return what was measured since `begin`; call once the device is synchronized."""
@@ -130,8 +130,8 @@ class Trainer(BaseTrainer):
         if spec.sync_batch_norm and spec.num_workers > 1:
             self._model = synchronize(self._model)
         self._model = self._model.to(self._device)
-        most = EVALUATION_BATCH[self._device.type]
-        self._evaluation_batch = evaluation_batch(spec, dataset, most)
+        largest = EVALUATION_BATCH[self._device.type]
+        self._evaluation_batch = evaluation_batch(spec, dataset, largest)
         # Channels last trains 1.5 times and evaluates 3 times as fast on a CPU. Not used for images
         # with one channel in a user's model, which may call `view` on outputs of convolutions.
         self._channels_last = self._device.type == "cpu" and isinstance(
@@ -210,8 +210,8 @@ class Trainer(BaseTrainer):
     def _losses_of(self, inputs: Any, labels: Tensor, mixed: Any) -> Tensor:
         """Return the loss of each sample of a pass."""
         prepared = prepare_inputs(inputs, channels_last=self._channels_last)
-        found: Tensor = self._losses.training_losses(self._parallel(prepared), labels, mixed)
-        return found
+        losses: Tensor = self._losses.training_losses(self._parallel(prepared), labels, mixed)
+        return losses
 
     @torch.no_grad()
     def evaluate(self, part: str, rows: slice) -> Totals:
@@ -222,7 +222,7 @@ class Trainer(BaseTrainer):
         samples = 0
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
         value, squares = torch.zeros((2,), dtype=torch.float64, device=self._device)
-        kept: list[Tensor] = []
+        all_values: list[Tensor] = []
         with self._averaging.in_place():
             for inputs, labels in self._splits[part].slices(rows, self._evaluation_batch):
                 prepared = prepare_inputs(inputs, channels_last=self._channels_last)
@@ -233,19 +233,21 @@ class Trainer(BaseTrainer):
                 loss += losses.double().sum()
                 value += values.double().sum()
                 squares += values.double().square().sum()
-                kept += [values] * (not self.metric.is_mean)
+                all_values += [values] * (not self.metric.is_mean)
         return Totals(
             loss=float(loss),
             value=float(value),
             squares=float(squares),
             samples=samples,
-            answers=answers_of(self.metric, torch.cat(kept).cpu().numpy()) if kept else None,
+            answers=answers_of(self.metric, torch.cat(all_values).cpu().numpy())
+            if all_values
+            else None,
         )
 
     def state(self) -> bytes:
         """Return the state of training as `torch.save` writes it; see BaseTrainer."""
-        own = {"input_s": self.input_seconds()} | random_state(self._devices)
-        ranks = self._world.gather_objects(own)
+        rank_state = {"input_s": self.input_seconds()} | random_state(self._devices)
+        ranks = self._world.gather_objects(rank_state)
         if self._world.rank:
             return b""
         is_frozen = self._freezing is not None and self._freezing.is_on
@@ -255,9 +257,9 @@ class Trainer(BaseTrainer):
         """Continue from a state. See BaseTrainer."""
         ranks, is_frozen = unpack_state(state, self._parts())
         self._set_frozen(is_frozen)
-        own = ranks[self._world.rank]
-        self._earlier_input_s = own["input_s"]
-        set_random_state(own, self._devices)
+        rank_state = ranks[self._world.rank]
+        self._earlier_input_s = rank_state["input_s"]
+        set_random_state(rank_state, self._devices)
 
     def close(self) -> None:
         """Release model, optimizer and data."""

@@ -82,8 +82,8 @@ def head_parameters(build: Callable[[int], nn.Module], num_outputs: int) -> tupl
     """
     with torch.device("meta"):
         shapes = {name: one.shape for name, one in build(num_outputs).named_parameters()}
-        others = {name: one.shape for name, one in build(num_outputs + 1).named_parameters()}
-    return tuple(name for name, shape in shapes.items() if others.get(name) != shape)
+        other_shapes = {name: one.shape for name, one in build(num_outputs + 1).named_parameters()}
+    return tuple(name for name, shape in shapes.items() if other_shapes.get(name) != shape)
 
 
 def build_torchvision(workload: NamedWorkload) -> NamedModel:
@@ -135,14 +135,14 @@ def build_timm(workload: NamedWorkload) -> NamedModel:
     if channels == 1:
         channels = RGB
     config = _timm_config(workload)
-    given: dict[str, Any] = {"in_chans": channels}
+    image_settings: dict[str, Any] = {"in_chans": channels}
     if config.get("fixed_input_size"):
-        given["img_size"] = (height, width)
+        image_settings["img_size"] = (height, width)
 
     def make(num_outputs: int) -> nn.Module:
         with workload.constructed():
             return timm.create_model(
-                workload.model, num_classes=num_outputs, **given, **workload.settings
+                workload.model, num_classes=num_outputs, **image_settings, **workload.settings
             )
 
     normalized = {"mean": config["mean"], "std": config["std"]} if channels == RGB else {}
@@ -211,10 +211,10 @@ class TextModel(nn.Module):
 
     def forward(self, inputs: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return logits (N, outputs), or (N, tokens, outputs) for a language model."""
-        given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
+        arguments = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
         if self._padding is not None:
-            given.setdefault("attention_mask", (given["input_ids"] != self._padding).long())
-        outputs: torch.Tensor = self.model(**given).logits
+            arguments.setdefault("attention_mask", (arguments["input_ids"] != self._padding).long())
+        outputs: torch.Tensor = self.model(**arguments).logits
         return outputs
 
 
@@ -356,8 +356,8 @@ def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
     net = net.to_empty(device="cpu")
     arrays = initial_arrays(network, workload.num_classes, seed)
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    for name, own in net.state_dict().items():
-        own.copy_(tensors[name] if name in tensors else torch.zeros_like(own))
+    for name, tensor in net.state_dict().items():
+        tensor.copy_(tensors[name] if name in tensors else torch.zeros_like(tensor))
     head = (f"{network.head}.weight", f"{network.head}.bias")
     return NamedModel(net, head, mean=MEAN, std=STD)
 
@@ -380,8 +380,8 @@ def read_tensors(path: Path) -> Tensors:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     named = content.items() if isinstance(content, dict) else ()
-    if found := {name: one for name, one in named if isinstance(one, Tensor)}:
-        return found
+    if tensors := {name: one for name, one in named if isinstance(one, Tensor)}:
+        return tensors
     raise _not_weights_error(path, ValueError("no tensors by name"))
 
 
@@ -409,27 +409,27 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
     shared: dict[int, bool] = {}
     drawn: list[str] = []
     missing: list[tuple[str, Tensor]] = []
-    for name, own in model.state_dict().items():
-        found = _find(name, tensors, base)
-        if found is not None and found.shape == own.shape:
-            own.copy_(found)
-            shared[own.data_ptr()] = True
+    for name, target in model.state_dict().items():
+        tensor = _find(name, tensors, base)
+        if tensor is not None and tensor.shape == target.shape:
+            target.copy_(tensor)
+            shared[target.data_ptr()] = True
         elif name in head:
             drawn.append(name.removeprefix(PREFIX))
-        elif found is not None:
-            shapes = f"{tuple(found.shape)} there, {tuple(own.shape)} here"
+        elif tensor is not None:
+            shapes = f"{tuple(tensor.shape)} there, {tuple(target.shape)} here"
             raise weights_mismatch_error(source, name.removeprefix(PREFIX), shapes)
-        elif own.numel() > 1 or own.is_floating_point():  # else a counter of batch norm
-            missing.append((name, own))
-    for name, own in missing:
-        if own.data_ptr() not in shared:  # otherwise tied to a tensor that was loaded
+        elif target.numel() > 1 or target.is_floating_point():  # else a counter of batch norm
+            missing.append((name, target))
+    for name, target in missing:
+        if target.data_ptr() not in shared:  # otherwise tied to a tensor that was loaded
             raise weights_mismatch_error(source, name.removeprefix(PREFIX), "none there")
     return new_head(source, *drawn) if drawn else []
 
 
 def _find(name: str, tensors: Tensors, base: str) -> Tensor | None:
     bare = name.removeprefix(PREFIX)
-    for one in (name, bare, bare.removeprefix(base)):
-        if one in tensors:
-            return tensors[one]
+    for candidate in (name, bare, bare.removeprefix(base)):
+        if candidate in tensors:
+            return tensors[candidate]
     return None

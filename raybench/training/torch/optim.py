@@ -170,20 +170,20 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     authors' bfloat16 would give other results in TensorFlow and is slow on CPUs.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
-    found = matrix.T if is_tall else matrix
-    if found.dtype != torch.float64:
-        found = found.float()
-    found = found / (torch.linalg.vector_norm(found) + SMALLEST_NORM)
-    found = newton_schulz(found, lambda one: one @ one.T, _polynomial)
-    done: Tensor = found.T if is_tall else found
-    return done.to(matrix.dtype)
+    result = matrix.T if is_tall else matrix
+    if result.dtype != torch.float64:
+        result = result.float()
+    result = result / (torch.linalg.vector_norm(result) + SMALLEST_NORM)
+    result = newton_schulz(result, lambda one: one @ one.T, _polynomial)
+    update: Tensor = (result.T if is_tall else result).to(matrix.dtype)
+    return update
 
 
 def _polynomial(products: Tensor) -> Tensor:
     first, third, fifth = COEFFICIENTS
-    found = torch.addmm(products, products, products, beta=third, alpha=fifth)
-    found.diagonal().add_(first)
-    return found
+    result = torch.addmm(products, products, products, beta=third, alpha=fifth)
+    result.diagonal().add_(first)
+    return result
 
 
 def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
@@ -245,29 +245,38 @@ def build_optimizer(
     if is_library_class(name):
         given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "options": options}
         return _of_library(name, params, **given)
-    own = DEFAULTS[name] | settings
+    method_settings = DEFAULTS[name] | settings
     if name in TORCH:
         groups = _decayed(params, weight_decay)
-        return TORCH[name](groups, lr=learning_rate, **_torch_settings(name, params, own))
+        return TORCH[name](
+            groups, lr=learning_rate, **_torch_settings(name, params, method_settings)
+        )
     if name == "muon":
         matrices = hidden_matrices(model)
         params = _two_groups(params, matrices.__contains__, "orthogonal", True, False)
-    return OURS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
+    return OURS[name](
+        params, learning_rate=learning_rate, weight_decay=weight_decay, **method_settings
+    )
 
 
 def _torch_settings(
-    name: str, params: list[nn.Parameter], own: Mapping[str, float]
+    name: str, params: list[nn.Parameter], method_settings: Mapping[str, float]
 ) -> dict[str, Any]:
     """Translate our settings into arguments of torch's class."""
     if name == "sgd":
-        momentum = own["momentum"]
-        nesterov = bool(own["nesterov"] and momentum)  # torch refuses it without momentum
+        momentum = method_settings["momentum"]
+        nesterov = bool(
+            method_settings["nesterov"] and momentum
+        )  # torch refuses it without momentum
         return {"momentum": momentum, "nesterov": nesterov, "fused": _fused(params)}
-    found: dict[str, Any] = {"betas": (own["beta1"], own["beta2"]), "eps": own["epsilon"]}
+    arguments: dict[str, Any] = {
+        "betas": (method_settings["beta1"], method_settings["beta2"]),
+        "eps": method_settings["epsilon"],
+    }
     if name != "radam":
-        return found | {"fused": _fused(params)}
+        return arguments | {"fused": _fused(params)}
     # Multi-tensor on CPUs too: less than half the time of torch's default there.
-    return found | {"decoupled_weight_decay": True, "foreach": True}
+    return arguments | {"decoupled_weight_decay": True, "foreach": True}
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:

@@ -14,10 +14,16 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from raybench.spec.errors import ErrorCode, UserError
+from raybench.training.adapter import (
+    PLAIN,
+    LoopAdapter,
+    Setting,
+    Strategy,
+    attribute,
+    unsavable_error,
+)
 from raybench.training.memory import Memory
-from raybench.training.own import PLAIN, LoopAdapter, Strategy, unsavable_error
 from raybench.training.saved import foreign_state_error
-from raybench.training.settings import Setting, attribute
 from raybench.training.torch.loop import GpuMemory
 from raybench.training.torch.world import World, set_arithmetic
 

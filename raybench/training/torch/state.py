@@ -71,8 +71,8 @@ def head_names(model: nn.Module, workload: Workload) -> set[str]:
     """
     names = [name for name, one in model.named_parameters() if one.requires_grad]
     prefix = workload.head
-    known = getattr(model, "head", ()) if prefix is None else ()
-    head = {name for name in names if name in known or (prefix and name.startswith(prefix))}
+    named_head = getattr(model, "head", ()) if prefix is None else ()
+    head = {name for name in names if name in named_head or (prefix and name.startswith(prefix))}
     if not head or len(head) == len(names):
         raise head_error(workload, names, "parameters")
     return head
@@ -80,13 +80,13 @@ def head_names(model: nn.Module, workload: Workload) -> set[str]:
 
 def _without(module: nn.Module, prefix: str, head: set[str]) -> "list[nn.Module]":
     """Return the outermost modules with parameters or buffers that contain nothing of the head."""
-    own = [f"{prefix}{name}" for name, _ in module.named_parameters()]
-    if not any(name in head for name in own):
-        return [module] if own or any(True for _ in module.buffers()) else []
-    found: list[nn.Module] = []
+    names = [f"{prefix}{name}" for name, _ in module.named_parameters()]
+    if not any(name in head for name in names):
+        return [module] if names or any(True for _ in module.buffers()) else []
+    modules: list[nn.Module] = []
     for name, child in module.named_children():
-        found += _without(child, f"{prefix}{name}.", head)
-    return found
+        modules += _without(child, f"{prefix}{name}.", head)
+    return modules
 
 
 class Averaging:
@@ -174,8 +174,8 @@ class LossScale:
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Return a loss, or its weights, multiplied by the loss scale."""
-        found: Tensor = self._scaler.scale(loss)
-        return found
+        scaled: Tensor = self._scaler.scale(loss)
+        return scaled
 
     def step(self, optimizer: torch.optim.Optimizer, clip: Callable[[], None]) -> Tensor | None:
         """Unscale the gradients, call `clip`, and take a step unless a gradient is not finite.
@@ -249,8 +249,8 @@ def seed_replicas(devices: list[torch.device], seed: int) -> None:
 def random_state(devices: list[torch.device]) -> dict[str, Any]:
     """Return the random states of this rank: those of Python, numpy, and torch for the CPU and the
     GPUs."""
-    found: Any = np.random.get_state()  # noqa: NPY002 (what a user's model may draw from)
-    name, keys, *rest = found
+    numpy_state: Any = np.random.get_state()  # noqa: NPY002 (what a user's model may draw from)
+    name, keys, *rest = numpy_state
     return {
         "python": random.getstate(),
         "numpy": (name, torch.tensor(keys.astype(np.int64)), *rest),
@@ -265,8 +265,8 @@ def set_random_state(state: dict[str, Any], devices: list[torch.device]) -> None
     random.setstate(state["python"])
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
     torch.set_rng_state(state["cpu"])
-    for device, own in zip(devices, state["gpus"], strict=False):
-        torch.cuda.set_rng_state(own, device)
+    for device, gpu_state in zip(devices, state["gpus"], strict=False):
+        torch.cuda.set_rng_state(gpu_state, device)
 
 
 def _shapes(state_dict: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:

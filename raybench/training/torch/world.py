@@ -47,12 +47,12 @@ class World(DistributedContext):
         dist.all_gather(rows, mine)
         return [row.tolist() for row in rows]
 
-    def gather_objects(self, own: Any) -> list[Any]:
+    def gather_objects(self, value: Any) -> list[Any]:
         """Return every rank's object, in rank order. Collective, so also a barrier."""
-        found = [own] * self.num_workers
+        values = [value] * self.num_workers
         if self.num_workers > 1:
-            dist.all_gather_object(found, own, group=self.second_group())
-        return found
+            dist.all_gather_object(values, value, group=self.second_group())
+        return values
 
     def second_group(self) -> Any:
         """Return a second process group of all workers, for CPU tensors. Collective.
@@ -122,8 +122,8 @@ def set_arithmetic(precision: str | None) -> None:
         cpu, gpu = backends.mkldnn, backends.cudnn
         matmul = {"tf32": "tf32", None: "none"}.get(precision, "ieee")
         conv = "tf32" if precision is None else matmul
-        for one in (backends, cpu, cpu.matmul, cpu.conv, cpu.rnn):
-            one.fp32_precision = "none" if precision is None else "ieee"
+        for backend in (backends, cpu, cpu.matmul, cpu.conv, cpu.rnn):
+            backend.fp32_precision = "none" if precision is None else "ieee"
         gpu.fp32_precision = backends.cuda.matmul.fp32_precision = (
             matmul  # `gpu` is the general one
         )
@@ -133,15 +133,15 @@ def set_arithmetic(precision: str | None) -> None:
 
 def gpus_seen() -> GpusSeen:
     """Return the GPUs that torch sees. Initializes them, so call it in a separate process."""
-    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
-    if found:
+    if properties:
         versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
         versions["nccl"] = ".".join(map(str, nccl))
     return GpusSeen(
-        names=tuple(one.name for one in found),
-        memory_bytes=tuple(one.total_memory for one in found),
+        names=tuple(one.name for one in properties),
+        memory_bytes=tuple(one.total_memory for one in properties),
         versions={name: version for name, version in versions.items() if version},
     )
 
@@ -270,10 +270,10 @@ class Exchange:
         if wire or self.squares:
             self._register(1 / self._spec.num_workers, wire)
 
-    def sync_if(self, wanted: bool) -> AbstractContextManager[object]:
+    def sync_if(self, is_wanted: bool) -> AbstractContextManager[object]:
         """Return a context in which the backward pass exchanges gradients if `wanted`, and
         otherwise only accumulates them."""
-        if self._parallel is None or (wanted and self._is_on):
+        if self._parallel is None or (is_wanted and self._is_on):
             return contextlib.nullcontext()
         return self._parallel.no_sync()
 

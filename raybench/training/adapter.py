@@ -1,0 +1,276 @@
+"""Framework and process of a user's training loop.
+
+`LoopAdapter` has the framework's part. Settings of the process that a loop changes are restored
+when its run ends, its signal handlers are not installed, and environment variables tell libraries
+and scripts where the other workers are.
+"""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import platform
+import random
+import signal
+import socket
+import sys
+import threading
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from raybench.spec.errors import ErrorCode, UserError
+from raybench.training.base import find_part
+from raybench.training.memory import Memory
+from raybench.training.saved import foreign_state_error
+
+logger = logging.getLogger(__name__)
+
+Strategy = Literal["ddp", "fsdp"]
+
+
+class LoopAdapter:
+    """Framework functions that a user's loop needs; this class serves framework `python`.
+
+    The modules torch/own.py and tensorflow/own.py each have a subclass `Adapter`.
+    """
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+
+    def begin(self, seed: int) -> None:
+        """Seed the framework, in the thread of the loop; Python and numpy are seeded already."""
+
+    def synchronize(self) -> None:
+        """Wait for the devices of JAX and PyTorch if the loop has imported them, since their calls
+        return before the work on a device is done."""
+        if (jax := sys.modules.get("jax")) is not None:
+            jax.effects_barrier()
+            jax.block_until_ready([array for array in jax.live_arrays() if not array.is_deleted()])
+        if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return every rank's values, without interfering with the loop's own collectives."""
+        rows: list[list[float]] = self._world.gather(values)
+        return rows
+
+    def num_exchanges(self) -> int | None:
+        """Return the number of collectives that the loop has begun so far; None if unknown."""
+        return None
+
+    def memory(self) -> Memory:
+        """Return a `Memory` that tracks this worker's peak from now on."""
+        return Memory()
+
+    def prepare(self, model: Any, strategy: Strategy) -> Any:
+        """Prepare a model, see `Run.prepare`; here, return it unchanged."""
+        del strategy
+        return model
+
+    def end(self) -> None:
+        """Release the memory that the framework holds after a run."""
+
+    def pack(self, state: Any) -> tuple[str, bytes]:
+        """Return kind (see `STATE_FILES`) and bytes of plain data and arrays; raise UserError for
+        other objects."""
+        return "arrays", pack_arrays(state)
+
+    def unpack(self, content: bytes) -> Any:
+        """Return the state that was passed to `pack`."""
+        return unpack_arrays(content)
+
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+def pack_arrays(state: Any) -> bytes:
+    """Return plain data and arrays as the bytes of an `.npz` file, without pickle.
+
+    Raises UserError for objects that numpy cannot convert to an array of numbers or strings.
+    """
+    arrays: list[Any] = []
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, PLAIN):
+            return value
+        if isinstance(value, dict):
+            return {
+                "keys": list(map(str, value)),
+                "values": [plain(item) for item in value.values()],
+            }
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        arrays.append(np.asarray(value))
+        if arrays[-1].dtype.hasobject:
+            raise unsavable_error(value)
+        return {"array": len(arrays) - 1}
+
+    buffer, tree = io.BytesIO(), json.dumps(plain(state))
+    named = {str(index): item for index, item in enumerate(arrays)}
+    np.savez(buffer, allow_pickle=False, tree=np.array(tree), **named)
+    return buffer.getvalue()
+
+
+def unpack_arrays(content: bytes) -> Any:
+    """Return the data that were passed to `pack_arrays`; tuples become lists."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise foreign_state_error(error) from None
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "array" in value:
+            return arrays[str(value["array"])]
+        return dict(zip(value["keys"], map(whole, value["values"]), strict=True))
+
+    return whole(json.loads(str(arrays["tree"])))
+
+
+def unsavable_error(value: object) -> UserError:
+    """Return the error for an object that `Run.save` cannot save."""
+    return UserError(
+        f"run.save: a {type(value).__name__} cannot be kept; hand over numbers, text, arrays or "
+        "tensors, and lists and dicts of them, or bytes of your own making.",
+        ErrorCode.USER_CODE,
+    )
+
+
+Setting = tuple[Callable[[], Any], Callable[[Any], object]]
+"""Getter and setter of a process-wide setting."""
+
+
+def attribute(owner: Any, name: str) -> Setting:
+    """Return the getter and setter of an object's attribute."""
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+def _set_environment(values: dict[str, str]) -> None:
+    for name in os.environ.keys() - values.keys():
+        del os.environ[name]
+    os.environ.update(values)
+
+
+PROCESS_SETTINGS: tuple[Setting, ...] = (
+    (os.getcwd, os.chdir),
+    (lambda: dict(os.environ), _set_environment),
+    (lambda: list(sys.path), lambda path: sys.path.__setitem__(slice(None), path)),
+    (lambda: list(sys.argv), lambda words: sys.argv.__setitem__(slice(None), words)),
+    attribute(sys, "stdout"),
+    attribute(sys, "stderr"),
+)
+"""Settings that a loop may change and that the next run in the process would inherit. Random states
+are not included, since each run is seeded."""
+
+
+@contextlib.contextmanager
+def settings_kept() -> Iterator[None]:
+    """Context manager: restore the settings of the process and of imported frameworks on exit."""
+    settings = list(PROCESS_SETTINGS)
+    for framework in ("torch", "tensorflow"):
+        if framework in sys.modules:
+            settings += find_part(framework, "own").SETTINGS
+    before = [_read(setting) for setting in settings]
+    with warnings.catch_warnings():
+        try:
+            yield
+        finally:
+            for setting, value in zip(settings, before, strict=True):
+                if value is not None:
+                    setting[1](value)
+
+
+def _read(setting: Setting) -> Any:
+    """Return a setting's value; None if the setting is missing or its library cannot read it."""
+    try:
+        return setting[0]()
+    except (AttributeError, OSError, RuntimeError):
+        return None
+
+
+@contextlib.contextmanager
+def signal_handlers_ignored() -> Iterator[None]:
+    """Context manager: make `signal.signal` do nothing outside the main thread, where it would
+    raise.
+
+    Loops for preemptible machines set handlers. Here, a loop runs in a thread that no signal
+    reaches, and raybench stops it at its reports. Enter the context before importing the loop's
+    module, which may import `signal.signal` by name.
+    """
+    original = signal.signal
+
+    def set_handler(number: int, handler: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            return original(number, handler)
+        logger.warning("signal.signal has no effect in a loop; use run.save (docs/models.md)")
+        return signal.getsignal(number)
+
+    signal.signal = set_handler  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        signal.signal = original
+
+
+PORTS = 20_000, 30_000
+"""Range of the ports given to scripts, below the ephemeral ports that systems assign."""
+LAUNCHER_VARIABLES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+)
+"""Variables that torchrun sets, and `NODE_RANK`, which other launchers set."""
+
+
+def environment_of_rank(
+    rank: int, device: str, gather: Callable[[list[float]], list[list[float]]]
+) -> dict[str, str]:
+    """Return the variables that torchrun would set for a rank. Collective: all ranks must call it.
+
+    Args:
+        rank: Rank of this worker.
+        device: Device of this worker, such as `cpu` or `cuda:0`.
+        gather: Function that returns the values of every rank, in rank order.
+    """
+    host = zlib.crc32(platform.node().encode())
+    rows = gather([float(host), float(_free_port() if rank == 0 else 0)])
+    hosts = [row[0] for row in rows]
+    local_rank = hosts[:rank].count(hosts[rank])
+    if device.startswith("cuda:"):  # scripts choose their GPU by LOCAL_RANK
+        local_rank = int(device.removeprefix("cuda:"))
+    nodes = list(dict.fromkeys(hosts))
+    node, port = str(nodes.index(hosts[rank])), str(round(rows[0][1]))
+    # TORCHELASTIC_RUN_ID tells libraries that torchrun is the launcher.
+    values = {
+        **{"RANK": str(rank), "WORLD_SIZE": str(len(rows)), "TORCHELASTIC_RUN_ID": port},
+        **{"LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(hosts.count(hosts[rank]))},
+        **{"GROUP_RANK": node, "GROUP_WORLD_SIZE": str(len(nodes)), "NODE_RANK": node},
+        # Ray has set the address of rank 0 for its own process group.
+        **{"MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"), "MASTER_PORT": port},
+    }
+    return values | environment_of_device(device)
+
+
+def environment_of_device(device: str) -> dict[str, str]:
+    """Return the variables that make libraries use a device: for a CPU, ACCELERATE_USE_CPU, without
+    which `accelerate` does not distribute training."""
+    return {"ACCELERATE_USE_CPU": "true"} if device == "cpu" else {}
+
+
+def _free_port() -> int:
+    """Return a random port that nothing on this host listens on."""
+    while True:
+        # Not `random.randrange`: it is seeded, and equal seeds would give equal ports.
+        port = random.SystemRandom().randrange(*PORTS)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
