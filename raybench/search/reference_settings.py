@@ -158,18 +158,6 @@ def _in_a_row(hold: int) -> str:
     return f" held for {hold} evaluations" if hold > 1 else ""
 
 
-def eval_interval_from(samples: float, evaluation_samples: float, most: int) -> int:
-    """Return the training samples between evaluations.
-
-    Args:
-        samples: Training samples of a reference run to the target.
-        evaluation_samples: Number of samples trained in the time that one evaluation takes.
-        most: Largest interval.
-    """
-    wanted = max(samples / EVALUATIONS, evaluation_samples / EVALUATION_SHARE, 1.0)
-    return max(1, min(round(wanted), most))
-
-
 def set_target(
     study: StudySpec,
     runs: list[ReferenceRun],
@@ -283,7 +271,8 @@ def set_eval_interval(
     speed = one.record.samples / max(one.record.ledger["train"], 1e-9)
     in_a_run = speed * study.objective.max_train_seconds
     most = min(most, max(1, int(in_a_run / FEWEST)))
-    eval_interval = eval_interval_from(samples, one.evaluation_samples, most)
+    wanted = max(samples / EVALUATIONS, one.evaluation_samples / EVALUATION_SHARE)
+    eval_interval = max(1, min(round(wanted), most))
     is_reached = one.first_at(target) is not None
     counted = samples if is_reached else min(in_a_run, epochs * num_train_samples)
     often = max(1, round(counted / eval_interval))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raybench.search.confirm_budget import RACE_SLACK, SLACK, ConfirmBudget, Plan, affordable
+from raybench.search.confirm_budget import RACE_SLACK, SLACK, ConfirmBudget, Plan
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.spec.study import build_study
@@ -104,21 +104,6 @@ def test_long_runs_are_set_aside_a_part_of_the_budget_but_one_run_at_least() -> 
     budget = ConfirmBudget(build_study(STUDY | {"search": {"time_budget_s": 200}}, "test")[0])
     budget.add(reached("0000", 60.0))
     assert budget.reserve_s() == pytest.approx(min(SLACK * 61, budget.confirming_s() + SLACK * 183))
-
-
-@pytest.mark.parametrize(
-    ("left_s", "found"),
-    [
-        (1000, (3, 3)),
-        (89, (2, 3)),  # six runs: of fewer configurations, more often
-        (50, (2, 2)),
-        (25, (1, 2)),
-        (10, (1, 1)),
-        (9, (0, 0)),
-    ],
-)
-def test_what_is_left_buys_as_many_runs_as_fit(left_s: float, found: tuple[int, int]) -> None:
-    assert affordable([10.0, 10.0, 10.0], 3, left_s) == found
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_a_whole_number_in_a_list_of_fractions_has_neighbors(tmp_path: Path) -> 
     ],
 )
 def test_other_objectives(tmp_path: Path, objective: dict[str, Any], sign: int) -> None:
-    content = changed(trials=30) | {"objective": objective}
+    content = changed(trials=24) | {"objective": objective}
     search = make_search(tmp_path, content)
     runs = []
     while (asked := search.suggest()) is not None:
@@ -159,7 +159,7 @@ def test_other_objectives(tmp_path: Path, objective: dict[str, Any], sign: int) 
                 break
         runs.append(record(name, spec, second, stop=None, value=value))
         search.on_end(runs[-1])
-    assert np.median([distance(one) for one in runs[15:]]) < 1.5
+    assert np.median([distance(one) for one in runs[12:]]) < 1.5
 
 
 def test_ranges_that_depend_on_other_keys_hold_in_every_proposal(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_ranges_that_depend_on_other_keys_hold_in_every_proposal(tmp_path: Path)
         {"when": {"optimizer": name}, "low": low, "high": high, "log": True}
         for name, (low, high) in decays.items()
     ]
-    content = MODEL | {"space": MODEL["space"] | {"weight_decay": ranges}}
+    content = changed(trials=20) | {"space": MODEL["space"] | {"weight_decay": ranges}}
     runs, _ = search_on(make_search(tmp_path, content))
     for one in runs:
         low, high = decays[one.spec.optimizer]
@@ -215,7 +215,7 @@ def test_rates_beyond_their_range_are_tried_where_more_is_expected_there(
 ) -> None:
     narrow = {"low": 1e-4, "high": BEST / 3, "log": True}
     space = STUDY["space"] | {"optimizer": ["adam"], "learning_rate": narrow}
-    search = make_search(tmp_path, changed(widen=widen) | {"space": space}, apart=True)
+    search = make_search(tmp_path, changed(widen=widen, trials=25) | {"space": space}, apart=True)
     rates = []
     while (asked := search.suggest()) is not None:
         search.on_end(train(search, *asked)[0])
@@ -245,7 +245,7 @@ def test_with_nsga2_a_trial_that_is_slow_and_cheap_goes_on(tmp_path: Path) -> No
 
 def test_no_configuration_runs_more_than_a_few_times(tmp_path: Path) -> None:
     """Rates within 20 % count as one; a repeat has another seed."""
-    runs, _ = search_on(make_search(tmp_path, changed(trials=60), apart=True))
+    runs, _ = search_on(make_search(tmp_path, changed(trials=45), apart=True))
     specs = [one.spec for one in runs]
     assert len({str(one) for one in specs}) == len(specs)
     for one in specs:

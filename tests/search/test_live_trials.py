@@ -1,6 +1,5 @@
 """Trials are recorded and judged once, in whatever order Ray Tune calls its hooks."""
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -121,20 +120,6 @@ def test_the_first_reason_is_the_one_that_counts(later: str, stage: Stage) -> No
     record = stage.record(name)
     assert (record.state, record.stop, record.concurrent) == ("stopped", "cap", 2)
     assert (stage.search.reported, stage.released) == ([(name, FIRST)], [name])
-
-
-def test_trials_side_by_side_keep_what_is_theirs(stage: Stage, tmp_path: Path) -> None:
-    names = [stage.start() for _ in range(3)]
-    assert stage.trials.next() is None
-    for now, name in itertools.product((FIRST, SECOND), names):
-        judged(stage.trials, name, now)
-    for name in reversed(names):
-        stage.trials.ended(name)
-    assert [one.trial for one in stage.search.told] == names[::-1]
-    curves = read_records(tmp_path).curves
-    assert {name: [point.index for point in curves[name]] for name in names} == {
-        name: [0, 1] for name in names
-    }
 
 
 def test_a_restarted_trial_repeats_its_evaluations_and_is_judged_of_each_once(stage: Stage) -> None:

@@ -85,15 +85,6 @@ def test_the_speed_model_takes_the_seconds_without_those_that_others_took(tmp_pa
     assert one.placer.totals(name) == (1000, 3.0)
 
 
-@pytest.mark.parametrize("stop", ["cap", "scheduler", "time_budget", "interrupted"])
-def test_a_trial_that_was_stopped_is_finished_unless_interrupted(
-    stop: StopReason, tmp_path: Path
-) -> None:
-    one = make_search(tmp_path, PLAIN)
-    one.on_end(record(*ask(one), stop=None, stopped_by=stop))
-    assert one.num_finished == (stop != "interrupted")
-
-
 @pytest.mark.parametrize(
     ("search", "reasons"),
     [

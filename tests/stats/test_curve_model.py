@@ -62,18 +62,6 @@ def test_a_curve_that_has_come_no_way_needs_longer_but_nobody_knows_how_long() -
     assert wide > 0.8
 
 
-def test_where_curves_stand_still_for_a_while_the_error_is_larger() -> None:
-    shapes = Shapes(0.0, 1.0, ModelSettings(shape_sd=0.0))
-    shapes.add(
-        Curve(ONE, [10.0, 20.0, 30.0, 60.0, 80.0, 100.0], [0.1, 0.5, 0.5, 0.5, 0.8, 1.0]), 100.0
-    )
-    still, wide = shapes.remaining(Curve(ONE, [30.0], [0.5]), 1)
-    moving, narrow = shapes.remaining(Curve(ONE, [80.0], [0.8]), 1)
-    assert wide > 3 * narrow
-    assert still == pytest.approx(math.log(100 / 40), abs=0.4)
-    assert moving == pytest.approx(math.log(100 / 80), abs=0.1)
-
-
 def test_before_a_run_has_come_to_the_target_a_nearer_one_counts() -> None:
     model = CurveModel(1, 1, baseline=0.0, target=1.0)
     for run, tau in (("a", 100.0), ("b", 150.0), ("c", 200.0), ("d", 800.0)):

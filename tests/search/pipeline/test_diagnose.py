@@ -97,7 +97,7 @@ def run(*arguments: str) -> int:
     return cli.main(["diagnose", "spec.yaml", "--out", "out", *arguments])
 
 
-def test_the_verdict_is_printed_and_kept(workers: Workers, capsys: Any) -> None:
+def test_probes_verdict_and_results_folder(workers: Workers, capsys: Any) -> None:
     assert run() == cli.DONE
     printed = capsys.readouterr().out
     assert "Communication-bound: 85 %" in printed
@@ -109,10 +109,6 @@ def test_the_verdict_is_printed_and_kept(workers: Workers, capsys: Any) -> None:
     assert kept["shares"]["communication"]["value"] == pytest.approx(0.2 / 0.234, rel=0.1)
     assert len(kept["probes"]["as_it_is"]) == 4
     assert kept["bytes_exchanged_per_step"] == 4000
-
-
-def test_the_folder_is_a_results_folder(workers: Workers, capsys: Any) -> None:
-    run()
     results = package.load("out")
     assert set(results.trials["role"]) == {"scaling"}
     assert len(results.trials) == 6 * 5  # probes, each in four rounds behind a pilot
@@ -121,14 +117,9 @@ def test_the_folder_is_a_results_folder(workers: Workers, capsys: Any) -> None:
     assert content["versions"]["python"]
     assert content["machine"]["cores"]
     assert content["study"]["diagnosis"]["num_workers"] == 2
-    capsys.readouterr()
     assert cli.main(["report", "out"]) == cli.DONE
     assert "fastest" not in capsys.readouterr().out.lower(), "probes are never ranked"
     assert not Path("out/best.yaml").exists()
-
-
-def test_what_the_probes_train(workers: Workers) -> None:
-    run()
     specs = {name.rpartition("-")[0]: spec for name, spec in workers.seen}
     changed = {
         name: (spec.exchange_gradients, spec.dataset.name, spec.batch_size_per_worker)

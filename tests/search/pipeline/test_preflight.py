@@ -1,7 +1,6 @@
 """Checks before anything starts: room, addresses, evaluations, models, GPUs."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -115,6 +114,7 @@ class Taken(Own):
 
 def test_worker_counts_that_this_machine_has_no_room_for_are_left_out_and_said() -> None:
     study, space = build_study(STUDY, "test")
+    assert default_concurrency(study, space, Capacity((Node(3, 0), Node(1, 0)), 0.0)) == 4
     content, words = drop_worker_counts_without_room(STUDY, study, space, ONE_CORE)
     assert content["space"]["num_workers"] == [1]
     (said,) = words
@@ -133,15 +133,6 @@ def test_where_no_count_fits_the_study_is_refused() -> None:
     assert drop_worker_counts_without_room(content, study, space, ONE_CORE) == (content, [])
     with refused(ErrorCode.NO_ROOM, "2 workers"):
         check_room(study, space, ONE_CORE)
-
-
-def test_room_is_counted_node_by_node() -> None:
-    two = Capacity((Node(16, 0), Node(8, 8)), 0.0)
-    group = Placement("torch", 2, cpus_per_worker=4, gpus_per_worker=1)
-    assert two.num_fitting(replace(group, num_workers=9)) == 2
-    assert two.fits(group)
-    study, space = build_study(STUDY, "test")
-    assert default_concurrency(study, space, Capacity((Node(3, 0), Node(1, 0)), 0.0)) == 4
 
 
 @pytest.mark.parametrize(
@@ -248,11 +239,6 @@ def test_a_target_that_cannot_be_held(fixed: dict[str, Any], is_refused: bool) -
         return
     with refused(ErrorCode.CONFLICT, "objective.hold", 2):
         check_evaluations(study, dataset)
-
-
-def test_what_no_run_can_do_is_refused_by_the_plan() -> None:
-    with refused(ErrorCode.INVALID_VALUE, "objective.hold"):
-        build_study(STUDY | {"objective": {"target": 0.9, "hold": 100_000}}, "test")
 
 
 OWN_MODEL = """

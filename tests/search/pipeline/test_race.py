@@ -22,8 +22,7 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.runs.lifecycle import SingleRun
 from raybench.runs.wait_watch import Deadline
 from raybench.search import race_stage, reference, search
-from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.race_stage import STUDY_KEY_MORE, Confirmation, LiveRace, more_until
+from raybench.search.race_stage import STUDY_KEY_MORE, Confirmation, more_until
 from raybench.search.tune import check_finished
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import ErrorCode, StudyError
@@ -146,14 +145,6 @@ class World:
                 name, ends = f"{number:04d}", {"stop": "max_train_seconds"} | ends
                 spec = self.spec(name).model_copy(update={"num_workers": 1})
                 store.append(record(name, spec, 5.0, **ends).line())
-
-    def race(self) -> LiveRace:
-        """Return the race over the runs recorded so far."""
-        with Store(self.folder) as store:
-            confirmation, records = self.confirmation(store), read_records(self.folder)
-        budget = ConfirmBudget(self.study)
-        budget.learn(records.runs.values())
-        return LiveRace(budget, confirmation.single_run, records, slots=2)
 
     @staticmethod
     def seconds(source: str, seed: int) -> float:
@@ -317,12 +308,6 @@ def test_where_seconds_are_the_same_for_all_values_race(world: World) -> None:
     runs = world.run()
     assert named(runs, "confirm") == ["0001-confirm0", "0001-confirm1"]
     assert {run.stop for run in runs.values()} == {"max_train_seconds"}
-
-
-def test_a_value_of_a_run_that_was_stopped_early_does_not_race(world: World) -> None:
-    world.by_budget([{"value": 0.9}, {"value": 0.9}, {"value": 0.9, "stop": None}])
-    owns = {one.name: one.own is not None for one in world.race().candidates()["seconds"]}
-    assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
 
 
 @pytest.mark.parametrize(

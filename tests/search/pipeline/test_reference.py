@@ -17,7 +17,6 @@ from raybench.runs.wait_watch import Deadline
 from raybench.search.reference import earlier_settings, reference_spec, set_by_reference
 from raybench.search.reference_settings import (
     ReferenceRun,
-    eval_interval_from,
     held,
     set_eval_interval,
     set_seconds,
@@ -104,21 +103,6 @@ def test_seconds_come_from_the_run_that_set_the_target() -> None:
     run = ReferenceRun(record("reference0", RunSpec(), 9.0, stop="max_train_seconds"), points)
     found, _ = set_seconds(study, run)
     assert found.objective.max_train_seconds == 8.0
-
-
-@pytest.mark.parametrize(
-    ("samples", "evaluation_samples", "most", "eval_interval"),
-    [
-        (20_000, 10, 10**9, 1_000),  # twenty evaluations to the target
-        (20_000, 1_000, 10**9, 5_000),  # a fifth of the training's time, at most
-        (20_000, 10, 600, 600),  # as many as a run must have to hold the target
-        (3, 0.0, 10**9, 1),
-    ],
-)
-def test_how_often_runs_are_evaluated(
-    samples: float, evaluation_samples: float, most: int, eval_interval: int
-) -> None:
-    assert eval_interval_from(samples, evaluation_samples, most) == eval_interval
 
 
 class Machine:

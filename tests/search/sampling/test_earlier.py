@@ -39,14 +39,13 @@ def build(**changes: Any) -> StudySpec:
     return build_study(STUDY | changes, "test")[0]
 
 
-def earlier_folder(folder: Path, *, processor: str | None = None, **changes: Any) -> Path:
+def earlier_folder(folder: Path, **changes: Any) -> Path:
     """Write a study of six trials: reached in 4 s, stopped, failed, outside of STUDY's space."""
     study = build(**changes)
     set_to = {"objective": study.objective.model_copy(update={"max_train_seconds": 3.2})}
     study = study.model_copy(update={"is_set": True} | (set_to if "objective" in changes else {}))
     if "eval_every_samples" not in study.fixed and "eval_every_samples" in study.auto:
         study = study.model_copy(update={"fixed": study.fixed | {"eval_every_samples": 100}})
-    known = machine() | ({"processor": processor} if processor else {})
     given = {"num_workers": 1, "batch_size_per_worker": 64, "optimizer": "adam"}
 
     def add(name: str, values: dict[str, Any], seconds: float = 3.0, **ended: Any) -> None:
@@ -55,7 +54,7 @@ def earlier_folder(folder: Path, *, processor: str | None = None, **changes: Any
         store.append(replace(one, ledger=one.ledger | {"train": 3.0}).line())
 
     with Store(folder) as store:
-        store.write_yaml(STUDY_FILE, {"study": study.document(), "machine": known})
+        store.write_yaml(STUDY_FILE, {"study": study.document(), "machine": machine()})
         add("0000", {}, 4.0)
         add("0001", {"learning_rate": 0.5}, stop=None, score=2.5)
         add("0002", {"optimizer": "lars"}, failure="oom")
@@ -114,15 +113,6 @@ def test_what_is_outside_of_the_space_is_left_out(
     one = search_in(tmp_path / "new", **changes)
     one.learn_from(load_earlier(folder, build()))
     assert len(journal_of(one).get_trials()) == number
-
-
-def test_another_machine_is_named(tmp_path: Path) -> None:
-    sentences = [
-        search_in(tmp_path / f"new{processor}").learn_from(load_earlier(folder, build()))
-        for processor in (None, "other")
-        if (folder := earlier_folder(tmp_path / f"e{processor}", processor=processor))
-    ]
-    assert len(sentences[1]) > len(sentences[0])
 
 
 def test_curves_of_an_earlier_study_propose_from_the_first_trial_on(tmp_path: Path) -> None:

@@ -96,11 +96,8 @@ def test_a_journal_is_made_from_the_records(apart: bool, tmp_path: Path) -> None
 def test_records_are_told_as_the_session_would_have(number: int, tmp_path: Path) -> None:
     told = make_search(tmp_path / "told", study())
     runs = by_name([one for one in run_all(told, mixed, most=4) if int(one.trial) == number])
-    killed = make_search(tmp_path / "killed", study())
-    for _ in range(number + 1):
-        killed.suggest()
     name = f"{number:04d}"
-    again = make_search(tmp_path / "killed", study(), runs=runs)
+    again = make_search(tmp_path / "again", study(), runs=runs)
     assert list(states(again)) == [name]
     (there,) = [t for t in real_trials(journal_of(told)) if t.user_attrs["trial"] == name]
     (here,) = real_trials(journal_of(again))
