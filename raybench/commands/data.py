@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+from rich.filesize import decimal
 
 from raybench.data.store import (
     Entry,
@@ -12,7 +13,6 @@ from raybench.data.store import (
     list_entries,
     remove_entry,
     remove_unfinished,
-    size_in_words,
     store_folder,
 )
 from raybench.report.console import make_console, say
@@ -44,15 +44,15 @@ def _list(entries: Sequence[Entry]) -> Ended:
         {
             "key": entry.key,
             "samples": f"{entry.about['samples']:,}",
-            "size": size_in_words(entry.about["bytes"]),
+            "size": decimal(entry.about["bytes"]),
             "last used": f"{(unix_seconds() - entry.last_used) / DAY:.1f} days ago",
             "made from": entry.about["path"],
             "with": _options(entry.about["options"]),
         }
         for entry in entries
     )
-    total = size_in_words(sum(entry.about["bytes"] for entry in entries))
-    below = f"{total} in {store}, whose disk has {size_in_words(free_bytes())} left."
+    total = decimal(sum(entry.about["bytes"] for entry in entries))
+    below = f"{total} in {store}, whose disk has {decimal(free_bytes())} left."
     title = "Datasets kept on this machine"
     print_frame(console, cells, title, drop=("samples", "last used"), below=below)
     kept = [{"key": entry.key, "last_used": entry.last_used} | entry.about for entry in entries]
@@ -85,5 +85,5 @@ def _remove(entries: Sequence[Entry], options: DataOptions) -> Ended:
         say(console, f"Removed {key}: {known[key].about['path']}.")
     if ALL in keys and options.unused_for is None:
         freed += remove_unfinished(store_folder())
-    say(console, f"{size_in_words(freed)} freed in {store_folder()}.")
+    say(console, f"{decimal(freed)} freed in {store_folder()}.")
     return Ended(DONE, details={"removed": [*chosen], "bytes": freed})

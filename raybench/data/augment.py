@@ -405,7 +405,7 @@ def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> No
     """Raise UserError if `augment` has an augmentation that the inputs do not allow."""
     if sum(isinstance(one, Mixup) for one in augmentations) > 1:
         raise UserError(
-            "augment: mixup stands there twice; a sample is mixed once, keep one.",
+            "augment: mixup is listed twice; keep one of them.",
             ErrorCode.CONFLICT,
         )
     for augmentation in augmentations:
@@ -415,8 +415,8 @@ def check_augment(dataset: Dataset, augmentations: Sequence[Augmentation]) -> No
         images = [one for one in parts(dataset.train.inputs) if is_image(one)]
         if not images:
             raise UserError(
-                f"augment: {augmentation.kind} is of images (N, height, width, channels) of uint8 "
-                f"or float32, and {dataset.name} has {_shown(dataset)}; take it out.",
+                f"augment: {augmentation.kind} needs images (N, height, width, channels) of uint8 "
+                f"or float32, but {dataset.name} has {_shown(dataset)}; remove it.",
                 ErrorCode.UNSUPPORTED,
             )
         height, width = min((one.shape[1:3] for one in images), key=min)
@@ -433,8 +433,8 @@ def _check_mixup(dataset: Dataset) -> None:
     is_text = dataset.task == "language_modelling"
     if is_text or not kinds <= {np.dtype(np.uint8), np.dtype(np.float32)}:
         raise UserError(
-            f"augment: mixup needs uint8 or float32 inputs, and {dataset.name} has "
-            f"{'tokens' if is_text else _shown(dataset)}; take it out.",
+            f"augment: mixup needs uint8 or float32 inputs, but {dataset.name} has "
+            f"{'tokens' if is_text else _shown(dataset)}; remove it.",
             ErrorCode.UNSUPPORTED,
         )
 

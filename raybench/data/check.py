@@ -44,7 +44,7 @@ def check_dataset(dataset: Dataset, source: str, *, is_own: bool = False) -> Non
             continue  # the winner is not tested, and the report says so
         if len(split) == 0:
             raise UserError(
-                f"{where} is empty; give it at least one sample.", ErrorCode.INVALID_DATA
+                f"{where} is empty; it needs at least one sample.", ErrorCode.INVALID_DATA
             )
         _check_alike(split, dataset.train, where)
         _check_labels(dataset, split, where)
@@ -75,13 +75,13 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
     for name, one in _named(split).items():
         if 0 in one.shape[1:] or not (one.shape[1:] or name):  # only named inputs may be (N,)
             raise UserError(
-                f"{where}{name} has inputs of shape {one.shape}; give (N, features) or images.",
+                f"{where}{name} has inputs of shape {one.shape}, not (N, features) or images.",
                 ErrorCode.INVALID_DATA,
             )
     own, others = _types_of(split), _types_of(train)
     if own != others:
         raise UserError(
-            f"{where} has {own}, and the train split has {others}; make them the same.",
+            f"{where} has {own}, but the train split has {others}; convert one of them.",
             ErrorCode.INVALID_DATA,
         )
 
@@ -110,7 +110,7 @@ def _check_weights(split: Split, where: str) -> None:
     if split.weights is not None:
         wrong = ~(np.isfinite(split.weights) & (split.weights >= 0))
         what = f"{where} has the weight {split.weights[np.argmax(wrong)]}"
-        _require_none(wrong, what, "weights are numbers from 0")
+        _require_none(wrong, what, "weights must be 0 or larger")
 
 
 def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
@@ -129,28 +129,29 @@ def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
         what, advice = "NaN or infinite inputs", "remove or replace them"
         if not is_float:
             what = f"the token or code {chunk.flat[first]}"
-            advice = f"they go from 0{'' if num_tokens is None else f' to {num_tokens - 1}'}"
+            advice = f"the smallest is 0{'' if num_tokens is None else f', the largest {most}'}"
         raise UserError(
             f"{where} has {what}, first in sample {sample}; {advice}.", ErrorCode.INVALID_DATA
         )
 
 
-LABEL_FORMS = {
-    "classification": "int64 classes of shape (N,)",
-    "regression": "float32 numbers of shape (N,) or (N, outputs)",
-    "language_modelling": "int64 tokens of shape (N, tokens)",
+LABEL_FORMS: dict[Task, tuple[tuple[int, ...], str]] = {
+    "classification": ((1,), "int64 classes of shape (N,)"),
+    "regression": ((1, 2), "float32 numbers of shape (N,) or (N, outputs)"),
+    "language_modelling": ((2,), "int64 tokens of shape (N, tokens)"),
 }
-_DIMENSIONS = {"classification": (1,), "regression": (1, 2), "language_modelling": (2,)}
+"""Allowed numbers of dimensions of the labels, and a description of the labels, by task."""
 
 
 def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
     """Raise UserError for labels that are invalid for the task; `where` begins the message."""
     labels, task = split.labels, dataset.task
+    dimensions, description = LABEL_FORMS[task]
     is_number = labels.dtype == np.float32 and task != "regression"
-    if is_number or labels.ndim not in _DIMENSIONS[task]:
+    if is_number or labels.ndim not in dimensions:
         raise UserError(
-            f"{where} has labels of {labels.dtype} {labels.shape}; of task {task} they are "
-            f"{LABEL_FORMS[task]}.",
+            f"{where} has labels of {labels.dtype} {labels.shape}, but task {task} needs "
+            f"{description}.",
             ErrorCode.INVALID_DATA,
         )
     if task == "regression":
@@ -164,12 +165,12 @@ def _check_labels(dataset: Dataset, split: Split, where: str) -> None:
     _require_none(
         wrong,
         f"{where} has the label {labels.flat[np.argmax(wrong)]}",
-        f"with num_classes {dataset.num_classes} they go from 0 to {dataset.num_classes - 1}",
+        f"with num_classes {dataset.num_classes}, labels range from 0 to {dataset.num_classes - 1}",
     )
     # Samples whose labels are all ignored would count as samples without errors.
     is_uncounted = (labels == IGNORED).reshape(len(labels), -1).all(axis=1)
-    what = f"{where} has labels that are all {IGNORED}, so that no token counts"
-    _require_none(is_uncounted, what, "leave these samples out")
+    what = f"{where} has samples whose labels are all {IGNORED}"
+    _require_none(is_uncounted, what, "remove these samples")
 
 
 def check_something_to_learn(
@@ -221,8 +222,8 @@ def _duplicates(keys: Mapping[str, Codes]) -> Iterator[str]:
         num_train, num_distinct = len(keys["train"]), len(np.unique(keys["train"]))
         if num_distinct == 1 < num_train:
             yield (
-                f"{num_train:,} training samples have the same inputs: nothing can be learned from "
-                "them; look at how they are read."
+                f"all {num_train:,} training samples have the same inputs, from which nothing can "
+                "be learned; check how they are read."
             )
         if num_distinct * REPEATED < num_train:
             return
@@ -231,13 +232,13 @@ def _duplicates(keys: Mapping[str, Codes]) -> Iterator[str]:
         if len(same):
             first = int(same[0])
             at = int(np.flatnonzero(keys[other] == keys[name][first])[0])
-            called, harm = other, "the test then repeats what validation has chosen"
+            shown, harm = other, "the winner was selected on these samples"
             if other == "train":
-                called, harm = "training", "what is memorized looks like skill"
+                shown, harm = "training", "a model may have memorized them"
             yield (
-                f"{len(same):,} of {len(keys[name]):,} {name} samples stand in the {called} split "
-                f"too, with the same inputs (the first: {name} sample {first:,}, {called} sample "
-                f"{at:,}): {harm}; leave duplicates out."
+                f"{len(same):,} of {len(keys[name]):,} {name} samples also occur in the {shown} "
+                f"split (first pair with equal inputs: {name} sample {first:,}, {shown} sample "
+                f"{at:,}): {harm}; remove duplicates."
             )
 
 
@@ -250,14 +251,14 @@ def _lone_classes(dataset: Dataset) -> Iterator[str]:
     for split, own in zip(SPLITS[1:], counts[1:], strict=True):
         if own.sum() > 1 and own.max() == own.sum():
             yield (
-                f"all {own.sum():,} {split} samples are of one class, '{names[own.argmax()]}': "
-                "they do not show whether the model distinguishes classes."
+                f"all {own.sum():,} {split} samples belong to one class, '{names[own.argmax()]}', "
+                "so they do not show whether the model distinguishes classes."
             )
     unknown = np.flatnonzero((counts[0] == 0) & (counts.sum(axis=0) > 0))
     if len(unknown):
         shown = ", ".join(f"'{names[number]}'" for number in unknown[:5])
         more = ", ..." if len(unknown) > 5 else ""
         yield (
-            f"no training sample is of {len(unknown):,} classes ({shown}{more}), and "
-            f"{counts[1:, unknown].sum():,} samples to judge by are."
+            f"classes without training samples ({shown}{more}; {len(unknown):,} in all) have "
+            f"{counts[1:, unknown].sum():,} validation and test samples."
         )

@@ -67,19 +67,20 @@ class Split:
         number = check_inputs(self.inputs)
         if number != len(self.labels):
             raise UserError(
-                f"A split has {number} inputs and {len(self.labels)} labels; give one for each.",
+                f"A split has {number} inputs but {len(self.labels)} labels; every input needs "
+                "one.",
                 ErrorCode.INVALID_DATA,
             )
         if self.labels.dtype not in LABEL_TYPES or self.labels.ndim not in (1, 2):
             raise UserError(
-                "The labels of a split must be int64 or float32, (N,) or (N, outputs), found "
+                "The labels of a split must be int64 or float32, (N,) or (N, outputs); found "
                 f"{self.labels.dtype} {self.labels.shape}.",
                 ErrorCode.INVALID_DATA,
             )
         weights = self.weights
         if weights is not None and (weights.dtype != np.float32 or weights.shape != (number,)):
             raise UserError(
-                f"The weights of a split must be float32 of shape ({number},), found "
+                f"The weights of a split must be float32 of shape ({number},); found "
                 f"{weights.dtype} {weights.shape}.",
                 ErrorCode.INVALID_DATA,
             )
@@ -235,32 +236,31 @@ def dataset_of(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Dataset:
 
 def all_arrays(dataset: Dataset) -> dict[str, Any]:
     """Return the inputs, labels and weights of all splits by file name (see `named_arrays`)."""
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for name, split in dataset.splits.items():
-        found |= named_arrays(split, name)
-    return found
+        arrays |= named_arrays(split, name)
+    return arrays
 
 
 def named_arrays(split: Split, part: str) -> dict[str, One]:
     """Return the inputs, labels and weights of a split by file name, such as `train-labels`."""
-    inputs = split.inputs
-    if isinstance(inputs, dict):
-        found = {f"{part}-input-{quote(name, safe='')}": one for name, one in inputs.items()}
+    if isinstance(split.inputs, dict):
+        arrays = {f"{part}-input-{quote(name, safe='')}": one for name, one in split.inputs.items()}
     else:
-        found = {f"{part}-inputs": inputs}
-    found[f"{part}-labels"] = split.labels
-    return found if split.weights is None else found | {f"{part}-weights": split.weights}
+        arrays = {f"{part}-inputs": split.inputs}
+    arrays[f"{part}-labels"] = split.labels
+    return arrays if split.weights is None else arrays | {f"{part}-weights": split.weights}
 
 
 def split_of_arrays(arrays: Mapping[str, Any], part: str) -> Split:
     """Rebuild the split `part` from arrays with the names of `named_arrays`."""
-    begin = f"{part}-input-"
+    prefix = f"{part}-input-"
     inputs = arrays.get(f"{part}-inputs")
     if inputs is None:
         inputs = {
-            unquote(name.removeprefix(begin)): one
-            for name, one in arrays.items()
-            if name.startswith(begin)
+            unquote(name.removeprefix(prefix)): array
+            for name, array in arrays.items()
+            if name.startswith(prefix)
         }
     return Split(inputs, arrays[f"{part}-labels"], arrays.get(f"{part}-weights"))
 
@@ -279,28 +279,10 @@ def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
     return max(1, round(part * total)) if isinstance(part, float) else part
 
 
-def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Split, Split]:
-    """Shuffle samples in an order that depends only on `seed`; return the first `size` samples and
-    the rest, as two splits.
-
-    Raises:
-        UserError: No samples are left to train on. `source` is the name of the data in the message.
-    """
-    if size >= len(samples):
-        raise UserError(
-            f"dataset.validation_size {size} is all of {source}; choose a smaller one.",
-            ErrorCode.TOO_FEW,
-        )
-    order = np.random.default_rng(seed).permutation(len(samples))
-    return samples.take(order[:size]), samples.take(order[size:])
-
-
-Indices = npt.NDArray[np.int64]
-
 _STREAM = 1  # makes these random numbers independent of the initial weights (same seed)
 
 
-def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Indices:
+def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Rows:
     """Return the order of the samples in an epoch: a permutation of 0 .. num_samples - 1, int64.
 
     `num_samples` includes repetitions (`Dataset.num_train_samples`); take the result modulo
@@ -324,15 +306,10 @@ def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Itera
         first = end
 
 
-def worker_share(indices: Indices, *, rank: int, num_workers: int) -> Indices:
-    """Return one worker's part of a global batch.
-
-    The parts of all ranks, concatenated in order, are the batch. Their sizes differ by at most one,
-    so parts of a small batch may be empty.
-    """
-    return indices[shard(len(indices), rank=rank, num_workers=num_workers)]
-
-
 def shard(num_samples: int, *, rank: int, num_workers: int) -> slice:
-    """Return one worker's contiguous part of `num_samples` samples."""
+    """Return one worker's contiguous part of `num_samples` samples.
+
+    The parts of all ranks, in order, are all samples. Their sizes differ by at most one, so parts
+    of a small batch may be empty.
+    """
     return slice(rank * num_samples // num_workers, (rank + 1) * num_samples // num_workers)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pooch
 
-from raybench.data.dataset import Array, Dataset, Split, hold_out, num_of
+from raybench.data.dataset import Array, Dataset, Split, num_of
 from raybench.data.memory import require_memory
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import DatasetSpec
@@ -71,13 +71,30 @@ def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:
     return np.asarray(weights, np.float32)
 
 
+def _hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Split, Split]:
+    """Shuffle samples in an order that depends only on `seed`; return the first `size` samples and
+    the rest, as two splits.
+
+    Raises:
+        UserError: No samples are left to train on. `source` is the name of the data in the message.
+    """
+    if size >= len(samples):
+        raise UserError(
+            f"dataset.validation_size {size} leaves no sample of {source} to train on; choose a "
+            "smaller size.",
+            ErrorCode.TOO_FEW,
+        )
+    order = np.random.default_rng(seed).permutation(len(samples))
+    return samples.take(order[:size]), samples.take(order[size:])
+
+
 def _cut_and_scale(rest: Split, test: Split, spec: DatasetSpec) -> Dataset:
     """Hold out a random validation split (seeded) from `rest`; scale all images (N, H, W)."""
     if spec.image_size is not None:
         num_bytes = (len(rest) + len(test)) * spec.image_size**2
         require_memory(num_bytes, f"dataset.image_size {spec.image_size}")
     size = num_of(spec.validation_size, len(rest), typical=NUM_VALIDATION[spec.name])
-    validation, train = hold_out(rest, size, seed=spec.split_seed, source=spec.name)
+    validation, train = _hold_out(rest, size, seed=spec.split_seed, source=spec.name)
     # Images are scaled last, so that memory never holds two copies of the large images.
     train, validation, test = (
         Split(resize(split.array, spec.image_size)[..., None], split.labels)
@@ -99,7 +116,7 @@ def load_digits(spec: DatasetSpec) -> Dataset:
     images = ((pixels.astype(np.int64) * 255 + 8) // 16).astype(np.uint8).reshape(-1, 8, 8)
     samples = Split(images, digits.astype(np.int64))
     # The test split is cut first, so it does not depend on the validation size.
-    test, rest = hold_out(samples, NUM_TEST, seed=spec.split_seed, source="digits")
+    test, rest = _hold_out(samples, NUM_TEST, seed=spec.split_seed, source="digits")
     return _cut_and_scale(rest, test, spec)
 
 
@@ -127,8 +144,8 @@ def _read_mnist() -> list[Array]:
             return read_idx_files(files)
     if given:
         raise UserError(
-            f"RAYBENCH_DATA={given} holds no MNIST: put {EXPECTED} there or in its folder mnist, "
-            "or unset it to download them.",
+            f"RAYBENCH_DATA={given} does not contain MNIST: put {EXPECTED} there or in its folder "
+            "mnist, or unset RAYBENCH_DATA to download MNIST.",
             ErrorCode.NOT_FOUND,
         )
     pooch.get_logger().setLevel(logging.WARNING)
@@ -138,7 +155,7 @@ def _read_mnist() -> list[Array]:
     except (OSError, ValueError) as error:
         raise UserError(
             f"MNIST could not be downloaded ({type(error).__name__}); set RAYBENCH_DATA to a "
-            f"folder that holds {EXPECTED}.",
+            f"folder that contains {EXPECTED}.",
             ErrorCode.NOT_FOUND,
         ) from error
     return read_mnist_npz(Path(file))
@@ -156,7 +173,7 @@ def damaged_file_errors(file: Path) -> Iterator[None]:
         *(BadZipFile, zlib.error, UnpicklingError),
     ) as error:
         raise UserError(
-            f"{file} cannot be read whole ({error}); copy or save it again.", ErrorCode.INVALID_FILE
+            f"{file} is damaged ({error}); copy or save it again.", ErrorCode.INVALID_FILE
         ) from error
 
 
@@ -190,7 +207,7 @@ def read_idx_files(files: Sequence[Path]) -> list[Array]:
         pair = [_read_idx(images, num_dimensions=3), _read_idx(labels, num_dimensions=1)]
         if len(pair[0]) != len(pair[1]):
             raise UserError(
-                f"{images} holds {len(pair[0])} images, but {labels} {len(pair[1])} labels; copy "
+                f"{images} has {len(pair[0])} images, but {labels} has {len(pair[1])} labels; copy "
                 "both again.",
                 ErrorCode.INVALID_DATA,
             )
@@ -210,8 +227,8 @@ def _read_idx(file: Path, *, num_dimensions: int) -> npt.NDArray[np.uint8]:
     shape = tuple(int(size) for size in np.frombuffer(content[4:start].ljust(start - 4), ">u4"))
     if content[:4] != bytes([0, 0, 8, num_dimensions]) or len(content) - start != math.prod(shape):
         raise UserError(
-            f"{file} is no whole IDX file of bytes with {num_dimensions} dimension(s); copy it "
-            "again.",
+            f"{file} is not a complete IDX file of bytes with {num_dimensions} dimension(s); copy "
+            "it again.",
             ErrorCode.INVALID_FILE,
         )
     # Copied, because an array on top of `bytes` is read-only, which makes torch warn.

@@ -82,11 +82,12 @@ def read_one(inputs: One, rows: Rows) -> Array:
     if isinstance(inputs, np.ndarray | Selected):
         return found
     name, wanted = type(inputs).__name__, (np.dtype(inputs.dtype), (len(rows), *inputs.shape[1:]))
-    own = (found.dtype, found.shape) if isinstance(found, np.ndarray) else (type(found).__name__,)
-    if own != wanted:
+    is_array = isinstance(found, np.ndarray)
+    actual = (found.dtype, found.shape) if is_array else (type(found).__name__,)
+    if actual != wanted:
         raise UserError(
-            f"{name}[rows] returned {' '.join(map(str, own))} for {len(rows)} rows; by its shape "
-            f"and dtype it must return a numpy array of {wanted[0]} {wanted[1]}.",
+            f"{name}[rows] returned {' '.join(map(str, actual))} for {len(rows)} rows; its shape "
+            f"and dtype promise a numpy array of {wanted[0]} {wanted[1]}.",
             ErrorCode.USER_CODE,
         )
     finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
@@ -154,12 +155,6 @@ def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
     return each(inputs, lambda one: _select_one(one, rows))
 
 
-def repeated_first(inputs: One, number: int) -> Array:
-    """Return `number` copies of the first sample of one input."""
-    first = read_one(inputs, np.zeros(1, np.int64))
-    return np.repeat(first, number, axis=0)
-
-
 def check_inputs(inputs: Inputs) -> int:
     """Check the inputs of a split and return the number of samples.
 
@@ -169,7 +164,7 @@ def check_inputs(inputs: Inputs) -> int:
     named = inputs if isinstance(inputs, dict) else {"": inputs}
     if not named or not all(isinstance(name, str) for name in named):
         raise UserError(
-            "Inputs by name need at least one name, and names that are text.",
+            "A dict of inputs needs at least one entry, and names that are strings.",
             ErrorCode.INVALID_DATA,
         )
     for one in named.values():
@@ -178,7 +173,7 @@ def check_inputs(inputs: Inputs) -> int:
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {number}" for name, number in lengths.items())
         raise UserError(
-            f"All inputs of a split need the same number of samples, found {counts}.",
+            f"The inputs of a split differ in their number of samples: {counts}.",
             ErrorCode.INVALID_DATA,
         )
     return next(iter(lengths.values()))

@@ -30,8 +30,8 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
     """
     if spec.image_size is not None and spec.shape[:2] != [spec.image_size, spec.image_size]:
         raise UserError(
-            f"dataset.image_size {spec.image_size} and dataset.shape {spec.shape} disagree; leave "
-            "image_size out.",
+            f"dataset.image_size {spec.image_size} contradicts dataset.shape {spec.shape}; remove "
+            "image_size.",
             ErrorCode.CONFLICT,
         )
     quarter = max(1, spec.num_samples // 4)
@@ -74,7 +74,8 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     if asked is not None:
         if dataset.task != "classification":
             raise UserError(
-                f"dataset.class_weights: {dataset.name} is a {dataset.task}; leave them out.",
+                f"dataset.class_weights: {dataset.name} has no classes ({dataset.task}); remove "
+                "the key.",
                 ErrorCode.UNSUPPORTED,
             )
         assert dataset.num_classes is not None
@@ -97,7 +98,7 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     mean = weights.mean()
     if mean == 0:
         raise UserError(
-            f"dataset.weight: the training samples of {dataset.name} all weigh 0; give some more.",
+            f"dataset.weight: all training samples of {dataset.name} have weight 0.",
             ErrorCode.INVALID_DATA,
         )
     scaled = (weights / mean).astype(np.float32)
@@ -157,7 +158,7 @@ def build_dataset(spec: DatasetSpec) -> Dataset:
     for key in NOT_USED.get(spec.name, ()):
         if getattr(spec, key) is not None:
             raise UserError(
-                f"dataset.{key} is not for {spec.name}; leave it out.", ErrorCode.UNSUPPORTED
+                f"dataset.{key} has no effect on {spec.name}; remove it.", ErrorCode.UNSUPPORTED
             )
     load = LOADERS.get(spec.name)
     if load is None:
@@ -178,7 +179,7 @@ def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
         if spec.limit > len(train):
             raise UserError(
                 f"dataset.limit {spec.limit} exceeds the {len(train)} training samples of "
-                f"{dataset.name}; choose a smaller one.",
+                f"{dataset.name}; choose a smaller limit.",
                 ErrorCode.TOO_FEW,
             )
         train = train.take(slice(spec.limit))

@@ -25,8 +25,8 @@ def require_memory(num_bytes: int, what: str) -> None:
     available = available_bytes()
     if num_bytes > available:
         raise UserError(
-            f"{what} needs {num_bytes / GIB:,.1f} GiB of memory, and this machine has "
-            f"{available / GIB:,.1f} GiB left; choose a smaller one.",
+            f"{what} needs {num_bytes / GIB:,.1f} GiB of memory, but only {available / GIB:,.1f} "
+            "GiB are available.",
             ErrorCode.NO_ROOM,
         )
 

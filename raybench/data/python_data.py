@@ -16,7 +16,7 @@ FOLDER = "raybench-data"  # next to the folder of results
 INPUTS, LABELS, WEIGHTS = "x", "y", "weight"
 PARTS = {"train": "train", "validation": "val", "test": "test"}
 """Suffixes of array names (`x_val`), by split."""
-TAKEN = (
+SUPPORTED = (
     "a raybench.Dataset, arrays by name (x_train, y_train, ... or x, y), a DataFrame, a Dataset of "
     "torch or of Hugging Face"
 )
@@ -58,7 +58,7 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
         arrays = {str(name): _array(one, str(name)) for name, one in data.items()}
     else:
         raise UserError(
-            f"data: of type {type(data).__name__} cannot be taken; give {TAKEN}.",
+            f"data: {type(data).__name__} is not supported; pass {SUPPORTED}.",
             ErrorCode.INVALID_VALUE,
         )
     written = _written(folder, ".npz", lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def _array(values: Any, name: str) -> Array:
         found = np.empty(0, object)
     if found.dtype.kind == "O":
         raise UserError(
-            f"data: {name}: are of several kinds or lengths; make all samples alike.",
+            f"data: the samples of {name} differ in type or shape.",
             ErrorCode.INVALID_DATA,
         )
     return found
@@ -107,7 +107,8 @@ def _of_dataset(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
         split: Split = getattr(data, part)
         if split.is_on_demand:
             raise UserError(
-                "data: return inputs that are read on demand from load_dataset of a workload.",
+                "data: inputs that are read on demand are not supported here; return the dataset "
+                "from load_dataset of a workload.",
                 ErrorCode.UNSUPPORTED,
             )
         if not len(split):
@@ -141,7 +142,7 @@ def _of_samples(samples: Any, end: str) -> dict[str, Array]:
     pairs = [samples[number] for number in range(len(samples))]
     if not pairs or not all(isinstance(one, tuple | list) and len(one) == 2 for one in pairs):
         raise UserError(
-            "data: a sample must be a pair, its input and its label.", ErrorCode.INVALID_DATA
+            "data: every sample must be a pair of an input and a label.", ErrorCode.INVALID_DATA
         )
     inputs = _array([np.asarray(one) for one, _ in pairs], "inputs")
     labels = _array([np.asarray(one) for _, one in pairs], "labels")

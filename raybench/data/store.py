@@ -38,9 +38,6 @@ ABOUT = "about.json"
 PART = ".part"
 """Suffix of the name of an unfinished folder."""
 
-size_in_words = decimal
-"""Function that formats a number of bytes with a decimal unit, such as 1.5 GB."""
-
 
 def store_folder() -> Path:
     """Return the folder of the store: `$RAYBENCH_CACHE`, or by default one in the user's cache."""
@@ -77,9 +74,9 @@ def free_bytes() -> int:
 def _no_room(what: str) -> UserError:
     """Return the error for a disk that is too full to store `what`."""
     return UserError(
-        f"{what} needs more room in {store_folder()}, and its disk has "
-        f"{size_in_words(free_bytes())} left; remove stored datasets (`raybench data` lists them), "
-        f"or set {VARIABLE} to a folder on another disk.",
+        f"{what} needs more space in {store_folder()}, but its disk has only "
+        f"{decimal(free_bytes())} left; remove stored datasets (`raybench data` lists them), or "
+        f"set {VARIABLE} to a folder on another disk.",
         ErrorCode.NO_ROOM,
     )
 
@@ -234,7 +231,7 @@ def list_files(folder: Path) -> list[File]:
         here = Path(place)
         if here.resolve() in here.parents:
             raise UserError(
-                f"{here} is a link to a folder that it lies in; remove the link.",
+                f"{here} is a link to a folder that contains it; remove the link.",
                 ErrorCode.INVALID_DATA,
             )
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -244,7 +241,7 @@ def list_files(folder: Path) -> list[File]:
                 continue
             if not file.is_file():
                 raise UserError(
-                    f"{file} is no file, or a link that leads nowhere; repair or remove it.",
+                    f"{file} is a broken link or not a regular file; repair or remove it.",
                     ErrorCode.NOT_FOUND,
                 )
             found.append(file_at(file, name=file.relative_to(root).as_posix()))
@@ -365,8 +362,8 @@ def stored(source: Source, build: Build) -> Stored:
         with built_once(about, lambda: print_note(waiting)) as part:
             if part is not None and key != source.key:
                 raise UserError(
-                    f"{source.path} has changed since this command began, and what was stored of "
-                    "it then is gone; restore the file or start over with --fresh.",
+                    f"{source.path} has changed since this command began, and the copy stored then "
+                    "is gone; restore the file, or start over with --fresh.",
                     ErrorCode.STUDY_CHANGED,
                 )
             if part is not None:
@@ -385,7 +382,7 @@ def _build(part: Path, source: Source, build: Build) -> None:
     shown = json.loads(json.dumps(source.shown))
     old = [one for one in list_entries(part.parent) if one.about | shown == one.about]
     if old:
-        print_note(f"{source.path}: what is stored of it is outdated, so it is read anew.")
+        print_note(f"{source.path}: the stored copy is outdated; the data are read again.")
     writer = Writer(part, f"dataset {source.name}")
     try:
         description = build(writer)

@@ -65,8 +65,8 @@ def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = Non
     kind = kind_of(path)
     if labels and kind in ("image_folder", "text"):
         raise UserError(
-            f"--label is for tables, and {path} is none: classes are its folders, and of running "
-            "text the labels are the next characters; leave it out.",
+            f"--label is for tables and arrays, not for {path}: the classes of images and texts "
+            "are their folders, and the labels of running text are the next characters.",
             ErrorCode.CONFLICT,
         )
     content: dict[str, Any] = {"name": kind, "path": str(path)}
@@ -75,7 +75,7 @@ def summarize(path: Path, *, labels: Sequence[str] = (), task: Task | None = Non
     if kind == "image_folder":
         if task == "language_modelling":
             raise UserError(
-                f"--task {task} is not for images ({path}); leave it out.", ErrorCode.UNSUPPORTED
+                f"--task {task} does not apply to images ({path}).", ErrorCode.UNSUPPORTED
             )
         tables = files.open_image_folder(path, files.list_images(path)[0])
         columns = {"label": files.LABEL, "image": files.FILE_NAME}
@@ -101,8 +101,8 @@ def kind_of(path: Path) -> str:
     """Return the value of `dataset.name` (`csv`, `image_folder`, ...) for a file or folder."""
     if not path.exists():
         raise UserError(
-            f"there is no file or folder {path} (from {Path.cwd()}); name your data, or "
-            "module:Class for a workload of your own.",
+            f"there is no file or folder {path} (working directory: {Path.cwd()}); name your data, "
+            "or module:Class for your own workload.",
             ErrorCode.NOT_FOUND,
         )
     if any((path / name).is_file() for name in HUGGING_FACE):
@@ -110,7 +110,7 @@ def kind_of(path: Path) -> str:
     names = [path.name] if path.is_file() else [one.name for one in list_files(path)]
     if not names:
         raise UserError(
-            f"{path} is an empty folder; name one that holds data.", ErrorCode.INVALID_DATA
+            f"{path} is an empty folder; name a folder with data.", ErrorCode.INVALID_DATA
         )
     is_listed = any(name.rpartition("/")[2] == files.METADATA for name in names)
     if path.is_dir() and any(map(images.is_image, names)) and not is_listed:
@@ -119,8 +119,8 @@ def kind_of(path: Path) -> str:
         if any(name.lower().endswith(known) for name in names):
             return kind
     raise UserError(
-        f"{path} is nothing that init knows ({names[0]}): folders of images, .csv, .parquet, .txt, "
-        ".npz, and what save_to_disk of Hugging Face's datasets has written.",
+        f"{path} is not supported (first file: {names[0]}); init reads folders of images, .csv, "
+        ".parquet, .txt and .npz files, and folders written by save_to_disk of Hugging Face.",
         ErrorCode.INVALID_FILE,
     )
 
@@ -195,7 +195,7 @@ def _find_columns(table: Table, given: Sequence[str], task: Task | None) -> dict
         labels = typical or list(table.class_names) or left
         if len(labels) != 1:
             raise UserError(
-                f"{table.source}: name the column to learn by --label: {listed(left)}.",
+                f"{table.source}: name the label column with --label: {listed(left)}.",
                 ErrorCode.MISSING,
             )
     require_columns(table, labels, "label")

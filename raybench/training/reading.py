@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 
 from raybench.data.dataset import Array, Dataset, Split
-from raybench.data.inputs import Batch, Rows, each, repeated_first
+from raybench.data.inputs import Batch, Rows, each, read_one
 from raybench.spec.dataset_spec import Mixup
 from raybench.spec.run import RunSpec
 from raybench.training.base import Step
@@ -182,7 +182,7 @@ class BaseOnDemandBatches:
         def made(one: Any) -> Any:
             shape, dtype = (len(labels), *one.shape[1:]), np.dtype(one.dtype)
             if dtype.kind == "i":
-                return repeated_first(one, len(labels))
+                return np.repeat(read_one(one, np.zeros(1, np.int64)), len(labels), axis=0)
             if dtype == np.uint8:
                 return drawn.integers(0, 256, shape, np.uint8)
             return drawn.standard_normal(shape, np.float32)

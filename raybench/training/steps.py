@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from raybench.data.dataset import Array, Dataset, Indices, batches, epoch_order, worker_share
+from raybench.data.dataset import Array, Dataset, batches, epoch_order, shard
+from raybench.data.inputs import Rows
 from raybench.spec.run import RunSpec
 from raybench.spec.schedule import build_schedule
 from raybench.training.base import DistributedContext, Step
@@ -55,12 +56,12 @@ def _min_batch(spec: RunSpec) -> int:
 
 def make_step(
     spec: RunSpec,
-    batch: Indices,
+    batch: Rows,
     world: DistributedContext,
     learning_rate: float,
     *,
     sample_weights: Array | None = None,
-    rounds: Indices | None = None,
+    rounds: Rows | None = None,
     is_frozen: bool = False,
 ) -> Step:
     """Cut this worker's share of a global batch into forward-backward passes of the per-worker
@@ -112,7 +113,7 @@ def _shares(spec: RunSpec, of_batch: np.ndarray, world: DistributedContext) -> l
     replicas = spec.replicas_per_process
     first, every = world.rank * replicas, world.num_workers * replicas
     return [
-        worker_share(of_batch, rank=first + replica, num_workers=every)
+        of_batch[shard(len(of_batch), rank=first + replica, num_workers=every)]
         for replica in range(replicas)
     ]
 

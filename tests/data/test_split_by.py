@@ -149,8 +149,7 @@ def test_keys_that_cannot_be(keys, name):
 def test_rows_in_order_of_time_that_are_split_at_random_are_said(tmp_path, visits):
     def is_said(frame, **keys):
         return any(
-            "'day'" in one and "dataset.split_by" in one
-            for one in rows_of(write(tmp_path, frame), **keys)[1]
+            "dataset.split_by: day" in one for one in rows_of(write(tmp_path, frame), **keys)[1]
         )
 
     assert is_said(visits[::-1])

@@ -130,8 +130,8 @@ def numbers(training, *, is_flag=False, counted_rows=0):
     return fit_number_encoder("x", known, is_flag=is_flag, counted_rows=counted_rows)
 
 
-def names(training, *, is_asked=False):
-    return fit_name_encoder("x", pa.array(training), is_asked=is_asked)
+def names(training, *, keep_ids=False):
+    return fit_name_encoder("x", pa.array(training), keep_ids=keep_ids)
 
 
 def test_numbers_that_do_not_count_rows_and_what_is_missing_or_infinite():
@@ -174,7 +174,7 @@ def test_names_get_a_feature_each_and_unseen_ones_none():
 def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):
     monkeypatch.setattr(encode, "MAX_LEVELS", 2)
     training = ["a"] * 8 + ["b"] * 4 + ["c", "d"]
-    column = names(training, is_asked=True)
+    column = names(training, keep_ids=True)
     assert column.features == ["x=a", "x=b", "x=another", "x frequency"]
     out = column.encode(pa.array(["a", "b", "c", "d", "never"]))
     np.testing.assert_array_equal(out[:, :3], [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1], [0] * 3])

@@ -17,7 +17,7 @@ from group import serve
 from local import new_trainer, small_spec
 from one_worker import weights_of
 
-from raybench.data.dataset import worker_share
+from raybench.data.dataset import shard
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.training.base import BaseTrainer, DistributedContext, Step
@@ -58,7 +58,7 @@ def spec_of(framework: str, name: str = "plain", **changes: object) -> RunSpec:
 
 def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
     """This worker's step over the first samples, two passes where it has as many."""
-    share = worker_share(np.arange(num_samples), rank=rank, num_workers=num_workers)
+    share = np.arange(num_samples)[shard(num_samples, rank=rank, num_workers=num_workers)]
     indices, weights = share, np.full(len(share), 1 / num_samples, np.float32)
     if not len(share):
         indices, weights = np.zeros(1, np.int64), np.zeros(1, np.float32)

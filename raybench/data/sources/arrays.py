@@ -99,7 +99,7 @@ def as_inputs(array: Array, place: str) -> Array:
         is_small = array.size == 0 or (abs(int(array.min())) < 2**31 and int(array.max()) < 2**31)
         return array.astype(np.int32 if is_small else np.int64, copy=False)
     raise UserError(
-        f"{place}: inputs of type {array.dtype} are no numbers; save uint8, float32 or int32.",
+        f"{place}: inputs of type {array.dtype} are not numbers; save uint8, float32 or int32.",
         ErrorCode.INVALID_DATA,
     )
 
@@ -112,8 +112,8 @@ def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
     if inputs.dtype != np.uint8 or inputs.ndim != 4 or inputs.shape[-1] not in CHANNELS:
         key = "image_size" if spec.image_size is not None else "channels"
         raise UserError(
-            f"dataset.{key} is for uint8 images, and the inputs are {inputs.dtype} of shape "
-            f"{inputs.shape[1:]}; leave it out.",
+            f"dataset.{key} is for uint8 images, but the inputs are {inputs.dtype} of shape "
+            f"{inputs.shape[1:]}; remove the key.",
             ErrorCode.UNSUPPORTED,
         )
     height, width, channels = inputs.shape[1:]
@@ -139,9 +139,9 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
     for split, one in found.items():
         if one.shape[1:] != train.shape[1:] or (task == "classification" and one.ndim != 1):
             raise UserError(
-                f"{places[split]}: labels of shape {one.shape}, and {train.shape} to train on, are "
-                f"not of a {task}; give all splits one class for each sample (of rows with a 1 for "
-                "the class: y.argmax(axis=1)), or set dataset.task: regression.",
+                f"{places[split]}: labels of shape {one.shape} (training labels: {train.shape}) do "
+                f"not fit a {task}; save one class per sample (for one-hot rows: "
+                "y.argmax(axis=1)), or set dataset.task: regression.",
                 ErrorCode.INVALID_DATA,
             )
     tables = {
@@ -163,7 +163,7 @@ def _flat(labels: Array, task: Task | None, place: str) -> Array:
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "fiubUS" or len(labels) == 0:
         raise UserError(
-            f"{place}: labels are {labels.dtype} {labels.shape}; save one for each sample.",
+            f"{place}: labels are {labels.dtype} {labels.shape}; save one label per sample.",
             ErrorCode.INVALID_DATA,
         )
     return labels.astype(np.int64) if task == "language_modelling" else labels
@@ -208,7 +208,9 @@ def load_npz(spec: DatasetSpec) -> Dataset:
     path = Path(spec.path).expanduser()
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise UserError(f"dataset.path: {path} {what}; name the .npz file.", ErrorCode.NOT_FOUND)
+        raise UserError(
+            f"dataset.path: {path} {what}; write the path of an .npz file.", ErrorCode.NOT_FOUND
+        )
     options = spec.model_dump(mode="json", include=set(OPTIONS))
     source = Source(name="npz", path=path, files=[file_at(path)], options=options)
     return load_arrays(source, lambda: _read(path, spec), spec)
@@ -254,7 +256,7 @@ def _split(
     for name, one in found.items():
         if len(one) != len(labels):
             raise UserError(
-                f"{path}: {name} has {len(one):,} samples, and {label}{end} {len(labels):,}.",
+                f"{path}: {name} has {len(one):,} samples, but {label}{end} has {len(labels):,}.",
                 ErrorCode.INVALID_DATA,
             )
     weights = None
@@ -262,7 +264,7 @@ def _split(
         name, one = wanted[-1], found[wanted[-1]]
         if one.dtype.kind not in "fiub" or one.ndim != 1:
             raise UserError(
-                f"{path}: the weights {name} are {one.dtype} {one.shape}; save a number for each.",
+                f"{path}: weights {name} are {one.dtype} {one.shape}; save one number per sample.",
                 ErrorCode.INVALID_DATA,
             )
         weights = read_weights(array_table(one, name, str(path)), name)
@@ -270,7 +272,7 @@ def _split(
 
 
 def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
-    hint = did_you_mean(name, arrays, "name yours by dataset.columns and label.")
+    hint = did_you_mean(name, arrays, "set dataset.columns and dataset.label to its names.")
     return UserError(
         f"{path} has no array {name}, but {', '.join(arrays) or 'none'}; {hint}",
         ErrorCode.UNKNOWN_NAME,
@@ -316,7 +318,7 @@ def _load(
     known = sets.get(spec.set)
     if known is None:
         raise UserError(
-            f"dataset.set: {spec.name} {spec.set} is not read; {did_you_mean(spec.set, sets)}",
+            f"dataset.set: {spec.name} {spec.set} is not supported; {did_you_mean(spec.set, sets)}",
             ErrorCode.UNKNOWN_NAME,
         )
     looked = [Path(one).expanduser() for one in ([spec.path] if spec.path else folders)]
@@ -330,8 +332,8 @@ def _load(
             )
             return load_arrays(source, partial(known.read, files), spec)
     raise UserError(
-        f"dataset.set: {spec.set} of {spec.name} is not in {', '.join(map(str, looked))}; fetch "
-        f"it with {fetch}, or name its folder by dataset.path.",
+        f"dataset.set: {spec.set} of {spec.name} is not in {', '.join(map(str, looked))}; download "
+        f"it with {fetch}, or set dataset.path to its folder.",
         ErrorCode.NOT_FOUND,
     )
 

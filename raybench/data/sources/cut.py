@@ -111,13 +111,13 @@ def _whole_groups(sizes: Mapping[str, int], keys: Array, source: str) -> dict[st
     wanted = [part for part in ("test", "validation") if sizes[part]]
     if not wanted:
         raise UserError(
-            f"dataset.split_by: {source} has splits of its own; leave the key out.",
+            f"dataset.split_by: {source} already has all splits; remove the key.",
             ErrorCode.CONFLICT,
         )
     if len(ends) < len(wanted):
         raise UserError(
-            f"dataset.split_by: {len(wanted) + 1} splits need as many values of the column, and "
-            f"{source} has {len(ends) + 1}.",
+            f"dataset.split_by: {len(wanted) + 1} splits need at least as many distinct values in "
+            f"the column, but {source} has {len(ends) + 1}.",
             ErrorCode.TOO_FEW,
         )
     found, begin = dict.fromkeys(sizes, 0), 0
@@ -148,7 +148,7 @@ def cut(
     for part, size in asked.items():
         if size is not None and part in found:
             raise UserError(
-                f"dataset.{part}_size {size}: {source} has this split; leave the key out.",
+                f"dataset.{part}_size {size}: {source} already has this split; remove the key.",
                 ErrorCode.CONFLICT,
             )
     train, total = found["train"], len(found["train"])
@@ -160,8 +160,8 @@ def cut(
     held_out = sum(sizes.values())
     if held_out >= total:
         raise UserError(
-            f"dataset: of the {total:,} samples of {source}, {sizes['validation']:,} to "
-            f"validate and {sizes['test']:,} to test leave none to train on; choose smaller sizes.",
+            f"dataset: {source} has {total:,} samples; {sizes['validation']:,} for validation and "
+            f"{sizes['test']:,} for the test leave none to train on; choose smaller sizes.",
             ErrorCode.TOO_FEW,
         )
     if keys is not None:

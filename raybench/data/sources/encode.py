@@ -135,7 +135,7 @@ def fit_number_encoder(
     )
 
 
-def fit_name_encoder(name: str, values: Any, *, is_asked: bool) -> NameEncoder:
+def fit_name_encoder(name: str, values: Any, *, keep_ids: bool) -> NameEncoder:
     """Fit an encoder to a column of names, or of codes listed in `dataset.categories`.
 
     The MAX_LEVELS most frequent names have a feature each. If there are more, the others share one
@@ -145,7 +145,7 @@ def fit_name_encoder(name: str, values: Any, *, is_asked: bool) -> NameEncoder:
     Args:
         name: Name of the column.
         values: The column in the training rows, a `pyarrow.Array`.
-        is_asked: Whether the user listed the column, which is then used even if it holds ids.
+        keep_ids: Whether to use the column even if it holds ids, because the user listed it.
 
     Raises:
         ColumnLeftOut: The values are all missing, all equal, or ids.
@@ -158,7 +158,7 @@ def fit_name_encoder(name: str, values: Any, *, is_asked: bool) -> NameEncoder:
         raise ColumnLeftOut("has no values")
     if len(counts) == 1:
         raise ColumnLeftOut(f"is '{known[0]}' in every training row")
-    if len(known) > max(MAX_LEVELS, ID_SHARE * num_rows) and not is_asked:
+    if len(known) > max(MAX_LEVELS, ID_SHARE * num_rows) and not keep_ids:
         raise ColumnLeftOut(
             f"has {len(known):,} different texts in {num_rows:,} rows, such as "
             f"'{max(known)[:MAX_TEXT_SHOWN]}'; to learn from its words, name it in dataset.text"

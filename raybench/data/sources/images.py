@@ -136,10 +136,10 @@ def _of_eight_bits(image: "Image.Image", form: ImageForm) -> "Image.Image":
     least, most = float(values.min()), float(values.max())
     if not 0 <= least <= most <= white:  # an error for NaN, too
         enough = next((one for one in WHITES if most <= one), most)
-        advice = f"set dataset.white: {enough:g}" if least >= 0 else "scale them"
+        advice = f"set dataset.white: {enough:g}" if least >= 0 else "scale the values"
         raise ImageError(
-            f"holds numbers from {least:g} to {most:g}, and they go from 0 to {white:g}, which is "
-            f"white; {advice}"
+            f"has pixel values from {least:g} to {most:g}, but 0 is black and {white:g} is white; "
+            f"{advice}"
         )
     found = Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
     found.getexif()[ORIENTATION] = image.getexif().get(ORIENTATION, 1)
@@ -188,18 +188,10 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
         image.load()
         if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
             raise ImageError(
-                "has colors, and the first images are gray; set dataset.channels: 3, or 1 to make "
-                "all of them gray"
+                "has colors, but the first images are gray; set dataset.channels: 3, or 1 to "
+                "convert all images to gray"
             )
         return _scale(_in_channels(ImageOps.exif_transpose(image), form), form)
-
-
-def white_line(white: float) -> str:
-    """Return the message about the conversion of images of more than 8 bits."""
-    return (
-        f"images of more than 8 bits become 8: {white:g} is white, by the first of them or "
-        "dataset.white."
-    )
 
 
 def fit(pixels: Pixels, form: ImageForm) -> Pixels:
@@ -239,8 +231,8 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
     if image.size != size:
         if not form.is_scaled:
             raise ImageError(
-                f"is {image.width} x {image.height} pixels, and {form.size_of} {form.width} x "
-                f"{form.height}; set dataset.image_size, such as 64, to scale all of them"
+                f"is {image.width} x {image.height} pixels, but {form.size_of} is {form.width} x "
+                f"{form.height}; set dataset.image_size, such as 64, to scale all images"
             )
         left, top = 0.0, 0.0
         if form.resize == "crop":  # keep the largest central square
@@ -286,8 +278,9 @@ def decode_images(
     Raises:
         UserError: An image cannot be used; the message names the first one.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cores = cores or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     array = writer.array(name, (number, *form.shape), "uint8")
 
     def write(picture: Picture) -> None:

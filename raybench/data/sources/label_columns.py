@@ -59,7 +59,7 @@ def read_labels(
         if not table.is_text(column) and not is_number_type(table.kind(column)):
             kind = table.kind(column)
             raise UserError(
-                f"{table.source}: label column '{column}' holds {kind}; name texts or numbers.",
+                f"{table.source}: label column '{column}' holds {kind}, not strings or numbers.",
                 ErrorCode.INVALID_DATA,
             )
     if task is None:
@@ -72,20 +72,20 @@ def read_labels(
         if table.is_text(column) and not is_class:
             table.require_names(column, "set dataset.task: classification")
             raise UserError(
-                f"{table.source}: label column '{column}' holds texts, and a regression needs "
+                f"{table.source}: label column '{column}' holds strings, but a regression needs "
                 "numbers; set dataset.task: classification.",
                 ErrorCode.INVALID_DATA,
             )
         table.require_none(
             as_texts(values).is_null() if is_class else np.isnan(as_numbers(values)),
-            f"label column '{column}' is {'empty' if is_class else 'empty, or no number'}",
-            "fill them in, or leave these rows out",
+            f"label column '{column}' is {'empty' if is_class else 'empty, or not a number'}",
+            "fill in the labels, or remove these rows",
         )
     if task == "classification":
         if len(columns) > 1:
             raise UserError(
-                f"dataset.label: {', '.join(columns)}: name the one column of the classes, or set "
-                "dataset.task: regression.",
+                f"dataset.label: {', '.join(columns)}: name the single column that holds the "
+                "classes, or set dataset.task: regression.",
                 ErrorCode.CONFLICT,
             )
         return Labels("classification", *_classes(tables, columns[0]))
@@ -144,7 +144,9 @@ def _classes(
     for split, table in tables.items():
         unknown = sorted(set(pc.unique(texts[split]).to_pylist()) - set(names))
         if unknown:
-            hint = did_you_mean(unknown[0], names, "add rows of it, or remove these").rstrip(".")
+            hint = did_you_mean(
+                unknown[0], names, "add training rows of this class, or remove these rows"
+            ).rstrip(".")
             table.require_none(
                 pc.equal(texts[split], unknown[0]),
                 f"the class '{unknown[0]}' is not in column '{column}' of {train.source}",
@@ -163,7 +165,7 @@ def _numbered(table: Table, column: str, num_classes: int) -> npt.NDArray[np.int
     table.require_none(
         wrong,
         f"label column '{column}' is {values[np.argmax(wrong)]}",
-        f"its classes go from 0 to {num_classes - 1}",
+        f"classes are numbered from 0 to {num_classes - 1}",
     )
     return values
 
@@ -177,7 +179,7 @@ def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
     kind = table.kind(column)
     if not is_number_type(kind):
         raise UserError(
-            f"dataset.weight: column '{column}' of {table.source} holds {kind}; name numbers.",
+            f"dataset.weight: column '{column}' of {table.source} holds {kind}, not numbers.",
             ErrorCode.INVALID_DATA,
         )
     weights = as_numbers(table.column(column))
@@ -185,6 +187,6 @@ def read_weights(table: Table, column: str) -> npt.NDArray[np.float32]:
     table.require_none(
         wrong,
         f"weight column '{column}' is {weights[np.argmax(wrong)]:g} or empty",
-        "weights are numbers from 0",
+        "weights must be 0 or larger",
     )
     return weights.astype(np.float32)

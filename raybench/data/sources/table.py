@@ -78,12 +78,6 @@ def is_number(text: str) -> bool:
 
 BATCH_ROWS = 65_536  # maximum rows per batch, to limit memory for large tables
 MAX_SHOWN = 20  # maximum number of column names in a message
-
-
-Note = Callable[[str], None]
-"""Function that shows the user a sentence on how the data are read."""
-
-
 LOOKS_NUMERIC = (
     r"^[-+(]?\s*\p{Sc}?\s*(?:(?:\d{1,3}(?:[.,' ]\d{3})+|\d+)(?:[.,]\d*)?|[.,]\d+)\s*[\p{Sc}%]?\)?$"
     r"|^\d{1,2}[-/.]\d{1,2}[-/.](?:\d{2}|\d{4})(?:\D.*)?$|^\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:\D.*)?$"
@@ -92,6 +86,9 @@ LOOKS_NUMERIC = (
 PLAIN_NUMBER = r"^[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$"
 LONG_TEXT = 40  # minimum mean characters of a column of strings to count as texts, not names
 SEEN_ROWS = 2000  # number of first rows by which the kind of a column is decided
+
+Note = Callable[[str], None]
+"""Function that shows the user a sentence on how the data are read."""
 
 
 class Table:
@@ -128,8 +125,8 @@ class Table:
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise UserError(
-                    f"{self.source}: two columns have the name '{name}' (columns "
-                    f"{names.index(name) + 1} and {number + 1}); give each its own.",
+                    f"{self.source}: two columns are named '{name}' (columns "
+                    f"{names.index(name) + 1} and {number + 1}); rename one of them.",
                     ErrorCode.INVALID_FILE,
                 )
         self._given = dict(zip(names, data.schema.names, strict=True))
@@ -138,7 +135,7 @@ class Table:
         is_file = isinstance(data, pa.dataset.Dataset)
         self.num_rows: int = data.count_rows() if is_file else data.num_rows
         if not self.num_rows:
-            raise UserError(f"{self.source} has no rows; give it some.", ErrorCode.INVALID_DATA)
+            raise UserError(f"{self.source} has no rows; add some.", ErrorCode.INVALID_DATA)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the rows of the given columns in order, in batches (`pyarrow.RecordBatch`)."""
@@ -154,7 +151,7 @@ class Table:
                 yield pa.record_batch(batch.columns, names=list(columns))
         except (pa.ArrowInvalid, OSError) as error:
             raise UserError(
-                f"{self.source} cannot be read on ({error}); write it again.",
+                f"{self.source} cannot be read to the end ({error}); write it again.",
                 ErrorCode.INVALID_FILE,
             ) from error
 
@@ -253,16 +250,16 @@ def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
         for column in columns:
             if column not in table.schema.names:
                 raise UserError(
-                    f"{table.source} has no column '{column}', which {train.source} has; add it, "
-                    "or name the columns to use in dataset.columns.",
+                    f"{table.source} has no column '{column}', but {train.source} has; add it, "
+                    "or list the columns to use in dataset.columns.",
                     ErrorCode.UNKNOWN_NAME,
                 )
             kinds = [one.kind(column) for one in (train, table)]
             are_texts = [is_text_type(kind) for kind in kinds]
             if len(set(are_texts)) > 1 and not any(map(pa.types.is_null, kinds)):
                 raise UserError(
-                    f"Column '{column}' is {kinds[0]} in {train.source}, and {kinds[1]} in "
-                    f"{table.source}; make them the same.",
+                    f"Column '{column}' is {kinds[0]} in {train.source}, but {kinds[1]} in "
+                    f"{table.source}; convert one of them.",
                     ErrorCode.INVALID_DATA,
                 )
 
@@ -303,7 +300,7 @@ def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str]
         for column in columns:
             if key != "categories" and column in uses:
                 raise UserError(
-                    f"dataset.{key}: column '{column}' is {uses[column]} already.",
+                    f"dataset.{key}: column '{column}' is already used as {uses[column]}.",
                     ErrorCode.CONFLICT,
                 )
             uses.setdefault(column, f"dataset.{key}")
@@ -317,20 +314,21 @@ def find_roles(spec: DatasetSpec, tables: Tables, note: Note) -> tuple[list[str]
         if column not in uses:
             uses[column] = "dataset.split_by"
             note(
-                f"column '{column}' is left out: splits are cut by it; to learn from it too, name "
-                "it in dataset.columns."
+                f"column '{column}' is left out, because dataset.split_by names it; to use it as "
+                "an input too, list it in dataset.columns."
             )
     if [spec.text, spec.image, spec.columns].count(None) < 2:
         raise UserError(
-            "dataset: text, image and columns are three kinds of inputs; keep one of them.",
+            "dataset: text, image and columns exclude each other; keep one of them.",
             ErrorCode.CONFLICT,
         )
     is_table = spec.text is None and spec.image is None
     inputs = _inputs(spec, train, set(uses), note) if is_table else []
-    rest = [] if is_table else [one for one in train.schema.names if one not in uses]
-    if rest := [name for name in rest if not ROW_NUMBERS.fullmatch(name)]:
+    rest = [] if is_table else [name for name in train.schema.names if name not in uses]
+    rest = [name for name in rest if not ROW_NUMBERS.fullmatch(name)]
+    if rest:
         kind = "text" if spec.image is None else "image"
-        note(f"not used beside {kind} {getattr(spec, kind)}: {listed(rest)}.")
+        note(f"columns that are not used, because dataset.{kind} is set: {listed(rest)}.")
     for table in tables.values():
         require_columns(table, named["label"], "label")
     _require_same_columns(tables, [*inputs, *named["text"], *named["image"]])
@@ -362,8 +360,8 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], note: Note) -> list
         # Row numbers may reveal the label, if rows are sorted by label.
         if ROW_NUMBERS.fullmatch(name) and pa.types.is_integer(kind):
             note(
-                f"column '{name}' is left out: it holds pandas' numbers of the rows; if it is "
-                "more, name it in dataset.columns."
+                f"column '{name}' is left out: it holds the row numbers of pandas; to use it "
+                "anyway, list it in dataset.columns."
             )
         elif is_input_type(kind):
             inputs.append(name)
@@ -371,7 +369,7 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str], note: Note) -> list
             note(f"column '{name}' is left out: it holds {kind}.")
     if not inputs:
         raise UserError(
-            f"{table.source} has no column of inputs beside {', '.join(sorted(used))}.",
+            f"{table.source} has no input columns besides {', '.join(sorted(used))}.",
             ErrorCode.INVALID_DATA,
         )
     return inputs

@@ -90,10 +90,10 @@ def _fit_encoder(spec: DatasetSpec, name: str, train: Member) -> encode.Encoder:
     """Fit the encoder of a column; raise ColumnLeftOut if nothing can be learned from it."""
     table, kind = train.table, train.table.kind(name)
     is_category = name in (spec.categories or [])
-    is_asked = spec.columns is not None
+    is_listed = spec.columns is not None
     if is_number_type(kind) and not is_category:
         # Only integers can be mere row numbers; dates in increasing order may be useful.
-        counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_asked else 0
+        counted_rows = table.num_rows if pa.types.is_integer(kind) and not is_listed else 0
         return encode.fit_number_encoder(
             name,
             as_numbers(train.column(name)),
@@ -102,7 +102,7 @@ def _fit_encoder(spec: DatasetSpec, name: str, train: Member) -> encode.Encoder:
         )
     if not is_category:
         table.require_names(name, "list the column in dataset.categories")
-    return encode.fit_name_encoder(name, train.column(name), is_asked=is_asked or is_category)
+    return encode.fit_name_encoder(name, train.column(name), keep_ids=is_listed or is_category)
 
 
 def table_dataset(
@@ -201,15 +201,16 @@ def row_order(
     kind = table.kind(column)
     if isinstance(spec.split_by, str) and not pa.types.is_temporal(kind):
         raise UserError(
-            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, no dates; write "
-            f"{{time: {column}}} for rows in order of numbers, or {{group: {column}}}.",
+            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, not dates; write "
+            f"{{time: {column}}} to order rows by numbers, or {{group: {column}}}.",
             ErrorCode.INVALID_DATA,
         )
     is_time = isinstance(spec.split_by, str) or "time" in spec.split_by
     values = table.column(column)
     if is_time and not is_number_type(kind):
         raise UserError(
-            f"dataset.split_by: '{column}' of {table.source} holds {kind}, no times; name another.",
+            f"dataset.split_by: column '{column}' of {table.source} holds {kind}, not times; name "
+            "another column.",
             ErrorCode.INVALID_DATA,
         )
     numbers = -as_numbers(values) if is_time else None  # the latest first
@@ -217,7 +218,7 @@ def row_order(
     table.require_none(
         texts.is_null() if numbers is None else np.isnan(numbers),
         f"column '{column}' of dataset.split_by is empty",
-        "fill them in, or leave these rows out",
+        "fill in its cells, or remove these rows",
     )
     known = np.array(texts.to_pylist()) if numbers is None else numbers
     codes = np.unique(known, return_inverse=True)[1]
@@ -244,9 +245,9 @@ def note_time_order(spec: DatasetSpec, tables: Tables, note: Note) -> None:
         steps = steps[np.abs(steps) > 0]  # without NaN
         if len(steps) >= MIN_STEPS and not 1 - ORDERED < np.mean(steps > 0) < ORDERED:
             note(
-                f"rows are in order of column '{column.name}' and split at random: validation rows "
-                "lie between training rows; to judge by the latest rows, set dataset.split_by: "
-                f"{column.name}."
+                f"rows are sorted by column '{column.name}' but split at random, so validation "
+                "rows lie between training rows; to evaluate on the latest rows, set "
+                f"dataset.split_by: {column.name}."
             )
             return
 

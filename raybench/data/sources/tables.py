@@ -72,7 +72,7 @@ def load_image_folder(spec: DatasetSpec) -> Dataset:
 
     def build(writer: Writer) -> Mapping[str, Any]:
         if num_others:
-            _notes(spec)(f"{num_others:,} files are not images by their names and are left out.")
+            _notes(spec)(f"{num_others:,} files without the suffix of an image are left out.")
         named = spec.model_copy(update={"image": files.FILE_NAME, "label": files.LABEL})
         return _store_images(named, files.open_image_folder(path, found), writer)
 
@@ -134,7 +134,7 @@ def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
     train = tables["train"]
     if spec.text is None:
         raise UserError(
-            f"dataset.text: name the column of the texts: {', '.join(train.schema.names)}.",
+            f"dataset.text: name the column with the texts: {', '.join(train.schema.names)}.",
             ErrorCode.MISSING,
         )
     for table in tables.values():
@@ -160,7 +160,7 @@ def _files(spec: DatasetSpec) -> list[File]:
     path = _path(spec)
     if not path.exists():
         raise UserError(
-            f"dataset.path: there is no {path} (from {Path.cwd()}); name a file or folder.",
+            f"dataset.path: {path} does not exist (working directory: {Path.cwd()}).",
             ErrorCode.NOT_FOUND,
         )
     return [file_at(path)] if path.is_file() else list_files(path)
@@ -222,7 +222,10 @@ def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str
         pictures, name = _pictures(table, image, order), f"{split}-inputs"
         images.decode_images(writer, name, pictures, table.num_rows, form)
     if form.white is not None:
-        _notes(spec)(images.white_line(form.white))
+        _notes(spec)(
+            "images of more than 8 bits are converted to 8 bits; the pixel value of white is "
+            f"{form.white:g} (see dataset.white)."
+        )
     encoding = {"white": form.white} if form.white is not None else None
     return {"task": labels.task, "class_names": list(labels.class_names), "encoding": encoding}
 
@@ -262,7 +265,7 @@ def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> imag
     path = Path(table.folder, cell or "")
     if not path.is_file():
         raise UserError(
-            f"{name} names no image (there is no file {path}); give every row one.",
+            f"{name} names no image file ({path} does not exist); every row needs an image.",
             ErrorCode.NOT_FOUND,
         )
     return images.Picture(place, str(path), str(path))
@@ -302,7 +305,7 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
     splits = {split: known[split] for split in SPLITS if split in known}
     if "train" not in splits:
         raise UserError(
-            f"dataset.path: {spec.path} has no rows in a split train, but in {[*by_split]}.",
+            f"dataset.path: {spec.path} has no training split with rows, only {[*by_split]}.",
             ErrorCode.MISSING,
         )
     tables = {
@@ -334,7 +337,7 @@ def _load_huggingface(path: str, name: str | None) -> Any:
     except (OSError, ValueError, KeyError) as error:
         advice = "save it again with save_to_disk"
         if not folder.exists():
-            advice = "there is no such folder; download a set of that name with load_dataset"
+            advice = "there is no such folder; download a dataset of that name with load_dataset"
         raise UserError(
             f"dataset.path: {path} cannot be read by datasets ({error}); {advice}.",
             ErrorCode.NOT_FOUND,
@@ -354,7 +357,7 @@ def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec
         found = known or list(train.class_names)
         if len(found) != 1:
             raise UserError(
-                f"dataset.label: name the column of labels: {', '.join(train.schema.names)}.",
+                f"dataset.label: name the column with the labels: {', '.join(train.schema.names)}.",
                 ErrorCode.MISSING,
             )
         chosen["label"] = found[0]

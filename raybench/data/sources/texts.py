@@ -100,7 +100,7 @@ def require_text(table: Table, column: str) -> None:
     if not table.is_text(column):
         kind = table.kind(column)
         raise UserError(
-            f"dataset.text: column '{column}' holds {kind}, no text; name another one.",
+            f"dataset.text: column '{column}' holds {kind}, not text; name another column.",
             ErrorCode.INVALID_DATA,
         )
 
@@ -126,7 +126,7 @@ class Tokens:
         self.vocabulary = self._tokenizer.vocabulary
         if not any(lengths):
             raise UserError(
-                f"{source}: column '{column}' has no text; name another one.",
+                f"{source}: column '{column}' has no text; name another column.",
                 ErrorCode.INVALID_DATA,
             )
         if empty := lengths.count(0):
@@ -134,8 +134,8 @@ class Tokens:
         share = float(np.mean(np.array(lengths) > most))
         if share > MANY_SHORTENED:
             note(
-                f"{100 * share:.0f} % of the texts are longer than {most} {kind} and are cut there "
-                f"(half have up to {np.median(lengths):.0f}); dataset.sequence_length says so."
+                f"{100 * share:.0f} % of the texts are longer than dataset.sequence_length ({most} "
+                f"{kind}) and are truncated; the median is {np.median(lengths):.0f}."
             )
 
     def write(self, batch: Any) -> Array:
@@ -170,14 +170,14 @@ def texts_as_inputs(
     at the end."""
     if isinstance(samples, str):
         raise UserError(
-            "The texts are one text; give a list of them: [text].", ErrorCode.INVALID_VALUE
+            "The samples are a single text; pass a list of texts.", ErrorCode.INVALID_VALUE
         )
     tokenizer = Tokenizer(kind, vocabulary)
     try:
         column = pa.array(samples, pa.string())
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"The samples are no texts ({error}); give a list of texts, or an array of token ids.",
+            f"The samples are not texts ({error}); pass a list of texts, or an array of token ids.",
             ErrorCode.INVALID_VALUE,
         ) from error
     return padded_ids(tokenizer, list(texts_of(pa.record_batch({"text": column}))), length)
@@ -195,7 +195,7 @@ def running_texts(path: Path) -> dict[str, str]:
     files = [path] if path.is_file() else find_files(path, TEXT_ENDINGS)
     if not files:
         raise UserError(
-            f"dataset.path: {path} has no {TEXT_ENDINGS[0]} files; name a file or folder.",
+            f"dataset.path: {path} contains no {TEXT_ENDINGS[0]} files.",
             ErrorCode.NOT_FOUND,
         )
     require_memory(MEMORY_FACTOR * sum(file.stat().st_size for file in files), str(path))
