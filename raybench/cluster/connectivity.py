@@ -39,24 +39,19 @@ class Place:
     """Address of the host in Ray."""
 
 
-def local_address_to(address: str) -> str:
-    """Return this host's own address from which packets to `address` are sent."""
+def route_to(address: str) -> tuple[str, str]:
+    """Return the network interface of this host from which packets to `address` are sent, and the
+    interface's address; raise NoInterface if there is none."""
     family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, DISCARD_PORT))
         except OSError as error:
             raise NoInterface(f"there is no route to {address} ({error.strerror})") from None
-        found: str = probe.getsockname()[0]
-        return found
-
-
-def interface_to(address: str) -> str:
-    """Return the interface through which `address` is reached; raise NoInterface if none is."""
-    local_address = local_address_to(address)
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address.split("%")[0] == local_address for entry in addresses):
-            return name
+        local_address: str = probe.getsockname()[0]
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.split("%")[0] == local_address for entry in entries):
+            return name, local_address
     raise NoInterface(
         f"no network interface has the address {local_address}, from which {address} is reached"
     )
@@ -93,7 +88,7 @@ def place_of(rank_0: str, named: str | None) -> Place:
     host = socket.gethostname()
     if named:
         return Place(host, named, address_of(named))
-    return Place(host, interface_to(rank_0), local_address_to(rank_0))
+    return Place(host, *route_to(rank_0))
 
 
 def environment(place: Place, *, is_named: bool) -> dict[str, str]:

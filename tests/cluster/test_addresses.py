@@ -15,9 +15,9 @@ from raybench.cluster.connectivity import (
     Place,
     address_of,
     environment,
-    interface_to,
     opened_at,
     place_of,
+    route_to,
     unreached,
     with_hosts,
 )
@@ -75,12 +75,12 @@ class TestInterfaces:
         ("rank_0", "name"), [("10.77.0.1", "eth0"), ("10.88.0.9", "ib0"), ("fe80::1", "eth0")]
     )
     def test_it_leads_to_rank_0(self, rank_0: str, name: str) -> None:
-        assert interface_to(rank_0) == name
+        assert route_to(rank_0) == (name, ROUTES[rank_0])
 
     def test_without_a_route_it_says_so(self) -> None:
         for rank_0, named in (("10.66.0.1", "10.66.0.1"), ("10.99.0.1", "192.0.2.1")):
             with pytest.raises(NoInterface) as missing:
-                interface_to(rank_0)
+                route_to(rank_0)
             assert named in str(missing.value)
 
     def test_a_named_one_goes_before_the_route(self, monkeypatch: pytest.MonkeyPatch) -> None:
