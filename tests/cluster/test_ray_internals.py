@@ -5,6 +5,7 @@ never started."""
 import inspect
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import time
@@ -31,6 +32,21 @@ def _ray_stays_down() -> Iterator[None]:
     assert not ray.is_initialized()
 
 
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("ray._private.ray_constants:RAY_WORKER_NICENESS", local_ray.NICENESS),
+        ("ray._private.ray_constants:DEBUG_AUTOSCALING_STATUS", nodes_internals.STATUS),
+        ("ray._private.runtime_env.constants:RAY_JOB_CONFIG_JSON_ENV_VAR", local_ray.CONFIG),
+        ("ray.dashboard.modules.job.common:JOB_ID_METADATA_KEY", local_ray.SUBMISSION),
+        ("ray._common.constants:NODE_ID_PREFIX", nodes_internals.ADDRESS),
+    ],
+)
+def test_names_of_ray_are_ours(name: str, ours: str) -> None:
+    why = "then workers give way, no autoscaler or job is seen, or Tune's actors find no host"
+    assert pkgutil.resolve_name(name) == ours, why
+
+
 class TestLoopback:
     """A node on 127.0.0.1 alone; stock path: Ray's own address, with a warning."""
 
@@ -52,16 +68,6 @@ class TestLoopback:
         said = local_ray.warning()
         assert bool(said) == is_said
         assert not said or address in said
-
-
-class TestNiceness:
-    """Workers as nice as the driver; stock path: Ray adds 15."""
-
-    def test_ray_still_reads_it(self) -> None:
-        from ray._private import ray_constants
-
-        why = "then workers give way to any process"
-        assert getattr(ray_constants, "RAY_WORKER_NICENESS", None) == local_ray.NICENESS, why
 
 
 class TestSignals:
@@ -212,16 +218,14 @@ class TestAutoscaler:
     """Whether nodes can be had; stock path: they cannot."""
 
     def test_ray_still_reports_and_takes_requests_so(self) -> None:
-        from ray._private import ray_constants
         from ray.autoscaler._private.util import format_readonly_node_type
         from ray.autoscaler.sdk import request_resources
         from ray.autoscaler.v2 import sdk, utils
         from ray.experimental import internal_kv
 
         why = "then a cluster with an autoscaler is taken for one without"
-        assert ray_constants.DEBUG_AUTOSCALING_STATUS == nodes_internals.STATUS, why
         assert format_readonly_node_type("ff").startswith(nodes_internals.UNMANAGED), why
-        assert all(hasattr(sdk, name) for name in ("get_cluster_status",)), why
+        assert hasattr(sdk, "get_cluster_status"), why
         assert hasattr(utils, "is_autoscaler_v2"), why
         assert hasattr(internal_kv, "_internal_kv_get"), why
         assert "bundles" in inspect.signature(request_resources).parameters
@@ -266,34 +270,14 @@ class TestAutoscaler:
         assert nodes_internals.has_autoscaler()
 
 
-class TestJob:
-    """The environment of a submitted job; stock path: Ray refuses a name that is set twice."""
-
-    def test_ray_still_says_so(self) -> None:
-        from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
-        from ray.dashboard.modules.job import common
-
-        why = "then the address of a submitted job is not taken"
-        assert RAY_JOB_CONFIG_JSON_ENV_VAR == local_ray.CONFIG, why
-        assert common.JOB_ID_METADATA_KEY == local_ray.SUBMISSION, why
-
-    @pytest.mark.parametrize("config", [None, "", "{", "[]", "{}"])
-    def test_outside_a_job_there_is_none(
-        self, config: str | None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv(local_ray.CONFIG, raising=False)
-        if config is not None:
-            monkeypatch.setenv(local_ray.CONFIG, config)
-        assert local_ray.job_environment() == {}
-
-
-class TestDriverNode:
-    """Tune's own processes beside the driver; there is no stock path."""
-
-    def test_ray_still_names_its_nodes_so(self) -> None:
-        from ray._common.constants import NODE_ID_PREFIX
-
-        assert NODE_ID_PREFIX == nodes_internals.ADDRESS
+@pytest.mark.parametrize("config", [None, "", "{", "[]", "{}"])
+def test_outside_a_job_there_is_no_environment_of_one(
+    config: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(local_ray.CONFIG, raising=False)
+    if config is not None:
+        monkeypatch.setenv(local_ray.CONFIG, config)
+    assert local_ray.job_environment() == {}
 
 
 @pytest.mark.parametrize(
