@@ -19,7 +19,7 @@ from raybench.cluster.ray_internals.nodes import has_autoscaler
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
 from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.signals import without_hangup
-from raybench.cluster.worker import DATA, own_scratch
+from raybench.cluster.states import DATA, scratch_folder
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.data.dataset import Dataset
@@ -68,7 +68,7 @@ class Session:
         refuse_hiding_files(Path.cwd())
         self._resources = contextlib.ExitStack()
         """Resources that are released after the connection is closed."""
-        self.scratch = self._resources.enter_context(own_scratch())
+        self.scratch = self._resources.enter_context(scratch_folder())
         self._started = False
         address = chosen_address(address)
         self.is_local = address is None

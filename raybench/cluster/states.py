@@ -1,18 +1,80 @@
-"""Saved states of runs (checkpoints and final weights), as files on the worker pool's host.
+"""Files of a session (the Ray connection of a command): its temporary folders and run states.
 
-A worker that can access the pool's file (on the same host or a shared disk) writes a state
-directly; other workers send the state to the pool in parts. Reading works in the same way.
+A session has a temporary folder on each host, removed at the end of the session or, if it was
+killed, by the next session on the host.
+
+Run states (checkpoints and final weights) are files on the worker pool's host. A worker that can
+access the pool's file (on the same host or a shared disk) writes a state directly; other workers
+send the state to the pool in parts. Reading works in the same way.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import ray
+
+PREFIX = "raybench-"
+DATA = "data"
+"""Subfolder of the temporary folder with datasets, which all workers of a host memory-map."""
+ALIVE = "alive"
+"""File that is locked while the folder is in use; the operating system releases the lock when the
+process ends, even if it is killed."""
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Context manager: create the driver's temporary folder, and remove it afterwards; also remove
+    the folders of killed sessions on this host."""
+    remove_stale_folders()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        with _lock(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_locks: dict[Path, TextIO] = {}
+
+
+def scratch_on_this_host(scratch: str) -> Path:
+    """Return the session's temporary folder on this host: the driver's folder `scratch` or, if that
+    does not exist here, a folder that this process creates and locks."""
+    drivers_folder = Path(scratch)
+    if drivers_folder.is_dir():
+        return drivers_folder
+    folder = Path(tempfile.gettempdir()) / drivers_folder.name
+    if folder not in _locks:
+        remove_stale_folders()
+        folder.mkdir(exist_ok=True)
+        _locks[folder] = _lock(folder)
+    return folder
+
+
+def remove_stale_folders() -> None:
+    """Remove the folders of sessions that have ended."""
+    for alive in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{ALIVE}"):
+        try:
+            with alive.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(alive.parent, ignore_errors=True)
+        except OSError:
+            continue  # the folder is in use, or belongs to another user
+
+
+def _lock(folder: Path) -> TextIO:
+    """Return the open lock file of a folder that is in use."""
+    file = (folder / ALIVE).open("w")
+    fcntl.flock(file, fcntl.LOCK_SH)
+    return file
+
 
 FOLDER = ".states"
 """Name of the folder for the run states."""
@@ -83,8 +145,8 @@ def place(file: Path, target: Path) -> None:
 class StateFiles:
     """The run states that the pool keeps, each in its own file."""
 
-    def __init__(self, scratch: Callable[[], Path]) -> None:
-        """Start without states; `scratch` returns the session's temporary folder on this host."""
+    def __init__(self, scratch: str) -> None:
+        """Start without states; `scratch` is the driver's temporary folder of the session."""
         self._scratch = scratch
         self._folder: Path | None = None
         self.fault: OSError | None = None
@@ -95,14 +157,14 @@ class StateFiles:
         """Folder of the run states: in the current study's folder, or else in the temporary one."""
         # Without a study, or if its folder was removed.
         if self._folder is None or not self._folder.is_dir():
-            self._folder = self._scratch() / FOLDER
+            self._folder = scratch_on_this_host(self._scratch) / FOLDER
             self._folder.mkdir(exist_ok=True)
         return self._folder
 
     def hold_in(self, folder: Path) -> None:
         """Keep states in a study's folder, if it exists here, since a temporary folder may be
         small."""
-        states = folder / FOLDER / self._scratch().name
+        states = folder / FOLDER / Path(self._scratch).name
         with contextlib.suppress(OSError):
             if folder.is_dir():
                 states.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,5 @@
-"""The train function of a worker group, which trains one run after another until told to close.
+"""The train function of a worker group, which trains one run after another until told to close."""
 
-Also the temporary folders of a session (the Ray connection of a command), one on each host. They
-are removed at the end of the session or, if it was killed, by the next session on the host.
-"""
-
-import contextlib
-import fcntl
 import gc
 import io
 import itertools
@@ -13,7 +7,6 @@ import math
 import os
 import queue
 import re
-import shutil
 import socket
 import sys
 import tempfile
@@ -24,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import ray
 
@@ -50,62 +43,6 @@ from raybench.training.ranks import Position
 from raybench.training.run import evaluate_split, run
 from raybench.training.saved import Checkpoints
 
-PREFIX = "raybench-"
-DATA = "data"
-"""Subfolder of the temporary folder with datasets, which all workers of a host memory-map."""
-ALIVE = "alive"
-"""File that is locked while the folder is in use; the operating system releases the lock when the
-process ends, even if it is killed."""
-
-
-@contextlib.contextmanager
-def own_scratch() -> Iterator[Path]:
-    """Context manager: create the driver's temporary folder, and remove it afterwards; also remove
-    the folders of killed sessions on this host."""
-    sweep()
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    try:
-        with _lock(folder):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-_held: dict[Path, TextIO] = {}
-
-
-def on_this_host(scratch: str) -> Path:
-    """Return the session's temporary folder on this host: the driver's folder `scratch` or, if that
-    does not exist here, a folder that this process creates and locks."""
-    drivers_folder = Path(scratch)
-    if drivers_folder.is_dir():
-        return drivers_folder
-    folder = Path(tempfile.gettempdir()) / drivers_folder.name
-    if folder not in _held:
-        sweep()
-        folder.mkdir(exist_ok=True)
-        _held[folder] = _lock(folder)
-    return folder
-
-
-def sweep() -> None:
-    """Remove the folders of sessions that have ended."""
-    for alive in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{ALIVE}"):
-        try:
-            with alive.open() as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(alive.parent, ignore_errors=True)
-        except OSError:
-            continue  # the folder is in use, or belongs to another user
-
-
-def _lock(folder: Path) -> TextIO:
-    """Return the open lock file of a folder that is in use."""
-    file = (folder / ALIVE).open("w")
-    fcntl.flock(file, fcntl.LOCK_SH)
-    return file
-
-
 EXCHANGE_VALUES, EXCHANGE_TIMEOUT_S = 512, 60.0
 """Number of 8-byte values that a new group exchanges as a test, and the timeout in seconds."""
 COMPARE_TIMEOUT_S = 5.0
@@ -130,7 +67,7 @@ def _serve(config: dict[str, Any]) -> None:
     pool, group = config["pool"], config["group"]
     # TensorFlow writes a file per traced function and removes it when the process exits normally,
     # but this process is killed at the end of the session, which removes this folder.
-    scratch = on_this_host(config["scratch"])
+    scratch = states.scratch_on_this_host(config["scratch"])
     tempfile.tempdir = str(scratch)
     try:
         world = join_group(config["placement"], config["search_path"])
@@ -154,7 +91,7 @@ def _serve(config: dict[str, Any]) -> None:
                 continue
             if isinstance(command, Start):
                 output.begin()
-                running = _Run(command, world, scratch / DATA, pool, group)
+                running = _Run(command, world, scratch / states.DATA, pool, group)
             assert running is not None
             answer = running.obey(command)
             reply = replace(answer, busy_s=time.perf_counter() - heard, printed=output.take())

@@ -33,7 +33,6 @@ from raybench.cluster.protocol import (
 from raybench.cluster.queue import Request, RequestQueue
 from raybench.cluster.resource_scheduler import Reservation, ResourceScheduler
 from raybench.cluster.states import StateFiles
-from raybench.cluster.worker import on_this_host
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
 from raybench.stats.checkpoint import Checkpoint
@@ -88,7 +87,7 @@ class WorkerPool:
         self._groups: dict[int, WorkerGroup] = {}
         """Groups whose workers are alive or starting, by number."""
         self._closing: set[asyncio.Task[None]] = set()
-        self._states = StateFiles(lambda: on_this_host(options.scratch))
+        self._states = StateFiles(options.scratch)
         self._runs: defaultdict[str, _PooledRun] = defaultdict(_PooledRun)
         self._stop = asyncio.Event()
 

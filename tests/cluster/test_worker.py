@@ -26,7 +26,11 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
 )
-from raybench.cluster.worker import on_this_host, own_scratch, sweep
+from raybench.cluster.states import (
+    remove_stale_folders,
+    scratch_folder,
+    scratch_on_this_host,
+)
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import Placement
@@ -37,8 +41,8 @@ OPTIONS = PoolOptions(scratch="", search_path="", is_local=True)
 HOLDER = """
 import sys, tempfile, time
 tempfile.tempdir = sys.argv[1]
-from raybench.cluster.worker import own_scratch
-with own_scratch() as folder:
+from raybench.cluster.states import scratch_folder
+with scratch_folder() as folder:
     print(folder, flush=True)
     time.sleep(60)
 """
@@ -47,7 +51,7 @@ with own_scratch() as folder:
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(module, "_held", {})
+    monkeypatch.setattr(states, "_locks", {})
 
 
 def test_what_a_killed_session_left_goes_when_the_next_one_starts(tmp_path: Path) -> None:
@@ -57,14 +61,14 @@ def test_what_a_killed_session_left_goes_when_the_next_one_starts(tmp_path: Path
     assert holder.stdout is not None
     left = Path(holder.stdout.readline().strip())
     (left / "data").mkdir()
-    with own_scratch() as own:
+    with scratch_folder() as own:
         assert left.is_dir(), "its session lives"
         holder.kill()
         holder.wait()
         deadline = time.monotonic() + 120
         while left.exists():
             assert time.monotonic() < deadline
-            sweep()
+            remove_stale_folders()
         assert own.is_dir()
     assert list(tmp_path.iterdir()) == []
 
@@ -72,21 +76,21 @@ def test_what_a_killed_session_left_goes_when_the_next_one_starts(tmp_path: Path
 def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "raybench-mine").mkdir()  # no file that says whether somebody uses it
     (tmp_path / "other").mkdir()
-    with own_scratch():
+    with scratch_folder():
         pass
     assert {path.name for path in tmp_path.iterdir()} == {"raybench-mine", "other"}
 
 
 def test_a_worker_of_another_host_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    with own_scratch() as own:
-        assert on_this_host(str(own)) == own
-    elsewhere = on_this_host("/not/on/this/host/raybench-abc")
+    with scratch_folder() as own:
+        assert scratch_on_this_host(str(own)) == own
+    elsewhere = scratch_on_this_host("/not/on/this/host/raybench-abc")
     assert elsewhere == tmp_path / "raybench-abc"
-    sweep()
+    remove_stale_folders()
     assert elsewhere.is_dir(), "it is in use"
-    assert on_this_host("/not/on/this/host/raybench-abc") == elsewhere
-    module._held.pop(elsewhere).close()
-    sweep()
+    assert scratch_on_this_host("/not/on/this/host/raybench-abc") == elsewhere
+    states._locks.pop(elsewhere).close()
+    remove_stale_folders()
     assert not elsewhere.exists()
 
 
