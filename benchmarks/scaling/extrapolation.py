@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from raybench.scaling.averaged import ThroughputModel, ernest, pollux
-from raybench.scaling.fit_command import NetworkRatio
+from raybench.scaling.fit_command import network_priors
 from raybench.scaling.measurements import Cell, MeasuredSteps, Observed
 from raybench.scaling.throughput import PRIORS, Priors
 
@@ -43,7 +43,7 @@ TABLES, RESULTS = (Path(__file__).parents[1] / name for name in ("tables", "resu
 COLD = {"retinanet University-of-Florida B200-SXM-180GB"}
 """Early epochs read from cold disks, 16 GPUs take longer steps than 8: left out, as the data's
 README says."""
-GIVEN = {"ElasticFlow": NetworkRatio(1.2)}
+GIVEN = {"ElasticFlow": 1.2}
 """By the hardware, as `--network` takes it: inside a host of eight A100 an all-reduce passes about
 230 GB/s, eight cards of 200 Gbit/s pass 200."""
 BARS = {"two hosts": 0.08, "given": 0.15}
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     tally[key] += values
                 if task == "one host" and name in GIVEN:
                     tally = tallies["given"].setdefault(name, defaultdict(list))
-                    for key, values in case(fits, asked, GIVEN[name].priors).items():
+                    for key, values in case(fits, asked, network_priors(GIVEN[name])).items():
                         tally[key] += values
     order = ("inside", "one host", "given", "two hosts", "largest")
     rows = {task: {name: summary(one) for name, one in tallies[task].items()} for task in order}

@@ -32,7 +32,6 @@ from raybench.results.study import Study
 from raybench.scaling import fit_command, fits
 from raybench.scaling.averaged import STEPS
 from raybench.scaling.cells import scaling_cells, scaling_runs
-from raybench.scaling.fit_command import NetworkRatio
 from raybench.scaling.fits import TargetPlan, Terms, fit_study, target_plans
 from raybench.scaling.measurements import read_measurements
 from raybench.scaling.plan import IN_TIME, KEYS, MONEY, NO_GPU, WITHIN, offers_of
@@ -350,7 +349,7 @@ class ScalingReport:
         """Return the measured and the predicted throughput: the arguments of `predicted_figure`."""
         dots = [
             {"series": str(key), **vars(cell), "samples_per_s": cell.samples / seconds}
-            for key, rows in fits.measurements(self.results).series.items()
+            for key, rows in fits.measurements(self.results).items()
             for cell, seconds in rows
         ]
         lines = []
@@ -423,10 +422,10 @@ def fit_to_files(
                 ErrorCode.CONFLICT,
             )
     console, tables, lines = make_console(sys.stdout), list[pd.DataFrame](), list[str]()
-    between, following = None if network is None else NetworkRatio(network), list[dict[Any, Any]]()
+    following = list[dict[Any, Any]]()
     measured = read_measurements(file)
     asked = {} if predict is None else fit_command.cells_to_predict(predict, measured)
-    for fitted in fit_command.fits(measured, asked, between):
+    for fitted in fit_command.fits(measured, asked, network):
         tables.append(fitted.predictions)
         following += next_rows(fitted)
         part = fit_part(fitted)

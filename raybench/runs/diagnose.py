@@ -25,7 +25,7 @@ from raybench.report.export import export
 from raybench.report.tables import print_frame
 from raybench.results.place import shown
 from raybench.results.storage import open_storage
-from raybench.results.store import DIAGNOSIS, Store
+from raybench.results.store import DIAGNOSIS, STUDY_FILE, Store, with_session
 from raybench.results.study import load
 from raybench.runs.lifecycle import SingleRun, single_runs
 from raybench.runs.options import DiagnoseOptions
@@ -34,7 +34,6 @@ from raybench.runs.train import (
     check_run,
     read_spec,
     refuse_other,
-    write_study,
 )
 from raybench.runs.wait_watch import Deadline, RunLines, live_session
 from raybench.scaling.bottleneck import BottleneckVerdict, judge, milliseconds
@@ -535,7 +534,7 @@ def _measure(
         check_connected(session, spec, console)
         store.clear()
         content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}
-        write_study(store, content)
+        store.write_yaml(STUDY_FILE, {"study": content} | with_session({}))
         deadline, lines = Deadline(None, interrupt=interrupt), RunLines(console)
         with single_runs(session, store, deadline, lines, wait_s=options.wait) as single_run:
             trainer = ProbeTrainer(single_run)

@@ -4,7 +4,6 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -23,14 +22,7 @@ from raybench.report.words import digits, target_words
 from raybench.results.place import check_place, shown
 from raybench.results.records import read_records
 from raybench.results.storage import StudyStorage, open_storage
-from raybench.results.store import (
-    RECORDS_FILE,
-    STUDY_FILE,
-    Store,
-    command,
-    machine,
-    versions,
-)
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, with_session
 from raybench.results.study import Study, load
 from raybench.runs.lifecycle import single_runs
 from raybench.runs.options import DiagnoseOptions, TrainOptions
@@ -176,7 +168,8 @@ def _run(
     with live_session(options.address, interrupt, console) as session:
         check_connected(session, spec, console)
         store.clear()
-        write_study(store, {"objective": spec.objective.model_dump(mode="json"), "run": True})
+        content = {"objective": spec.objective.model_dump(mode="json"), "run": True}
+        store.write_yaml(STUDY_FILE, {"study": content} | with_session({}))
         loggers.start()
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         deadline, screen = Deadline(None, interrupt=interrupt), _Screen(options, console, spec)
@@ -232,12 +225,6 @@ def _save_model(store: Store, spec: RunSpec, weights: bytes) -> None:
     _, dataset = load_workload_dataset(spec.workload, spec.dataset, spec.model, spec.data)
     store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
     store.write_bytes(MODEL_FILES[spec.framework], weights)
-
-
-def write_study(store: Store, content: dict[str, Any]) -> None:
-    """Write the `study.yaml` of a new study."""
-    session = {"command": command(), "versions": versions(), "machine": machine()}
-    store.write_yaml(STUDY_FILE, {"study": content, **session})
 
 
 def _print_outcome(console: Console, results: Study, storage: StudyStorage) -> None:

@@ -41,24 +41,10 @@ SURE = 0.2
 and in parallel with compute, unlike the measured all-reduce of the same bytes."""
 
 
-@dataclass(frozen=True)
-class NetworkRatio:
-    """Ratio of a gradient exchange's seconds between hosts to those within a host."""
-
-    ratio: float
-
-    @property
-    def priors(self) -> Priors:
-        """Priors of the law, with this ratio as the prior of its network parameter."""
-        return PRIORS | {"log_network": (math.log(self.ratio), SURE)}
-
-    def words(self) -> str:
-        """Return the ratio and its 90 % interval as a sentence."""
-        low, high = (self.ratio * math.exp(side * NINE_OF_TEN * SURE) for side in (-1, 1))
-        return (
-            f"With the given --network, an exchange between nodes takes {self.ratio:.2g} times "
-            f"({low:.2g} to {high:.2g}) as long as within one."
-        )
+def network_priors(ratio: float) -> Priors:
+    """Return the priors of the law, given the ratio of a gradient exchange's seconds between hosts
+    to its seconds within a host."""
+    return PRIORS | {"log_network": (math.log(ratio), SURE)}
 
 
 MOST_WORKERS = 1_000_000
@@ -85,9 +71,9 @@ def cells_to_predict(text: str, measured: Measurements) -> dict[SeriesKey, list[
     workers = _worker_numbers(text)
     if workers is None:
         listed = list(dict.fromkeys(row.cell for row in read_rows(Path(text), CellRow)))
-        return dict.fromkeys(measured.series, listed)
+        return dict.fromkeys(measured, listed)
     asked: dict[SeriesKey, list[Cell]] = {}
-    for key, steps in measured.series.items():
+    for key, steps in measured.items():
         cells = [cell for cell, _ in steps]
         most = max(cell.num_workers / cell.num_nodes for cell in cells)
         batches = sorted({(cell.batch_size_per_worker, cell.accumulate) for cell in cells})
@@ -207,8 +193,8 @@ class FittedSeries:
     num_rows: int
     model: ThroughputModel
     asked: list[Cell]
-    network: NetworkRatio | None = None
-    """Network ratio that was given; None if the prior of the law is used."""
+    network: float | None = None
+    """Ratio that `--network` gives; None if the prior of the law is used."""
 
     @cached_property
     def left_out(self) -> list[LeftOut]:
@@ -252,18 +238,22 @@ class FittedSeries:
                 "two nodes narrows them."
             )
         if self.network is not None:
-            lines.append(self.network.words())
+            low, high = (self.network * math.exp(side * NINE_OF_TEN * SURE) for side in (-1, 1))
+            lines.append(
+                f"With the given --network, an exchange between nodes takes {self.network:.2g} "
+                f"times ({low:.2g} to {high:.2g}) as long as within one."
+            )
         if self.measure_next is not None and self.measure_next[1]:
             lines.append(_next_words(self.model, *self.measure_next))
         return lines
 
 
 def fits(
-    measured: Measurements, asked: dict[SeriesKey, list[Cell]], network: NetworkRatio | None = None
+    measured: Measurements, asked: dict[SeriesKey, list[Cell]], network: float | None = None
 ) -> Iterator[FittedSeries]:
     """Fit a throughput model to each series; `asked` holds the cells to predict by series."""
-    priors = PRIORS if network is None else network.priors
-    for key, rows in measured.series.items():
+    priors = PRIORS if network is None else network_priors(network)
+    for key, rows in measured.items():
         model = ThroughputModel.fit(Observed.of(rows), priors)
         yield FittedSeries(key, len(rows), model, asked.get(key, []), network)
 

@@ -63,10 +63,10 @@ def fit_study(
         The fitted series.
     """
     measured = measurements(*studies, are_few_enough=are_few_enough)
-    if not measured.series:
+    if not measured:
         return []
     if predict is None:
-        most = max(cell.num_workers for rows in measured.series.values() for cell, _ in rows)
+        most = max(cell.num_workers for rows in measured.values() for cell, _ in rows)
         predict = ",".join(str(most * 2 ** (i + 1)) for i in range(DOUBLINGS))
     return list(fits(measured, cells_to_predict(predict, measured)))
 
@@ -91,8 +91,7 @@ def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
         cells = {cell for cell, _ in rows}
         return len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
 
-    kept = {key: rows for key, rows in found.items() if are_few_enough or is_enough(rows)}
-    return Measurements(", ".join(one.place for one in studies), kept)
+    return {key: rows for key, rows in found.items() if are_few_enough or is_enough(rows)}
 
 
 def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec, str]]:

@@ -1,7 +1,7 @@
 """Measured step times by cell: reading them from a CSV file, and pooling repeats."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -183,27 +183,23 @@ MeasuredSteps = Sequence[tuple[Cell, float]]
 """Cells and the seconds of an optimizer step in each; a cell that occurs again is a repeat."""
 
 
-@dataclass(frozen=True)
-class Measurements:
-    """Measured step times by series, in the order of the file."""
-
-    source: str
-    series: dict[SeriesKey, list[tuple[Cell, float]]] = field(default_factory=dict)
+Measurements = dict[SeriesKey, list[tuple[Cell, float]]]
+"""Measured step times by series."""
 
 
 def read_measurements(path: Path) -> Measurements:
     """Return the measurements of a CSV file of `MeasuredRow`; UserError if it is invalid."""
     rows = read_rows(path, MeasuredRow)
-    measured = Measurements(clean(str(path)))
     if len(rows) == 1:
         raise UserError(
-            f"{measured.source}: has one row, which does not show how training scales; add another "
-            "number of workers or another batch size.",
+            f"{clean(str(path))}: has one row, which does not show how training scales; add "
+            "another number of workers or another batch size.",
             ErrorCode.TOO_FEW,
         )
+    measured: Measurements = {}
     for row in rows:
         key = SeriesKey(row.model, row.gpu_type)
-        measured.series.setdefault(key, []).append((row.cell, row.step_s))
+        measured.setdefault(key, []).append((row.cell, row.step_s))
     return measured
 
 

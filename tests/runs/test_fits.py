@@ -62,7 +62,7 @@ def test_a_series_of_one_cell_has_no_model(tmp_path) -> None:
 def test_a_batch_that_no_step_had_is_not_fitted(tmp_path) -> None:
     """An epoch has 1,000 samples: a step of 4 x 256 has those."""
     results = made(tmp_path, num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak")
-    (rows,) = measurements(results).series.values()
+    (rows,) = measurements(results).values()
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 256} == {1, 2}
     assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 64} == {1, 2, 4}
 

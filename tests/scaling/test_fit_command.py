@@ -10,9 +10,8 @@ import pytest
 
 from raybench.commands import cli
 from raybench.report.scaling_report import fit_to_files
-from raybench.scaling.fit_command import SURE, NetworkRatio, cells_to_predict, fits
-from raybench.scaling.measurements import Cell, Measurements, read_measurements
-from raybench.scaling.throughput import PRIORS
+from raybench.scaling.fit_command import cells_to_predict, fits
+from raybench.scaling.measurements import Cell, SeriesKey, read_measurements
 from raybench.spec.errors import ErrorCode
 from tests.refusals import refused
 
@@ -117,12 +116,12 @@ def test_a_spreadsheet_s_file_is_read(tmp_path: Path) -> None:
     text = f"\ufeff {HEAD.replace(',', ' , ')},accumulate\n1.0, 1,32,5e-2,2\n\n2,1,32,0.06,\n"
     file.write_bytes(text.replace("\n", "\r\n").encode())
     measured = read_measurements(file)
-    assert measured.series == {("", ""): [(Cell(1, 1, 32, 2), 0.05), (Cell(2, 1, 32), 0.06)]}
+    assert measured == {("", ""): [(Cell(1, 1, 32, 2), 0.05), (Cell(2, 1, 32), 0.06)]}
 
 
 def test_nodes_are_as_full_as_the_fullest_measured() -> None:
     rows = [(Cell(4, 1, 32), 1.0), (Cell(12, 2, 32), 1.0), (Cell(1, 1, 16, 2), 1.0)]
-    asked = cells_to_predict("6,7,24", Measurements("x", {("", ""): rows}))["", ""]
+    asked = cells_to_predict("6,7,24", {SeriesKey(): rows})[SeriesKey()]
     assert {(cell.num_workers, cell.num_nodes) for cell in asked} == {(6, 1), (7, 2), (24, 4)}
     assert {(cell.batch_size_per_worker, cell.accumulate) for cell in asked} == {(32, 1), (16, 2)}
 
@@ -203,15 +202,6 @@ def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path)
     assert row["high_s"] > 3 * row["low_s"]
 
 
-def test_a_network_ratio_is_the_prior_of_the_law() -> None:
-    found = NetworkRatio(3.0)
-    mean, sd = found.priors["log_network"]
-    assert (mean, sd) == (pytest.approx(math.log(3)), SURE)
-    assert found.priors | {"log_network": PRIORS["log_network"]} == PRIORS
-    for number in ("3", "2.2", "4.2"):
-        assert number in found.words()
-
-
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
@@ -225,7 +215,7 @@ def test_a_wrong_network_is_refused(arguments: list[str], name: str, capsys) -> 
     assert name in capsys.readouterr().err
 
 
-def test_a_known_network_narrows_the_interval(tmp_path: Path) -> None:
+def test_a_known_network_narrows_the_interval(tmp_path: Path, capsys) -> None:
     file, out = tmp_path / "steps.csv", tmp_path / "predicted.csv"
     file.write_text(f"{GOOD}4,1,64,0.095\n")
     widths, steps = [], []
@@ -234,5 +224,6 @@ def test_a_known_network_narrows_the_interval(tmp_path: Path) -> None:
         table = pd.read_csv(out)
         widths.append((table["high_s"] / table["low_s"]).median())
         steps.append(table["step_s"].median())
+    assert all(number in capsys.readouterr().out for number in ("10", "7.2", "14"))
     assert widths[1] < 0.7 * widths[0]
     assert steps[2] > 1.5 * steps[1]

@@ -9,7 +9,6 @@ import pytest
 from optuna.trial import TrialState
 
 from raybench.results.store import STUDY_FILE, Store, machine
-from raybench.runs.train import write_study
 from raybench.search.curve_search import Decision
 from raybench.search.sampling.default_rates import HASTE, default_rate
 from raybench.search.sampling.earlier import load_earlier, settings_of
@@ -226,7 +225,8 @@ def test_a_training_is_known_by_its_curve_at_this_studys_target(tmp_path: Path) 
     )
     folder = tmp_path / "mine"
     with Store(folder) as store:
-        write_study(store, {"objective": spec.objective.model_dump(mode="json"), "run": True})
+        content = {"objective": spec.objective.model_dump(mode="json"), "run": True}
+        store.write_yaml(STUDY_FILE, {"study": content})
         for index, value in enumerate((0.5, 0.91, 0.95)):
             point = evaluation(2.0 * (index + 1), index=index, value=value)
             store.append(point.line("0000", role="trial", spec=spec))
