@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib import metadata
 
 import pytest
 
@@ -81,15 +80,6 @@ def test_the_plan_counts_every_phase_on_what_there_is(tmp_path, settings, capaci
     dataset = load_dataset(study.dataset)
     StudyPlan(study, space, factors).show(console, dataset, "out", capacity)
     assert [word for word in words if word not in console.file.getvalue()] == []
-
-
-def test_a_checkout_that_is_not_installed_has_no_version(capsys, monkeypatch):
-    def missing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    assert cli.main(["--version"]) == cli.DONE
-    assert capsys.readouterr().out == "raybench (not installed)\n"
 
 
 def test_the_overview_names_every_command(capsys):

@@ -251,15 +251,6 @@ def test_two_cells_of_one_curve_are_refused_by_name() -> None:
         curves_of(table_of(written(*cells)))
 
 
-def test_every_curve_of_a_mixed_study_is_of_one_scaling() -> None:
-    axes = {"framework": ["torch", "tensorflow"]}
-    study = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 128], axes=axes)
-    curves = curves_of(table_of(study))
-    assert len(curves) == 2 * 2 * 2
-    assert all(len(set(curve["scaling"])) == 1 for curve in curves.values())
-    assert all(curve["num_workers"].tolist() == [1, 2, 4] for curve in curves.values())
-
-
 def test_runs_without_exchange_are_in_no_curve() -> None:
     table = table_of(study_of(scaling="weak"))
     table["exchange_gradients"] = [True, False]
