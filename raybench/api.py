@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from raybench.training.own import Run
 
 Place = str | Path | None
-OF_COMMANDS = ("settings", "fit", "verbose")
+COMMAND_LINE_ONLY = ("settings", "fit", "verbose")
 """Options that only the command line accepts."""
 RESULTS = "results/study"
 """Results folder beside which the `data` of a call are written if `out` is a URL or not given."""
@@ -276,7 +276,7 @@ def asked(name: str, given: dict[str, Any]) -> "TrialOptions":
 
     kind, options, settings = OPTIONS[name], dict[str, Any](), dict[str, Any]()
     for key, value in _with_data_in_a_file(name, given).items():
-        if key in OF_COMMANDS:
+        if key in COMMAND_LINE_ONLY:
             raise UserError(
                 f"raybench.{name}: {key} is an option of the command line only; leave it out.",
                 ErrorCode.INVALID_OPTION,

@@ -10,7 +10,7 @@ from raybench.spec.text import clean
 if TYPE_CHECKING:
     from raybench.runs.options import ScaleOptions
 
-OF_A_FIT = ("fit", "predict", "network", "out", "progress", "keep_code_change")
+FIT_OPTIONS = ("fit", "predict", "network", "out", "progress", "keep_code_change")
 """Options that can be combined with --fit."""
 
 
@@ -31,7 +31,7 @@ def fit_file(options: "ScaleOptions", file: Path) -> Ended:
     """Fit a file of measurements; raise UserError for options that only apply to a study."""
     words = {"study": f"study {clean(str(options.study))}", "settings": "--set"}
     for option in type(options).model_fields:
-        if option in options.model_fields_set and option not in OF_A_FIT:
+        if option in options.model_fields_set and option not in FIT_OPTIONS:
             name = words.get(option, f"--{option.replace('_', '-')}")
             raise UserError(
                 f"{name}: applies to a study, and --fit runs none; leave out one of the two.",

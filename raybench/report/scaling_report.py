@@ -142,7 +142,7 @@ class PlanReport:
         Raises:
             UserError: if no study has a target, or none has measured steps.
         """
-        fitted = fit_study(*studies, predict=predict, are_few_enough=True)
+        fitted = fit_study(*studies, predict=predict, allow_few=True)
         if all(one.target is None for one in studies):
             raise UserError(
                 f"{studies[0].place}: has no target, so the length of a job is not known; "

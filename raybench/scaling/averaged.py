@@ -9,7 +9,7 @@ by which the intervals of our law are widened.
 
 Within the measured range only our law, with its residuals, counts. The weight of the published laws
 grows over the first doubling of the workers beyond that range, and they never move a prediction by
-more than FARTHEST.
+more than LARGEST_MOVE.
 """
 
 import math
@@ -108,21 +108,21 @@ PUBLISHED_LAWS = (ernest, pollux)
 TRUSTED, TRUSTED_UNSEEN = 4.0, 30.0
 """Weight of our law before any evidence, relative to each published law. TRUSTED_UNSEEN applies to
 cells on several nodes if all measured cells are on a single node, TRUSTED to all other cells."""
-CLOSE = 0.05
+EQUAL_ERROR = 0.05
 """Relative error below which laws are equally good."""
-LARGEST = 1.0
+LARGEST_ERROR = 1.0
 """Maximum log error of a law; larger errors are clipped."""
 CELLS_A_POWER, MOST_POWER = 4, 2.0
 """Number of predicted cells per power of the mean square error in the weights; maximum power."""
-FARTHEST = 0.3
+LARGEST_MOVE = 0.3
 """Maximum log factor by which a published law moves a prediction."""
-CUTS = 2
+NUM_CUTS = 2
 """Number of the largest worker counts that are left out: first the largest, then both."""
 
-DOUBT = 0.06
+WIDTH_PER_DOUBLING = 0.06
 """Log half-width that is added to an interval in quadrature for each doubling of workers or batch
 size beyond the measured range, for effects that no law covers."""
-PRIOR_CELLS, LEAST_WIDTH, ODD = 8, 0.8, 4.0
+PRIOR_CELLS, LEAST_WIDTH, LARGEST_DISTANCE = 8, 0.8, 4.0
 """Weight of the nominal width of intervals, as a number of cells; minimum factor on that width;
 maximum distance of a cell from its prediction, in half-widths."""
 
@@ -162,7 +162,7 @@ class HeldOutErrors:
         predict them from the rest."""
         at = Layout.of(observed.cells)
         errors, distances = [np.zeros((1 + len(PUBLISHED_LAWS), 0))], [np.zeros(0)]
-        for most in np.unique(at.workers)[:-1][::-1][:CUTS]:
+        for most in np.unique(at.workers)[:-1][::-1][:NUM_CUTS]:
             few, many = at.workers <= most, at.workers > most
             if at.nodes[few].max() == 1:
                 many &= at.nodes == 1  # `few` does not show the network between nodes
@@ -172,8 +172,8 @@ class HeldOutErrors:
             low, middle, high = law.quantiles(held.cells)
             found = np.stack([middle, *published_predictions(law, held.cells)]) - held.log_seconds
             half = np.where(found[0] < 0, high - middle, middle - low)
-            errors.append(np.clip(found, -LARGEST, LARGEST))
-            distances.append(np.minimum(np.abs(found[0]) / half, ODD))
+            errors.append(np.clip(found, -LARGEST_ERROR, LARGEST_ERROR))
+            distances.append(np.minimum(np.abs(found[0]) / half, LARGEST_DISTANCE))
         return cls(np.concatenate(errors, axis=1), np.concatenate(distances))
 
     def shares(self, trusted: float) -> Floats:
@@ -185,7 +185,7 @@ class HeldOutErrors:
         if not number:
             return np.asarray(np.eye(1 + len(PUBLISHED_LAWS))[0])
         power = min(MOST_POWER, number / CELLS_A_POWER)
-        shares = np.power(CLOSE**2 + np.mean(self.errors**2, axis=1), -power)
+        shares = np.power(EQUAL_ERROR**2 + np.mean(self.errors**2, axis=1), -power)
         shares[0] *= trusted
         return np.asarray(shares / np.sum(shares))
 
@@ -240,7 +240,9 @@ class ThroughputModel:
         moved, unlike = np.zeros(len(cells)), np.zeros(len(cells))
         if self.held_out.errors.size and come_in.any():
             away = (
-                np.clip(published_predictions(self.law, cells) - middle, -FARTHEST, FARTHEST)
+                np.clip(
+                    published_predictions(self.law, cells) - middle, -LARGEST_MOVE, LARGEST_MOVE
+                )
                 * come_in
             )
             away = np.vstack([np.zeros(len(cells)), away])
@@ -249,7 +251,7 @@ class ThroughputModel:
             shares = np.where(is_unseen, unseen[:, None], usual[:, None])
             moved = np.sum(shares * away, axis=0)
             unlike = np.sum(shares * (away - moved) ** 2, axis=0)
-        more = NINE_OF_TEN**2 * unlike + DOUBT**2 * (workers**2 + batch**2)
+        more = NINE_OF_TEN**2 * unlike + WIDTH_PER_DOUBLING**2 * (workers**2 + batch**2)
         halves = np.sqrt(np.stack([middle - low, high - middle]) ** 2 + more)
         halves *= self.held_out.widening**come_in
         ends = np.exp(middle + moved + np.stack([np.zeros(len(cells)), -halves[0], halves[1]]))
@@ -265,13 +267,13 @@ class ThroughputModel:
         return [one.step_s / many.step_s for one, many in zip(alone, together, strict=True)]
 
 
-NEXT = 2
+NUM_PROPOSED = 2
 """Number of cells that are proposed for measurement."""
 STEPS = 100
 """Steps of the short run that measures a cell and determines its cost."""
-BATCHES = 12
+MOST_BATCHES = 12
 """Number of measured batch sizes to try, nearest to the requested batch size."""
-ALIKE = 1.05
+TIE = 1.05
 """Cells whose interval is within this factor of the narrowest are tied: the cheapest wins."""
 
 
@@ -295,7 +297,7 @@ def least_sure(model: ThroughputModel, cells: Sequence[Cell]) -> Cell:
 def next_cells(
     model: ThroughputModel, asked: Cell, placed: Callable[[Cell], Cell | None] = lambda cell: cell
 ) -> list[NextCell]:
-    """Return at most NEXT cells (workers, nodes, batch size) to measure, best first.
+    """Return at most NUM_PROPOSED cells (workers, nodes, batch size) to measure, best first.
 
     They are those that would narrow the interval of a prediction most, by the covariance of both
     log step times over the draws of our law and its residuals (treated as normal). Each further
@@ -320,10 +322,10 @@ def next_cells(
         for i in range(1, len(predicted))
     }
     found: list[NextCell] = []
-    while costs and len(found) < NEXT:
+    while costs and len(found) < NUM_PROPOSED:
         narrowed = {i: known[0, 0] - known[0, i] ** 2 / (known[i, i] + noise) for i in costs}
         least = min(narrowed.values())
-        equal = [i for i in costs if narrowed[i] + noise <= ALIKE**2 * (least + noise)]
+        equal = [i for i in costs if narrowed[i] + noise <= TIE**2 * (least + noise)]
         best = min(equal, key=lambda i: costs[i])
         share = math.sqrt(max(narrowed[best], 0.0) + noise) / math.sqrt(first)
         spread = math.expm1(half * min(share, 1.0))
@@ -348,5 +350,5 @@ def _candidates(model: ThroughputModel, asked: Cell) -> set[Cell]:
         sizes.add((2, 2))
     own = asked.batch_size_per_worker
     measured = {cell.batch_size_per_worker for cell in seen} - {own}
-    near = sorted(measured, key=lambda batch: (abs(math.log(batch / own)), batch))[:BATCHES]
+    near = sorted(measured, key=lambda batch: (abs(math.log(batch / own)), batch))[:MOST_BATCHES]
     return {Cell(k, n, batch, asked.accumulate) for k, n in sizes for batch in (own, *near)}

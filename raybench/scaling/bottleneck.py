@@ -19,7 +19,7 @@ from raybench.scaling.throughput import FEED_OVERLAP, Law, parameters
 from raybench.spec.run import RunSpec
 from raybench.stats.step_times import bytes_exchanged
 
-MORE = 4
+LARGER_FACTOR = 4
 """Factor on the batch size, or on the passes between two exchanges, that is tried."""
 PREFETCH = 2
 """Prefetched batches that are tried; with augmentation, factor on the threads."""
@@ -87,13 +87,13 @@ class Outlook:
 
     def larger_batch(self) -> Gain:
         """Return the gain from a larger batch size, which may not fit into memory."""
-        batch = MORE * self.spec.batch_size_per_worker
+        batch = LARGER_FACTOR * self.spec.batch_size_per_worker
         cell = replace(self.cell, batch_size_per_worker=batch)
         return self._moved(f"batch_size_per_worker: {batch}", cell)
 
     def fewer_exchanges(self) -> Gain:
         """Return the gain from exchanging gradients less often, which needs no more memory."""
-        every = MORE * self.spec.accumulate
+        every = LARGER_FACTOR * self.spec.accumulate
         return self._moved(f"accumulate: {every}", replace(self.cell, accumulate=every))
 
     def other_workers(self, num_workers: int) -> Gain:
@@ -165,9 +165,9 @@ def _hidden(worked_s: ArrayLike, feed_s: float) -> Floats:
 
 
 NOT_SURE = "not sure"
-WORTH = 1.05
+LEAST_GAIN = 1.05
 """Minimum speed-up of a change that is proposed."""
-NO_LOSS = 0.95
+LEAST_KEPT = 0.95
 """Share of the samples/s that fewer workers must keep to be proposed."""
 HEADS: dict[StepPart, str] = {
     "compute": "Compute-bound",
@@ -275,7 +275,7 @@ def _gains(largest: StepPart, outlook: Outlook) -> list[Gain]:
                 tried.append(outlook.compression())
         if spec.num_workers > 1:
             half = outlook.other_workers(spec.num_workers // 2)
-            fewer = [half] if half.times >= NO_LOSS else []
-    worth = sorted((one for one in tried if one.times >= WORTH), key=lambda one: -one.times)
+            fewer = [half] if half.times >= LEAST_KEPT else []
+    worth = sorted((one for one in tried if one.times >= LEAST_GAIN), key=lambda one: -one.times)
     # For input, prefetching is first: faster data are harder to get.
     return [*fewer, *(reversed(worth) if largest == "input" else worth)]

@@ -105,10 +105,10 @@ def pooled(intervals: Sequence[StepTimes]) -> list[float]:
     return [float(seconds[order[int(np.searchsorted(reached, share))]]) for share in SHARES]
 
 
-FAR = 1.5
+OUTLIER_FACTOR = 1.5
 """A run is an outlier if its seconds per sample, stalls included, differ by this factor from the
 median step of its cell, or if its first epoch is slower by this factor than the median."""
-FIRST = "first_epoch_train_samples_per_s"
+FIRST_EPOCH = "first_epoch_train_samples_per_s"
 MISSES = ("nan", "oom")
 """Failures that count as not reaching the target; other failures are no evidence about it."""
 RUN_COLUMNS = (
@@ -156,9 +156,10 @@ def run_table(
     | memory_peak_bytes, gpu_utilization | maximum over workers; mean over workers |
     | bytes_exchanged_per_step | contribution of a worker to the exchange of one optimizer step |
     | flops_per_sample, tokens_per_sample | as in `Evaluation` |
-    | is_slow_start | whether the first epoch is FAR times slower than the median of its cell |
-    | is_outlier | is_slow_start, or mean_samples_per_s differs by more than FAR from the median |
-    |  | samples_per_s of the cell, beyond what `short_steps` explains |
+    | is_slow_start | whether the first epoch is OUTLIER_FACTOR times slower than the median of |
+    |  | its cell |
+    | is_outlier | is_slow_start, or mean_samples_per_s differs by more than OUTLIER_FACTOR from |
+    |  | the median samples_per_s of the cell, beyond what `short_steps` explains |
 
     Only runs that are valid measurements are included (`RunRecord.counts_for("measurement")`).
     """
@@ -171,12 +172,12 @@ def run_table(
     table = pd.DataFrame(rows, columns=named(RUN_COLUMNS, metric)).sort_values(
         ["cell", "repeat"], kind="stable", ignore_index=True
     )
-    own = table.astype(dict.fromkeys(("mean_samples_per_s", "short_steps", FIRST), float))
+    own = table.astype(dict.fromkeys(("mean_samples_per_s", "short_steps", FIRST_EPOCH), float))
     # The steady state does not include the first epoch.
-    table["is_slow_start"] = _usual(own, FIRST) / own[FIRST] > FAR
+    table["is_slow_start"] = _usual(own, FIRST_EPOCH) / own[FIRST_EPOCH] > OUTLIER_FACTOR
     # The mean includes stalls; a short step that takes as long as a whole one is not a stall.
     slower = _usual(own, "samples_per_s") / own["mean_samples_per_s"]
-    is_far = (slower > FAR * own["short_steps"]) | (slower < 1 / FAR)
+    is_far = (slower > OUTLIER_FACTOR * own["short_steps"]) | (slower < 1 / OUTLIER_FACTOR)
     table["is_outlier"] = table["is_slow_start"] | is_far
     return table
 
@@ -283,8 +284,8 @@ def kind_of(scaling: Scaling, spec: RunSpec, accelerators: str) -> tuple[Any, ..
 def series_of(specs: Sequence[RunSpec]) -> list[str]:
     """Return the name of each spec's series: its values of the keys in which the specs differ.
 
-    The name always has framework and workload, the latter only by its class if that is unique.
-    Other values are not shown if they are a run spec's defaults.
+    A name always has the framework and the workload (only its class if that is unique). Default
+    values of a run spec are not shown.
     """
     classes = {spec.workload: spec.workload.rpartition(":")[2] for spec in specs}
     if len(set(classes.values())) < len(classes):
@@ -336,7 +337,7 @@ MEDIANS = (
     *("flops_per_sample", "tokens_per_sample"),
 )
 GREATEST = ("longest_step_s", "memory_peak_bytes", "bytes_exchanged_per_step")
-OF_SPEC = (
+SPEC_COLUMNS = (
     *("framework", "strategy", "workload", "num_workers", "batch_size_per_worker"),
     *("global_batch_size", "accumulate", "exchange_gradients"),
 )
@@ -441,7 +442,7 @@ def _where(cell: StudyCell, scaling: Scaling, series: str, accelerators: str) ->
         "dataset": spec.dataset.name,
         "topology": topology,
         "accelerators": accelerators,
-        **{key: getattr(spec, key) for key in OF_SPEC},
+        **{key: getattr(spec, key) for key in SPEC_COLUMNS},
         TWIN: spec.model_dump_json(exclude={"exchange_gradients"}),
     }
 

@@ -1,5 +1,5 @@
-"""What `raybench scale --fit` does: fit a throughput model to each measured series, predict the
-cells that `--predict` names, and estimate the error of a model at cells that it did not see.
+"""`raybench scale --fit`: fit a throughput model to each measured series, predict the cells of
+`--predict`, and estimate the error of a model at cells that it did not see.
 
 `--network` gives the ratio of the seconds of an all-reduce between hosts to those within a host; it
 sets the prior of the law's parameter R. Only the measured ratio counts, not the name of a network:

@@ -49,7 +49,7 @@ LEAST_CELLS = 3
 
 
 def fit_study(
-    *studies: Study, predict: str | None = None, are_few_enough: bool = False
+    *studies: Study, predict: str | None = None, allow_few: bool = False
 ) -> list[FittedSeries]:
     """Fit a throughput model to each series (cells that differ only in workers and batch size).
 
@@ -57,12 +57,12 @@ def fit_study(
         *studies: Scaling studies of the same training.
         predict: Worker counts or a file of cells to predict; None for the next DOUBLINGS of the
             largest measured worker count.
-        are_few_enough: Also fit series with fewer than LEAST_CELLS cells or one worker count.
+        allow_few: Also fit series with fewer than LEAST_CELLS cells or one worker count.
 
     Returns:
         The fitted series.
     """
-    measured = measurements(*studies, are_few_enough=are_few_enough)
+    measured = measurements(*studies, allow_few=allow_few)
     if not measured:
         return []
     if predict is None:
@@ -71,12 +71,12 @@ def fit_study(
     return list(fits(measured, cells_to_predict(predict, measured)))
 
 
-def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
+def measurements(*studies: Study, allow_few: bool = False) -> Measurements:
     """Return the median step time of each run, for the series that can be fitted.
 
     Runs that exchange no gradients are left out, since they only measure the cost of the exchange.
     So are runs whose global batch size exceeds an epoch, since no step has that many samples. For
-    `are_few_enough`, see `fit_study`.
+    `allow_few`, see `fit_study`.
     """
     found: dict[SeriesKey, list[tuple[Cell, float]]] = defaultdict(list)
     for _, row, spec, series in _runs(*studies):
@@ -91,7 +91,7 @@ def measurements(*studies: Study, are_few_enough: bool = False) -> Measurements:
         cells = {cell for cell, _ in rows}
         return len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
 
-    return {key: rows for key, rows in found.items() if are_few_enough or is_enough(rows)}
+    return {key: rows for key, rows in found.items() if allow_few or is_enough(rows)}
 
 
 def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec, str]]:
@@ -105,7 +105,8 @@ def _runs(*studies: Study) -> Iterator[tuple[Study, dict[Hashable, Any], RunSpec
 
 
 def _comparable(own: Study, studies: Sequence[Study]) -> list[RunSpec]:
-    """Return the run specs of a study's cells, with keys made equal that do not distinguish series.
+    """Return the run specs of a study's cells, with the keys made equal that do not distinguish
+    series.
 
     These keys are the GPU model; resources that are the same in all cells of the study, if no two
     studies ran on the same GPU model; and, in a study without a target, `objective` and `epochs`.

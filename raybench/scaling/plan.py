@@ -246,9 +246,9 @@ def answers(
 ) -> pd.DataFrame:
     """Return the best rows of a plan: FASTEST, CHEAPEST, WITHIN the budget and IN_TIME.
 
-    FASTEST is the cheapest of the rows within TIE of the fastest, so that nobody pays for a trivial
-    gain. CHEAPEST is the fastest of the rows within TIE of the cheapest. An answer without a row is
-    left out.
+    FASTEST is the cheapest of the rows within TIE of the fastest, so that a trivial gain costs
+    nothing. CHEAPEST is the fastest of the rows within TIE of the cheapest. An answer without a row
+    is left out.
 
     Args:
         budget: Maximum cost, in the unit of the costs.

@@ -103,16 +103,16 @@ def _batch_size(value: int, samples: Floats) -> BatchSize:
 POWERS = np.array([0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5])
 POWER_FACTOR = 1.5
 """One standard deviation of the prior of the exponent p, as a factor; the prior median is 1."""
-CRITICAL = (0.01, 30.0, 120)
+CRITICAL_GRID = (0.01, 30.0, 120)
 """Grid of critical batch sizes: from this fraction of the smallest batch size to this multiple of
 the largest, and the number of points."""
-SMALL = (0.25, 0.25, 14)
-"""Grid of B_small, given like CRITICAL; it also contains 0."""
+SMALL_GRID = (0.25, 0.25, 14)
+"""Grid of B_small, given like CRITICAL_GRID; it also contains 0."""
 SMALL_PROBABILITY = 0.1
 """Prior probability that B_small is not 0."""
 MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
 """Grid of the law's misfit, the relative standard deviation of its residual."""
-REACH = 1.0
+RESIDUAL_LENGTH = 1.0
 """Correlation length of the residual, in doublings of the batch size."""
 
 
@@ -132,18 +132,20 @@ class Curves:
 
 def grid(least: float, greatest: float) -> tuple[Curves, Floats]:
     """Return the grid of parameter sets for a range of batch sizes, and their log prior."""
-    critical = np.geomspace(CRITICAL[0] * least, CRITICAL[1] * greatest, CRITICAL[2])
-    small = np.append(0.0, np.geomspace(SMALL[0] * least, SMALL[1] * greatest, SMALL[2]))
+    critical = np.geomspace(CRITICAL_GRID[0] * least, CRITICAL_GRID[1] * greatest, CRITICAL_GRID[2])
+    small = np.append(
+        0.0, np.geomspace(SMALL_GRID[0] * least, SMALL_GRID[1] * greatest, SMALL_GRID[2])
+    )
     sets = Curves(*(x.ravel() for x in np.meshgrid(critical, POWERS, small)))
     prior = -0.5 * (np.log(sets.power) / np.log(POWER_FACTOR)) ** 2
-    rises = np.log(SMALL_PROBABILITY / SMALL[2])
+    rises = np.log(SMALL_PROBABILITY / SMALL_GRID[2])
     return sets, prior + np.where(sets.small == 0, np.log(1 - SMALL_PROBABILITY), rises)
 
 
 def alike(here: Floats, there: Floats) -> Floats:
     """Return the correlation of the law's residual between two lists of batch sizes."""
     apart = np.abs(np.log2(here[:, None] / there[None, :]))
-    return np.asarray(np.exp(-apart / REACH))
+    return np.asarray(np.exp(-apart / RESIDUAL_LENGTH))
 
 
 def middles(number: int) -> Floats:
@@ -160,7 +162,7 @@ MEDIAN_NOISE = 1.2533
 """Standard error of a median of n normal values: this times their spread / sqrt(n)."""
 LOW, HIGH = 0.05, 0.95
 """Quantiles at the ends of a 90 % interval."""
-FAR = 10.0
+UNBOUNDED_FACTOR = 10.0
 """An end of the critical batch's interval counts as unbounded if it is farther outside of the tried
 batch sizes than this factor."""
 
@@ -245,12 +247,12 @@ class SamplesToTarget:
         found = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
         low, value, high = (float(x) for x in found)
         # The interval is widened by the resolution of the grid.
-        step = (CRITICAL[1] / CRITICAL[0] * self.tried[1] / self.tried[0]) ** (
-            0.5 / (CRITICAL[2] - 1)
+        step = (CRITICAL_GRID[1] / CRITICAL_GRID[0] * self.tried[1] / self.tried[0]) ** (
+            0.5 / (CRITICAL_GRID[2] - 1)
         )
         low, high = low / step, high * step
-        low = 0.0 if low < self.tried[0] / FAR else low
-        high = np.inf if high > FAR * self.tried[1] else high
+        low = 0.0 if low < self.tried[0] / UNBOUNDED_FACTOR else low
+        high = np.inf if high > UNBOUNDED_FACTOR * self.tried[1] else high
         return Predicted(value, low, high)
 
     def sentence(self) -> str:

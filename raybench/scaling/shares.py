@@ -36,7 +36,7 @@ SYNTHETIC_BYTES = 256 * 2**20
 """Maximum bytes of synthetic training samples."""
 VALIDATION_SAMPLES = 256
 """Synthetic samples to evaluate on; the accuracy of a probe does not matter."""
-OTHER_BATCH = 4
+BATCH_RATIO = 4
 """Ratio of the two batch sizes; the other batch size is smaller if possible."""
 
 
@@ -70,7 +70,7 @@ class Probes:
         """Return the probes of a run spec; a single worker has no exchange."""
         batch, reads = spec.batch_size_per_worker, spec.dataset.name != "synthetic"
         exchanges = spec.num_workers > 1
-        other = batch // OTHER_BATCH if batch >= OTHER_BATCH else batch * OTHER_BATCH
+        other = batch // BATCH_RATIO if batch >= BATCH_RATIO else batch * BATCH_RATIO
         return cls(
             as_it_is=Probe(exchanges, reads, batch),
             no_exchange=Probe(False, reads, batch),
@@ -275,9 +275,9 @@ class Shares:
         )
 
 
-SLOW = 1.1
+SLOW_FACTOR = 1.1
 """A worker is slow in a measurement if it takes at least this many times the median rank's time."""
-OFTEN = 0.75
+SLOW_FRACTION = 0.75
 """Minimum fraction of the measurements in which a worker must be slow to be reported."""
 FEWEST_MEASURED = 6
 """Fewest measurements for a conclusion."""
@@ -366,5 +366,5 @@ def _slow(seconds: Floats) -> list[tuple[int, float]]:
         return []
     middle = np.sort(seconds, axis=1)[:, (seconds.shape[1] - 1) // 2]
     times = seconds / middle[:, None]
-    often = (times >= SLOW).mean(axis=0) >= OFTEN
+    often = (times >= SLOW_FACTOR).mean(axis=0) >= SLOW_FRACTION
     return [(int(rank), float(np.median(times[:, rank]))) for rank in np.flatnonzero(often)]

@@ -183,7 +183,7 @@ def _logistic(value: Floats) -> Floats:
     return 1 / (1 + np.exp(-np.clip(value, -500, 500)))
 
 
-REACH = 1.0
+JUMP_LENGTH = 1.0
 """Doublings of the batch size over which the correlation of jumps falls to 1/e."""
 WALK_OF_COMPUTE = 0.2
 """Factor on the random walks in a step without any exchange; it is 1 in a step without compute."""
@@ -214,7 +214,7 @@ def parts(here: Sites, there: Sites) -> list[Floats]:
     Rows are the cells of `here`, columns those of `there`; the independent deviations are left out.
     """
     apart = np.abs(np.log2(here.layout.batch[:, None] / there.layout.batch[None, :]))
-    jumps = np.exp(-apart / REACH) * np.outer(here.compute_share, there.compute_share)
+    jumps = np.exp(-apart / JUMP_LENGTH) * np.outer(here.compute_share, there.compute_share)
     weights = np.outer(here.walk_weight, there.walk_weight)
     sizes = [(one.layout.workers, one.layout.nodes) for one in (here, there)]
     walks = [
@@ -239,7 +239,7 @@ of a single outlying cell."""
 NORMAL_WEIGHT = 0.767
 """Mean of weight times squared distance for normal deviations. Weights are divided by this number,
 so that down-weighting outliers does not make the levels too small."""
-WIDEST = 3.0
+LEVEL_RANGE = 3.0
 """Levels are searched within this number of prior standard deviations from the prior median."""
 
 
@@ -282,7 +282,7 @@ def probable_levels(
         slope = squares * np.array([np.sum(pulls * term) for term in terms]) * sds + units
         return 0.5 * float(left @ unlike + volume + units @ units), slope
 
-    bounds, limits = [(-WIDEST, WIDEST)] * len(sds), {"maxiter": MAX_ROUNDS}
+    bounds, limits = [(-LEVEL_RANGE, LEVEL_RANGE)] * len(sds), {"maxiter": MAX_ROUNDS}
     start = np.zeros(len(sds))
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
     return Levels(*map(float, np.exp(means + sds * found.x)))
@@ -308,7 +308,7 @@ def robust_weights(apart: Floats) -> Floats:
 
 
 SLOPE_STEP = 1e-4
-GOOD_ENOUGH = 1e-6
+TOLERANCE = 1e-6
 
 Function = Callable[[Floats], Floats]
 """Maps standardized parameters, shape (sets, parameters), to log seconds, shape (sets, cells)."""
@@ -335,14 +335,14 @@ def most_probable(law: Function, measured: Floats, whiten: Floats, start: Floats
     def slope(unit: Floats) -> Floats:
         return np.vstack([-whiten @ slopes(law, unit)[1], np.eye(len(unit))])
 
-    found = least_squares(away, start, jac=slope, method="lm", ftol=GOOD_ENOUGH)
+    found = least_squares(away, start, jac=slope, method="lm", ftol=TOLERANCE)
     return np.asarray(found.x)
 
 
 SAMPLING_ROUNDS = 3
 PROPOSAL_DEGREES = 5.0
 """Degrees of freedom of the proposals: heavy tails, so that no probable region is missed."""
-ENOUGH = 0.25
+LEAST_EFFECTIVE = 0.25
 """Effective sample size, as a fraction of the draws, at which a proposal is good enough."""
 
 
@@ -367,7 +367,7 @@ def sample(law: Function, measured: Floats, whiten: Floats, peak: Floats, *, num
         proposed = -0.5 * (PROPOSAL_DEGREES + size) * np.log1p(squares / PROPOSAL_DEGREES)
         weights = np.exp(wanted - proposed - np.max(wanted - proposed))
         weights /= weights.sum()
-        if 1 / np.sum(weights**2) > ENOUGH * number:
+        if 1 / np.sum(weights**2) > LEAST_EFFECTIVE * number:
             break
         mean = weights @ draws
         apart = draws - mean

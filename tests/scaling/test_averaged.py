@@ -65,7 +65,7 @@ def test_no_other_law_moves_a_prediction_far(monkeypatch: pytest.MonkeyPatch) ->
     )
     moved = np.log([one.step_s for one in model.predict(cells(64))]) - middle
     assert (moved > 0).all()
-    assert (moved <= averaged.FARTHEST).all()
+    assert (moved <= averaged.LARGEST_MOVE).all()
 
 
 def test_intervals_are_wider_where_predictions_missed_theirs() -> None:
