@@ -82,12 +82,12 @@ class Axes:
 
     def _add(self, key: str, dimension: Dimension) -> None:
         parts = parts_of(dimension)
-        every = [value for one in parts for value in possible_values(one)]
-        if not all(_is_number(one) for one in every):
+        every = [value for part in parts for value in possible_values(part)]
+        if not all(_is_number(value) for value in every):
             self._categories[key] = {}
         elif len(set(every)) > 1:
             low, high = float(min(every)), float(max(every))
-            logs = [one.log for one in parts if isinstance(one, Range)]
+            logs = [part.log for part in parts if isinstance(part, Range)]
             is_log = all(logs) if logs else high >= 8 * low
             self._numbers[key] = low, high, is_log and low > 0
 
@@ -180,17 +180,19 @@ class ConfigurationSpace:
         for key in self._space:
             simple = self._simple(key, {**self._known, **values})
             if isinstance(simple, Range):
-                found += [values | {key: one} for one in _beside(simple, values[key])]
+                found += [values | {key: neighbor} for neighbor in _beside(simple, values[key])]
                 continue
             options = list(possible_values(simple))
-            at = next(i for i, one in enumerate(options) if is_one_of(key, values[key], [one]))
+            at = next(
+                i for i, option in enumerate(options) if is_one_of(key, values[key], [option])
+            )
             for other in (at - 1, at + 1):
                 if 0 <= other < len(options):
                     beside = values | {key: options[other]}
                     found.append(beside)
                     if key in (GLOBAL_BATCH, "batch_size_per_worker"):
                         found += self._with_its_rate(values, beside)
-        return [one for one in found if self.lies_inside(one)]
+        return [neighbor for neighbor in found if self.lies_inside(neighbor)]
 
     def _with_its_rate(
         self, values: dict[str, Any], beside: dict[str, Any]
@@ -202,21 +204,21 @@ class ConfigurationSpace:
         rate = values["learning_rate"] * ratio
         if isinstance(simple, Range):
             return [beside | {"learning_rate": float(min(max(rate, simple.low), simple.high))}]
-        nearest = min(possible_values(simple), key=lambda one: abs(math.log(one / rate)))
+        nearest = min(possible_values(simple), key=lambda option: abs(math.log(option / rate)))
         return [beside | {"learning_rate": nearest}]
 
 
 def widens(study: StudySpec, space: Space) -> bool:
     """Return whether learning rates outside their range may be tried (`search.widen`)."""
     parts = parts_of(space["learning_rate"]) if "learning_rate" in space else []
-    is_range = any(isinstance(one, Range) for one in parts)
+    is_range = any(isinstance(part, Range) for part in parts)
     return is_range and study.search.widen and study.search.sampler == "model"
 
 
 def parts_of(dimension: Dimension) -> list[Simple]:
     """Return the dimension of each case; without cases, the dimension itself."""
     if isinstance(dimension, Cases):
-        return [one.dimension for one in dimension.cases]
+        return [case.dimension for case in dimension.cases]
     return [dimension]
 
 

@@ -62,7 +62,7 @@ def _dissimilar(costs: list[Cost], most: int) -> list[Cost]:
     """Return the first `most` runs, without those similar (`are_similar`) to an earlier run."""
     kept: list[Cost] = []
     for cost in costs:
-        if len(kept) < most and not any(are_similar(cost.spec, one.spec) for one in kept):
+        if len(kept) < most and not any(are_similar(cost.spec, other.spec) for other in kept):
             kept.append(cost)
     return kept
 
@@ -139,7 +139,9 @@ class ConfirmBudget:
             # The trial was stopped early; a repeat trains to the end.
             train_s = max(train_s, spec.objective.max_train_seconds)
         # The first runs of a worker also import the framework: take the minimum.
-        overhead_s = sum(ledger[phase] for phase in ONCE) + share * sum(ledger[one] for one in EACH)
+        overhead_s = sum(ledger[phase] for phase in ONCE) + share * sum(
+            ledger[phase] for phase in EACH
+        )
         self._overhead_s[spec.framework] = min(
             overhead_s, self._overhead_s.get(spec.framework, overhead_s)
         )
@@ -167,11 +169,13 @@ class ConfirmBudget:
     def _candidates_and_winners(self) -> tuple[Candidates, list[Cost]]:
         if self._found is None:
             by_model: dict[tuple[str, ...], list[Cost]] = {}
-            for cost in sorted(self._costs.values(), key=lambda one: one.rank):
+            for cost in sorted(self._costs.values(), key=lambda cost: cost.rank):
                 if self._typical.objection(cost.layout) is None:
                     by_model.setdefault(cost.layout.accelerators, []).append(cost)
             fastest = next(iter(by_model.values()), [])
-            by_cost = sorted(fastest, key=lambda one: one.worker_seconds) if self._is_timed else []
+            by_cost = (
+                sorted(fastest, key=lambda cost: cost.worker_seconds) if self._is_timed else []
+            )
             found = Candidates(_dissimilar(fastest, self._most), _dissimilar(by_cost, self._most))
             others = [costs[0] for costs in list(by_model.values())[1:]]
             self._found = found, [*found.first(1), *others] if found.fastest else []
@@ -274,8 +278,8 @@ class ConfirmBudget:
         winners, budget = self.winners(), self.study.search.time_budget_s
         if not winners or budget is None:
             return 0.0
-        one, left_s = self.alone_s(winners[0]), budget if self.left_s is None else self.left_s
-        return min(self.confirming_s() + NUM_PLACEMENT_CHECKS * one, max(MOST * left_s, one))
+        run_s, left_s = self.alone_s(winners[0]), budget if self.left_s is None else self.left_s
+        return min(self.confirming_s() + NUM_PLACEMENT_CHECKS * run_s, max(MOST * left_s, run_s))
 
 
 def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, int]:
@@ -295,4 +299,4 @@ def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, in
         for times in range(1, repeats + 1)
         if times * sum(run_s[:count]) <= left_s
     ]
-    return max(found, key=lambda one: (one[0] * one[1], one[1]), default=(0, 0))
+    return max(found, key=lambda option: (option[0] * option[1], option[1]), default=(0, 0))

@@ -166,7 +166,7 @@ class CurveSearch:
         if best is None:  # only runs of earlier studies are known
             best = float(self.means_of(self.model.modeled).min())
         running = [self.model.curves[name] for name in self._running]
-        pending = np.array([one.point for one in running if not one.amounts])
+        pending = np.array([curve.point for curve in running if not curve.amounts])
         points = self._axes.points(candidates)
         expected = self.model.expected_improvements(
             points,
@@ -191,8 +191,8 @@ class CurveSearch:
         """Begin with configurations known to be good, given best first; every second one of the
         first trials remains random."""
         apart: dict[str, dict[str, Any]] = {}
-        for one in every:
-            apart.setdefault(identity(one), one)
+        for values in every:
+            apart.setdefault(identity(values), values)
         self._starts = [*list(apart.values())[: self._policy.num_first // 2], *self._starts]
 
     def _start(self, number: int) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class CurveSearch:
             return self._configurations.draw()
         placements = self._placer.factors.of_values
         drawn = [self._configurations.draw() for _ in range(self._policy.num_narrow)]
-        return min(drawn, key=lambda one: min(p.num_workers for p in placements(one)))
+        return min(drawn, key=lambda values: min(p.num_workers for p in placements(values)))
 
     def _candidates(self) -> list[dict[str, Any]]:
         found = [self._configurations.draw() for _ in range(self._policy.num_candidates)]
@@ -231,7 +231,7 @@ class CurveSearch:
             found.setdefault(str(values), values)
             if len(found) == number:
                 break
-        return [one for one in found.values() if self._configurations.lies_inside(one)]
+        return [values for values in found.values() if self._configurations.lies_inside(values)]
 
     # Observations.
 
@@ -411,13 +411,13 @@ class CurveSearch:
         """
         is_cost = axis == "worker_seconds"
         if self._placer is None:
-            workers = [one.get("num_workers", self._known["num_workers"]) for one in every]
+            workers = [values.get("num_workers", self._known["num_workers"]) for values in every]
             return np.log(workers if is_cost else np.ones(len(every)))
         rates = [
             [seconds * (workers if is_cost else 1) for workers, seconds in found]
             for found in self._seconds_per_sample(every)
         ]
-        least = min((one for found in rates for one in found), default=1.0)
+        least = min((rate for found in rates for rate in found), default=1.0)
         return np.log([min(found, default=least) for found in rates])
 
     def _seconds_per_sample(self, every: Sequence[Values]) -> list[list[tuple[int, float]]]:
@@ -439,7 +439,7 @@ class CurveSearch:
         if self._placer is None:
             return found
         amounts = np.exp(self.model.means(points))
-        counts = {one.num_workers for one in self._placer.factors.all_placements}
+        counts = {placement.num_workers for placement in self._placer.factors.all_placements}
         wait_s = {count: self._placer.wait_s(count) for count in counts}
         every = self._seconds_per_sample(candidates)
         for at, (rates, amount) in enumerate(zip(every, amounts, strict=True)):

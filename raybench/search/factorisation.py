@@ -59,9 +59,9 @@ class Factors:
         self._given = [key for key in ("framework", "precision") if key in sampled]
         """Keys of a placement that are sampled."""
         self._found: dict[tuple[object, ...], list[Placement]] = {}
-        for one in sorted(placements, key=lambda placement: -placement.num_workers):
-            key = one.samples, *(getattr(one, name) for name in self._given)
-            self._found.setdefault(key, []).append(one)
+        for placement in sorted(placements, key=lambda placement: -placement.num_workers):
+            key = placement.samples, *(getattr(placement, name) for name in self._given)
+            self._found.setdefault(key, []).append(placement)
 
     def of_values(self, values: dict[str, Any]) -> list[Placement]:
         """Return all placements of a sampled configuration (with GLOBAL_BATCH), most workers
@@ -103,12 +103,12 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
         return reason
     placements = [
         replace(
-            Placement(*(one[key] for key in (*SPEED_KEYS[:3], *RESOURCES))),
-            **{key: one[key] for key in (*SPEED_KEYS[4:], "precision")},
+            Placement(*(combination[key] for key in (*SPEED_KEYS[:3], *RESOURCES))),
+            **{key: combination[key] for key in (*SPEED_KEYS[4:], "precision")},
         )
-        for one in combinations(space, study.fixed, {*SPEED_KEYS, *RESOURCES, "precision"})
+        for combination in combinations(space, study.fixed, {*SPEED_KEYS, *RESOURCES, "precision"})
     ]
-    products = sorted({one.samples for one in placements})
+    products = sorted({placement.samples for placement in placements})
     sampled: Space = {}
     for key, dimension in space.items():
         if key not in keys:
@@ -170,7 +170,7 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
     for key in space:
         # A numeric option does not change the step time; a switch may select another kernel.
         is_switch = is_open(key, "optimizer_options") and any(
-            isinstance(one, bool | str) for one in possible_values(space[key])
+            isinstance(value, bool | str) for value in possible_values(space[key])
         )
         if key in NOT_WITH or is_open(key, "model", "data") or is_switch:
             yield f"space.{key} changes the step time too"

@@ -41,8 +41,14 @@ TYPICAL_COMPILE_S = {"default": 20.0, "reduce-overhead": 20.0, "max-autotune": 6
 
 
 def _lane(placement: Placement) -> Lane:
-    one, passes = placement, (placement.accumulate, placement.prefetch)
-    return one.framework, one.accelerator_type, one.precision, one.compile, *passes
+    return (
+        placement.framework,
+        placement.accelerator_type,
+        placement.precision,
+        placement.compile,
+        placement.accumulate,
+        placement.prefetch,
+    )
 
 
 def _workers(placement: Placement) -> tuple[Lane, int]:
@@ -187,8 +193,10 @@ class Placer:
         self._trained_s = 0.0
         """Training seconds of all trials so far."""
         self._every = factors.all_placements
-        self._counts = {one.num_workers for one in self._every}
-        self._uncompiled = {one.framework for one in self._every if one.compile == "none"}
+        self._counts = {placement.num_workers for placement in self._every}
+        self._uncompiled = {
+            placement.framework for placement in self._every if placement.compile == "none"
+        }
 
     def observe(self, trial: str, spec: RunSpec, *, samples: int, train_s: float) -> None:
         """Update the samples and seconds of a trial; repeating a call has no effect.
@@ -221,8 +229,8 @@ class Placer:
             options: Feasible placements for its global batch size, most workers first.
         """
         # Compiled placements are probed last, since uncompiled ones may rule them out.
-        order = [one for one in reversed(options) if not self.wait_s(one.num_workers)]
-        order.sort(key=lambda one: (one.compile != "none", one.accumulate))
+        order = [option for option in reversed(options) if not self.wait_s(option.num_workers)]
+        order.sort(key=lambda option: (option.compile != "none", option.accumulate))
         for option in order:
             if self._is_next_probe(option, optimizer, options):
                 self._probing[trial] = option
@@ -269,12 +277,12 @@ class Placer:
         were measured, communication is assumed to be as fast as with the most workers measured.
         """
         found = []
-        for one in self.factors.of_values(values):
-            step_s = self._model.step_s(one, optimizer)
-            if step_s is None and (nearest := self._nearest_measured(one)) is not None:
+        for placement in self.factors.of_values(values):
+            step_s = self._model.step_s(placement, optimizer)
+            if step_s is None and (nearest := self._nearest_measured(placement)) is not None:
                 step_s = self._model.step_s(nearest, optimizer)
             if step_s is not None:
-                found.append((one.num_workers, step_s / one.samples))
+                found.append((placement.num_workers, step_s / placement.samples))
         return found
 
     def own_seconds_per_sample(self, spec: RunSpec) -> float | None:
@@ -292,7 +300,7 @@ class Placer:
         the same batch size per worker; None if there is none."""
         counts = sorted((k for k in self._counts if k < option.num_workers), reverse=True)
         fewer = (replace(option, num_workers=count) for count in counts)
-        return next((one for one in fewer if self._model.batches(one)), None)
+        return next((placement for placement in fewer if self._model.batches(placement)), None)
 
     def to_fastest(self, spec: RunSpec) -> float:
         """Return the time on the fastest placement, relative to the spec's own placement."""
@@ -306,24 +314,28 @@ class Placer:
 
     def others(self, spec: RunSpec) -> list[Placement]:
         """Return the other feasible placements for a run spec's global batch size."""
-        return [one for one in self._options(spec) if one != spec.placement]
+        return [option for option in self._options(spec) if option != spec.placement]
 
     def _options(self, spec: RunSpec) -> list[Placement]:
         return [
-            one
-            for one in self.factors.of_spec(spec)
-            if one == spec.placement or self._is_feasible(placed(spec, one))
+            placement
+            for placement in self.factors.of_spec(spec)
+            if placement == spec.placement or self._is_feasible(placed(spec, placement))
         ]
 
     def _is_next_probe(
         self, option: Placement, optimizer: str, options: Sequence[Placement]
     ) -> bool:
         """Return whether to probe a placement next; False while a running trial probes it."""
-        if any(_workers(one) == _workers(option) for one in self._probing.values()):
+        if any(_workers(probed) == _workers(option) for probed in self._probing.values()):
             return False
         lane, count = _workers(option)
-        fewer = [one for one in options if _lane(one) == lane and one.num_workers < count]
-        if any(self._is_open(one, optimizer, options) for one in fewer):
+        fewer = [
+            narrower
+            for narrower in options
+            if _lane(narrower) == lane and narrower.num_workers < count
+        ]
+        if any(self._is_open(narrower, optimizer, options) for narrower in fewer):
             return False  # fewer workers come first, and may rule this placement out
         if self._is_open(option, optimizer, options):
             return True
@@ -365,16 +377,28 @@ class Placer:
         the framework has no uncompiled placement."""
         if option.compile == "none" or option.framework not in self._uncompiled:
             return True
-        due = [one for one in (*self._probing.values(), option) if one.compile != "none"]
+        due = [
+            placement
+            for placement in (*self._probing.values(), option)
+            if placement.compile != "none"
+        ]
         compiled_s = sum(self._first_compile_s.values())
-        compiled_s += sum(self._typical_s[one.compile] for one in due)
+        compiled_s += sum(self._typical_s[placement.compile] for placement in due)
         return compiled_s <= COMPILE_SHARE * self._trained_s
 
     def _batches(self, lane: Lane) -> set[int]:
         """Return the batch sizes per worker at which a lane was measured or is being probed."""
         running = self._probing.values()
-        known = {one.batch_size_per_worker for one in running if _lane(one) == lane}
-        return known.union(*(self._model.batches(one) for one in self._every if _lane(one) == lane))
+        known = {
+            placement.batch_size_per_worker for placement in running if _lane(placement) == lane
+        }
+        return known.union(
+            *(
+                self._model.batches(placement)
+                for placement in self._every
+                if _lane(placement) == lane
+            )
+        )
 
     def _timed(self, optimizer: str, options: Sequence[Placement]) -> dict[Placement, float]:
         found = {option: self._model.step_s(option, optimizer) for option in options}
@@ -389,12 +413,14 @@ def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float |
     """
     own = _lane(option)
     lanes: dict[tuple[object, ...], float] = {
-        _lane(one): step_s for one, step_s in timed.items() if one.num_workers == option.num_workers
+        _lane(placement): step_s
+        for placement, step_s in timed.items()
+        if placement.num_workers == option.num_workers
     }
     found = []
     for both, step_s in lanes.items():
         differ = [key for key, value in enumerate(own) if value != both[key]]
         ones = [(*own[:key], both[key], *own[key + 1 :]) for key in differ]
-        if len(ones) == 2 and all(one in lanes for one in ones):
+        if len(ones) == 2 and all(lane in lanes for lane in ones):
             found.append(lanes[ones[0]] * lanes[ones[1]] / step_s)
     return min(found) / MULTIPLY if found else None

@@ -301,7 +301,7 @@ class Confirmation:
         records, (winners, caps_s) = self._records(), self._winners()
         if not winners:
             return False  # no candidate reached the target again
-        answered = [one for one in _answers(records, "confirm") if one.source in winners]
+        answered = [run for run in _answers(records, "confirm") if run.source in winners]
         left_s = single_run.deadline.left_s
         budget = self._budget(records)
         count, times = budget.runs_alone(winners, answered, left_s)
@@ -309,7 +309,7 @@ class Confirmation:
             each = "once" if times == 1 else f"{times} times"
             some = f"left time to run {count} of {len(winners)} winners alone, {each}"
             self._note_time(some if count else "left no time to run the winner alone")
-        done = {one.trial for one in answered}
+        done = {run.trial for run in answered}
         # Winners A, B, C run in the order ABCABC.
         due = [(trial, number) for number in range(times) for trial in winners[:count]]
         due = [(trial, number) for trial, number in due if f"{trial}-confirm{number}" not in done]
@@ -372,5 +372,5 @@ def num_raced(records: Records) -> int:
 
 def _answers(records: Records, role: Role) -> list[RunRecord]:
     return [
-        one for one in records.runs.values() if one.role == role and one.counts_for("comparison")
+        run for run in records.runs.values() if run.role == role and run.counts_for("comparison")
     ]

@@ -180,9 +180,11 @@ class TuneScheduler(FIFOScheduler):  # type: ignore[misc, unused-ignore]
         Tune asks at every event, and its own implementation iterates over all trials each time.
         """
         for status in (Trial.PENDING, Trial.PAUSED):
-            waiting = [one for one in tune_controller.get_live_trials() if one.status == status]
+            waiting = [
+                trial for trial in tune_controller.get_live_trials() if trial.status == status
+            ]
             if waiting:
-                return min(waiting, key=lambda one: int(one.config["trial"]))
+                return min(waiting, key=lambda trial: int(trial.config["trial"]))
         return None
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:

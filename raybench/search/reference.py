@@ -100,7 +100,7 @@ def set_by_reference(
         runs = run(number=1, factor=rate_factor(study))
         if runs and runs[0].record.failure and not deadline.over:  # rate too high: use the default
             runs = run(number=1, factor=1.0)
-    good = [one for one in runs if one.curve and one.record.failure is None]
+    good = [reference for reference in runs if reference.curve and reference.record.failure is None]
     if deadline.over:
         return None
     if not good:
@@ -114,7 +114,9 @@ def set_by_reference(
             study, good, baseline_value, room_s=room_s, baseline=base, errors=errors
         )
         words.append(sentence)
-    middle = sorted(good, key=lambda one: one.samples_to(study.objective.target))[len(good) // 2]
+    middle = sorted(good, key=lambda reference: reference.samples_to(study.objective.target))[
+        len(good) // 2
+    ]
     if "max_train_seconds" in study.auto and study.objective.kind == TIME:
         study, sentence = settings.set_seconds(study, middle)
         words.append(sentence)
@@ -122,7 +124,7 @@ def set_by_reference(
         study, sentence = settings.set_eval_interval(study, middle, num_train_samples)
         words.append(sentence)
     if "target" in study.auto or budget is not None:
-        trials = [_as_trial(study, one, baseline_value) for one in good]
+        trials = [_as_trial(study, reference, baseline_value) for reference in good]
         chosen = good.index(middle)
         if trials[chosen].time_to_target_s is None:
             chosen = min(range(len(good)), key=lambda index: trials[index].score)
@@ -166,21 +168,23 @@ def _train(
     jobs = [partial(train, index) for index in range(number)]
     side_by_side(jobs, slots=slots, deadline=deadline)
     curves = read_records(single_run.store.folder).curves
-    return [ReferenceRun(one, curves.get(one.trial, [])) for _, one in sorted(records.items())]
+    return [
+        ReferenceRun(record, curves.get(record.trial, [])) for _, record in sorted(records.items())
+    ]
 
 
-def _as_trial(study: StudySpec, one: ReferenceRun, baseline_value: float | None) -> RunRecord:
+def _as_trial(study: StudySpec, reference: ReferenceRun, baseline_value: float | None) -> RunRecord:
     """Return the record that a reference run would have as a trial."""
     changes: dict[str, Any] = {"objective": study.objective}
     if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in study.fixed:
         changes[EVAL_INTERVAL] = study.fixed[EVAL_INTERVAL]
-    record = replace(one.record, spec=one.record.spec.model_copy(update=changes))
-    return rejudged(record, one.curve, study.objective, baseline_value=baseline_value)
+    record = replace(reference.record, spec=reference.record.spec.model_copy(update=changes))
+    return rejudged(record, reference.curve, study.objective, baseline_value=baseline_value)
 
 
-def _count_as_trial(one: ReferenceRun, record: RunRecord, single_run: SingleRun) -> None:
+def _count_as_trial(reference: ReferenceRun, record: RunRecord, single_run: SingleRun) -> None:
     """Record a reference run a second time, as a trial."""
-    for point in one.curve:
+    for point in reference.curve:
         single_run.store.append(point.line(record.trial, role="trial", spec=record.spec))
     single_run.store.append(record.line())
     single_run.saved.over(record)
@@ -205,7 +209,9 @@ def reference_spec(
     spec = study.run_spec(values)
     if not has_room(spec):
         others = combinations(space, study.fixed, GROUP_KEYS)
-        found = (study.run_spec(values | {k: one[k] for k in one if k in space}) for one in others)
+        found = (
+            study.run_spec(values | {k: other[k] for k in other if k in space}) for other in others
+        )
         spec = next(filter(has_room, found), spec)
     return spec.model_copy(update={"objective": objective})
 

@@ -96,13 +96,13 @@ def room_for(left_s: float, slots: int) -> float:
     return FOR_SEARCH * max(left_s, 0.0) * slots / ROOM
 
 
-def early_s(one: ReferenceRun, room_s: float) -> float:
+def early_s(run: ReferenceRun, room_s: float) -> float:
     """Return the training seconds within which the best value of a reference run sets the target.
 
     This is so early that the search has time for trials that take several times as long.
     """
-    length = one.curve[-1].train_s
-    is_cut = one.record.stop != "epochs"  # by a time limit
+    length = run.curve[-1].train_s
+    is_cut = run.record.stop != "epochs"  # by a time limit
     return max(EARLY * length, min(room_s, LATEST * length if is_cut else length))
 
 
@@ -182,9 +182,9 @@ def set_target(
     """
     metric, hold = study.objective.judged_by, study.objective.hold
     least = None if baseline is None else baseline.beyond(metric, errors)
-    early = [held(one.until(early_s(one, room_s), hold), hold, metric) for one in runs]
+    early = [held(run.until(early_s(run, room_s), hold), hold, metric) for run in runs]
     is_early = _is_enough(early, least, baseline_value, metric)
-    known = early if is_early else [held(one.values, hold, metric) for one in runs]
+    known = early if is_early else [held(run.values, hold, metric) for run in runs]
     values = [value for value in known if value is not None]
     if len(values) < len(known):
         raise UserError(
@@ -197,7 +197,7 @@ def set_target(
     if baseline is not None and target != target_from(
         values, baseline_value, metric, least=baseline.value
     ):
-        reached = ", ".join(metric.shown(one) for one in values)
+        reached = ", ".join(metric.shown(value) for value in values)
         how = (
             f"target {target} (auto: the best value that chance may reach on {baseline.rows:,} "
             f"validation rows, given the baseline of {baseline.value:.4g}; {reference} reached "
@@ -208,13 +208,13 @@ def set_target(
     if not metric.is_share:
         whole = "it" if baseline_value is None else "its gap to the baseline"
         form, off = ".6g", f"and 1 % of {whole} worse"
-    seconds = statistics.median(early_s(one, room_s) for one in runs)
+    seconds = statistics.median(early_s(run, room_s) for run in runs)
     when = f" within {seconds:.2g} s of training, so that trials may be faster" if is_early else ""
     how = (
         f"target {target} (auto: median of {', '.join(f'{one:{form}}' for one in values)}, best "
         f"validation {metric.words}{_in_a_row(hold)} of {reference}{when}, {off})"
     )
-    ends = [metric.best([v for v in one.values if not math.isnan(v)]) for one in runs]
+    ends = [metric.best([v for v in run.values if not math.isnan(v)]) for run in runs]
     later = [metric.gap(end, target) for end in ends if end is not None]
     if baseline_value is not None and statistics.median(later) > metric.gap(target, baseline_value):
         best = ", ".join(metric.shown(end) for end in ends)
@@ -241,12 +241,12 @@ def _is_enough(
     return least is None or metric.gap(median, least) > 0
 
 
-def set_seconds(study: StudySpec, one: ReferenceRun) -> tuple[StudySpec, str]:
+def set_seconds(study: StudySpec, run: ReferenceRun) -> tuple[StudySpec, str]:
     """Return the study with its training limit, and a sentence saying how it was set."""
-    record, objective = one.record, study.objective
+    record, objective = run.record, study.objective
     tried = record.ledger["train"]
-    seconds_of = [point.train_s for point in one.curve]
-    reached = StopRule(objective, values=one.values, train_seconds=seconds_of).time_to_target_s
+    seconds_of = [point.train_s for point in run.curve]
+    reached = StopRule(objective, values=run.values, train_seconds=seconds_of).time_to_target_s
     seconds = PATIENCE * (tried if reached is None else reached)
     if study.search.time_budget_s is not None:
         seconds = min(seconds, study.search.time_budget_s / 3)
@@ -261,19 +261,19 @@ def set_seconds(study: StudySpec, one: ReferenceRun) -> tuple[StudySpec, str]:
 
 
 def set_eval_interval(
-    study: StudySpec, one: ReferenceRun, num_train_samples: int
+    study: StudySpec, run: ReferenceRun, num_train_samples: int
 ) -> tuple[StudySpec, str]:
     """Return the study with its evaluation interval, and a sentence saying how it was set."""
     target = study.objective.target
-    samples = one.samples_to(target)
+    samples = run.samples_to(target)
     epochs = float(known_values(study.fixed, {})["epochs"])
     most = int(epochs * num_train_samples) // (study.objective.hold + 1)
-    speed = one.record.samples / max(one.record.ledger["train"], 1e-9)
+    speed = run.record.samples / max(run.record.ledger["train"], 1e-9)
     in_a_run = speed * study.objective.max_train_seconds
     most = min(most, max(1, int(in_a_run / FEWEST)))
-    wanted = max(samples / EVALUATIONS, one.evaluation_samples / EVALUATION_SHARE)
+    wanted = max(samples / EVALUATIONS, run.evaluation_samples / EVALUATION_SHARE)
     eval_interval = max(1, min(round(wanted), most))
-    is_reached = one.first_at(target) is not None
+    is_reached = run.first_at(target) is not None
     counted = samples if is_reached else min(in_a_run, epochs * num_train_samples)
     often = max(1, round(counted / eval_interval))
     times = "once" if often == 1 else f"{often} times"
@@ -281,7 +281,7 @@ def set_eval_interval(
     how += "to the target" if is_reached else "in a run"
     if target is not None and not is_reached:
         metric = study.objective.judged_by
-        best = metric.shown(one.record.best_value)
+        best = metric.shown(run.record.best_value)
         how += (
             f"; the reference missed the target with a best {metric.words} of {best}, so trials "
             "may need more max_train_seconds, or another target"

@@ -65,9 +65,9 @@ def _with_firsts(
 ) -> dict[str, Any]:
     """Return the study with the configurations of `--first` appended to `search.first`."""
     firsts = []
-    for one in given:
-        spec = content_of(one, "first")[0]
-        if not isinstance(one, dict):  # a file or run spec has all keys
+    for configuration in given:
+        spec = content_of(configuration, "first")[0]
+        if not isinstance(configuration, dict):  # a file or run spec has all keys
             spec = {key: value for key, value in spec.items() if key not in OF_THE_STUDY}
         if not spec:
             raise UserError(

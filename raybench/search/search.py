@@ -159,10 +159,13 @@ class Search:
         """Return the predicted seconds until `num_workers` workers are free; 0 if unknown."""
         if self._slots is None:
             return 0.0
-        free = self._slots - sum(one.spec.num_workers for one in self._open.values())
+        free = self._slots - sum(proposal.spec.num_workers for proposal in self._open.values())
         if free >= num_workers:
             return 0.0
-        ends = [(self.curves.left_s(one.name, one.spec), one.spec) for one in self._open.values()]
+        ends = [
+            (self.curves.left_s(proposal.name, proposal.spec), proposal.spec)
+            for proposal in self._open.values()
+        ]
         for left_s, spec in sorted(ends, key=lambda end: end[0]):
             free += spec.num_workers
             if free >= num_workers:
@@ -186,7 +189,9 @@ class Search:
         of memory; None if there is nothing to rerun."""
         for spec in list(self._too_large):
             options = self.placer.others(spec) if self.placer is not None else []
-            there = [placed(spec, one) for one in options[-1:]]  # the last has the fewest workers
+            there = [
+                placed(spec, option) for option in options[-1:]
+            ]  # the last has the fewest workers
             proposal = self._proposer.again(there[0]) if there else None
             if proposal is not None or not there:
                 self._too_large.remove(spec)
@@ -246,7 +251,7 @@ class Search:
             if run.record is not None and run.curve:
                 self.curves.learn_earlier(values, run.record, run.curve)
         self.curves.refresh()
-        starts.sort(key=lambda one: one[0])
+        starts.sort(key=lambda start: start[0])
         self.curves.start_with([values for _, values in starts])
         return _sentence(earlier, num_learned)
 

@@ -73,7 +73,7 @@ class StudyState:
         """Return the state as plain data for `study.yaml`."""
         target = "the user"
         if "target" in self.study.auto:
-            said = (one for one in self.set_by if one.startswith("target"))
+            said = (sentence for sentence in self.set_by if sentence.startswith("target"))
             target = next(said, "not set yet")
         return {
             "study": self.study.document(),
@@ -374,7 +374,9 @@ class StudyPipeline:
         cluster = self.session.capacity.document()
         content = {
             **self.state.document(),
-            "baseline": {name: one and one.document() for name, one in self._baselines.items()},
+            "baseline": {
+                name: baseline and baseline.document() for name, baseline in self._baselines.items()
+            },
             **({CODE: self.store.versions} if self.store.versions else {}),
             **with_session(self._earlier, cluster=cluster, concurrency=self.concurrency),
         }

@@ -216,11 +216,11 @@ def _firsts(study: StudySpec, space: Space) -> list[str]:
 def _sampling(factors: Factors | str) -> str:
     if isinstance(factors, str):
         return f"every key is sampled ({factors})"
-    every = [speed_values(one) for one in factors.all_placements]
+    every = [speed_values(placement) for placement in factors.all_placements]
     predicted = [
         key
         for key in SPEED_KEYS
-        if key not in factors.sampled and len({one[key] for one in every}) > 1
+        if key not in factors.sampled and len({values[key] for values in every}) > 1
     ]
     return (
         f"sampled: {', '.join(factors.sampled)}; {', '.join(predicted)} only change speed: timed "

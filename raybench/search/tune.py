@@ -120,7 +120,7 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
     of `--more`) and `place` appear in the message."""
     there = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and there else []
-    answered = [one.role for one in runs if one.phase == "confirm" and one.counts_for("comparison")]
+    answered = [run.role for run in runs if run.phase == "confirm" and run.counts_for("comparison")]
     if (
         folder
         and answered

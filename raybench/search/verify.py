@@ -92,7 +92,7 @@ def choose_checks(every: list[PlacementOption]) -> list[PlacementOption]:
         own = [i for i, option in enumerate(every) if option.spec.accelerator_type == model]
         chosen.append(every[min(own, key=costs.__getitem__)])
     machines = [(option.spec.framework, option.spec.accelerator_type) for option in every]
-    chosen += [every[machines.index(one)] for one in sorted(set(machines), key=str)]
+    chosen += [every[machines.index(machine)] for machine in sorted(set(machines), key=str)]
     return [
         option
         for option in {option.name: option for option in chosen}.values()
@@ -104,7 +104,9 @@ def num_placement_checks(factors: Factors | str) -> int:
     """Return the most placement checks (`verify`) possible; 0 if the space is not factorized."""
     if isinstance(factors, str):
         return 0
-    machines = {(one.framework, one.accelerator_type) for one in factors.all_placements}
+    machines = {
+        (placement.framework, placement.accelerator_type) for placement in factors.all_placements
+    }
     return NUM_FASTEST + len({model for _, model in machines}) + len(machines)
 
 

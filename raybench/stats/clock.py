@@ -93,12 +93,12 @@ def cpu_use() -> CpuUse:
         throttled_s = _throttled_s()
     except OSError:
         return CpuUse(own)
-    known = [one[1:9] for one in lines if one[0] in cores]
+    known = [line[1:9] for line in lines if line[0] in cores]
     if len(known) < len(cores):  # LXC numbers its cores from 0, but the affinity is the host's
         return CpuUse(own)
     user, nice, system, _, _, irq, softirq, stolen = (
         sum(column) / os.sysconf("SC_CLK_TCK")
-        for column in zip(*(map(int, one) for one in known), strict=True)
+        for column in zip(*(map(int, ticks) for ticks in known), strict=True)
     )
     busy = user + nice + system + irq + softirq
     return CpuUse(own, delayed / 1e9, busy, stolen / len(cores) + throttled_s)
@@ -126,8 +126,8 @@ def _throttled_s() -> float:
     named = dict(zip(words[::2], words[1::2], strict=False))
     all_s = int(named.get("throttled_usec", 0)) / 1e6 + int(named.get("throttled_time", 0)) / 1e9
     names = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # cgroup v2 has one file, v1 two
-    files = [one for name in names if (one := file.with_name(name)).is_file()]
-    quota = " ".join(one.read_text() for one in files).split()
+    files = [path for name in names if (path := file.with_name(name)).is_file()]
+    quota = " ".join(path.read_text() for path in files).split()
     cores = os.cpu_count() or 1
     if len(quota) > 1 and quota[0].isdigit():
         cores = min(cores, math.ceil(int(quota[0]) / int(quota[1])))

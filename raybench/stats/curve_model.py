@@ -307,17 +307,17 @@ class Surface:
         precision = float(self._inverse[number, number])
         return float(self._values[number] - self._weights[number] / precision), 1 / precision
 
-    def _parts(self, one: Array, other: Array) -> tuple[Array, Array, Array]:
+    def _parts(self, points: Array, other: Array) -> tuple[Array, Array, Array]:
         """Return the kernel terms that do not depend on the length scales: category correlations
         [n, m], squared distances [numbers, n, m], linear kernel [n, m]."""
         count = self._num_categories
-        alike = np.ones((len(one), len(other)))
+        alike = np.ones((len(points), len(other)))
         for axis in range(count):
-            differ = one[:, None, axis] != other[None, :, axis]
+            differ = points[:, None, axis] != other[None, :, axis]
             alike *= np.where(differ, self._settings.correlation, 1.0)
         squares, lines = [], np.zeros_like(alike)
-        for axis in range(count, one.shape[1]):
-            left, right = one[:, None, axis], other[None, :, axis]
+        for axis in range(count, points.shape[1]):
+            left, right = points[:, None, axis], other[None, :, axis]
             gap = left - right
             if np.isnan(gap).any():
                 neither = np.isnan(left) & np.isnan(right)
@@ -364,12 +364,12 @@ class Surface:
         best = evidence(scales, signal_sd)
         for axis in range(-1, len(scales)):
             tried = (0.6, 1.0, 1.7) if axis < 0 else (0.5, 0.8, 1.4, 2.4, 4.0)
-            for one in tried:
+            for value in tried:
                 new_scales, new_signal_sd = scales.copy(), signal_sd
                 if axis < 0:
-                    new_signal_sd = one
+                    new_signal_sd = value
                 else:
-                    new_scales[axis] = one
+                    new_scales[axis] = value
                 if (found := evidence(new_scales, new_signal_sd)) > best:
                     best, scales, signal_sd = found, new_scales, new_signal_sd
         self.scales, self.signal_sd = scales, signal_sd
@@ -454,14 +454,14 @@ class CurveModel:
         that passed it."""
         if self._num_reached:
             return
-        curves = [one for one in self.curves.values() if one.best]
+        curves = [curve for curve in self.curves.values() if curve.best]
         start, few = self._start(), self.settings.few
-        highest = sorted((one.best[-1] for one in curves), reverse=True)[:few]
-        interim = min((one for one in highest if one > start), default=None)
+        highest = sorted((curve.best[-1] for curve in curves), reverse=True)[:few]
+        interim = min((value for value in highest if value > start), default=None)
         if interim is None:
             self._shapes = None
             return
-        passed = [(one, self._passed(one, interim)) for one in curves]
+        passed = [(curve, self._passed(curve, interim)) for curve in curves]
         shown = [(curve, reached) for curve, reached in passed if reached is not None]
         if (
             self._shapes is not None

@@ -156,7 +156,7 @@ class Evaluation:
         return own | what | {key: content[key] for key in keys}
 
 
-_KEYS = [one.name for one in fields(Evaluation)]
+_KEYS = [item.name for item in fields(Evaluation)]
 CURVE_KEYS = tuple(_KEYS[: _KEYS.index("ledger")])
 """Fields of an Evaluation that every `eval` line holds."""
 OPTIONAL_KEYS = tuple(_KEYS[_KEYS.index("value_error") :])
@@ -281,7 +281,7 @@ class RunRecord:
     def line(self) -> dict[str, Any]:
         """Return this run as a dict, the content of one line of `records.jsonl`."""
         own = {"kind": "run", "trial": self.trial, "phase": self.phase}
-        content = {one.name: getattr(self, one.name) for one in fields(self)}
+        content = {item.name: getattr(self, item.name) for item in fields(self)}
         return own | content | {"spec": self.spec.document()}
 
 
@@ -350,9 +350,9 @@ class RunOutcome:
         """Return the record of the run; `stopped_by` is the stop reason if the run did not end by
         itself."""
         last = self.evaluation
-        names = {one.name for one in fields(self)} & {one.name for one in fields(RunRecord)}
+        names = {item.name for item in fields(self)} & {item.name for item in fields(RunRecord)}
         same = {name: getattr(self, name) for name in names}
-        same |= {name: list(one) for name, one in same.items() if isinstance(one, tuple)}
+        same |= {name: list(value) for name, value in same.items() if isinstance(value, tuple)}
         own = {
             "trial": name,
             "role": role,

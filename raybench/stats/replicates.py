@@ -110,7 +110,7 @@ def measures(repeats: Sequence[Replicate], *, is_timed: bool = True) -> list[flo
 
 def _squares(values: Sequence[float]) -> float:
     mean = fmean(values) if values else 0.0
-    return sum((one - mean) ** 2 for one in values)
+    return sum((value - mean) ** 2 for value in values)
 
 
 def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:

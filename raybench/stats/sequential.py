@@ -60,14 +60,14 @@ def compare(
         smallest: Equivalence margin; smaller differences count as `same`.
         errors: One-sided error rate.
     """
-    known = [one for one in differences if not math.isnan(one)]
+    known = [difference for difference in differences if not math.isnan(difference)]
     pairs, effect = len(differences), float(np.median(known)) if known else math.nan
     return Comparison(
         outcome=outcome_of(known, smallest=smallest, errors=errors),
         pairs=pairs,
         effect=effect if math.isfinite(effect) else None,
         low=_lower_end(known, errors),
-        high=-_lower_end([-one for one in known], errors),
+        high=-_lower_end([-difference for difference in known], errors),
     )
 
 
@@ -75,7 +75,7 @@ def outcome_of(
     differences: Sequence[float], *, smallest: float = 0.0, errors: float = ALPHA
 ) -> PairOutcome:
     """Return only the outcome of `compare`; `differences` must not contain NaN."""
-    enough, turned = math.log(1.0 / errors), [-one for one in differences]
+    enough, turned = math.log(1.0 / errors), [-difference for difference in differences]
     if (
         smallest > 0.0
         and min(log_wealth(differences, -smallest), log_wealth(turned, -smallest)) >= enough
@@ -97,14 +97,14 @@ def pairs_needed(
     Estimated by bootstrap with 40 draws; None with fewer than 3 pairs, or if more than 8 times the
     pairs so far are needed.
     """
-    known = [one for one in differences if not math.isnan(one)]
+    known = [difference for difference in differences if not math.isnan(difference)]
     if len(known) < 3:
         return None
     rng, more, draws = np.random.default_rng(0), 1, 40
     while more <= 8 * len(known):
         further = [known + rng.choice(known, more).tolist() for _ in range(draws)]
-        found = [outcome_of(one, smallest=smallest, errors=errors) for one in further]
-        if sum(one != "undecided" for one in found) >= 0.8 * draws:
+        found = [outcome_of(pairs, smallest=smallest, errors=errors) for pairs in further]
+        if sum(outcome != "undecided" for outcome in found) >= 0.8 * draws:
             return math.ceil(more * len(differences) / len(known))
         more = math.ceil(1.3 * more)
     return None
@@ -140,11 +140,11 @@ def _scales(sizes: np.ndarray) -> np.ndarray:
 def _lower_end(differences: Sequence[float], errors: float) -> float:
     """Return the lower confidence bound: the largest shift rejected together with all smaller ones;
     -inf if none."""
-    finite = [one for one in differences if math.isfinite(one)]
+    finite = [difference for difference in differences if math.isfinite(difference)]
     enough = math.log(1.0 / errors)
     if not finite:
         return 0.0 if log_wealth(differences, 0.0) >= enough else -math.inf
-    width = max(max(finite) - min(finite), max(abs(one) for one in finite), 1e-9)
+    width = max(max(finite) - min(finite), max(abs(difference) for difference in finite), 1e-9)
     left, right = min(finite) - 2.0 * width, max(finite)
     if log_wealth(differences, left) < enough:
         return -math.inf

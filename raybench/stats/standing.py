@@ -124,7 +124,7 @@ def first_trial(runs: Iterable[RunRecord]) -> str | None:
     This is a reference run with the role `trial` if there is one, else the trial with the lowest
     number; None without trials.
     """
-    names = (one.trial for one in runs if one.role == "trial")
+    names = (run.trial for run in runs if run.role == "trial")
     return min(names, key=lambda name: (name.isdigit(), len(name), name), default=None)
 
 
@@ -245,7 +245,7 @@ def best_first(
             break
         is_ahead = has_missed or groups[name].alone
         if is_ahead or is_apart(every[name], every[first], noise, errors=REVERSAL):
-            return [name, *(one for one in order if one != name)], True
+            return [name, *(other for other in order if other != name)], True
     return order, False
 
 
@@ -310,7 +310,7 @@ def _shown(first: ConfigurationRuns, other: ConfigurationRuns, *, is_timed: bool
     seed)."""
     common = [(first.rounds[at], other.rounds[at]) for at in first.rounds if at in other.rounds]
     found = [difference(*pair, is_timed=is_timed) for pair in common]
-    known = [one for one in found if not math.isnan(one)]
+    known = [value for value in found if not math.isnan(value)]
     unit = 1.0 if is_timed else abs(score(first.runs(), is_timed=False))
     smallest = -math.log1p(-SMALLEST) if is_timed else SMALLEST * unit
     return outcome_of(known, smallest=smallest, errors=MORE_ALPHA)
@@ -352,12 +352,16 @@ def runs_to_decide(
         alone: Solo runs by candidate, in seconds.
     """
     new = {
-        one.name: {done: run for (name, done), run in learned.items() if name == one.name}
-        for one in candidates
+        candidate.name: {
+            done: run for (name, done), run in learned.items() if name == candidate.name
+        }
+        for candidate in candidates
     }
     groups = {
-        one.name: group_of(one, new[one.name], axis=axis, alone=alone.get(one.name, ()))
-        for one in candidates
+        candidate.name: group_of(
+            candidate, new[candidate.name], axis=axis, alone=alone.get(candidate.name, ())
+        )
+        for candidate in candidates
     }
     ties = ties_of(groups, is_timed=is_timed)
     if not ties.undecided:
@@ -366,5 +370,5 @@ def runs_to_decide(
     fewest = min(len(new[name]) for name in due)
     return [
         RaceRun(name, min(set(range(fewest + 1)) - set(new[name])))
-        for name in [one for one in due if len(new[one]) == fewest][:number]
+        for name in [candidate for candidate in due if len(new[candidate]) == fewest][:number]
     ]

@@ -47,12 +47,12 @@ class StepTimes:
             seconds: Durations of full steps [s]; NaN if unknown.
             short: Durations of partial steps [s].
         """
-        known = [one for one in seconds if np.isfinite(one)]
+        known = [duration for duration in seconds if np.isfinite(duration)]
         if not known:
             return None
         names = ("p25_s", "median_s", "p75_s", "p95_s")
         parts = dict(zip(names, np.percentile(known, [25, 50, 75, 95]).tolist(), strict=True))
-        slowest = max(one for one in (*known, *short) if np.isfinite(one))
+        slowest = max(duration for duration in (*known, *short) if np.isfinite(duration))
         return cls(num=len(known), max_s=slowest, **parts)
 
 

@@ -63,7 +63,9 @@ class CurveSampler(BaseSampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> Distributions:
         """Return the parameters that all trials share, without those of a single possible value."""
         found = self._space.calculate(study)
-        return {name: one for name, one in found.items() if not one.single()}
+        return {
+            name: distribution for name, distribution in found.items() if not distribution.single()
+        }
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: Distributions
@@ -71,13 +73,13 @@ class CurveSampler(BaseSampler):
         """Return values for the parameters of `search_space`; {} for the first trials, or if
         nothing has been reported yet."""
         trials = study.get_trials(deepcopy=False)
-        num_before = sum(one.number < trial.number for one in trials)
+        num_before = sum(other.number < trial.number for other in trials)
         if not search_space or num_before < self._policy.num_first:
             return {}
         model, axes = self.model_of(study, search_space)
         if not model.is_known:
             return {}
-        by_run = {str(one.number): one for one in trials}
+        by_run = {str(other.number): other for other in trials}
         means = model.means(np.array([model.curves[name].point for name in model.modeled]))
         candidates = ConfigurationSpace(space_of(search_space), known_values({}, {}), self._rng)
         drawn = [candidates.draw() for _ in range(self._policy.num_candidates)]
@@ -86,11 +88,11 @@ class CurveSampler(BaseSampler):
             good = {name: params[name] for name in search_space}
             drawn += [good, *candidates.around(good)]
         running = [
-            axes.point(one.params)
-            for one in trials
-            if one.state == TrialState.RUNNING
-            and not one.intermediate_values
-            and search_space.keys() <= one.params.keys()
+            axes.point(other.params)
+            for other in trials
+            if other.state == TrialState.RUNNING
+            and not other.intermediate_values
+            and search_space.keys() <= other.params.keys()
         ]
         points = axes.points(drawn)
         expected = model.expected_improvements(
@@ -161,17 +163,21 @@ class CurvePruner(BasePruner):
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Return whether a trial should stop, given what it has reported so far."""
-        space = {name: one for name, one in trial.distributions.items() if not one.single()}
+        space = {
+            name: distribution
+            for name, distribution in trial.distributions.items()
+            if not distribution.single()
+        }
         model, _ = self._sampler.model_of(study, space)
         run = str(trial.number)
-        others = [one for name, one in model.curves.items() if one.amounts and name != run]
+        others = [other for name, other in model.curves.items() if other.amounts and name != run]
         curve = model.curves.get(run)
         if curve is None or not curve.amounts or len(others) < self._min_trials:
             return False
         if curve.reached is not None:
             return False
-        done = [one for one in others if one.reached is not None] or others
-        best = float(model.means(np.array([one.point for one in done])).min())
+        done = [other for other in others if other.reached is not None] or others
+        best = float(model.means(np.array([other.point for other in done])).min())
         policy = self._sampler._policy
         most = policy.stop if done[0].reached is not None else policy.stop_early
         mean, variance = model.posterior(run)
@@ -181,12 +187,17 @@ class CurvePruner(BasePruner):
 def space_of(distributions: Distributions) -> Space:
     """Convert Optuna's distributions to a search space, without their steps."""
     found: Space = {}
-    for name, one in distributions.items():
-        if isinstance(one, CategoricalDistribution):
-            found[name] = Choices(tuple(one.choices))
+    for name, distribution in distributions.items():
+        if isinstance(distribution, CategoricalDistribution):
+            found[name] = Choices(tuple(distribution.choices))
         else:
-            assert isinstance(one, FloatDistribution | IntDistribution)
-            found[name] = Range(one.low, one.high, one.log, isinstance(one, IntDistribution))
+            assert isinstance(distribution, FloatDistribution | IntDistribution)
+            found[name] = Range(
+                distribution.low,
+                distribution.high,
+                distribution.log,
+                isinstance(distribution, IntDistribution),
+            )
     return found
 
 

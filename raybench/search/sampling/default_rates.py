@@ -61,7 +61,7 @@ def typical_values(
     """Return a typical configuration: the values `given`, the default learning rate of the first
     optimizer, and the first value of every other key."""
     named = dict(given or {})
-    rest = {key: one for key, one in space.items() if key not in named}
+    rest = {key: dimension for key, dimension in space.items() if key not in named}
     fixed = flat(study.fixed) | named
     hints = next(iter(initial_configurations(rest, fixed, factor=factor)), {})
     values: dict[str, Any] = {}
@@ -151,7 +151,7 @@ def initial_configurations(
     found = []
     for batch in _two_of(space, fixed, batch_key):
         optimizers = dict.fromkeys(values_of("optimizer", space, fixed))
-        for number, optimizer in enumerate(one for one in optimizers if one in BASE_RATES):
+        for number, optimizer in enumerate(name for name in optimizers if name in BASE_RATES):
             values: dict[str, Any] = {"optimizer": optimizer, batch_key: batch}
             if batch_key != GLOBAL_BATCH:
                 workers = values_of("num_workers", space, fixed)
@@ -218,7 +218,9 @@ def check_grid(study: StudySpec, space: Space) -> None:
         return
     for key, dimension in space.items():
         cases = dimension.cases if isinstance(dimension, Cases) else ()
-        if any(isinstance(one, Range) for one in (dimension, *(case.dimension for case in cases))):
+        if any(
+            isinstance(part, Range) for part in (dimension, *(case.dimension for case in cases))
+        ):
             raise UserError(
                 f"search.sampler: grid needs lists, but space.{key} is a range; list its values, "
                 "or use another sampler.",

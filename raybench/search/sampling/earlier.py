@@ -400,7 +400,7 @@ def read_optuna(place: str) -> ForeignTable:
     storage, _, name = place.partition("#")
     try:
         found = _storage(storage)
-        names = sorted(one.study_name for one in found.get_all_studies())
+        names = sorted(summary.study_name for summary in found.get_all_studies())
         if not name and len(names) == 1:
             name = names[0]
         if not names:
@@ -413,7 +413,7 @@ def read_optuna(place: str) -> ForeignTable:
             )
         theirs = optuna.load_study(study_name=name, storage=found)
         trials = theirs.get_trials(deepcopy=False)
-        directions = [one.name.lower() for one in theirs.directions]
+        directions = [direction.name.lower() for direction in theirs.directions]
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 (any fault of a foreign file, by several libraries)
@@ -431,8 +431,8 @@ def read_optuna(place: str) -> ForeignTable:
         )
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     rows = [
-        {f"user_attrs_{key}": one for key, one in trial.user_attrs.items()}
-        | {f"params_{key}": one for key, one in trial.params.items()}
+        {f"user_attrs_{key}": value for key, value in trial.user_attrs.items()}
+        | {f"params_{key}": value for key, value in trial.params.items()}
         | {VALUE: trial.value}
         for trial in complete
     ]
@@ -455,4 +455,6 @@ def _as_in(key: str, value: Any, possible: Sequence[Any]) -> Any:
     """Return a value of a table with the type that the space has for it (1 for 1.0 or "1")."""
     if not is_open(key) or is_one_of(key, value, possible):
         return value
-    return next((one for one in possible if one == value or str(one) == str(value)), value)
+    return next(
+        (option for option in possible if option == value or str(option) == str(value)), value
+    )

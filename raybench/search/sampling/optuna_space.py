@@ -122,7 +122,7 @@ def params_of(
 
 def _are_ranges(dimension: Cases) -> bool:
     ranges = [case.dimension for case in dimension.cases]
-    return all(isinstance(one, Range) and not one.is_integer for one in ranges)
+    return all(isinstance(dimension, Range) and not dimension.is_integer for dimension in ranges)
 
 
 def _share_name(key: str) -> str:
@@ -165,7 +165,7 @@ def _name(key: str, dimension: Simple) -> str:
 
 def _distribution(dimension: Simple) -> BaseDistribution:
     if isinstance(dimension, Choices):
-        return CategoricalDistribution([_parameter(dimension, one) for one in dimension.values])
+        return CategoricalDistribution([_parameter(dimension, value) for value in dimension.values])
     if isinstance(dimension, Powers):
         exponents = [value.bit_length() - 1 for value in dimension.values()]
         return IntDistribution(exponents[0], exponents[-1])
@@ -185,7 +185,7 @@ def _parameter(dimension: Simple, value: Any) -> Any:
 
 
 def _are_distinct(values: tuple[Any, ...]) -> bool:
-    is_held = all(one is None or isinstance(one, bool | int | float | str) for one in values)
+    is_held = all(value is None or isinstance(value, bool | int | float | str) for value in values)
     return is_held and len({*values}) == len(values)
 
 

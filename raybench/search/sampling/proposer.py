@@ -86,7 +86,7 @@ class Proposer:
         """Number of proposals that were skipped because an equivalent run had failed."""
         self._failing: set[str] = set()
         """Parameters (as `key_of` strings) of infeasible proposals of the curve model."""
-        self._names = {one.user_attrs.get(TRIAL) for one in journal.get_trials(deepcopy=False)}
+        self._names = {trial.user_attrs.get(TRIAL) for trial in journal.get_trials(deepcopy=False)}
         self._numbers = itertools.count()
         ran = real_trials(journal)
         for trial in ran:
@@ -188,7 +188,7 @@ class Proposer:
             self._count_skipped(values)
             return None
         if key_of(params) in self._known:
-            options = [one.model_copy(update={"seed": seed}) for one in options]
+            options = [option.model_copy(update={"seed": seed}) for option in options]
         self._journal.enqueue_trial(params)
         trial, _ = self._ask(at_random=False)
         name = self._free_name()
@@ -247,7 +247,7 @@ class Proposer:
         return whether there was one."""
         if self._placer is None:
             return False
-        ran = {identity(one.user_attrs.get("spec")) for one in real_trials(self._journal)}
+        ran = {identity(trial.user_attrs.get("spec")) for trial in real_trials(self._journal)}
         for values in self._combinations():
             for spec in self._feasible(values):
                 if identity(spec.document()) not in ran:
@@ -321,7 +321,7 @@ class Proposer:
             return [self._study.run_spec(values)]
         rest = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
         there = self._placer.factors.of_values(values)
-        return [self._study.run_spec(rest | speed_values(one)) for one in there]
+        return [self._study.run_spec(rest | speed_values(placement)) for placement in there]
 
     def _choose(self, trial: optuna.Trial, name: str, specs: list[RunSpec]) -> RunSpec:
         """Return the run spec to run; an interrupted trial keeps its placement."""
