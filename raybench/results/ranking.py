@@ -156,7 +156,7 @@ def _repeated(
     printed = alone if is_hit or not race else [*race, *alone]
     rounds = {_round_of(name): repeat(results, name) for name in race or alone}
     group = ConfigurationRuns(
-        own=repeat(results, own.trial) if own.trial in chosen else None,
+        search_run=repeat(results, own.trial) if own.trial in chosen else None,
         rounds=dict(sorted(rounds.items())),
         alone=[repeat(results, name) for name in (alone if race else ())],
     )

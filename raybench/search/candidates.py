@@ -76,17 +76,17 @@ class Axes:
         found = [float(self._category(key, values.get(key))) for key in self._categories]
         return np.array([*found, *(self._number(key, values) for key in self._numbers)])
 
-    def points(self, every: Iterable[Values]) -> Array:
+    def points(self, configurations: Iterable[Values]) -> Array:
         """Return the points of configurations, shape [n, axes]."""
-        return np.array([self.point(values) for values in every])
+        return np.array([self.point(values) for values in configurations])
 
     def _add(self, key: str, dimension: Dimension) -> None:
         parts = parts_of(dimension)
-        every = [value for part in parts for value in possible_values(part)]
-        if not all(_is_number(value) for value in every):
+        values = [value for part in parts for value in possible_values(part)]
+        if not all(_is_number(value) for value in values):
             self._categories[key] = {}
-        elif len(set(every)) > 1:
-            low, high = float(min(every)), float(max(every))
+        elif len(set(values)) > 1:
+            low, high = float(min(values)), float(max(values))
             logs = [part.log for part in parts if isinstance(part, Range)]
             is_log = all(logs) if logs else high >= 8 * low
             self._numbers[key] = low, high, is_log and low > 0
@@ -188,24 +188,24 @@ class ConfigurationSpace:
             )
             for other in (at - 1, at + 1):
                 if 0 <= other < len(options):
-                    beside = values | {key: options[other]}
-                    found.append(beside)
+                    neighbor = values | {key: options[other]}
+                    found.append(neighbor)
                     if key in (GLOBAL_BATCH, "batch_size_per_worker"):
-                        found += self._with_its_rate(values, beside)
+                        found += self._with_its_rate(values, neighbor)
         return [neighbor for neighbor in found if self.lies_inside(neighbor)]
 
     def _with_its_rate(
-        self, values: dict[str, Any], beside: dict[str, Any]
+        self, values: dict[str, Any], neighbor: dict[str, Any]
     ) -> list[dict[str, Any]]:
         if "learning_rate" not in values:
             return []
-        ratio = default_rate_of(beside, self._known) / default_rate_of(values, self._known)
-        simple = self._simple("learning_rate", {**self._known, **beside})
+        ratio = default_rate_of(neighbor, self._known) / default_rate_of(values, self._known)
+        simple = self._simple("learning_rate", {**self._known, **neighbor})
         rate = values["learning_rate"] * ratio
         if isinstance(simple, Range):
-            return [beside | {"learning_rate": float(min(max(rate, simple.low), simple.high))}]
+            return [neighbor | {"learning_rate": float(min(max(rate, simple.low), simple.high))}]
         nearest = min(possible_values(simple), key=lambda option: abs(math.log(option / rate)))
-        return [beside | {"learning_rate": nearest}]
+        return [neighbor | {"learning_rate": nearest}]
 
 
 def widens(study: StudySpec, space: Space) -> bool:

@@ -187,11 +187,11 @@ class CurveSearch:
         apart = np.abs(np.nan_to_num(points[:, None], nan=-99) - np.nan_to_num(ran, nan=-99))
         return np.asarray((apart <= self._axes.tolerances).all(axis=2).sum(axis=1))
 
-    def start_with(self, every: Sequence[dict[str, Any]]) -> None:
+    def start_with(self, configurations: Sequence[dict[str, Any]]) -> None:
         """Begin with configurations known to be good, given best first; every second one of the
         first trials remains random."""
         apart: dict[str, dict[str, Any]] = {}
-        for values in every:
+        for values in configurations:
             apart.setdefault(identity(values), values)
         self._starts = [*list(apart.values())[: self._policy.num_first // 2], *self._starts]
 
@@ -402,7 +402,7 @@ class CurveSearch:
         offsets = self._offsets([self._values[name] for name in names], axis)
         return self.model.means(points) + offsets
 
-    def _offsets(self, every: Sequence[Values], axis: Axis = "seconds") -> Array:
+    def _offsets(self, configurations: Sequence[Values], axis: Axis = "seconds") -> Array:
         """Return the log seconds (or worker-seconds) per sample of configurations on their best
         placement, shape [n]; added to a log amount they give a log time.
 
@@ -411,22 +411,26 @@ class CurveSearch:
         """
         is_cost = axis == "worker_seconds"
         if self._placer is None:
-            workers = [values.get("num_workers", self._known["num_workers"]) for values in every]
-            return np.log(workers if is_cost else np.ones(len(every)))
+            workers = [
+                values.get("num_workers", self._known["num_workers"]) for values in configurations
+            ]
+            return np.log(workers if is_cost else np.ones(len(configurations)))
         rates = [
             [seconds * (workers if is_cost else 1) for workers, seconds in found]
-            for found in self._seconds_per_sample(every)
+            for found in self._seconds_per_sample(configurations)
         ]
         least = min((rate for found in rates for rate in found), default=1.0)
         return np.log([min(found, default=least) for found in rates])
 
-    def _seconds_per_sample(self, every: Sequence[Values]) -> list[list[tuple[int, float]]]:
+    def _seconds_per_sample(
+        self, configurations: Sequence[Values]
+    ) -> list[list[tuple[int, float]]]:
         """Return for each configuration the pairs (workers, seconds per sample) of its placements
         whose speed can be predicted."""
         assert self._placer is not None
         known: dict[tuple[str, ...], list[tuple[int, float]]] = {}
-        keys = [tuple(str(values.get(key)) for key in SPEED) for values in every]
-        for key, values in zip(keys, every, strict=True):
+        keys = [tuple(str(values.get(key)) for key in SPEED) for values in configurations]
+        for key, values in zip(keys, configurations, strict=True):
             if key not in known:
                 optimizer = values.get("optimizer", self._known["optimizer"])
                 known[key] = self._placer.seconds_per_sample(optimizer, dict(values))
@@ -441,8 +445,8 @@ class CurveSearch:
         amounts = np.exp(self.model.means(points))
         counts = {placement.num_workers for placement in self._placer.factors.all_placements}
         wait_s = {count: self._placer.wait_s(count) for count in counts}
-        every = self._seconds_per_sample(candidates)
-        for at, (rates, amount) in enumerate(zip(every, amounts, strict=True)):
+        rates_by_candidate = self._seconds_per_sample(candidates)
+        for at, (rates, amount) in enumerate(zip(rates_by_candidate, amounts, strict=True)):
             if rates:
                 least = min(amount * seconds for _, seconds in rates)
                 ends = min(wait_s[workers] + amount * seconds for workers, seconds in rates)

@@ -150,8 +150,12 @@ class StepTime:
         def step_s(setup: Setup) -> float:
             predicted = max(float(row(setup) @ found), 1e-9)
             num, spent_s = totals.get(setup, (0.0, 0.0))
-            own = num / (num + OWN_STEPS)
-            return predicted if not num else float(predicted ** (1 - own) * (spent_s / num) ** own)
+            weight = num / (num + OWN_STEPS)
+            return (
+                predicted
+                if not num
+                else float(predicted ** (1 - weight) * (spent_s / num) ** weight)
+            )
 
         return step_s
 
@@ -267,8 +271,8 @@ class Placer:
         """Return the training time on each predictable placement, relative to that on the spec's
         own placement; empty if the latter cannot be predicted."""
         timed = self._timed(spec.optimizer, self._options(spec))
-        own = timed.get(spec.placement)
-        return {} if own is None else {option: s / own for option, s in timed.items()}
+        step_s = timed.get(spec.placement)
+        return {} if step_s is None else {option: s / step_s for option, s in timed.items()}
 
     def seconds_per_sample(self, optimizer: str, values: dict[str, Any]) -> list[tuple[int, float]]:
         """Return (workers, training seconds per sample) for each placement of a configuration.
@@ -411,7 +415,7 @@ def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float |
     This needs three measured lanes: two that differ from the lane of `option` in one key each, and
     one that differs in both keys. None without such lanes.
     """
-    own = _lane(option)
+    target = _lane(option)
     lanes: dict[tuple[object, ...], float] = {
         _lane(placement): step_s
         for placement, step_s in timed.items()
@@ -419,8 +423,8 @@ def _by_other_lanes(option: Placement, timed: dict[Placement, float]) -> float |
     }
     found = []
     for both, step_s in lanes.items():
-        differ = [key for key, value in enumerate(own) if value != both[key]]
-        ones = [(*own[:key], both[key], *own[key + 1 :]) for key in differ]
+        differ = [key for key, value in enumerate(target) if value != both[key]]
+        ones = [(*target[:key], both[key], *target[key + 1 :]) for key in differ]
         if len(ones) == 2 and all(lane in lanes for lane in ones):
             found.append(lanes[ones[0]] * lanes[ones[1]] / step_s)
     return min(found) / MULTIPLY if found else None

@@ -159,10 +159,10 @@ class LiveRace:
     def _candidate(self, cost: Cost) -> Candidate:
         record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
         counts = cost.trial != self._cold and record.counts_for("comparison")
-        own = self._repeat(record, curve) if counts else None
+        search_run = self._repeat(record, curve) if counts else None
         is_billed = self.budget.study.price is not None and self._is_timed
         cost_per_s = cost.worker_seconds / cost.rank if is_billed else cost.spec.num_workers
-        return Candidate(cost.trial, own, cost_per_s)
+        return Candidate(cost.trial, search_run, cost_per_s)
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
         """Show the progress of at most `most` runs, including those of earlier sessions."""
@@ -306,8 +306,8 @@ class Confirmation:
         budget = self._budget(records)
         count, times = budget.runs_alone(winners, answered, left_s)
         if is_first and (count < len(winners) or times < self.study.confirm.fresh):
-            each = "once" if times == 1 else f"{times} times"
-            some = f"left time to run {count} of {len(winners)} winners alone, {each}"
+            how_often = "once" if times == 1 else f"{times} times"
+            some = f"left time to run {count} of {len(winners)} winners alone, {how_often}"
             self._note_time(some if count else "left no time to run the winner alone")
         done = {run.trial for run in answered}
         # Winners A, B, C run in the order ABCABC.
@@ -341,10 +341,10 @@ class Confirmation:
             found += [verdict.fastest] if found else [verdict.fastest, verdict.cheapest]
         if not results.is_timed:
             return list(dict.fromkeys(found)), {}
-        again, caps_s = repeated(results), dict[str, float]()
-        noise = noise_of(again, results)
+        repeats, caps_s = repeated(results), dict[str, float]()
+        noise = noise_of(repeats, results)
         for trial in found:
-            runs = again[trial].chosen if trial in again else [repeat(results, trial)]
+            runs = repeats[trial].chosen if trial in repeats else [repeat(results, trial)]
             caps_s[trial] = cap_of(runs, noise)
         return list(caps_s), caps_s
 

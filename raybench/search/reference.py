@@ -224,10 +224,10 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
         return study
     if not earlier.get("is_set") or earlier.get("auto") != list(study.auto):
         return study
-    there, fixed = earlier["objective"], study.fixed
+    objective, fixed = earlier["objective"], study.fixed
     if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in earlier["fixed"]:
         fixed = fixed | {EVAL_INTERVAL: earlier["fixed"][EVAL_INTERVAL]}
-    named = {key: there[key] for key in study.auto if key != EVAL_INTERVAL}
+    named = {key: objective[key] for key in study.auto if key != EVAL_INTERVAL}
     study = settings.with_objective(study, **named)
     return study.model_copy(update={"fixed": fixed, "is_set": True})
 

@@ -68,8 +68,8 @@ class ReferenceRun:
     def first_at(self, target: float | None) -> Evaluation | None:
         """Return the first evaluation that reached `target`; None if none did or it is None."""
         metric = self.record.spec.objective.judged_by
-        there = (p for p in self.curve if target is not None and metric.reaches(p.value, target))
-        return next(there, None)
+        reaching = (p for p in self.curve if target is not None and metric.reaches(p.value, target))
+        return next(reaching, None)
 
     def samples_to(self, target: float | None) -> float:
         """Return the training samples to a target; twice the total if it was missed."""

@@ -189,11 +189,9 @@ class Search:
         of memory; None if there is nothing to rerun."""
         for spec in list(self._too_large):
             options = self.placer.others(spec) if self.placer is not None else []
-            there = [
-                placed(spec, option) for option in options[-1:]
-            ]  # the last has the fewest workers
-            proposal = self._proposer.again(there[0]) if there else None
-            if proposal is not None or not there:
+            # The last option has the fewest workers.
+            proposal = self._proposer.rerun(placed(spec, options[-1])) if options else None
+            if proposal is not None or not options:
                 self._too_large.remove(spec)
             if proposal is not None:
                 return proposal
@@ -294,8 +292,8 @@ def _sentence(earlier: Earlier, number: int) -> str:
         text += "; the others are outside the space, or lack the time to the target"
     if earlier.words:
         text += f"; {earlier.words}"
-    there = None if earlier.study is None else earlier.study.study.get("machine", {})
-    if there is not None and there.get("processor") != machine()["processor"]:
+    machine_then = None if earlier.study is None else earlier.study.study.get("machine", {})
+    if machine_then is not None and machine_then.get("processor") != machine()["processor"]:
         text += "; they were timed on another machine, so their seconds are only a rough guide"
     return f"{text}."
 

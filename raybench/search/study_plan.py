@@ -72,19 +72,19 @@ class StudyPlan:
         is_set_later = "max_train_seconds" in study.auto and not study.is_set
         if capacity is None or is_set_later:
             return bound
-        every, runs = preflight.groups(study, space), self.num_trials
+        groups, runs = preflight.groups(study, space), self.num_trials
         slots = study.search.concurrency or capacity.cpus
-        slots = min(capacity.most_groups(group, slots) for group in every)
+        slots = min(capacity.most_groups(group, slots) for group in groups)
         confirm, is_timed = study.confirm, study.objective.kind == TIME
         # The races for the fastest and for the cheapest may have no run in common.
-        kinds = 2 if is_timed and len(every) > 1 else 1
+        kinds = 2 if is_timed and len(groups) > 1 else 1
         references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
-        beside = math.ceil(references / slots) + math.ceil(runs / slots)
-        beside += math.ceil(kinds * confirm.race / slots)
+        rounds = math.ceil(references / slots) + math.ceil(runs / slots)
+        rounds += math.ceil(kinds * confirm.race / slots)
         # If solo runs overrule the race, further configurations have solo runs.
         alone = num_placement_checks(self.factors)
         alone += TURNS * kinds * confirm.fresh if confirm.race else 0
-        return min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
+        return min(bound, (rounds + alone) * seconds + len(groups) * GROUP_START_S)
 
     def document(self, place: str, capacity: Capacity | None) -> dict[str, Any]:
         """Return the plan as plain data.
@@ -121,8 +121,8 @@ class StudyPlan:
         for key, value in study.fixed.items():
             table.add_row(key, f"{short(value)} (fixed)")
         console.print(table, "")
-        every = preflight.groups(study, space)
-        widest = max(group.cpus for group in every)
+        groups = preflight.groups(study, space)
+        widest = max(group.cpus for group in groups)
         objective = study.objective
         runs = self.num_trials
         is_auto = "max_train_seconds" in study.auto and not study.is_set
@@ -133,8 +133,8 @@ class StudyPlan:
             _objective(study),
             f"workload {study.workload}, {_data(study, dataset)}",
             f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
-            f"worker groups of {counted(len(every), 'kind')}, the widest with "
-            f"{counted(widest, 'CPU')} and {max(group.gpus for group in every):g} GPUs",
+            f"worker groups of {counted(len(groups), 'kind')}, the widest with "
+            f"{counted(widest, 'CPU')} and {max(group.gpus for group in groups):g} GPUs",
             f"{counted(runs, 'trial')} {most}, {_confirming(study.confirm, runs)}",
             _length(study, self.most_s(capacity), capacity),
             _sampling(self.factors),
@@ -216,11 +216,11 @@ def _firsts(study: StudySpec, space: Space) -> list[str]:
 def _sampling(factors: Factors | str) -> str:
     if isinstance(factors, str):
         return f"every key is sampled ({factors})"
-    every = [speed_values(placement) for placement in factors.all_placements]
+    placements = [speed_values(placement) for placement in factors.all_placements]
     predicted = [
         key
         for key in SPEED_KEYS
-        if key not in factors.sampled and len({values[key] for values in every}) > 1
+        if key not in factors.sampled and len({values[key] for values in placements}) > 1
     ]
     return (
         f"sampled: {', '.join(factors.sampled)}; {', '.join(predicted)} only change speed: timed "

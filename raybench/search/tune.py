@@ -118,8 +118,8 @@ def refuse_spent(deadline: Deadline) -> None:
 def check_finished(number: int, place: str, folder: Path | None) -> None:
     """Raise UserError unless `folder` holds a study whose confirmation has ended. `number` (value
     of `--more`) and `place` appear in the message."""
-    there = folder is not None and (folder / RECORDS_FILE).is_file()
-    runs = list(read_records(folder).runs.values()) if folder and there else []
+    has_records = folder is not None and (folder / RECORDS_FILE).is_file()
+    runs = list(read_records(folder).runs.values()) if folder and has_records else []
     answered = [run.role for run in runs if run.phase == "confirm" and run.counts_for("comparison")]
     if (
         folder

@@ -75,7 +75,7 @@ def placement_options(results: Study, placer: Placer) -> list[PlacementOption]:
     return sorted(found, key=lambda option: option.prediction.time_to_target_s)
 
 
-def choose_checks(every: list[PlacementOption]) -> list[PlacementOption]:
+def choose_checks(options: list[PlacementOption]) -> list[PlacementOption]:
     """Return the placements to run, without those that the search has run:
 
     - the fastest placement of each of the NUM_FASTEST fastest configurations,
@@ -83,16 +83,16 @@ def choose_checks(every: list[PlacementOption]) -> list[PlacementOption]:
     - for each framework and GPU model, the fastest placement.
     """
     fastest: dict[str, PlacementOption] = {}
-    for option in every:
+    for option in options:
         fastest.setdefault(option.prediction.trial, option)
     chosen = list(fastest.values())[:NUM_FASTEST]
     # Ties in worker-seconds go to fewer workers. GPU models differ in price, so each has a winner.
-    costs = [(option.prediction.worker_seconds, option.spec.num_workers) for option in every]
-    for model in sorted({option.spec.accelerator_type for option in every}, key=str):
-        own = [i for i, option in enumerate(every) if option.spec.accelerator_type == model]
-        chosen.append(every[min(own, key=costs.__getitem__)])
-    machines = [(option.spec.framework, option.spec.accelerator_type) for option in every]
-    chosen += [every[machines.index(machine)] for machine in sorted(set(machines), key=str)]
+    costs = [(option.prediction.worker_seconds, option.spec.num_workers) for option in options]
+    for model in sorted({option.spec.accelerator_type for option in options}, key=str):
+        indices = [i for i, option in enumerate(options) if option.spec.accelerator_type == model]
+        chosen.append(options[min(indices, key=costs.__getitem__)])
+    machines = [(option.spec.framework, option.spec.accelerator_type) for option in options]
+    chosen += [options[machines.index(machine)] for machine in sorted(set(machines), key=str)]
     return [
         option
         for option in {option.name: option for option in chosen}.values()
@@ -125,15 +125,15 @@ def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: Confirm
 
 
 def _check_placements(results: Study, placer: Placer, single_run: SingleRun) -> None:
-    every = placement_options(results, placer)
+    options = placement_options(results, placer)
     columns = list(results.predictions.columns)
     known = {tuple(row) for row in results.predictions.itertuples(index=False)}
-    for option in every:
+    for option in options:
         row = tuple(vars(option.prediction)[column] for column in columns)
         if not option.is_measured and row not in known:
             single_run.store.append(option.prediction.line())
     done = {name for name, record in results.runs.items() if record.state != "stopped"}
-    fresh = [option for option in choose_checks(every) if option.name not in done]
+    fresh = [option for option in choose_checks(options) if option.name not in done]
     if not fresh or single_run.deadline.over:
         return
     progress = single_run.progress

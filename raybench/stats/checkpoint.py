@@ -143,13 +143,15 @@ STATE_FILE = "state.json"
 WEIGHTS_FILES = {"torch": "weights.pt", "tensorflow": "weights.npz", "python": "weights.bin"}
 
 
-def write_checkpoint(folder: Path, state: RunState, place: Callable[[Path], object]) -> Path:
+def write_checkpoint(
+    folder: Path, state: RunState, write_weights: Callable[[Path], object]
+) -> Path:
     """Write a checkpoint below the folder of a run and delete all but the last KEPT.
 
     Args:
         folder: Folder of the run; only one process may write to it at a time.
         state: State of the run.
-        place: Writes `Trainer.state` to a path.
+        write_weights: Writes `Trainer.state` to a path.
 
     Returns:
         The folder of the checkpoint.
@@ -162,7 +164,7 @@ def write_checkpoint(folder: Path, state: RunState, place: Callable[[Path], obje
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     weights, content = partial / WEIGHTS_FILES[state.spec["framework"]], partial / STATE_FILE
-    place(weights)
+    write_weights(weights)
     document = {
         "state": asdict(state),
         "weights_bytes": weights.stat().st_size,
@@ -238,8 +240,8 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
     if not weights.is_file():
         raise DamagedCheckpointError(source, f"it has no {name}")
     if _sha256(weights) != saved.weights_sha256:
-        there = f"{weights.stat().st_size} of {saved.weights_bytes} bytes"
-        raise DamagedCheckpointError(source, f"{name} differs from what was written: {there}")
+        sizes = f"{weights.stat().st_size} of {saved.weights_bytes} bytes"
+        raise DamagedCheckpointError(source, f"{name} differs from what was written: {sizes}")
     return Checkpoint(state=state, weights=weights)
 
 

@@ -78,9 +78,9 @@ def cpu_use() -> CpuUse:
     Outside Linux, and in containers that renumber cores or hide the quota, only `own` is measured.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
-    own = used.ru_utime + used.ru_stime
+    own_s = used.ru_utime + used.ru_stime
     if not Path("/proc/self/schedstat").exists():
-        return CpuUse(own)
+        return CpuUse(own_s)
     delayed = 0
     for task in Path("/proc/self/task").iterdir():
         try:
@@ -92,24 +92,24 @@ def cpu_use() -> CpuUse:
         lines = [line.split() for line in Path("/proc/stat").read_bytes().splitlines()]
         throttled_s = _throttled_s()
     except OSError:
-        return CpuUse(own)
+        return CpuUse(own_s)
     known = [line[1:9] for line in lines if line[0] in cores]
     if len(known) < len(cores):  # LXC numbers its cores from 0, but the affinity is the host's
-        return CpuUse(own)
+        return CpuUse(own_s)
     user, nice, system, _, _, irq, softirq, stolen = (
         sum(column) / os.sysconf("SC_CLK_TCK")
         for column in zip(*(map(int, ticks) for ticks in known), strict=True)
     )
     busy = user + nice + system + irq + softirq
-    return CpuUse(own, delayed / 1e9, busy, stolen / len(cores) + throttled_s)
+    return CpuUse(own_s, delayed / 1e9, busy, stolen / len(cores) + throttled_s)
 
 
 @functools.cache
 def _cpu_stat_file() -> Path | None:
     """Return the `cpu.stat` file with the throttled time of this process's cgroup; None if there is
     none."""
-    own = Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
-    files = (Path("/sys/fs/cgroup", folder, "cpu.stat") for folder in (own, "", "cpu"))
+    group = Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
+    files = (Path("/sys/fs/cgroup", folder, "cpu.stat") for folder in (group, "", "cpu"))
     return next(
         (file for file in files if file.is_file() and b"throttled" in file.read_bytes()), None
     )

@@ -208,9 +208,9 @@ class Shapes:
     def _at(self, progress: Array) -> Array:
         """Return the log fraction of the amount to the target at which each shape reaches the given
         progress, shape [shapes, *progress.shape]."""
-        place = progress * (LEVELS - 1)
-        low = np.minimum(place.astype(int), LEVELS - 2)
-        part = place - low
+        position = progress * (LEVELS - 1)
+        low = np.minimum(position.astype(int), LEVELS - 2)
+        part = position - low
         found: Array = self._logs[:, low] * (1 - part) + self._logs[:, low + 1] * part
         return found
 
@@ -279,10 +279,12 @@ class Surface:
         if len(pending):
             known = np.concatenate([known, pending])
             cross = self._kernel(self._parts(pending, self._points))
-            own = self._kernel(self._parts(pending, pending))
-            own = own + np.diag(np.full(len(pending), self._settings.seed_sd**2))
+            pending_kernel = self._kernel(self._parts(pending, pending))
+            pending_kernel = pending_kernel + np.diag(
+                np.full(len(pending), self._settings.seed_sd**2)
+            )
             half = inverse @ cross.T
-            rest = np.linalg.inv(own - cross @ half)
+            rest = np.linalg.inv(pending_kernel - cross @ half)
             corner = -half @ rest
             inverse = np.block([[inverse + half @ rest @ half.T, corner], [corner.T, rest]])
         cross = self._kernel(self._parts(points, known))
@@ -354,8 +356,8 @@ class Surface:
                 root = np.linalg.cholesky(kernel)
             except np.linalg.LinAlgError:
                 return -math.inf
-            ones, own = np.linalg.solve(root, np.c_[np.ones(len(values)), values]).T
-            rest = own - ones * (ones @ own) / (ones @ ones)
+            ones, whitened = np.linalg.solve(root, np.c_[np.ones(len(values)), values]).T
+            rest = whitened - ones * (ones @ whitened) / (ones @ ones)
             prior = math.log(signal_sd) ** 2 + float((np.log(scales / 1.4) ** 2).sum())
             found = -0.5 * rest @ rest - np.log(np.diag(root)).sum() - 0.5 * prior
             return float(found)
@@ -606,6 +608,6 @@ class CurveModel:
             # flights, by 22 % on slowed texts (10 seeds each).
             others, variance = self.surface.without(row)
         others += float(self._expected(curve.point[None, :])[0])
-        own = 1 / deviation**2
+        precision = 1 / deviation**2
         prior = 1 / max(variance, 1e-4)
-        return (log * own + others * prior) / (own + prior), 1 / (own + prior)
+        return (log * precision + others * prior) / (precision + prior), 1 / (precision + prior)

@@ -152,8 +152,8 @@ class Evaluation:
         what = {}
         if spec is not None and self.index == 0:
             what = {"role": role, "spec": spec.document()}
-        own = {"kind": "eval", "trial": trial}
-        return own | what | {key: content[key] for key in keys}
+        head = {"kind": "eval", "trial": trial}
+        return head | what | {key: content[key] for key in keys}
 
 
 _KEYS = [item.name for item in fields(Evaluation)]
@@ -280,9 +280,9 @@ class RunRecord:
 
     def line(self) -> dict[str, Any]:
         """Return this run as a dict, the content of one line of `records.jsonl`."""
-        own = {"kind": "run", "trial": self.trial, "phase": self.phase}
+        head = {"kind": "run", "trial": self.trial, "phase": self.phase}
         content = {item.name: getattr(self, item.name) for item in fields(self)}
-        return own | content | {"spec": self.spec.document()}
+        return head | content | {"spec": self.spec.document()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,7 +353,7 @@ class RunOutcome:
         names = {item.name for item in fields(self)} & {item.name for item in fields(RunRecord)}
         same = {name: getattr(self, name) for name in names}
         same |= {name: list(value) for name, value in same.items() if isinstance(value, tuple)}
-        own = {
+        derived = {
             "trial": name,
             "role": role,
             "source": source,
@@ -367,4 +367,4 @@ class RunOutcome:
             "ledger": dict.fromkeys((*PHASES, OTHER, "input"), 0.0) | self.ledger,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        return RunRecord(**same | own)
+        return RunRecord(**same | derived)

@@ -227,13 +227,13 @@ def interval(repeats: Sequence[Replicate], noise: Noise) -> tuple[float, float]:
         (low, high), around the geometric mean if all runs hit (the median if log seconds are
         symmetric), otherwise around the expected running time; (inf, inf) without a hit.
     """
-    own = noise_at_least(repeats, noise)
-    if own is noise:
-        own = _own_noise(repeats, noise)
-    runs = effective_runs(repeats, own)
+    own_noise = noise_at_least(repeats, noise)
+    if own_noise is noise:
+        own_noise = _own_noise(repeats, noise)
+    runs = effective_runs(repeats, own_noise)
     if not runs:
         return math.inf, math.inf
-    center, half_width = _center(repeats, noise), own.half_width / math.sqrt(runs)
+    center, half_width = _center(repeats, noise), own_noise.half_width / math.sqrt(runs)
     return _ends(center - half_width, center + half_width, noise)
 
 
@@ -297,29 +297,29 @@ def noise_at_least(repeats: Sequence[Replicate], noise: Noise) -> Noise:
     """Return the pooled noise, or a larger estimate if this configuration's runs scatter
     significantly more than the others' (F test at 5 %). For `noise` see `interval`."""
     found = measures(repeats, is_timed=noise.is_timed)
-    own, others = len(found) - 1, _without(found, noise)
-    if own < 1 or not others.freedom:
+    freedom, others = len(found) - 1, _without(found, noise)
+    if freedom < 1 or not others.freedom:
         return noise
-    if _squares(found) / own <= others.sigma**2 * _most_ratio(own, others.freedom):
+    if _squares(found) / freedom <= others.sigma**2 * _most_ratio(freedom, others.freedom):
         return noise
     return _own_noise(repeats, noise, most=WIDER_FREEDOM)
 
 
-def _without(own: Sequence[float], noise: Noise) -> Noise:
-    """Return the pooled noise without one configuration's runs, whose measures are `own`."""
-    freedom = noise.freedom - max(len(own) - 1, 0)
+def _without(values: Sequence[float], noise: Noise) -> Noise:
+    """Return the pooled noise without one configuration's runs, whose measures are `values`."""
+    freedom = noise.freedom - max(len(values) - 1, 0)
     if not freedom > 0:
         return Noise(math.inf, 0.0, noise.is_timed)
-    squares = max(noise.freedom * noise.sigma**2 - _squares(own), 0.0)
+    squares = max(noise.freedom * noise.sigma**2 - _squares(values), 0.0)
     return Noise(math.sqrt(squares / freedom), freedom, noise.is_timed)
 
 
 @cache
-def _most_ratio(own: int, freedom: float) -> float:
-    """Return the 95 % quantile of the F distribution with (own, freedom) degrees of freedom."""
+def _most_ratio(numerator: int, denominator: float) -> float:
+    """Return the 95 % quantile of the F distribution with these degrees of freedom."""
     from scipy.special import fdtri
 
-    return float(fdtri(own, freedom, UPPER_QUANTILE))
+    return float(fdtri(numerator, denominator, UPPER_QUANTILE))
 
 
 def _own_noise(repeats: Sequence[Replicate], noise: Noise, *, most: float = OWN_FREEDOM) -> Noise:
@@ -327,8 +327,8 @@ def _own_noise(repeats: Sequence[Replicate], noise: Noise, *, most: float = OWN_
     which counts for at most `most` degrees of freedom."""
     found = measures(repeats, is_timed=noise.is_timed)
     others = _without(found, noise)
-    weight, own = min(others.freedom, most), max(len(found) - 1, 0)
-    if not weight + own:
+    weight, freedom = min(others.freedom, most), max(len(found) - 1, 0)
+    if not weight + freedom:
         return others
     squares = _squares(found) + (weight * others.sigma**2 if weight else 0.0)
-    return Noise(math.sqrt(squares / (weight + own)), weight + own, noise.is_timed)
+    return Noise(math.sqrt(squares / (weight + freedom)), weight + freedom, noise.is_timed)

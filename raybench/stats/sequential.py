@@ -121,8 +121,8 @@ def log_wealth(differences: Sequence[float], shift: float) -> float:
             scales > 0.0, np.clip(moved / scales, -CLIP_SCALES, CLIP_SCALES), np.sign(moved)
         )
     # log(exp(x) / cosh(x)) = log 2 - log(1 + exp(-2 x))
-    each = math.log(2.0) - np.logaddexp(0.0, -2.0 * np.outer(BETS, units))
-    return float(np.logaddexp.reduce(each.sum(axis=1)) - math.log(len(BETS)))
+    logs = math.log(2.0) - np.logaddexp(0.0, -2.0 * np.outer(BETS, units))
+    return float(np.logaddexp.reduce(logs.sum(axis=1)) - math.log(len(BETS)))
 
 
 def _scales(sizes: np.ndarray) -> np.ndarray:

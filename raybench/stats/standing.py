@@ -57,16 +57,16 @@ def interpolated_time(
     raw = TimeToTarget(reached_s, is_interpolated=False)
     if objective.kind != TIME or objective.target is None:
         return raw
-    place = bisect_left(points, reached_s * (1 - NEAR), key=attrgetter("train_s"))
-    if place == len(points) or not math.isclose(points[place].train_s, reached_s, rel_tol=NEAR):
+    index = bisect_left(points, reached_s * (1 - NEAR), key=attrgetter("train_s"))
+    if index == len(points) or not math.isclose(points[index].train_s, reached_s, rel_tol=NEAR):
         return raw
-    at, before_s, before = points[place], 0.0, objective.baseline_value
+    at, before_s, before = points[index], 0.0, objective.baseline_value
     if before is None:
         before = baseline_value
     if at.index > 0:
-        if place == 0 or points[place - 1].index != at.index - 1:
+        if index == 0 or points[index - 1].index != at.index - 1:
             return raw
-        before_s, before = points[place - 1].train_s, points[place - 1].value
+        before_s, before = points[index - 1].train_s, points[index - 1].value
     period = reached_s - before_s
     if before is None or period <= LONG_PERIOD * reached_s:
         return raw
@@ -142,7 +142,7 @@ class Candidate:
     """A configuration in the race (repeated runs of the best trials)."""
 
     name: str
-    own: Replicate | None
+    search_run: Replicate | None
     """Run of the configuration in the search; None if excluded (cold start, or stopped early)."""
     cost: float
     """Cost of a second of training, as returned by `cost_per_s`."""
@@ -173,17 +173,17 @@ def stages(number: int) -> Stages:
         return ((number, 1),) if number else ()
     first, last = number // 2, max(2, number // 8)
     second = max(last, number // 4)
-    rest, each = number - first - second, (number - first - second) // last
-    second += rest - each * last if each else rest  # the remainder
+    rest, rounds = number - first - second, (number - first - second) // last
+    second += rest - rounds * last if rounds else rest  # the remainder
     first, second = max(first, second), min(first, second)
-    return tuple((count, runs) for count, runs in ((first, 1), (second, 1), (last, each)) if runs)
+    return tuple((count, runs) for count, runs in ((first, 1), (second, 1), (last, rounds)) if runs)
 
 
 @dataclass(frozen=True)
 class ConfigurationRuns:
     """Runs of one configuration, in seconds or worker-seconds (`Axis`)."""
 
-    own: Replicate | None = None
+    search_run: Replicate | None = None
     """Its run in the search; None if excluded."""
     rounds: Mapping[int, Replicate] = field(default_factory=dict)
     """New runs by round; all configurations use the same seed in a round."""
@@ -193,15 +193,15 @@ class ConfigurationRuns:
     def runs(self, rounds: int | None = None, *, with_alone: bool = False) -> list[Replicate]:
         """Return the run of the search, the race runs of the first `rounds` rounds (None: all), and
         with `with_alone` the solo runs."""
-        found = [] if self.own is None else [self.own]
+        found = [] if self.search_run is None else [self.search_run]
         found += [self.rounds[at] for at in sorted(self.rounds) if rounds is None or at < rounds]
         return [*found, *self.alone] if with_alone else found
 
     def times(self, factor: float) -> "ConfigurationRuns":
         """Return the same runs with seconds multiplied by `factor`."""
-        own = None if self.own is None else self.own.times(factor)
+        search_run = None if self.search_run is None else self.search_run.times(factor)
         rounds = {at: run.times(factor) for at, run in self.rounds.items()}
-        return ConfigurationRuns(own, rounds, [run.times(factor) for run in self.alone])
+        return ConfigurationRuns(search_run, rounds, [run.times(factor) for run in self.alone])
 
 
 def group_of(
@@ -213,7 +213,7 @@ def group_of(
 ) -> ConfigurationRuns:
     """Return a candidate's runs in the unit of `axis`; `new` (by round) and `alone` are in
     seconds."""
-    group = ConfigurationRuns(candidate.own, new, alone)
+    group = ConfigurationRuns(candidate.search_run, new, alone)
     return group.times(candidate.cost) if axis == "worker_seconds" else group
 
 
@@ -237,14 +237,14 @@ def best_first(
     first = order[0] if order else ""
     if not order or not groups[first].alone:
         return order, False
-    every = {name: groups[name].runs(with_alone=True) for name in order}
-    noise = pooled(every.values(), is_timed=is_timed)
+    all_runs = {name: groups[name].runs(with_alone=True) for name in order}
+    noise = pooled(all_runs.values(), is_timed=is_timed)
     has_missed = not all(repeat.is_hit for repeat in groups[first].alone)
-    for name in ranked(every, noise):
+    for name in ranked(all_runs, noise):
         if name == first:
             break
         is_ahead = has_missed or groups[name].alone
-        if is_ahead or is_apart(every[name], every[first], noise, errors=REVERSAL):
+        if is_ahead or is_apart(all_runs[name], all_runs[first], noise, errors=REVERSAL):
             return [name, *(other for other in order if other != name)], True
     return order, False
 

@@ -105,8 +105,8 @@ def noise_terms(
     sizes = [size for size in samples_per_worker if size > 0]
     if len(sizes) < 2 or not math.isfinite(sum_of_squares + square_of_average):
         return None
-    own, averaged = sum(1 / size for size in sizes) / len(sizes), 1 / sum(sizes)
-    noise = (sum_of_squares / len(sizes) - square_of_average) / (own - averaged)
+    mean_inverse, averaged = sum(1 / size for size in sizes) / len(sizes), 1 / sum(sizes)
+    noise = (sum_of_squares / len(sizes) - square_of_average) / (mean_inverse - averaged)
     return NoiseTerms(square_of_average - averaged * noise, noise)
 
 
@@ -124,8 +124,8 @@ def terms_of_parts(
         samples_per_worker: Samples of each worker.
     """
     total, parts = sum(samples_per_worker), zip(part_squares, samples_per_worker, strict=True)
-    own = sum(square * (total / size) ** 2 for square, size in parts if size > 0)
-    return noise_terms(own, whole_square, samples_per_worker)
+    sum_of_squares = sum(square * (total / size) ** 2 for square, size in parts if size > 0)
+    return noise_terms(sum_of_squares, whole_square, samples_per_worker)
 
 
 BYTES_OF = {"none": 4, "fp16": 2, "bf16": 2}

@@ -234,13 +234,13 @@ def _from_training(earlier: Study, study: StudySpec) -> Earlier:
     """Return the runs of a `raybench train` folder; UserError if they belong to another task."""
     runs, objective = [], study.objective
     for name, run in earlier.runs.items():
-        for key, own, asked in (
+        for key, before, asked in (
             ("workload", run.spec.workload, study.workload),
             ("dataset", run.spec.dataset, study.dataset),
             ("metric", run.spec.objective.judged_by.name, objective.judged_by.name),
         ):
-            if own != asked:
-                raise _another_task(earlier.place, f"{key} was {own}, is {asked}")
+            if before != asked:
+                raise _another_task(earlier.place, f"{key} was {before}, is {asked}")
         if run.failure is not None:
             continue
         curve = earlier.evaluations.get(name, ())
@@ -319,8 +319,8 @@ def settings_of(earlier: Earlier, study: StudySpec) -> tuple[StudySpec, list[str
     """
     if not study.needs_reference or earlier.study is None:
         return study, []
-    there = earlier.study
-    before = validate(StudySpec, there.study["study"], f"{there.folder / STUDY_FILE}: study")
+    source = earlier.study
+    before = validate(StudySpec, source.study["study"], f"{source.folder / STUDY_FILE}: study")
     has_eval_interval = EVAL_INTERVAL in before.fixed
     if study.auto == [EVAL_INTERVAL] and not has_eval_interval:
         return study, []  # a reference run will set the interval

@@ -113,9 +113,9 @@ def params_of(
     bounded = {k: v for k, v in (values | batch).items() if not (widen and k == "learning_rate")}
     if not all(lies_in(key, space[key], value, known) for key, value in bounded.items()):
         return None
-    own = study.run_spec(values | placement, seed=spec.seed)
+    expected = study.run_spec(values | placement, seed=spec.seed)
     # Runs that differ only in the evaluation interval have the same configuration.
-    if own.model_copy(update={EVAL_INTERVAL: spec.eval_every_samples}) != spec:
+    if expected.model_copy(update={EVAL_INTERVAL: spec.eval_every_samples}) != spec:
         return None
     return encode(space, study.fixed, values | batch)
 

@@ -194,7 +194,7 @@ class Proposer:
         name = self._free_name()
         return self._accept(trial, name, self._choose(trial, name, options))
 
-    def again(self, spec: RunSpec) -> Proposal | None:
+    def rerun(self, spec: RunSpec) -> Proposal | None:
         """Return a trial that runs `spec`. None if it lies outside the space, has run with the same
         seed, or has to wait for interrupted trials."""
         params = params_of(spec, self._study, self._space, widen=self._study.search.widen)
@@ -252,8 +252,8 @@ class Proposer:
             for spec in self._feasible(values):
                 if identity(spec.document()) not in ran:
                     params = encode(self._space, self._study.fixed, values)
-                    there = {PLACEMENT: speed_values(spec.placement)}
-                    self._journal.enqueue_trial(params, user_attrs=there)
+                    attributes = {PLACEMENT: speed_values(spec.placement)}
+                    self._journal.enqueue_trial(params, user_attrs=attributes)
                     return True
         return False
 
@@ -320,8 +320,8 @@ class Proposer:
         if self._placer is None:
             return [self._study.run_spec(values)]
         rest = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
-        there = self._placer.factors.of_values(values)
-        return [self._study.run_spec(rest | speed_values(placement)) for placement in there]
+        placements = self._placer.factors.of_values(values)
+        return [self._study.run_spec(rest | speed_values(placement)) for placement in placements]
 
     def _choose(self, trial: optuna.Trial, name: str, specs: list[RunSpec]) -> RunSpec:
         """Return the run spec to run; an interrupted trial keeps its placement."""
