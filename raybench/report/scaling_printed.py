@@ -15,8 +15,8 @@ from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.text import clean, counted
 
 TITLES = {
-    "weak": "Weak scaling: the batch of each worker stays, more workers do more at once",
-    "strong": "Strong scaling: the batch of all workers together stays, each does less",
+    "weak": "Weak scaling: constant batch per worker",
+    "strong": "Strong scaling: constant global batch",
 }
 DROPPED = (
     *("exchanged MB", "memory MB", "TFLOP/s", "even", "n", "first epoch", "input", "step p95 ms"),
@@ -24,9 +24,10 @@ DROPPED = (
 )
 """Columns that a narrow terminal drops, in this order."""
 BELOW = (
-    "samples/s: of the median step after the first epoch (where a run had more), median of the "
-    "repeats; speed-up: over the best single worker of its kind, in brackets the repeats' least "
-    "and greatest; efficiency: speed-up over workers; first epoch: compiling included"
+    "samples/s: of the median step after the first epoch (if a run had several), median of the "
+    "repeats; speed-up: relative to the best single worker of the same kind, in brackets the least "
+    "and the greatest of the repeats; efficiency: speed-up divided by the number of workers; first "
+    "epoch: includes compilation"
 )
 
 
@@ -101,7 +102,7 @@ def outlier_lines(results: Study) -> list[str]:
         cell = labels.loc[row["cell"]]
         lines.append(
             f"Outlier: run {row['trial']} ({_cell_words(cell)}), whose longest step took "
-            f"{row['longest_step_s']:.3g} s. It stays in the spread; medians bear it."
+            f"{row['longest_step_s']:.3g} s. It is part of the spread; medians are robust to it."
         )
     return lines
 
@@ -116,7 +117,7 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
     ended = cells[cells["n"] > 0]
     if len(ended) and ended["speedup"].isna().any():
         lines.append(
-            "No speed-up where nothing ran on one worker in the same scaling, topology, framework, "
+            "No speed-up without a run on one worker of the same scaling, topology, framework, "
             "workload and dataset."
         )
     for row in on_more_hosts(ended).to_dict("records"):
@@ -129,13 +130,13 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
         which = "; ".join(map(_cell_words, cold.drop_duplicates("cell").to_dict("records")))
         which = which if len(cold) < len(ended) else "all cells"
         lines.append(
-            f"No figures of the steady state, but with the first epoch in them: {which}. A run "
-            f"ended with it or before it, as {why}."
+            f"Samples/s include the first epoch: {which}. No run went beyond that epoch, because "
+            f"{why}."
         )
     larger = ended["global_batch_size"] > ended["epoch_samples"]
     for row in ended[larger].drop_duplicates("cell").to_dict("records"):
         lines.append(
-            f"Batch above the dataset: each step of {_cell_words(row)} had the "
+            f"Batch larger than the dataset: each step of {_cell_words(row)} used the "
             f"{row['epoch_samples']:,.0f} samples of an epoch, not {row['global_batch_size']:,}."
         )
     return lines
@@ -185,9 +186,9 @@ def _brings(row: dict[Any, Any]) -> str:
     head, batch = SCALINGS[row["scaling"]]
     low, high = row["speedup_low"], row["speedup_high"]
     doubt = ", so it may be no gain" if low <= 1 <= high else ""
-    spread = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f} over repeats{doubt})"
+    spread = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f} in the repeats{doubt})"
     return (
-        f"{head}: {row['num_workers']} workers train {row['speedup']:.2f} times the samples a "
-        f"second of the best single one{spread}; efficiency "
+        f"{head}: {row['num_workers']} workers train {row['speedup']:.2f} times the samples per "
+        f"second of the best single worker{spread}; efficiency "
         f"{100 * row['efficiency']:.0f} % ({clean(row['series'])}, {batch.format(**row)})."
     )

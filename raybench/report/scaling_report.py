@@ -56,9 +56,9 @@ PLAN = {
 TIMES, BILLS = ("seconds", "low_s", "high_s", "measured_s"), ("cost", "low_cost", "high_cost")
 CHANCES = ("keeps_budget", "keeps_deadline")
 PREDICTED = (
-    "predicted: one run, from hiring the machines to the target; bill in {}, of whole machines, "
-    "with their start-up, set-up, compiling and evaluation; measured: the median of that cell's "
-    "runs; more than best: than the least that any cell took"
+    "predicted: one run, from renting the machines to the target; bill in {}, of whole machines, "
+    "with their start-up, set-up, compilation and evaluation; measured: median of the runs of that "
+    "cell; more than best: relative to the lowest value of any cell"
 )
 
 
@@ -88,21 +88,22 @@ def plan_lines(plan: TargetPlan) -> list[str]:
         (IN_TIME, plan.terms.deadline_s, "seconds", duration),
     ):
         if taken and limit is not None and name not in set(plan.answers["answer"]):
-            least = f"{'costs' if column == 'cost' else 'takes'} {form(plan.table[column].min())}"
-            lines.append(f"No {name}: the least of all {least}, which is over {form(limit)}.")
+            least = "cheapest option costs" if column == "cost" else "fastest option takes"
+            value = form(plan.table[column].min())
+            lines.append(f"No {name}: the {least} {value}, more than {form(limit)}.")
     return lines
 
 
 def _answer(names: Sequence[str], row: Mapping[Any, Any]) -> str:
     first = ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]
-    hired = row["offer"]
+    machine = row["offer"]
     if row["offer"] != row["gpu_type"]:
-        hired = f"{row['machines']:g} {hired}"
+        machine = f"{row['machines']:g} {machine}"
     kept = [(key.removeprefix("keeps_"), row[key]) for key in CHANCES if key in row]
     more = [f"{_sure(chance)} sure to keep the {what}" for what, chance in kept]
     return (
-        f"{first[:1].upper()}{first[1:]}: {counted(int(row['num_workers']), 'worker')} on {hired}, "
-        f"global batch {row['global_batch_size']:g}: {duration(row['seconds'])} "
+        f"{first[:1].upper()}{first[1:]}: {counted(int(row['num_workers']), 'worker')} on "
+        f"{machine}, global batch {row['global_batch_size']:g}: {duration(row['seconds'])} "
         f"({duration(row['low_s'])} to {duration(row['high_s'])}), {_amount(row['cost'], row)} "
         f"({_amount(row['low_cost'])} to {_amount(row['high_cost'])})"
         f"{''.join(f'; {one}' for one in more)}."
@@ -323,10 +324,10 @@ class ScalingReport:
         if scaling_cells(results).empty:
             return []
         if is_whole and (lines := fits.noise_lines(results)):
-            found.append(PagePart("What else is told of other sizes", lines))
+            found.append(PagePart("Critical batch sizes", lines))
         found += map(plan_part, self.plans)
         if named in STUDIES:
-            title = f"What {named} published, and what held here"
+            title = f"Claims published by {named}, and the results here"
             found.append(PagePart(title, (), [("Claims of its paper", claims_table(results))]))
         return found
 
@@ -365,7 +366,7 @@ class ScalingReport:
 def claims_table(results: Study) -> pd.DataFrame:
     """Return the claims of the published study that a study repeats, and the values measured here.
 
-    Columns: claim, published, here, holds (yes, no, not told here). Raises UserError if the study
+    Columns: claim, published, here, holds (yes, no, not measured). Raises UserError if the study
     repeats none.
     """
     name = results.study.get(NAMED)
@@ -389,7 +390,7 @@ def published_claims() -> dict[str, pd.DataFrame]:
 
 def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
     table = pd.DataFrame(claims).rename(columns={"ours": "here"})
-    verdicts = {True: "yes", False: "no", None: "not told here"}
+    verdicts = {True: "yes", False: "no", None: "not measured"}
     table["holds"] = [verdicts[one.holds] for one in claims]
     return table.map(clean)
 

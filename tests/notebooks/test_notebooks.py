@@ -121,10 +121,10 @@ def test_claims_of_studies_that_nobody_has_run_are_the_published_ones() -> None:
     assert len(published) == 5
     for table in published.values():
         assert len(table) > 3
-        assert set(table["holds"]) == {"not told here"}
+        assert set(table["holds"]) == {"not measured"}
     run = raybench.load(FIXTURES / "batch_size_vs_workers").claims
     unrun = published["batch_size_vs_workers"]
     assert run[["claim", "published"]].equals(unrun[["claim", "published"]])
-    assert set(run["holds"]) == {"yes", "no", "not told here"}
+    assert set(run["holds"]) == {"yes", "no", "not measured"}
     with pytest.raises(UserError, match="scaling"):
         _ = raybench.load(FIXTURES / "scaling").claims

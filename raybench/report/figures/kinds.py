@@ -11,23 +11,24 @@ from raybench.results.verdict import reached_target
 FIGURES: dict[str, FigureKind] = {
     "curves": FigureKind(
         "Learning curves",
-        "Every run of the search; further left is sooner. The thin dark steps are the best that "
-        "any run had reached by then: what a budget of so many seconds buys.",
+        "Every run of the search; further left is faster. The thin dark steps are the best value "
+        "of all runs up to each number of training seconds.",
         curves.curves_figure,
         curves.curves_table,
         lambda results: bool((results.trials["phase"] == "search").any()),
     ),
     "race": FigureKind(
         "Confirmation runs",
-        "A mark is a run, a bar the 90 % interval of its configuration. Where it says 'tied', "
-        "the difference from the first may be chance.",
+        "A mark is a run, a bar the 90 % interval of its configuration. If a configuration is "
+        "'tied', its difference from the first may be chance.",
         curves.race_figure,
         curves.race_table,
         lambda results: bool(repeated(results)),
     ),
     "pareto": FigureKind(
         "Seconds against worker-seconds",
-        "Down is faster, left is cheaper; what lies up and right of the steps is beaten in both.",
+        "Lower is faster, further left is cheaper. Points above the steps are slower than another "
+        "configuration that costs no more.",
         outcomes.pareto_figure,
         outcomes.pareto_table,
         lambda results: not reached_target(results).empty,
@@ -41,7 +42,7 @@ FIGURES: dict[str, FigureKind] = {
         lambda results: len(importance_of(results)) > 0,
     ),
     "slices": FigureKind(
-        "Each setting by itself",
+        "Outcome over each setting",
         "A point is a configuration. In the shaded range are those as good as the best: the wider "
         "it is, the less that setting needs to be tuned.",
         outcomes.slices_figure,
@@ -51,15 +52,15 @@ FIGURES: dict[str, FigureKind] = {
         ),
     ),
     "surface": FigureKind(
-        "What the search expected",
-        "The seconds to the target that the model of all learning curves expects of the best "
-        "optimizer; a mark is a trial. Where no trial ran, it is a guess.",
+        "Expected seconds to the target",
+        "What the model of all learning curves predicts for the best optimizer; a mark is a trial. "
+        "Far from all trials, the prediction is a guess.",
         surface.surface_figure,
         surface.surface_table,
         lambda results: surface.surface_of(results) is not None,
     ),
     "timeline": FigureKind(
-        "The search over its wall-clock",
+        "The search over wall-clock time",
         "Above: the best so far. Below: a row is a worker group, a bar a run; hollow bars were "
         "stopped early.",
         timeline.timeline_figure,

@@ -124,7 +124,7 @@ def importance_figure(results: Study) -> Figure:
     end = 1.15 * max(right.max(), 1.0)
     ticks = [tick for tick in MaxNLocator(6).tick_values(0, end) if tick < 0.94 * end]
     axes.set(xlim=(0, end), xticks=ticks)
-    axes.set_xlabel("share of what they tell [%]")
+    axes.set_xlabel("importance [%]")
     runs = counted(int(table["runs"].iloc[0]), "run")
     words = f"by {runs}; the keys explain {100 * table['explained'].iloc[0]:.0f} % of unseen runs"
     figure.suptitle(words, x=0.01, ha="left", fontsize=parts.TEXT, color=parts.INK)

@@ -448,47 +448,46 @@ def _has_curves(results: Study) -> bool:
 SCALING_FIGURES: dict[str, FigureKind] = {
     "speedup": FigureKind(
         "Speed-up over workers",
-        "How many times the samples per second of the best single worker; on the dotted line every "
-        "worker adds all of its speed. Bars are the least and the most of the repeats.",
+        "Samples per second relative to the best single worker. The dotted line is ideal scaling; "
+        "error bars span the repeats.",
         speedup_figure,
         lambda results: _speeds(results, "speedup"),
         _has_curves,
     ),
     "efficiency": FigureKind(
         "Efficiency over workers",
-        "Speed-up over the number of workers: what of the hardware is used, 1 is all of it.",
+        "Speed-up divided by the number of workers: the used share of the hardware.",
         efficiency_figure,
         lambda results: _speeds(results, "efficiency"),
         _has_curves,
     ),
     "step_shares": FigureKind(
         "Where a step's time goes",
-        "What a step would take on one worker alone, and what more workers add; a long last part "
-        "is contention, or waiting for the slowest.",
+        "The time of a step on one worker alone, and the time that more workers add. A long last "
+        "part is contention, or waiting for the slowest worker.",
         shares_figure,
         _shares_table,
         lambda results: not share_cells(scaling_cells(results)).empty,
     ),
     "predicted": FigureKind(
         "Predicted against measured",
-        "Dots are measured, the line is the model with its 90 % band; dashed is beyond what was "
-        "measured.",
+        "Dots are measured; lines are the model with its 90 % band, dashed where it extrapolates.",
         lambda results: predicted_figure(*read_model(results)),
         lambda results: parts.in_words(read_model(results)[1], MODEL_WORDS),
         lambda results: (results.folder / MODEL_FILE).is_file(),
     ),
     "plan": FigureKind(
         "Seconds to the target against the bill",
-        "Down is faster, left is cheaper. Hollow is predicted (~), filled was measured; what lies "
-        "up and right of the steps is beaten in both.",
+        "Lower is faster, further left is cheaper. Hollow marks are predicted (~), filled ones "
+        "measured. Points above the steps are slower than another option that costs no more.",
         lambda results: plan_figure(read_plan(results)),
         lambda results: parts.in_words(read_plan(results).sort_values("seconds"), PLAN_WORDS),
         lambda results: (results.folder / PLAN_FILE).is_file(),
     ),
     "values": FigureKind(
-        "What the runs learnt",
-        "The metric of every run, against epochs and against seconds: more workers shall be left "
-        "of fewer in seconds, and as high in epochs.",
+        "Metric over epochs and seconds",
+        "The metric of every run. Ideally, more workers need as many epochs as fewer workers, and "
+        "less time.",
         accuracy_figure,
         _values_table,
         lambda results: (
