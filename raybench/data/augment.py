@@ -147,7 +147,7 @@ def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop
     begin, end = int(first.min()), int(second.max()) + 1  # columns that any crop uses
     tall = _between_rows(images[:, :, begin:end], *_taps(top, rows, height))
     # Transposed, because a row is contiguous in memory and a column is not.
-    return _turned(_between_rows(_turned(tall), first - begin, second - begin, weights))
+    return _transposed(_between_rows(_transposed(tall), first - begin, second - begin, weights))
 
 
 def crop_parts(
@@ -226,7 +226,7 @@ def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array
     return total.astype(np.uint8)
 
 
-def _turned(images: Array) -> Array:
+def _transposed(images: Array) -> Array:
     """Transpose images from (n, height, width, channels) to (n, width, height, channels)."""
     number, height, width, channels = images.shape
     turned = np.empty((number, width, height, channels), images.dtype)

@@ -41,7 +41,7 @@ def label_baseline(metric: Metric, dataset: Dataset) -> float | None:
     None if the workload defines the metric itself, or if the labels of a classification are not
     class numbers.
     """
-    found = _of_split(metric, dataset, dataset.validation)
+    found = _split_baseline(metric, dataset, dataset.validation)
     return None if found is None else found.value
 
 
@@ -53,9 +53,9 @@ def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | No
     """
     metric, baseline_value = objective.judged_by, objective.baseline_value
     splits = {"validation": dataset.validation, "test": dataset.test}
-    found = _of_split(metric, dataset, dataset.validation)
+    found = _split_baseline(metric, dataset, dataset.validation)
     if found is not None and found.value == baseline_value:
-        test = _of_split(metric, dataset, dataset.test) if len(dataset.test) else None
+        test = _split_baseline(metric, dataset, dataset.test) if len(dataset.test) else None
         return {"validation": found, "test": test}
 
     def given(rows: int) -> Baseline | None:
@@ -81,7 +81,7 @@ class _ConstantAnswer(NamedTuple):
     """Metric on the training labels, if classes may be equally frequent; otherwise None."""
 
 
-def _of_split(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None:
+def _split_baseline(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None:
     labels = dataset.train.labels
     if (
         not len(labels)
@@ -95,7 +95,7 @@ def _of_split(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None
             metric, np.asarray(split.labels), constant_answers(metric, counts, len(split))
         )
         return Baseline(float(f"{value:.{DIGITS}g}"), len(split)) if math.isfinite(value) else None
-    of_task = _of_numbers if dataset.task == "regression" else _of_classes
+    of_task = _constant_number if dataset.task == "regression" else _constant_class
     mean, number, luck, level = of_task(metric, dataset, split)
     value = metric.finish(mean, mean)
     if not math.isfinite(value):
@@ -107,7 +107,7 @@ def _of_split(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None
     return Baseline(value, len(split), error, luck, level)
 
 
-def _of_numbers(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnswer:
+def _constant_number(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnswer:
     """Return the metric of the best constant prediction for a regression."""
     is_absolute = metric.per_sample == "absolute_error"
     train = np.asarray(dataset.train.labels, np.float64)
@@ -119,18 +119,18 @@ def _of_numbers(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnsw
     return _ConstantAnswer(mean, len(errors), mean / len(errors), None)
 
 
-def _of_classes(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnswer:
+def _constant_class(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnswer:
     """Return the metric of the best constant prediction for classes or tokens."""
     assert dataset.num_classes is not None
     counts = np.zeros(dataset.num_classes, np.int64)
-    for labels in _in_parts(dataset.train.labels):
+    for labels in _label_chunks(dataset.train.labels):
         counts += np.bincount(labels[labels >= 0], minlength=dataset.num_classes)
-    worth = _worth(metric, counts)
+    scores = _score_by_class(metric, counts)
     total, rows, number = 0.0, 0, 0
-    for labels in _in_parts(split.labels):
-        is_informative = labels >= 0
-        tokens = is_informative.sum(axis=1)
-        sums = np.where(is_informative, worth[np.where(is_informative, labels, 0)], 0.0).sum(axis=1)
+    for labels in _label_chunks(split.labels):
+        is_counted = labels >= 0
+        tokens = is_counted.sum(axis=1)
+        sums = np.where(is_counted, scores[np.where(is_counted, labels, 0)], 0.0).sum(axis=1)
         total += float(np.sum(sums[tokens > 0] / tokens[tokens > 0]))
         rows, number = rows + int(np.sum(tokens > 0)), number + int(np.sum(tokens))
     if not rows:
@@ -138,14 +138,14 @@ def _of_classes(metric: Metric, dataset: Dataset, split: Split) -> _ConstantAnsw
     mean = total / rows
     if metric.per_sample == "loss":
         return _ConstantAnswer(mean, number, 0.5 / number, None)
-    least, luck = min(_answers(metric) / dataset.num_classes, 1.0), None
+    least, luck = min(_num_predicted(metric) / dataset.num_classes, 1.0), None
     if least < 1.0:
-        luck = _of_rarer_class(_answers(metric), counts, number)
-    level = max(float(counts @ worth) / float(np.sum(counts)), least) if luck is None else None
+        luck = _gain_of_next_class(_num_predicted(metric), counts, number)
+    level = max(float(counts @ scores) / float(np.sum(counts)), least) if luck is None else None
     return _ConstantAnswer(max(mean, least), number, luck, level)
 
 
-def _of_rarer_class(answers: int, counts: npt.NDArray[np.int64], number: int) -> float | None:
+def _gain_of_next_class(answers: int, counts: npt.NDArray[np.int64], number: int) -> float | None:
     """Return the gain by chance from predicting the next most frequent class in some rows.
 
     None if the two classes may be equally frequent, since such predictions then cost nothing.
@@ -156,23 +156,23 @@ def _of_rarer_class(answers: int, counts: npt.NDArray[np.int64], number: int) ->
     return float(both / (4.0 * apart * number)) if apart > 0 else None
 
 
-def _answers(metric: Metric) -> int:
+def _num_predicted(metric: Metric) -> int:
     """Return the number of classes that are predicted for a sample (1, or 5 for top-5)."""
     return 1 if metric.per_sample == "correct" else 5
 
 
-def _worth(metric: Metric, counts: npt.NDArray[np.int64]) -> Floats:
+def _score_by_class(metric: Metric, counts: npt.NDArray[np.int64]) -> Floats:
     """Return the metric of the best constant prediction on a sample of each class, (classes,)."""
     if metric.per_sample == "loss":
         # One is added to each count, so that no class has an infinite loss.
         return -np.log((counts + 1) / float(np.sum(counts + 1)))
     most_frequent = np.argsort(-counts, kind="stable")
-    worth = np.zeros(len(counts))
-    worth[most_frequent[: _answers(metric)]] = 1.0
-    return worth
+    scores = np.zeros(len(counts))
+    scores[most_frequent[: _num_predicted(metric)]] = 1.0
+    return scores
 
 
-def _in_parts(labels: Array) -> Iterator[npt.NDArray[np.int64]]:
+def _label_chunks(labels: Array) -> Iterator[npt.NDArray[np.int64]]:
     """Yield labels in chunks of shape (samples, labels per sample)."""
     for start in range(0, len(labels), ROWS_AT_ONCE):
         part = labels[start : start + ROWS_AT_ONCE]

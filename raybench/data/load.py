@@ -67,11 +67,11 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
     Raises:
         UserError: A class is unknown, the task has no classes, or all weights are 0.
     """
-    train, asked = dataset.train, spec.class_weights
-    if asked is None and train.weights is None:
+    train, class_weights = dataset.train, spec.class_weights
+    if class_weights is None and train.weights is None:
         return dataset
     weights = np.ones(len(train)) if train.weights is None else train.weights.astype(np.float64)
-    if asked is not None:
+    if class_weights is not None:
         if dataset.task != "classification":
             raise UserError(
                 f"dataset.class_weights: {dataset.name} has no classes ({dataset.task}); remove "
@@ -79,13 +79,13 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
                 ErrorCode.UNSUPPORTED,
             )
         assert dataset.num_classes is not None
-        of_class, names = np.ones(dataset.num_classes), dataset.names_of_classes
-        if asked == "balanced":
+        by_class, names = np.ones(dataset.num_classes), dataset.names_of_classes
+        if class_weights == "balanced":
             counts = np.bincount(train.labels, minlength=dataset.num_classes)
-            of_class = 1.0 / np.maximum(counts, 1)
+            by_class = 1.0 / np.maximum(counts, 1)
         else:
-            assert not isinstance(asked, str)
-            for name, weight in asked.items():
+            assert not isinstance(class_weights, str)
+            for name, weight in class_weights.items():
                 if name not in names:
                     listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else ".")
                     raise UserError(
@@ -93,8 +93,8 @@ def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
                         f"{did_you_mean(name, names, f'there are {listed}')}",
                         ErrorCode.UNKNOWN_NAME,
                     )
-                of_class[names.index(name)] = weight
-        weights *= of_class[train.labels]
+                by_class[names.index(name)] = weight
+        weights *= by_class[train.labels]
     mean = weights.mean()
     if mean == 0:
         raise UserError(

@@ -45,11 +45,11 @@ def available_bytes() -> int:
             places = (path for _, known, path in lines if controller in known.split(","))
             own = root / next(places, "/").lstrip("/")
         folders = [one for one in (own, *own.parents) if one.is_relative_to(root)]
-        left += [_of_container(*(one / name for name in names)) for one in folders]
+        left += [_container_bytes_left(*(one / name for name in names)) for one in folders]
     return min(left)
 
 
-def _of_container(*files: Path) -> int:
+def _container_bytes_left(*files: Path) -> int:
     if not all(file.is_file() for file in files):
         return sys.maxsize
     limit, use, statistics = (file.read_text() for file in files)

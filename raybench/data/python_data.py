@@ -44,16 +44,16 @@ def spec_of(data: Any, label: str | list[str] | None, folder: Path) -> dict[str,
         return {"name": "parquet", "path": _written(folder, ".parquet", _table(data))} | named
     arrays: dict[str, Array] = {}
     if isinstance(data, Dataset):
-        arrays, named = _of_dataset(data)
+        arrays, named = _dataset_arrays(data)
     elif _is_map_style(data):
-        arrays = _of_samples(data, "")
+        arrays = _sample_arrays(data, "")
     elif isinstance(data, Mapping) and data and all(map(_is_map_style, data.values())):
         for part, samples in data.items():
             if part not in PARTS:
                 raise UserError(
                     f"data: split '{part}': {did_you_mean(part, PARTS)}", ErrorCode.UNKNOWN_NAME
                 )
-            arrays |= _of_samples(samples, f"_{PARTS[part]}")
+            arrays |= _sample_arrays(samples, f"_{PARTS[part]}")
     elif isinstance(data, Mapping) and data:
         arrays = {str(name): _array(one, str(name)) for name, one in data.items()}
     else:
@@ -99,7 +99,7 @@ def _written(folder: Path, end: str, write: Callable[[Any], None]) -> str:
     return str(partial.replace(folder / f"{digest}{end}").resolve())
 
 
-def _of_dataset(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
+def _dataset_arrays(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
     """Return the arrays of a `Dataset`, and the keys of `dataset` that describe them."""
     arrays: dict[str, Array] = {}
     spec: dict[str, Any] = {"task": data.task, "repeat": data.repeat}
@@ -134,7 +134,7 @@ def _is_map_style(data: Any) -> bool:
     return not is_plain and hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
 
-def _of_samples(samples: Any, end: str) -> dict[str, Array]:
+def _sample_arrays(samples: Any, end: str) -> dict[str, Array]:
     """Return the arrays of a map-style dataset of (input, label) pairs, with image channels last.
 
     `end` is the suffix of the array names.

@@ -108,7 +108,7 @@ def _roc_auc(labels: Array, answers: Array) -> tuple[float, float]:
     from scipy.stats import rankdata
     from sklearn.metrics import roc_auc_score
 
-    chosen = _chosen(labels, answers)
+    chosen = _averaged_classes(labels, answers)
     values, influence = [], np.zeros(len(labels))
     for number in chosen:
         is_one, scores = labels == number, answers[:, number]
@@ -139,12 +139,12 @@ def _average_precision(labels: Array, answers: Array) -> tuple[float, float]:
 def _mean_precision(labels: Array, answers: Array) -> float:
     from sklearn.metrics import average_precision_score
 
-    chosen = _chosen(labels, answers)
+    chosen = _averaged_classes(labels, answers)
     values = [average_precision_score(labels == one, answers[:, one]) for one in chosen]
     return float(np.mean(values)) if values else math.nan
 
 
-def _chosen(labels: Array, answers: Array) -> Array:
+def _averaged_classes(labels: Array, answers: Array) -> Array:
     """Return the classes over which the value is averaged: those with samples; of two, class 1."""
     present = np.unique(labels)
     return present[present == 1] if answers.shape[1] == 2 else present

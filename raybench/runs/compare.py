@@ -43,7 +43,7 @@ from raybench.runs.preflight import (
 )
 from raybench.runs.train import check_connected, for_this_machine
 from raybench.runs.wait_watch import Deadline, live_session
-from raybench.spec.dataset_spec import with_whole_paths
+from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, validate
 from raybench.spec.errors import DONE, INTERRUPTED, Ended, ErrorCode, StudyError, UserError
 from raybench.spec.own_loop import is_command, is_own_loop
@@ -197,8 +197,8 @@ def read_side(
         )
     content, _ = content_of(side, source)
     if "space" not in content:
-        return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
-    study, space = build_study(with_whole_paths(content), source)
+        return validate(RunSpec, with_absolute_paths(apply_settings(content, settings)), source)
+    study, space = build_study(with_absolute_paths(content), source)
     number = num_configurations(space, study.fixed)
     if number != 1:
         many = "endless" if number is None else str(number)

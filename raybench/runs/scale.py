@@ -53,7 +53,7 @@ from raybench.scaling.fit_command import FittedSeries, check_predict, place_of
 from raybench.scaling.fits import fit_study
 from raybench.scaling.measurements import Cell as Measured
 from raybench.scaling.published import STUDIES
-from raybench.spec.dataset_spec import with_whole_paths
+from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import content_of, read_mapping, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, UserError
 from raybench.spec.metric import Metric
@@ -208,7 +208,7 @@ def chosen_study(options: ScaleOptions) -> ChosenStudy:
         content, source = content_of(asked, DEFAULT_NAME)
         # Characters that are not allowed in a name become dashes.
         name = re.sub("[^A-Za-z0-9_-]", "-", Path(source).stem)[:60] or DEFAULT_NAME
-    content = with_whole_paths(set_in_scaling(content, settings))
+    content = with_absolute_paths(set_in_scaling(content, settings))
     return ChosenStudy(build_scaling_study(content, source, name=name), source)
 
 

@@ -37,7 +37,7 @@ from raybench.runs.preflight import (
 )
 from raybench.runs.wait_watch import Deadline, RunLines, live_session
 from raybench.scaling.cells import run_rates
-from raybench.spec.dataset_spec import with_whole_paths
+from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import apply_settings, content_of, read_mapping, to_yaml, validate
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, Ended, ErrorCode, UserError
 from raybench.spec.own_loop import framework_of, is_own_loop
@@ -107,7 +107,7 @@ def read_spec(options: TrainOptions | DiagnoseOptions) -> RunSpec:
     content = apply_settings(content, settings)
     if (framework := framework_of(str(content.get("workload", "")))) is not None:
         content = {"framework": framework} | content
-    return validate(RunSpec, with_whole_paths(content), source)
+    return validate(RunSpec, with_absolute_paths(content), source)
 
 
 def check_run(

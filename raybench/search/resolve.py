@@ -28,7 +28,7 @@ from raybench.search.reference import earlier_settings
 from raybench.search.sampling.default_rates import check_grid, first_specs
 from raybench.search.sampling.earlier import Earlier, load_earlier, settings_of
 from raybench.search.study_plan import StudyPlan
-from raybench.spec.dataset_spec import with_whole_paths
+from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import content_of, read_mapping
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
@@ -50,7 +50,7 @@ def study_content(options: TuneOptions) -> tuple[Content, str, str]:
     if isinstance(space, str):
         space = shipped_space(space) or Path(space)
     source = str(space) if isinstance(space, Path) else "space"
-    content = with_whole_paths(load_content(space, options.study_settings()))
+    content = with_absolute_paths(load_content(space, options.study_settings()))
     content = _with_firsts(content, options.first)
     path = Path(source)
     return content, source, path.parent.name if path.name == STUDY_FILE else path.stem

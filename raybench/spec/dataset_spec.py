@@ -39,26 +39,26 @@ Part = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
 """Number of samples, or fraction of all samples."""
 
 
-def with_whole_paths(content: Any) -> Any:
+def with_absolute_paths(content: Any) -> Any:
     """Return the content of a file in which existing paths of data and weights are absolute.
 
     Relative paths are relative to the folder in which the command runs, but workers run in other
     folders.
     """
     if isinstance(content, list):
-        return [with_whole_paths(one) for one in content]
+        return [with_absolute_paths(one) for one in content]
     if not isinstance(content, dict):
         return content
-    whole = {key: with_whole_paths(one) for key, one in content.items()}
+    whole = {key: with_absolute_paths(one) for key, one in content.items()}
     if isinstance(whole.get("dataset"), dict):
-        whole["dataset"] = _whole(whole["dataset"], "path")
-    return _whole(whole, "weights")
+        whole["dataset"] = _with_absolute_path(whole["dataset"], "path")
+    return _with_absolute_path(whole, "weights")
 
 
-def _whole(content: dict[str, Any], key: str) -> dict[str, Any]:
+def _with_absolute_path(content: dict[str, Any], key: str) -> dict[str, Any]:
     value = content.get(key)
     if isinstance(value, list):
-        return content | {key: [_whole({key: one}, key)[key] for one in value]}
+        return content | {key: [_with_absolute_path({key: one}, key)[key] for one in value]}
     if not isinstance(value, str) or not value:
         return content
     path = Path(value).expanduser()
@@ -227,7 +227,7 @@ class ColorJitter(Document):
     """Maximum relative change of the distance from the pixel's own gray; for RGB only."""
 
 
-OF_KIND: dict[str, type[Document]] = {
+AUGMENTATIONS: dict[str, type[Document]] = {
     "random_crop": RandomCrop,
     "flip": Flip,
     "random_resized_crop": RandomResizedCrop,
@@ -236,10 +236,10 @@ OF_KIND: dict[str, type[Document]] = {
     "color_jitter": ColorJitter,
 }
 """Classes of the entries of `augment`, by kind."""
-KINDS: tuple[str, ...] = tuple(OF_KIND)
+KINDS: tuple[str, ...] = tuple(AUGMENTATIONS)
 
 
-def _one_form(content: Any) -> Any:
+def _with_kind(content: Any) -> Any:
     """Convert the short forms `flip` and `{random_crop: {padding: 4}}` to mappings with the key
     `kind`.
 
@@ -257,9 +257,9 @@ def _one_form(content: Any) -> Any:
     if not isinstance(content, dict) or "kind" not in content:
         raise ValueError("write a kind, such as flip, or {random_crop: {padding: 4}} with its keys")
     kind = str(content["kind"])
-    if kind not in OF_KIND:
+    if kind not in AUGMENTATIONS:
         raise ValueError(f"there is no augmentation {kind}; {did_you_mean(kind, KINDS)}")
-    allowed = list(OF_KIND[kind].model_fields)
+    allowed = list(AUGMENTATIONS[kind].model_fields)
     for key in content:
         if key not in allowed:
             raise ValueError(f"{kind} has no key {key}; {did_you_mean(key, allowed)}")
@@ -271,5 +271,5 @@ Augmentation = Annotated[
         RandomCrop | Flip | RandomResizedCrop | Cutout | Mixup | ColorJitter,
         Field(discriminator="kind"),
     ],
-    BeforeValidator(_one_form),
+    BeforeValidator(_with_kind),
 ]

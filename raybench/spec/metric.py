@@ -152,21 +152,21 @@ WORDS = {
     "top5_accuracy": "top-5 accuracy",
     "mean_absolute_error": "mean absolute error",
 }
-_OF_CLASSES: tuple[Task, ...] = ("classification", "language_modelling")
-_OF_SPLITS: tuple[Task, ...] = ("classification",)
-_OF_NUMBERS: tuple[Task, ...] = ("regression",)
+_WITH_CLASSES: tuple[Task, ...] = ("classification", "language_modelling")
+_CLASSIFICATION: tuple[Task, ...] = ("classification",)
+_REGRESSION: tuple[Task, ...] = ("regression",)
 _SHIPPED = (
-    Metric("accuracy", "max", "correct", is_share=True, tasks=_OF_CLASSES),
-    Metric("top5_accuracy", "max", "correct_of_5", is_share=True, tasks=_OF_CLASSES),
-    Metric("f1", "max", "prediction", is_share=True, tasks=_OF_SPLITS),
-    Metric("balanced_accuracy", "max", "prediction", is_share=True, tasks=_OF_SPLITS),
-    Metric("roc_auc", "max", "probabilities", is_share=True, tasks=_OF_SPLITS),
-    Metric("average_precision", "max", "probabilities", is_share=True, tasks=_OF_SPLITS),
+    Metric("accuracy", "max", "correct", is_share=True, tasks=_WITH_CLASSES),
+    Metric("top5_accuracy", "max", "correct_of_5", is_share=True, tasks=_WITH_CLASSES),
+    Metric("f1", "max", "prediction", is_share=True, tasks=_CLASSIFICATION),
+    Metric("balanced_accuracy", "max", "prediction", is_share=True, tasks=_CLASSIFICATION),
+    Metric("roc_auc", "max", "probabilities", is_share=True, tasks=_CLASSIFICATION),
+    Metric("average_precision", "max", "probabilities", is_share=True, tasks=_CLASSIFICATION),
     Metric("loss", "min", "loss"),
-    Metric("perplexity", "min", "loss", _exponential, tasks=_OF_CLASSES),
-    Metric("rmse", "min", "squared_error", _root, tasks=_OF_NUMBERS),
-    Metric("mean_absolute_error", "min", "absolute_error", tasks=_OF_NUMBERS),
-    Metric("r2", "max", "squared_error", _explained, tasks=_OF_NUMBERS),
+    Metric("perplexity", "min", "loss", _exponential, tasks=_WITH_CLASSES),
+    Metric("rmse", "min", "squared_error", _root, tasks=_REGRESSION),
+    Metric("mean_absolute_error", "min", "absolute_error", tasks=_REGRESSION),
+    Metric("r2", "max", "squared_error", _explained, tasks=_REGRESSION),
 )
 METRICS = {one.name: one for one in _SHIPPED}
 """Shipped metrics by name."""

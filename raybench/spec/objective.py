@@ -80,7 +80,7 @@ class Objective(Document):
     def _target_given(self) -> "Objective":
         if self.kind == TIME and self.target is None:
             raise ValueError(f"{TIME} needs a target, for example target: 0.95")
-        if self.metric is not None and (problem := _problem_of_share(self.judged_by, self.target)):
+        if self.metric is not None and (problem := _share_problem(self.judged_by, self.target)):
             raise ValueError(problem)
         return self
 
@@ -92,7 +92,7 @@ class Objective(Document):
         return named_metric(self.metric, self.direction or "max", is_share=bool(self.is_share))
 
 
-def _problem_of_share(metric: Metric, target: float | None) -> str | None:
+def _share_problem(metric: Metric, target: float | None) -> str | None:
     """Return why the target is impossible for a metric in 0..1; None if it is possible."""
     if not metric.is_share or target is None or 0 < target <= 1:
         return None
@@ -135,7 +135,7 @@ def resolved(
     if objective.baseline_value is not None:
         baseline_value = objective.baseline_value
     if target is not None:
-        if problem := _problem_of_share(metric, target):
+        if problem := _share_problem(metric, target):
             raise UserError(f"objective.target: {problem}.", ErrorCode.INVALID_VALUE)
         if baseline_value is not None and metric.gap(target, baseline_value) <= 0:
             raise UserError(

@@ -289,7 +289,7 @@ class RunSpec(Document):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_own_loop(cls, content: Any) -> Any:
+    def _own_loop_defaults(cls, content: Any) -> Any:
         """Set the keys that the user's own loop implies."""
         content = with_own_data(content)
         if isinstance(content, dict) and is_command(content.get("workload", "")):
@@ -298,7 +298,7 @@ class RunSpec(Document):
 
     @field_validator("optimizer_options")
     @classmethod
-    def _by_default(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _without_null(cls, options: dict[str, Any]) -> dict[str, Any]:
         """Drop options that are null, which means the default of the class."""
         return {name: one for name, one in options.items() if one is not None}
 

@@ -278,10 +278,10 @@ def _without_changes(content: dict[str, Any], key: str, value: Any) -> dict[str,
             ErrorCode.CONFLICT,
         )
     if isinstance(axes, dict):
-        content = content | {"axes": _without(axes, key)}
+        content = content | {"axes": _without_key(axes, key)}
     if isinstance(cells, list):
         kept = [
-            one | {"changes": _without(one["changes"], key)}
+            one | {"changes": _without_key(one["changes"], key)}
             if isinstance(one, dict) and isinstance(one.get("changes"), dict)
             else one  # invalid; validation reports the problem
             for one in cells
@@ -290,7 +290,7 @@ def _without_changes(content: dict[str, Any], key: str, value: Any) -> dict[str,
     return content
 
 
-def _without(changes: dict[str, Any], key: str) -> dict[str, Any]:
+def _without_key(changes: dict[str, Any], key: str) -> dict[str, Any]:
     """Return the changes of a cell, or axes, without `key` and its subkeys."""
     for name in changes:
         if key.startswith(f"{name}.") or key == name in NO_AXES:
@@ -322,9 +322,9 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
                     "the top level.",
                     ErrorCode.CONFLICT,
                 )
-        asked = base.get("objective")
-        if isinstance(asked, dict) and not {"kind", "target"} & asked.keys():
-            base = base | {"objective": BASE["objective"] | asked}  # `asked` may only name a metric
+        objective = base.get("objective")  # may only name a metric
+        if isinstance(objective, dict) and not {"kind", "target"} & objective.keys():
+            base = base | {"objective": BASE["objective"] | objective}
         validate(RunSpec, BASE | base, f"{source}: base")
         content = content | {"base": BASE | base}
     return validate(ScalingStudy, {"name": name} | content, source)

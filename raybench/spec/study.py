@@ -206,8 +206,8 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
             )
     if isinstance(content.get("space"), dict):
         content = content | {"space": flat(content["space"])}
-    content = _of_own_loop(content)
-    study = validate(StudySpec, _auto(content, source), source)
+    content = _with_own_loop_defaults(content)
+    study = validate(StudySpec, _with_placeholders(content, source), source)
     if not study.space:
         raise UserError(
             f"{source}: 'space': is empty; name at least one key to search.", ErrorCode.MISSING
@@ -254,7 +254,7 @@ def _check_first(given: dict[str, Any], where: str) -> None:
             )
 
 
-def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
+def _with_own_loop_defaults(content: dict[str, Any]) -> dict[str, Any]:
     """Return a study's content with the keys that the user's own training loop implies."""
     workload, fixed = content.get("workload", ""), content.get("fixed") or {}
     is_named = any("framework" in (content.get(part) or {}) for part in ("space", "fixed"))
@@ -265,7 +265,7 @@ def _of_own_loop(content: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
+def _with_placeholders(content: dict[str, Any], source: str) -> dict[str, Any]:
     """Return a study's content with placeholders for the values `auto`; its key `auto` lists the
     keys that reference runs set."""
     objective = content.get("objective")
@@ -296,11 +296,11 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
         if key == "seed":
             key = "search.seed"
         elif is_open(key) or (key in RunSpec.model_fields and key not in StudySpec.model_fields):
-            content = _without(content, "space", key)
+            content = _without_key(content, "space", key)
             key = f"fixed.{key}"
         elif key.startswith("space."):
-            content = _without(content, "fixed", key.removeprefix("space."))
-        elif key not in StudySpec.model_fields and (whole := _deeper(key)):
+            content = _without_key(content, "fixed", key.removeprefix("space."))
+        elif key not in StudySpec.model_fields and (whole := _full_key(key)):
             raise UserError(
                 f"--set {given}: unknown key '{key}'; did you mean '{whole}'?",
                 ErrorCode.UNKNOWN_KEY,
@@ -313,7 +313,7 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
     return content
 
 
-def _deeper(key: str) -> str | None:
+def _full_key(key: str) -> str | None:
     """Return the full key of a key in a section of the file, such as `objective.target` for
     `target`; None if no section has this key."""
     for name, field in StudySpec.model_fields.items():
@@ -323,7 +323,7 @@ def _deeper(key: str) -> str | None:
     return None
 
 
-def _without(content: dict[str, Any], part: str, key: str) -> dict[str, Any]:
+def _without_key(content: dict[str, Any], part: str, key: str) -> dict[str, Any]:
     entries = content.get(part)
     if not isinstance(entries, dict):
         return content

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import yaml
 
-from raybench.spec.dataset_spec import with_whole_paths
+from raybench.spec.dataset_spec import with_absolute_paths
 from raybench.spec.documents import parse_yaml, to_yaml, validate
 from raybench.spec.errors import ErrorCode
 from raybench.spec.objective import Objective
@@ -106,12 +106,12 @@ def test_paths_of_data_are_whole_where_the_data_are_there(tmp_path, monkeypatch)
     content = {"dataset": {"path": "here.csv"}, "space": {"dataset": [{"path": "here.csv"}]}}
     content["fixed"] = {"weights": "here.csv"}
     content["base"] = {"dataset": {"path": "not_there"}, "weights": ["none", "here.csv"]}
-    found = with_whole_paths(content)
+    found = with_absolute_paths(content)
     assert found["fixed"]["weights"] == str(tmp_path / "here.csv")
     assert found["base"]["weights"] == ["none", str(tmp_path / "here.csv")]
     assert found["dataset"]["path"] == str(tmp_path / "here.csv")
     assert found["base"]["dataset"]["path"] == "not_there"
-    assert with_whole_paths({"dataset": "digits"}) == {"dataset": "digits"}
+    assert with_absolute_paths({"dataset": "digits"}) == {"dataset": "digits"}
 
 
 def test_bfloat16_is_added_up_but_between_gpus_of_tensorflow():

@@ -121,32 +121,35 @@ def _scaled(inputs: Array, spec: DatasetSpec) -> Array:
     return np.stack([fit(image, form) for image in inputs])
 
 
-def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int | None]:
+def labels_of(raw: RawSet, given_task: Task | None, where: str) -> tuple[Labels, int | None]:
     """Return the labels of all splits, and the number of classes or token ids.
 
-    The number is None for a regression. `asked` is the task that the user set. By default, floats
-    mean a regression, and integers and strings are classes.
+    The number is None for a regression. `given_task` is the task that the user set. By default,
+    floats mean a regression, and integers and strings are classes.
 
     Raises:
         UserError: The type or shape of the labels is invalid for the task.
     """
     places = {split: f"{where}, {split} split" for split in raw.splits}
-    found = {split: _flat(one.labels, asked, places[split]) for split, one in raw.splits.items()}
-    train = found["train"]
-    task = asked or ("regression" if train.dtype.kind == "f" else "classification")
+    arrays = {
+        name: _checked_labels(split.labels, given_task, places[name])
+        for name, split in raw.splits.items()
+    }
+    train = arrays["train"]
+    task = given_task or ("regression" if train.dtype.kind == "f" else "classification")
     if task == "language_modelling":
-        return Labels(task, found), 1 + max(int(one.max()) for one in found.values())
-    for split, one in found.items():
-        if one.shape[1:] != train.shape[1:] or (task == "classification" and one.ndim != 1):
+        return Labels(task, arrays), 1 + max(int(array.max()) for array in arrays.values())
+    for split, array in arrays.items():
+        if array.shape[1:] != train.shape[1:] or (task == "classification" and array.ndim != 1):
             raise UserError(
-                f"{places[split]}: labels of shape {one.shape} (training labels: {train.shape}) do "
-                f"not fit a {task}; save one class per sample (for one-hot rows: "
+                f"{places[split]}: labels of shape {array.shape} (training labels: {train.shape}) "
+                f"do not fit a {task}; save one class per sample (for one-hot rows: "
                 "y.argmax(axis=1)), or set dataset.task: regression.",
                 ErrorCode.INVALID_DATA,
             )
     tables = {
-        split: array_table(one, LABEL, places[split], raw.class_names)
-        for split, one in found.items()
+        split: array_table(array, LABEL, places[split], raw.class_names)
+        for split, array in arrays.items()
     }
     labels = read_labels(tables, tables["train"].schema.names, task, allow_many_classes=True)
     if task == "regression":
@@ -157,7 +160,7 @@ def labels_of(raw: RawSet, asked: Task | None, where: str) -> tuple[Labels, int 
     return labels, number
 
 
-def _flat(labels: Array, task: Task | None, place: str) -> Array:
+def _checked_labels(labels: Array, task: Task | None, place: str) -> Array:
     """Return labels (N, 1), as in datasets of Keras, as (N,); check their type and shape."""
     if labels.ndim == 2 and labels.shape[1] == 1 and task != "language_modelling":
         labels = labels[:, 0]
@@ -338,14 +341,14 @@ def _load(
     )
 
 
-def _of_four(arrays: Sequence[Array], **known: Any) -> RawSet:
+def _train_and_test(arrays: Sequence[Array], **known: Any) -> RawSet:
     """Make a `RawSet` from four arrays: training inputs and labels, test inputs and labels."""
     return RawSet({"train": RawSplit(*arrays[:2]), "test": RawSplit(*arrays[2:])}, **known)
 
 
 def _idx(folder: str) -> LibrarySet:
     places = [[f"{folder}/{name}*" for name in IDX_FILES]]
-    return LibrarySet(places, lambda files: _of_four(read_idx_files(files)))
+    return LibrarySet(places, lambda files: _train_and_test(read_idx_files(files)))
 
 
 ARRAYS_ONLY = {
@@ -382,7 +385,7 @@ def _read_cifar(files: Sequence[Path], *, fine: bool) -> RawSet:
         images = np.concatenate([one[0] for one in own]).reshape(-1, 3, 32, 32)
         labels = np.concatenate([np.asarray(one[1], np.int64) for one in own])
         arrays += [images.transpose(0, 2, 3, 1), labels]
-    return _of_four(arrays, class_names=tuple(map(_text_of, parts[-1][0])))
+    return _train_and_test(arrays, class_names=tuple(map(_text_of, parts[-1][0])))
 
 
 def _text_of(value: Any) -> str:
@@ -408,7 +411,7 @@ def _read_svhn(files: Sequence[Path]) -> RawSet:
             # In the file, images are (32, 32, 3, N), and the digit 0 is class 10.
             arrays.append(content["X"].transpose(3, 0, 1, 2))
             arrays.append(content["y"].ravel().astype(np.int64) % 10)
-    return _of_four(arrays)
+    return _train_and_test(arrays)
 
 
 C10, C100 = "cifar-10-batches-py", "cifar-100-python"
@@ -421,7 +424,7 @@ TORCHVISION_SETS = {
     "SVHN": LibrarySet([["train_32x32.mat", "test_32x32.mat"]], _read_svhn),
 }
 KERAS_SETS = {
-    "mnist": LibrarySet([["mnist.npz"]], lambda files: _of_four(read_mnist_npz(files[0]))),
+    "mnist": LibrarySet([["mnist.npz"]], lambda files: _train_and_test(read_mnist_npz(files[0]))),
     "fashion_mnist": _idx("fashion-mnist"),
     # Versions of Keras unpack the archive into different folders.
     "cifar10": _cifar([f"{C10}-target/{C10}", f"{C10}_extracted/{C10}", C10], fine=False),

@@ -144,8 +144,8 @@ def cut(
     Raises:
         UserError: Nothing is left to train on, or a size is given for a split that the data have.
     """
-    asked = {"validation": spec.validation_size, "test": spec.test_size}
-    for part, size in asked.items():
+    given_sizes = {"validation": spec.validation_size, "test": spec.test_size}
+    for part, size in given_sizes.items():
         if size is not None and part in found:
             raise UserError(
                 f"dataset.{part}_size {size}: {source} already has this split; remove the key.",
@@ -153,8 +153,8 @@ def cut(
             )
     train, total = found["train"], len(found["train"])
     typical = max(1, round(TYPICAL_SHARE * total))
-    sizes = dict.fromkeys(asked, 0)
-    for part, size in asked.items():  # by default, test gets the same size as validation
+    sizes = dict.fromkeys(given_sizes, 0)
+    for part, size in given_sizes.items():  # by default, test gets the same size as validation
         if part not in found:
             sizes[part] = num_of(size, total, typical=sizes["validation"] or typical)
     held_out = sum(sizes.values())

@@ -127,7 +127,7 @@ def _deep_values(image: "Image.Image") -> npt.NDArray[np.float64] | None:
     return np.asarray(image, np.float64) if image.mode.startswith(("I", "F")) else None
 
 
-def _of_eight_bits(image: "Image.Image", form: ImageForm) -> "Image.Image":
+def _to_eight_bits(image: "Image.Image", form: ImageForm) -> "Image.Image":
     """Convert a gray image of more than 8 bits to 8 bits; return other images unchanged."""
     values = _deep_values(image)
     if values is None:
@@ -184,7 +184,7 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
             more pixels than PIL's limit.
     """
     with _problems(), _open(content) as opened:
-        image = _of_eight_bits(opened, form)
+        image = _to_eight_bits(opened, form)
         image.load()
         if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
             raise ImageError(

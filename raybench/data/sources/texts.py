@@ -49,22 +49,19 @@ def cut_text(text: str, kind: TokenKind) -> Pieces:
     return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
 
 
-def count_tokens(pieces: Pieces, counts: Counter[str]) -> None:
-    """Add the tokens of a training text to `counts`."""
-    if isinstance(pieces, list):
-        counts.update(pieces)
-    else:
-        codes, numbers = np.unique(pieces, return_counts=True)
-        for code, number in zip(codes.tolist(), numbers.tolist(), strict=True):
-            counts[chr(code)] += number
-
-
-def number_tokens(counts: Counter[str], kind: TokenKind, size: int) -> tuple[str, ...]:
-    """Return the vocabulary: padding, unknown and the most frequent tokens, at most `size` in all.
+def build_vocabulary(texts: Iterable[Pieces], kind: TokenKind, size: int) -> tuple[str, ...]:
+    """Return padding, unknown and the most frequent tokens of training texts, `size` at most.
 
     The position of a token is its id. If tokens are bytes, all 256 are in the vocabulary, with the
     ids 2 to 257.
     """
+    counts = Counter[str]()
+    for pieces in texts:
+        if isinstance(pieces, list):
+            counts.update(pieces)
+        else:
+            codes, numbers = np.unique(pieces, return_counts=True)
+            counts.update(dict(zip(map(chr, codes.tolist()), numbers.tolist(), strict=True)))
     if kind == "bytes":
         return (*SPECIAL, *(f"<{number:02x}>" for number in range(256)))
     # Ties are broken by name, so that every process builds the same vocabulary.
@@ -73,7 +70,7 @@ def number_tokens(counts: Counter[str], kind: TokenKind, size: int) -> tuple[str
 
 
 class Tokenizer:
-    """Converts tokens to their ids in a vocabulary (see `number_tokens`)."""
+    """Converts tokens to their ids in a vocabulary (see `build_vocabulary`)."""
 
     def __init__(self, kind: TokenKind, vocabulary: Sequence[str]) -> None:
         self.kind, self.vocabulary = kind, tuple(vocabulary)
@@ -117,13 +114,16 @@ class Tokens:
         column, most, kind = spec.text, spec.sequence_length, spec.tokens
         self.columns, self.encoding = [column], {"tokens": kind}
         self.shape: tuple[int, ...] = (most,)
-        counts, lengths = Counter[str](), []
-        for text in texts:
-            pieces = cut_text(text, kind)
-            lengths.append(len(pieces))
-            count_tokens(pieces, counts)
-        self._tokenizer = Tokenizer(kind, number_tokens(counts, kind, spec.vocabulary_size))
-        self.vocabulary = self._tokenizer.vocabulary
+        lengths: list[int] = []
+
+        def measured() -> Iterator[Pieces]:
+            for text in texts:
+                pieces = cut_text(text, kind)
+                lengths.append(len(pieces))
+                yield pieces
+
+        self.vocabulary = build_vocabulary(measured(), kind, spec.vocabulary_size)
+        self._tokenizer = Tokenizer(kind, self.vocabulary)
         if not any(lengths):
             raise UserError(
                 f"{source}: column '{column}' has no text; name another column.",
@@ -234,9 +234,7 @@ def language_dataset(spec: DatasetSpec, texts: dict[str, str]) -> Dataset:
     """
     pieces = {split: cut_text(text, spec.tokens) for split, text in texts.items()}
     pieces = _cut_off(spec, pieces)
-    counts = Counter[str]()
-    count_tokens(pieces["train"], counts)
-    vocabulary = number_tokens(counts, spec.tokens, spec.vocabulary_size)
+    vocabulary = build_vocabulary([pieces["train"]], spec.tokens, spec.vocabulary_size)
     tokenizer = Tokenizer(spec.tokens, vocabulary)
     splits: dict[str, Any] = {}
     for split in SPLITS:
