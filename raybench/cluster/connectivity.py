@@ -73,7 +73,7 @@ def address_of(interface: str) -> str:
     )
 
 
-def place_of(rank_0: str, named: str | None) -> Place:
+def find_place(rank_0: str, named: str | None) -> Place:
     """Return host name, network interface and address for a worker on this host.
 
     Args:
@@ -91,7 +91,7 @@ def place_of(rank_0: str, named: str | None) -> Place:
     return Place(host, *route_to(rank_0))
 
 
-def environment(place: Place, *, is_named: bool) -> dict[str, str]:
+def interface_variables(place: Place, *, is_named: bool) -> dict[str, str]:
     """Return the environment variables that set the interface for Gloo and NCCL.
 
     Variables that are set on this host are kept, unless the user has chosen the interface
@@ -102,7 +102,7 @@ def environment(place: Place, *, is_named: bool) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if is_named or not os.environ.get(name)}
 
 
-def with_hosts(cluster: list[str], places: list[Place]) -> list[str]:
+def replace_hosts(cluster: list[str], places: list[Place]) -> list[str]:
     """Replace the hosts in TensorFlow's worker list (`host:port` each) by those of `places`."""
     members = []
     for member, place in zip(cluster, places, strict=True):
@@ -118,14 +118,16 @@ MISNAMED = f"{UNREACHED}with {VARIABLE} set, "
 """Prefix of the error message if the user has set a wrong interface: a retry would not help."""
 
 
-def opened_at(address: str, size: int) -> socket.socket:
+def listen_at(address: str, size: int) -> socket.socket:
     """Return a socket that listens at `address` on a free port, with a backlog of `size`."""
     version = ipaddress.ip_address(address).version
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     return socket.create_server((address, 0), family=family, backlog=size)
 
 
-def unreached(rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S) -> str | None:
+def connection_problem(
+    rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S
+) -> str | None:
     """Connect to all other workers; return a sentence if any cannot be reached, otherwise None.
 
     Args:
@@ -150,7 +152,7 @@ def unreached(rank: int, places: list[Place], timeout_s: float = REACH_TIMEOUT_S
     return None
 
 
-def misnamed(places: list[Place]) -> str | None:
+def loopback_problem(places: list[Place]) -> str | None:
     """Return a sentence if a worker uses a loopback address although there are other hosts."""
     for place in places:
         others = {other.node for other in places} - {place.node}

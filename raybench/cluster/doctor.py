@@ -57,10 +57,10 @@ def examine(session: Session, address: str | None) -> Facts:
         problems += problems_of(facts, facts["ray_gpus"])
         notes += notes_of(facts)
     problems += problems_between(hosts)
-    placement = measured_by(hosts)
+    placement = network_group(hosts)
     network = _network(session, NAME, placement, problems, notes)
     inside = None
-    if network and (within := inside_of(hosts, placement)):
+    if network and (within := single_host_group(hosts, placement)):
         inside = _network(session, INSIDE, within, problems, notes)
     return {
         "version": VERSION,
@@ -125,7 +125,7 @@ def _facts_there(has_gpus: bool) -> Facts:
     return machine_facts()
 
 
-def measured_by(hosts: list[Facts]) -> Placement | None:
+def network_group(hosts: list[Facts]) -> Placement | None:
     """Return the worker group that measures the network.
 
     One worker on each host with CPUs in Ray, or several on a single host. Each worker has a GPU if
@@ -152,7 +152,7 @@ def measured_by(hosts: list[Facts]) -> Placement | None:
     return Placement(works[0], number, gpus_per_worker=each) if number > 1 else None
 
 
-def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None:
+def single_host_group(hosts: list[Facts], between: Placement | None) -> Placement | None:
     """Return a worker group on a single host, to compare with the group `between` several hosts.
 
     `raybench scale --fit --network` needs the ratio of their all-reduce times. None if `between` is
@@ -160,7 +160,7 @@ def inside_of(hosts: list[Facts], between: Placement | None) -> Placement | None
     """
     if between is None or between.strategy != "spread":
         return None
-    for placement in filter(None, (measured_by([host]) for host in hosts)):
+    for placement in filter(None, (network_group([host]) for host in hosts)):
         is_alike = placement.framework == between.framework
         if is_alike and placement.gpus_per_worker == between.gpus_per_worker:
             return placement

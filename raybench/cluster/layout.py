@@ -235,14 +235,14 @@ class Capacity:
         """Whether the group fits on the empty cluster."""
         return num_nodes(placement, self.nodes) > 0
 
-    def may_hold(self, placement: Placement) -> bool:
+    def may_fit(self, placement: Placement) -> bool:
         """Whether the group fits on the empty cluster, or may fit after nodes are added."""
         return self.fits(placement) or (self.grows and not placement.shares_a_gpu)
 
     def refuse_infeasible(self, placement: Placement) -> None:
         """Raise UserError if the group does not fit on the empty cluster and no nodes can be
         added."""
-        if self.may_hold(placement):
+        if self.may_fit(placement):
             return
         if placement.shares_a_gpu:
             raise UserError(

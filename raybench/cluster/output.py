@@ -15,7 +15,7 @@ STREAMS = (1, 2)
 CUT = b"... earlier output is left out ...\n"
 
 
-def end_of(content: bytes) -> bytes:
+def keep_end(content: bytes) -> bytes:
     """Return at most the last KEPT_BYTES bytes of an output, after a line that says so."""
     return content if len(content) <= KEPT_BYTES else CUT + content[-KEPT_BYTES:]
 
@@ -57,7 +57,7 @@ class Capture:
             os.ftruncate(self._file, 0)
             self._num_read = 0
         _taken(self._path).write_text(str(self._num_read))
-        return end_of(taken)
+        return keep_end(taken)
 
     def end(self) -> None:
         """Restore stdout and stderr."""
@@ -78,7 +78,7 @@ def _flush() -> None:
             stream.flush()
 
 
-def path_of(scratch: str | Path, group: int, rank: int) -> Path:
+def output_path(scratch: str | Path, group: int, rank: int) -> Path:
     """Return the file for a worker's output, in the session's temporary folder on its host."""
     return Path(scratch) / f"printed-{group}-{rank}.txt"
 
@@ -88,18 +88,18 @@ def _taken(path: Path) -> Path:
     return path.with_suffix(".taken")
 
 
-def left_behind(scratch: str | Path, group: int, num_workers: int) -> Iterator[tuple[int, bytes]]:
+def unsent_output(scratch: str | Path, group: int, num_workers: int) -> Iterator[tuple[int, bytes]]:
     """Yield (rank, output that was not sent) of each worker of a dead group on this host."""
     for rank in range(num_workers):
-        path = path_of(scratch, group, rank)
+        path = output_path(scratch, group, rank)
         with contextlib.suppress(OSError), path.open("rb") as file:
             if (taken := _taken(path)).is_file():
                 start = int(taken.read_text() or 0)
                 file.seek(max(start, path.stat().st_size - KEPT_BYTES - 1))
-            yield rank, end_of(file.read())
+            yield rank, keep_end(file.read())
 
 
-def of_rank(content: bytes, rank: int, num_workers: int) -> bytes:
+def prefix_rank(content: bytes, rank: int, num_workers: int) -> bytes:
     """Return a worker's output, with the rank before each line if there are several workers."""
     if num_workers == 1 or not content:
         return content

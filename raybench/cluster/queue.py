@@ -183,7 +183,7 @@ class RequestQueue:
         would otherwise be billed indefinitely. If sending fails, the next check tries again.
         """
         groups = self._scheduler.needed()
-        wanted = internals.bundles_of(groups, self._scheduler.taken) if groups else []
+        wanted = internals.resource_bundles(groups, self._scheduler.taken) if groups else []
         is_old = bool(wanted) and time.monotonic() - self._sent_at > RESEND_S
         if not self._options.scales or (wanted == self._sent and not is_old):
             return

@@ -73,11 +73,11 @@ class Session:
         address = chosen_address(address)
         self.is_local = address is None
         try:
-            with local_ray.own_signals(), without_hangup():
+            with local_ray.keep_signal_handler(), without_hangup():
                 if address is None:
-                    self._resources.enter_context(local_ray.own_token())
+                    self._resources.enter_context(local_ray.session_token())
                     # Ray's own processes read these variables too, so they are set before.
-                    self._resources.enter_context(local_ray.meanwhile(WORKER_ENVIRONMENT))
+                    self._resources.enter_context(local_ray.environment_set(WORKER_ENVIRONMENT))
                     _start_local()
                 else:
                     _connect(address)
@@ -87,7 +87,7 @@ class Session:
         except BaseException:
             self.close()
             raise
-        self._processes = local_ray.own_processes() if self.is_local else []
+        self._processes = local_ray.ray_processes() if self.is_local else []
         self.warning = local_ray.warning() if self.is_local else None
         self.notes: list[str] = []
 
@@ -196,7 +196,11 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
 
 
 def _start_local() -> None:
-    with local_ray.on_loopback(), local_ray.own_niceness(), local_ray.meanwhile(LOCAL_ENVIRONMENT):
+    with (
+        local_ray.on_loopback(),
+        local_ray.same_niceness(),
+        local_ray.environment_set(LOCAL_ENVIRONMENT),
+    ):
         ray.init(
             address="local",
             num_cpus=num_local_cores(),

@@ -23,7 +23,7 @@ import ray
 
 from raybench.cluster import protocol, states
 from raybench.cluster.connectivity import UNREACHED
-from raybench.cluster.output import Capture, path_of
+from raybench.cluster.output import Capture, output_path
 from raybench.cluster.protocol import Command, Crashed, Finish, Reply, Start
 from raybench.models.base import OwnLoop
 from raybench.models.find import load_workload_dataset
@@ -77,7 +77,7 @@ def _serve(config: dict[str, Any]) -> None:
         next_command(pool, group, rank, 1, _report(error))
         return
     reply: Reply = _introduce(world)
-    output = Capture(path_of(scratch, group, world.rank))
+    output = Capture(output_path(scratch, group, world.rank))
     running: _Run | None = None
     is_settled = False
     for turn in itertools.count(1):

@@ -13,7 +13,7 @@ import ray
 
 from raybench.cluster import protocol
 from raybench.cluster.connectivity import MISNAMED, UNREACHED
-from raybench.cluster.output import left_behind, of_rank
+from raybench.cluster.output import prefix_rank, unsent_output
 from raybench.cluster.protocol import Command, Finish, Ready, Reply, RunFailed, Start
 from raybench.cluster.ray_internals import trainer as internals
 from raybench.cluster.ray_internals.rendezvous import rendezvous_config
@@ -210,7 +210,7 @@ class WorkerGroup:
 
     def _take(self, rank: int, reply: Reply) -> None:
         if isinstance(reply, protocol.WorkerAnswer | protocol.Crashed) and reply.printed:
-            self._printed.append(of_rank(reply.printed, rank, self.placement.num_workers))
+            self._printed.append(prefix_rank(reply.printed, rank, self.placement.num_workers))
             reply = replace(reply, printed=b"")
         self._replies[rank] = reply
         if isinstance(reply, Ready):
@@ -263,8 +263,8 @@ class WorkerGroup:
         """
         if is_lost:
             number = self.placement.num_workers
-            unsent = left_behind(self._options.scratch, self._number, number)
-            self._printed += [of_rank(content, rank, number) for rank, content in unsent]
+            unsent = unsent_output(self._options.scratch, self._number, number)
+            self._printed += [prefix_rank(content, rank, number) for rank, content in unsent]
         printed, self._printed = b"".join(self._printed), []
         return printed
 

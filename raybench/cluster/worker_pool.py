@@ -20,7 +20,7 @@ from typing import Any
 
 from raybench.cluster import protocol
 from raybench.cluster.layout import Node, workers_per_node
-from raybench.cluster.output import end_of
+from raybench.cluster.output import keep_end
 from raybench.cluster.protocol import (
     STOPPED,
     Allocation,
@@ -152,7 +152,7 @@ class WorkerPool:
         """Add what a run's workers have printed since the last call to the run's output."""
         if group is not None and (printed := group.take_printed(is_lost=is_lost)):
             run = self._runs[trial]
-            run.printed = end_of(run.printed + printed)
+            run.printed = keep_end(run.printed + printed)
 
     async def acquire(self, trial: str, placement: Placement) -> Allocation:
         """Wait for a worker group and give it to the trial.

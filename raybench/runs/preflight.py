@@ -482,7 +482,7 @@ def check_room(
     for spec in firsts:
         capacity.refuse_infeasible(spec.placement.group)
     every = groups(study, space)
-    left = [group for group in every if not capacity.may_hold(group)]
+    left = [group for group in every if not capacity.may_fit(group)]
     if not left:
         return []
     if len(left) == len(every):

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 import ray
 
 from raybench.cluster import states
-from raybench.cluster.output import end_of
+from raybench.cluster.output import keep_end
 from raybench.results.store import Store
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.run import RunSpec
@@ -148,7 +148,7 @@ class SavedRuns:
             return None  # the pool is lost, which ends the study
         if not printed or self._fault is not None:
             return None
-        return self._store.write_log(name, end_of(self._earlier.get(name, b"") + printed))
+        return self._store.write_log(name, keep_end(self._earlier.get(name, b"") + printed))
 
     def _forget(self, name: str, is_kept: bool) -> None:
         self._pool.forget.remote(name)

@@ -20,7 +20,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from raybench.cluster.layout import Node
-from raybench.cluster.ray_internals.nodes import waits_by_driver
+from raybench.cluster.ray_internals.nodes import driver_host_resources
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.runs.wait_watch import Deadline, quiet
@@ -233,7 +233,7 @@ def run_trials(
     trainable = tune.with_resources(
         tune.with_parameters(TuneTrainable, pool=session.pool, keep=keep_groups, limit_s=limit_s),
         # The process of a trial only waits for its workers, which the pool gives their cores.
-        tune.PlacementGroupFactory([waits_by_driver()]),
+        tune.PlacementGroupFactory([driver_host_resources()]),
     )
     # Unlike Tune's own limit, that of `ConcurrencyLimiter` can change during the search.
     searcher = ConcurrencyLimiter(TuneSearcher(trials), max_concurrent=concurrency + ahead)

@@ -337,7 +337,7 @@ class StudyPipeline:
         return baseline_value_of(self.study.objective, self.resolved.dataset.num_classes)
 
     def _has_room(self, spec: RunSpec) -> bool:
-        return self.session.capacity.may_hold(spec.placement.group)
+        return self.session.capacity.may_fit(spec.placement.group)
 
     def _note(self, sentence: str) -> None:
         self._update(notes=tuple(dict.fromkeys([*self.state.notes, sentence])))

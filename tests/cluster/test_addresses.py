@@ -14,12 +14,12 @@ from raybench.cluster.connectivity import (
     NoInterface,
     Place,
     address_of,
-    environment,
-    opened_at,
-    place_of,
+    connection_problem,
+    find_place,
+    interface_variables,
+    listen_at,
+    replace_hosts,
     route_to,
-    unreached,
-    with_hosts,
 )
 
 CARDS = {
@@ -84,10 +84,10 @@ class TestInterfaces:
             assert named in str(missing.value)
 
     def test_a_named_one_goes_before_the_route(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert place_of("10.77.0.1", None) == Place("b", "eth0", "10.77.0.2")
-        assert place_of("10.77.0.1", "ib0") == Place("b", "ib0", "10.88.0.2")
+        assert find_place("10.77.0.1", None) == Place("b", "eth0", "10.77.0.2")
+        assert find_place("10.77.0.1", "ib0") == Place("b", "ib0", "10.88.0.2")
         monkeypatch.setenv(VARIABLE, "docker0")  # on this host itself
-        assert place_of("10.77.0.1", "ib0") == Place("b", "docker0", "172.17.0.1")
+        assert find_place("10.77.0.1", "ib0") == Place("b", "docker0", "172.17.0.1")
 
     @pytest.mark.parametrize("name", ["ib7", "tap"])
     def test_one_that_is_not_there_names_those_that_are(self, name: str) -> None:
@@ -98,15 +98,15 @@ class TestInterfaces:
     def test_gloo_gets_the_name_and_nccl_exactly_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         place = Place("b", "eth0", "10.77.0.2")
         both = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"}
-        assert environment(place, is_named=False) == both
+        assert interface_variables(place, is_named=False) == both
         monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^lo")  # the host's own says
-        assert environment(place, is_named=False) == {"GLOO_SOCKET_IFNAME": "eth0"}
-        assert environment(place, is_named=True) == both
+        assert interface_variables(place, is_named=False) == {"GLOO_SOCKET_IFNAME": "eth0"}
+        assert interface_variables(place, is_named=True) == both
 
 
 def test_tensorflow_meets_at_the_places_ports_kept() -> None:
     places = [Place("a", "eth0", "10.77.0.1"), Place("b", "eth0", "fd00::2")]
-    assert with_hosts(["192.0.2.1:7001", "[::1]:7002"], places) == [
+    assert replace_hosts(["192.0.2.1:7001", "[::1]:7002"], places) == [
         "10.77.0.1:7001",
         "[fd00::2]:7002",
     ]
@@ -115,14 +115,14 @@ def test_tensorflow_meets_at_the_places_ports_kept() -> None:
 def meet(size: int, *, lost: int = -1) -> list[str | None]:
     """Let `size` workers of this host try each other; nobody listens for `lost`."""
     with ExitStack() as opened:
-        listeners = [opened.enter_context(opened_at("127.0.0.1", size)) for _ in range(size)]
+        listeners = [opened.enter_context(listen_at("127.0.0.1", size)) for _ in range(size)]
         places = [
             Place(f"host{rank}", "lo", "127.0.0.1", one.getsockname()[1])
             for rank, one in enumerate(listeners)
         ]
         if lost >= 0:
             listeners[lost].close()
-        return [unreached(rank, places) for rank in range(size) if rank != lost]
+        return [connection_problem(rank, places) for rank in range(size) if rank != lost]
 
 
 def test_every_worker_reaches_the_others() -> None:
@@ -139,10 +139,13 @@ def test_one_that_cannot_be_reached_is_named_with_what_to_set() -> None:
 
 def test_what_no_other_host_can_reach_is_said_without_trying() -> None:
     here, there = (Place(f"rb{n}", "lo", "127.0.0.1", node=f"10.77.0.{n}") for n in (1, 2))
-    sentence = connectivity.misnamed([here, there])
+    sentence = connectivity.loopback_problem([here, there])
     assert sentence is not None
     assert sentence.startswith(connectivity.MISNAMED)
     assert all(name in sentence for name in ("rb1", " lo ", "127.0.0.1"))
-    assert connectivity.misnamed([here, here]) is None, "two workers of one host"
+    assert connectivity.loopback_problem([here, here]) is None, "two workers of one host"
     out = Place("rb2", "eth0", "10.77.0.2", node="10.77.0.2")
-    assert connectivity.misnamed([out, Place("rb1", "eth0", "10.77.0.1", node="10.77.0.1")]) is None
+    assert (
+        connectivity.loopback_problem([out, Place("rb1", "eth0", "10.77.0.1", node="10.77.0.1")])
+        is None
+    )

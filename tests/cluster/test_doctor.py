@@ -196,11 +196,11 @@ def test_the_network_is_measured_between_hosts_or_workers_and_inside_one(
     hosts: list[tuple[int, int]], between: Placement | None, inside: Placement | None
 ) -> None:
     found = [facts(ray_cpus=cpus, ray_gpus=gpus, gpus=gpus) for cpus, gpus in hosts]
-    assert doctor.measured_by(found) == between
-    assert doctor.inside_of(found, between) == inside
+    assert doctor.network_group(found) == between
+    assert doctor.single_host_group(found, between) == inside
     for one in found:
         one["gpus"]["torch"]["problem"] = "broken"
-    measured = doctor.measured_by(found)
+    measured = doctor.network_group(found)
     assert measured is None or measured.framework == "tensorflow"
 
 

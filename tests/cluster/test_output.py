@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raybench.cluster import output
-from raybench.cluster.output import CUT, Capture, end_of, left_behind, of_rank, path_of
+from raybench.cluster.output import CUT, Capture, keep_end, output_path, prefix_rank, unsent_output
 from raybench.cluster.protocol import Advance, Finished
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.spec.run import Placement
@@ -19,7 +19,7 @@ def test_the_end_of_much_output_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "KEPT_BYTES", 10)
-    capture = Capture(path_of(tmp_path, 0, 0))
+    capture = Capture(output_path(tmp_path, 0, 0))
     capture.begin()
     os.write(1, b"all of it.")
     assert capture.take() == b"all of it."
@@ -27,7 +27,7 @@ def test_the_end_of_much_output_is_kept(
     taken = capture.take()
     capture.end()
     assert taken == CUT + b"last words"
-    assert end_of(taken + b"!") == CUT + b"ast words!"
+    assert keep_end(taken + b"!") == CUT + b"ast words!"
 
 
 def test_prints_of_a_run_are_taken_whoever_writes_them(
@@ -35,7 +35,7 @@ def test_prints_of_a_run_are_taken_whoever_writes_them(
 ) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):  # pytest's own are files in memory
         monkeypatch.setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
-    capture = Capture(path_of(tmp_path, 3, 0))
+    capture = Capture(output_path(tmp_path, 3, 0))
     print("before")
     capture.begin()
     print("from Python", flush=True)
@@ -46,7 +46,7 @@ def test_prints_of_a_run_are_taken_whoever_writes_them(
     assert capture.take() == b"more\n"
     print("not taken")
     sys.stdout.flush()
-    assert list(left_behind(tmp_path, 3, 2)) == [(0, b"not taken\n")], "where the process dies"
+    assert list(unsent_output(tmp_path, 3, 2)) == [(0, b"not taken\n")], "where the process dies"
     capture.end()
     assert capture.take() == b""
     print("after", flush=True)
@@ -59,7 +59,7 @@ def test_prints_of_a_run_are_taken_whoever_writes_them(
 def test_nothing_is_lost_that_is_written_while_it_is_taken(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    capture = Capture(path_of(tmp_path, 1, 0))
+    capture = Capture(output_path(tmp_path, 1, 0))
     capture.begin()
     code = "for number in range(30_000): print(number, flush=True)"
     child, found = subprocess.Popen([sys.executable, "-c", code]), b""
@@ -73,7 +73,7 @@ def test_nothing_is_lost_that_is_written_while_it_is_taken(
 def test_what_a_loop_puts_in_the_place_of_stdout_only_has_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    capture = Capture(path_of(tmp_path, 2, 0))
+    capture = Capture(output_path(tmp_path, 2, 0))
     capture.begin()
     monkeypatch.setattr(sys, "stdout", None)
     assert capture.take() == b""
@@ -81,9 +81,9 @@ def test_what_a_loop_puts_in_the_place_of_stdout_only_has_to_write(
 
 
 def test_lines_of_several_workers_have_their_rank() -> None:
-    assert of_rank(b"one\ntwo\n", 0, 1) == b"one\ntwo\n"
-    assert of_rank(b"one\ntwo", 1, 2) == b"[rank 1] one\n[rank 1] two\n"
-    assert of_rank(b"", 1, 2) == b""
+    assert prefix_rank(b"one\ntwo\n", 0, 1) == b"one\ntwo\n"
+    assert prefix_rank(b"one\ntwo", 1, 2) == b"[rank 1] one\n[rank 1] two\n"
+    assert prefix_rank(b"", 1, 2) == b""
 
 
 async def test_a_group_takes_output_out_of_its_replies(tmp_path: Path) -> None:
@@ -95,6 +95,6 @@ async def test_a_group_takes_output_out_of_its_replies(tmp_path: Path) -> None:
         await group.exchange(rank, 1, Finished(ledger={}, printed=b"ab"[rank : rank + 1]))
     assert await asking == [Finished(ledger={})] * 2
     assert group.take_printed() == b"[rank 1] b\n[rank 0] a\n"
-    path_of(tmp_path, 5, 0).write_bytes(b"last words")
+    output_path(tmp_path, 5, 0).write_bytes(b"last words")
     assert group.take_printed() == b""
     assert group.take_printed(is_lost=True) == b"[rank 0] last words\n"

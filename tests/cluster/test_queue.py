@@ -12,7 +12,7 @@ from raybench.cluster import queue as module
 from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.protocol import HostLeaves, RunFailed
 from raybench.cluster.queue import RequestQueue, missing
-from raybench.cluster.ray_internals.nodes import bundles_of, taken_by_others
+from raybench.cluster.ray_internals.nodes import resource_bundles, taken_by_others
 from raybench.cluster.resource_scheduler import ResourceScheduler
 from raybench.cluster.worker_group import PoolOptions
 from raybench.spec.run import Placement
@@ -290,7 +290,7 @@ async def test_a_request_is_sent_again_as_another_job_may_have_replaced_it(
 def test_a_request_names_every_worker_and_what_others_hold() -> None:
     gpus = Placement("torch", 2, gpus_per_worker=1, cpus_per_worker=3, accelerator_type="H100")
     worker = {"CPU": 3, "GPU": 1, "accelerator_type:H100": 0.001}
-    assert bundles_of([gpus, ONE], [(0, 0), (2, 0), (1, 1)]) == [
+    assert resource_bundles([gpus, ONE], [(0, 0), (2, 0), (1, 1)]) == [
         worker,
         worker,
         {"CPU": 1},

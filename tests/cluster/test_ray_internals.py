@@ -87,7 +87,7 @@ class TestSignals:
         from ray._private import utils
 
         before, taking = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
-        with local_ray.own_signals():
+        with local_ray.keep_signal_handler():
             utils.set_sigterm_handler(lambda number, frame: None)
             assert signal.getsignal(signal.SIGTERM) is before
         assert utils.set_sigterm_handler is taking
@@ -104,7 +104,7 @@ class TestToken:
         why = "then Ray may keep a token or a mode that it has read before"
         seen = []
         for _ in range(2):
-            with local_ray.own_token():
+            with local_ray.session_token():
                 header = AuthenticationTokenLoader.instance().get_token_for_http_header()
                 seen.append(os.environ["RAY_AUTH_TOKEN"])
             assert seen[-1] in str(header), why
@@ -129,10 +129,10 @@ class TestProcesses:
         with subprocess.Popen(["/nowhere/raylet", "60"], executable="/bin/sleep") as child:
             try:
                 deadline = time.monotonic() + 120
-                while local_ray.own_processes() != [child.pid]:  # it becomes that program first
+                while local_ray.ray_processes() != [child.pid]:  # it becomes that program first
                     assert time.monotonic() < deadline
                 monkeypatch.setattr(local_ray, "PROGRAMS", ("/another-name",))
-                assert local_ray.own_processes() == []
+                assert local_ray.ray_processes() == []
             finally:
                 child.kill()
 

@@ -47,7 +47,7 @@ PROGRAMS = ("/gcs_server", "/raylet")
 
 
 @contextlib.contextmanager
-def meanwhile(environment: Mapping[str, str]) -> Iterator[None]:
+def environment_set(environment: Mapping[str, str]) -> Iterator[None]:
     """Context manager: set environment variables for the processes that are started within it.
 
     Afterwards, the variables are unset, so that workers of a cluster that is started later from
@@ -65,14 +65,14 @@ def meanwhile(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def own_token() -> Iterator[None]:
+def session_token() -> Iterator[None]:
     """Context manager: use a new token, regardless of the token settings in the environment.
 
     Ray would otherwise write a token to the home folder, which may be read-only in a container, or
     use no token if RAY_AUTH_MODE is `disabled`.
     """
     try:
-        with meanwhile({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
+        with environment_set({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
             _reload_token()
             yield
     finally:
@@ -115,20 +115,20 @@ def on_loopback() -> AbstractContextManager[None]:
     return _replaced(ray_constants, "ENABLE_RAY_CLUSTER", value=False)
 
 
-def own_signals() -> AbstractContextManager[None]:
+def keep_signal_handler() -> AbstractContextManager[None]:
     """Context manager: keep the SIGTERM handler, which Ray would replace when it starts."""
     from ray._private import utils
 
     return _replaced(utils, "set_sigterm_handler", lambda handler: None)
 
 
-def own_niceness() -> AbstractContextManager[None]:
+def same_niceness() -> AbstractContextManager[None]:
     """Context manager: give the workers of a Ray started within it this process's niceness.
 
     By default Ray adds 15, so that any ordinary process slows the workers down. If the user has set
     RAY_worker_niceness, that value is kept.
     """
-    return meanwhile({NICENESS: os.environ.get(NICENESS, "0")})
+    return environment_set({NICENESS: os.environ.get(NICENESS, "0")})
 
 
 def warning() -> str | None:
@@ -142,7 +142,7 @@ def warning() -> str | None:
     )
 
 
-def own_processes() -> list[int]:
+def ray_processes() -> list[int]:
     """Return the process ids of the store and the scheduler of the local Ray.
 
     Empty if Ray's programs have unexpected names; the end of Ray is then noticed later.

@@ -20,7 +20,7 @@ ADDRESS = "node:"
 NOMINAL = 0.0001
 
 
-def waits_by_driver() -> dict[str, float]:
+def driver_host_resources() -> dict[str, float]:
     """Return resources that start an actor on the driver's host and reserve almost nothing.
 
     Used for Tune's trial actors. They wait for the worker pool without a timeout, and Ray does not
@@ -113,7 +113,7 @@ def request(bundles: Sequence[Mapping[str, float]]) -> None:
     request_resources(bundles=[dict(bundle) for bundle in bundles])
 
 
-def bundles_of(
+def resource_bundles(
     placements: Iterable[Placement], taken: Iterable[tuple[float, float]]
 ) -> list[dict[str, float]]:
     """Return a resource bundle for every worker, and one for what other jobs use on each node.

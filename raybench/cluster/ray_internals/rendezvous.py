@@ -124,7 +124,7 @@ def _join(**arguments: Any) -> None:
 def _use_addresses(places: list[Place]) -> None:
     """Set the workers' addresses in TF_CONFIG to the tested ones; runs in a worker."""
     config = json.loads(os.environ["TF_CONFIG"])
-    config["cluster"]["worker"] = connectivity.with_hosts(config["cluster"]["worker"], places)
+    config["cluster"]["worker"] = connectivity.replace_hosts(config["cluster"]["worker"], places)
     os.environ["TF_CONFIG"] = json.dumps(config)
 
 
@@ -138,9 +138,9 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
     rank_0 = ray.get(worker_group.execute_single_async(0, ray.util.get_node_ip_address))
     places = call_ranks(worker_group, _set_interface, [(rank_0, interface, size)] * size)
     _raise_problem(next((answer for answer in places if isinstance(answer, str)), None))
-    _raise_problem(connectivity.misnamed(places))
+    _raise_problem(connectivity.loopback_problem(places))
     tried = call_ranks(
-        worker_group, connectivity.unreached, [(rank, places) for rank in range(size)]
+        worker_group, connectivity.connection_problem, [(rank, places) for rank in range(size)]
     )
     call_ranks(worker_group, _close_listener, [()] * size)
     _raise_problem(next(filter(None, tried), None))
@@ -169,15 +169,15 @@ def _set_interface(rank_0: str, named: str | None, size: int) -> Place | str:
     """
     is_named = bool(named or os.environ.get(VARIABLE))
     try:
-        place = connectivity.place_of(rank_0, named)
-        listener = connectivity.opened_at(place.address, size)
+        place = connectivity.find_place(rank_0, named)
+        listener = connectivity.listen_at(place.address, size)
     except (connectivity.NoInterface, OSError) as problem:
         begin = MISNAMED if is_named else UNREACHED
         return (
             f"{begin}on host {socket.gethostname()} {problem}; set an interface of that host: "
             f"{VARIABLE}=NAME."
         )
-    os.environ.update(connectivity.environment(place, is_named=is_named))
+    os.environ.update(connectivity.interface_variables(place, is_named=is_named))
     _listeners[:] = [listener]
     port = int(listener.getsockname()[1])
     return replace(place, port=port, node=ray.util.get_node_ip_address())

@@ -204,7 +204,7 @@ def test_combinations_that_have_no_room_are_left_out_and_said(
     assert [one.partition(":")[0] for one in check_room(study, parsed, two)] == left
 
     def has_room(spec: RunSpec) -> bool:
-        return two.may_hold(spec.placement.group)
+        return two.may_fit(spec.placement.group)
 
     search = Search(study, parsed, tmp_path, has_room=has_room)
     tried = {(one.spec.num_workers, one.spec.cpus_per_worker) for one in run_all(search)}
