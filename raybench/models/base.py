@@ -176,7 +176,7 @@ def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
 def as_tuples(shape: Any) -> InputShape:
     """Return a shape, or a dict of shapes, with lists converted to tuples."""
     if isinstance(shape, dict):
-        return {name: tuple(one) for name, one in shape.items()}
+        return {name: tuple(axes) for name, axes in shape.items()}
     return tuple(shape)
 
 

@@ -106,17 +106,17 @@ def _imported(file: Path) -> Iterator[Path]:
         root = root.parent
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for one in node.names:
-                yield from _module_files(one.name, file.parent, root)
+            for alias in node.names:
+                yield from _module_files(alias.name, file.parent, root)
         elif isinstance(node, ast.ImportFrom):
             module, folders = node.module or "", (file.parent, root)
             if node.level > len(file.parents):
                 continue  # an import from above the root folder, which fails in Python too
             if node.level:
                 folders = (file.parents[node.level - 1],) * 2
-            for one in node.names:
+            for alias in node.names:
                 yield from _module_files(
-                    f"{module}.{one.name}".lstrip("."), *dict.fromkeys(folders)
+                    f"{module}.{alias.name}".lstrip("."), *dict.fromkeys(folders)
                 )
 
 

@@ -76,7 +76,7 @@ class ModelData(Document):
     @property
     def shape(self) -> DataShape:
         """Shape of the data that the model was built for."""
-        return DataShape(**{one.name: getattr(self, one.name) for one in fields(DataShape)})
+        return DataShape(**{field.name: getattr(self, field.name) for field in fields(DataShape)})
 
     def inputs(self, samples: Any) -> Batch:
         """Encode new samples like the training data: as pixels, features or token ids.

@@ -75,7 +75,7 @@ def _compressed(split_seed: int, validation_size: float | None) -> list[Stored]:
     spec = DatasetSpec(name="digits", split_seed=split_seed, validation_size=validation_size)
     digits = load_dataset(spec)
     splits = (digits.train, digits.validation, digits.test)
-    return [([_stored(one) for one in split.array[..., 0]], split.labels) for split in splits]
+    return [([_stored(image) for image in split.array[..., 0]], split.labels) for split in splits]
 
 
 def _stored(image: npt.NDArray[np.uint8]) -> bytes:

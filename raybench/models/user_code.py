@@ -230,7 +230,7 @@ def import_loop(name: str) -> Callable[[Any], object]:
             ErrorCode.INVALID_VALUE,
         )
     if not callable(found):
-        functions = [key for key, one in vars(module).items() if inspect.isfunction(one)]
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise UserError(
             f"{name}: {file} has no function {function}; {did_you_mean(function, functions)}",
             ErrorCode.UNKNOWN_NAME,
@@ -245,7 +245,7 @@ def loop_file(name: str) -> Path | None:
     """
     file = name.rpartition(":")[0]
     folders = [Path.cwd(), *map(Path, sys.path)]
-    return next((one / file for one in folders if (one / file).is_file()), None)
+    return next((folder / file for folder in folders if (folder / file).is_file()), None)
 
 
 _modules: dict[Path, ModuleType] = {}
@@ -286,7 +286,7 @@ def _put_first_on_path(folder: Path) -> None:
     if str(folder) in sys.path:
         sys.path.remove(str(folder))
     sys.path.insert(0, str(folder))
-    other_folders = [one for one in _folders if one != folder]
+    other_folders = [other for other in _folders if other != folder]
     if folder not in _folders:
         _folders.append(folder)
     for key, module in list(sys.modules.items()):

@@ -257,7 +257,7 @@ def _visible_gpu(nvml: Any, index: int) -> Any:
     PCI_BUS_ID, which raybench sets for its workers.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [one.strip() for one in visible.split(",")] if visible is not None else []
+    names = [name.strip() for name in visible.split(",")] if visible is not None else []
     name = str(index) if visible is None else "".join(names[index : index + 1])
     if nvml is None or not name:
         return None
@@ -308,7 +308,7 @@ def machine_facts(*, is_quick: bool = False) -> Facts:
         "free_disk_bytes": psutil.disk_usage(tempfile.gettempdir()).free,
         "disk_bytes_per_s": None if is_quick else _disk_bytes_per_s(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "gpus": {"nvml": asdict(driver)} | {name: asdict(one) for name, one in seen.items()},
+        "gpus": {"nvml": asdict(driver)} | {name: asdict(gpus) for name, gpus in seen.items()},
     }
 
 
@@ -399,7 +399,7 @@ def num_visible(number: int, visible: str | None) -> int:
     set)."""
     if visible is None:
         return number
-    return min(number, sum(one.strip() not in ("", "-1") for one in visible.split(",")))
+    return min(number, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
 
 
 def problems_between(hosts: list[Facts]) -> list[str]:

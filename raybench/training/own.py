@@ -121,8 +121,8 @@ class Run:
         self._metric = spec.objective.judged_by
         self._rule = StopRule(
             spec.objective,
-            values=[one.value for one in earlier],
-            train_seconds=[one.train_s for one in earlier],
+            values=[evaluation.value for evaluation in earlier],
+            train_seconds=[evaluation.train_s for evaluation in earlier],
         )
         self._last: Evaluation | None = earlier[-1] if earlier else None
         """Evaluation of the last report."""
@@ -354,7 +354,7 @@ class Run:
         return self._adapter.gather(values)
 
     def _value(self, value: float | None, metric: Mapping[str, float]) -> float | None:
-        named = {OTHER_METRIC_NAMES.get(name, name): one for name, one in metric.items()}
+        named = {OTHER_METRIC_NAMES.get(name, name): number for name, number in metric.items()}
         metric_name = self._metric.name
         if unknown := [name for name in named if name != metric_name]:
             raise _misuse(

@@ -179,15 +179,15 @@ class BaseOnDemandBatches:
         split, drawn = self._reader.split, np.random.default_rng(0)
         labels = split.labels[:num_rows].copy()
 
-        def made(one: Any) -> Any:
-            shape, dtype = (len(labels), *one.shape[1:]), np.dtype(one.dtype)
+        def made(array: Any) -> Any:
+            shape, dtype = (len(labels), *array.shape[1:]), np.dtype(array.dtype)
             if dtype.kind == "i":
-                return np.repeat(read_one(one, np.zeros(1, np.int64)), len(labels), axis=0)
+                return np.repeat(read_one(array, np.zeros(1, np.int64)), len(labels), axis=0)
             if dtype == np.uint8:
                 return drawn.integers(0, 256, shape, np.uint8)
             return drawn.standard_normal(shape, np.float32)
 
-        inputs = each(split.inputs, lambda one: self._on_device(self._sent(made(one))))
+        inputs = each(split.inputs, lambda array: self._on_device(self._sent(made(array))))
         return self.in_memory(inputs, self._on_device(self._sent(labels)), mixed=self._is_mixed)
 
     def waited_seconds(self) -> float:

@@ -187,7 +187,7 @@ def run(
             stop=stop,
             failure="nan" if failed else None,
             value_error=error,
-            rank_s=None if spec.exchange_gradients else tuple(float(one[-1]) for one in rows),
+            rank_s=None if spec.exchange_gradients else tuple(float(row[-1]) for row in rows),
             rank_parts=tuple(map(tuple, (parts - before).tolist())) if has_ranks else None,
             input_s=snapshot["input"] if recording else None,
             skipped_steps=trainer.skipped_steps() if spec.precision == "fp16" else None,

@@ -18,7 +18,11 @@ def work(framework: str, specs: Any, world: DistributedContext, folder: Path) ->
     for index, content in enumerate(specs):
         found = outcome(RunSpec.model_validate(content), world)
         np.savez(folder / f"{index}-{world.rank}.npz", **found)
-    if framework == "tensorflow":
+    if framework == "torch":
+        import sharded
+
+        sharded.work(world, folder)
+    else:
         np.savez(folder / f"paper-{world.rank}.npz", **keras_weights_of_the_paper(world))
 
 

@@ -1,4 +1,4 @@
-"""One of two workers, as a script, that trains a small model whole (ddp) and sharded (fsdp)."""
+"""A user's loop that trains a small model whole (ddp) or sharded (fsdp) on two workers."""
 
 import functools
 import json
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from group import serve
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -103,9 +102,9 @@ def trained(
     return states, facts
 
 
-def work(framework: str, given: Any, world: DistributedContext, folder: Path) -> None:
-    del framework
-    for strategy in given:
+def work(world: DistributedContext, folder: Path) -> None:
+    """Save the states of both strategies: in the middle, at the end, and after a resumption."""
+    for strategy in ("ddp", "fsdp"):
         states, facts = trained(world, strategy, 2)
         middle = [states[MIDDLE]]
         torch.distributed.broadcast_object_list(middle)
@@ -115,7 +114,3 @@ def work(framework: str, given: Any, world: DistributedContext, folder: Path) ->
             (folder / f"{strategy}-middle").write_bytes(states[MIDDLE])
             (folder / f"{strategy}-whole").write_bytes(states[EPOCHS - 1])
             (folder / f"{strategy}-again").write_bytes(again[EPOCHS - MIDDLE - 2])
-
-
-if __name__ == "__main__":
-    serve(work)

@@ -1,5 +1,7 @@
-"""Data parallelism changes who computes, not what: 2 workers x B is 1 worker x 2B."""
+"""Two workers compute what one does: with twice the batch, by DistributedDataParallel or sharded
+(`Run.prepare(model, strategy="fsdp")`)."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,11 @@ from group import run_two
 from local import alone, small_spec
 from one_worker import outcome
 
+from raybench.spec.errors import ErrorCode
 from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.stats.clock import Ledger
+from raybench.training.own import PlainWorld, Run, state_of
+from tests.refusals import refused
 
 CASES = [("sgd", 1), ("lamb", 2)]
 LIBRARYS = {"torch": ("torch:NAdam", 1), "tensorflow": ("keras:Nadam", 1)}
@@ -65,12 +71,19 @@ def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
     return outcome(spec, alone(spec.framework))
 
 
-@pytest.mark.slow
-def test_two_workers_equal_one_with_twice_the_batch(tmp_path: Path) -> None:
-    """test_two_workers.py compares TensorFlow."""
+@pytest.fixture(scope="module")
+def torch_group(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder in which two workers of torch have saved what they have trained."""
     pytest.importorskip("torch")
-    run_two("one_worker.py", "torch", specs_of_two("torch"), tmp_path)
-    check_two_are_one("torch", tmp_path)
+    folder = tmp_path_factory.mktemp("torch_group")
+    run_two("one_worker.py", "torch", specs_of_two("torch"), folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_two_workers_equal_one_with_twice_the_batch(torch_group: Path) -> None:
+    """`test_two_workers` compares TensorFlow."""
+    check_two_are_one("torch", torch_group)
 
 
 def test_accumulation_equals_one_large_batch(framework: str) -> None:
@@ -81,3 +94,56 @@ def test_accumulation_equals_one_large_batch(framework: str) -> None:
     assert whole["steps"] == parts["steps"]
     np.testing.assert_allclose(whole["sums"], parts["sums"], rtol=1e-4, atol=1)
     np.testing.assert_allclose(whole["weights0"], parts["weights0"], atol=2e-5, rtol=1e-3)
+
+
+def unpacked(saved: bytes) -> dict[str, Any]:
+    """Return the state that a loop of torch has saved."""
+    from raybench.training.torch.own import Adapter
+
+    kind, content = state_of(saved)
+    assert kind == "torch"
+    found: dict[str, Any] = Adapter(alone("torch")).unpack(content)
+    return found
+
+
+def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one["model"].keys() == other["model"].keys()
+    for name, value in one["model"].items():
+        np.testing.assert_allclose(value, other["model"][name], rtol=0, atol=1e-5)
+    for name, values in one["optimizer"]["state"].items():
+        moments = other["optimizer"]["state"][name]
+        np.testing.assert_allclose(values["exp_avg"], moments["exp_avg"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_sharded_model_trains_like_a_whole_one_on_half_of_the_memory(torch_group: Path) -> None:
+    assert_same_state(
+        unpacked((torch_group / "fsdp-whole").read_bytes()),
+        unpacked((torch_group / "ddp-whole").read_bytes()),
+    )
+    whole, sharded = (
+        json.loads((torch_group / f"{one}.json").read_text()) for one in ("ddp", "fsdp")
+    )
+    assert sharded["values"] == whole["values"] / 2
+    assert (whole["blocks"], sharded["blocks"]) == (0, 4)
+    assert (whole.get("refused"), sharded["refused"]) == (None, ErrorCode.USER_CODE)
+
+
+@pytest.mark.slow
+def test_the_state_of_a_sharded_model_continues_on_as_many_workers_and_on_one(
+    torch_group: Path,
+) -> None:
+    from sharded import EPOCHS, MIDDLE, trained
+
+    whole = unpacked((torch_group / "fsdp-whole").read_bytes())
+    assert_same_state(unpacked((torch_group / "fsdp-again").read_bytes()), whole)
+    states, _ = trained(alone("torch"), "fsdp", 1, (torch_group / "fsdp-middle").read_bytes())
+    assert_same_state(unpacked(states[EPOCHS - MIDDLE - 2]), whole)
+
+
+@pytest.mark.parametrize(("framework", "strategy"), [("python", "fsdp"), ("torch", "zero3")])
+def test_another_strategy_is_refused(framework: str, strategy: Any) -> None:
+    world = PlainWorld("cpu") if framework == "python" else alone(framework)
+    run = Run(RunSpec(workload="train.py:train", framework=framework), world, Ledger("setup"))
+    with refused(ErrorCode.USER_CODE, strategy, framework):
+        run.prepare(None, strategy=strategy)

@@ -148,8 +148,8 @@ def batches_of(spec: RunSpec, dataset: Dataset) -> dict[str, Batches]:
 
     def fits(split: Split) -> bool:
         # Without a gather kernel for the samples, a GPU would copy them to the host at every step.
-        pixels = [one for one in parts(split.arrays) if one.dtype == np.uint8]
-        if has_gpus() and not all(word_bytes(one.shape[1:]) for one in pixels):
+        pixels = [array for array in parts(split.arrays) if array.dtype == np.uint8]
+        if has_gpus() and not all(word_bytes(array.shape[1:]) for array in pixels):
             return False
         return room.reserve(split)
 

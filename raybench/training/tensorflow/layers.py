@@ -98,34 +98,40 @@ class KerasResidual(keras.layers.Layer):
 
 
 _LAYERS: dict[type[Any], Callable[[Any, Shape], keras.layers.Layer]] = {
-    description.Conv: lambda one, before: keras.layers.Conv2D(
-        one.filters, one.kernel, padding=one.padding
+    description.Conv: lambda layer, before: keras.layers.Conv2D(
+        layer.filters, layer.kernel, padding=layer.padding
     ),
-    description.DepthwiseConv: lambda one, before: keras.layers.DepthwiseConv2D(
-        one.kernel, depth_multiplier=one.multiplier, padding=one.padding
+    description.DepthwiseConv: lambda layer, before: keras.layers.DepthwiseConv2D(
+        layer.kernel, depth_multiplier=layer.multiplier, padding=layer.padding
     ),
-    description.MaxPool: lambda one, before: keras.layers.MaxPooling2D(one.size),
-    description.ReLU: lambda one, before: keras.layers.ReLU(),
-    description.Flatten: lambda one, before: keras.layers.Flatten(),
-    description.Dense: lambda one, before: keras.layers.Dense(one.units),
-    description.Dropout: lambda one, before: keras.layers.Dropout(one.rate),
-    description.GELU: lambda one, before: keras.layers.Activation("gelu"),
-    description.GroupNorm: lambda one, before: keras.layers.GroupNormalization(
-        one.groups, epsilon=NORM_EPSILON
+    description.MaxPool: lambda layer, before: keras.layers.MaxPooling2D(layer.size),
+    description.ReLU: lambda layer, before: keras.layers.ReLU(),
+    description.Flatten: lambda layer, before: keras.layers.Flatten(),
+    description.Dense: lambda layer, before: keras.layers.Dense(layer.units),
+    description.Dropout: lambda layer, before: keras.layers.Dropout(layer.rate),
+    description.GELU: lambda layer, before: keras.layers.Activation("gelu"),
+    description.GroupNorm: lambda layer, before: keras.layers.GroupNormalization(
+        layer.groups, epsilon=NORM_EPSILON
     ),
-    description.LayerNorm: lambda one, before: keras.layers.LayerNormalization(
+    description.LayerNorm: lambda layer, before: keras.layers.LayerNormalization(
         epsilon=NORM_EPSILON
     ),
-    description.GlobalAveragePool: lambda one, before: (
+    description.GlobalAveragePool: lambda layer, before: (
         keras.layers.GlobalAveragePooling2D()
         if len(before) == 3
         else keras.layers.GlobalAveragePooling1D()
     ),
-    description.Embedding: lambda one, before: keras.layers.Embedding(one.vocabulary, one.size),
-    description.MeanEmbedding: lambda one, before: KerasMeanEmbedding(one.vocabulary, one.size),
-    description.Positions: lambda one, before: KerasPositions(*before),
-    description.CausalAttention: lambda one, before: KerasCausalAttention(before[-1], one.heads),
-    description.Residual: lambda one, before: KerasResidual(one.layers, before),
+    description.Embedding: lambda layer, before: keras.layers.Embedding(
+        layer.vocabulary, layer.size
+    ),
+    description.MeanEmbedding: lambda layer, before: KerasMeanEmbedding(
+        layer.vocabulary, layer.size
+    ),
+    description.Positions: lambda layer, before: KerasPositions(*before),
+    description.CausalAttention: lambda layer, before: KerasCausalAttention(
+        before[-1], layer.heads
+    ),
+    description.Residual: lambda layer, before: KerasResidual(layer.layers, before),
 }
 """For each kind of layer, a function that builds the Keras layer for a given input shape."""
 
@@ -161,7 +167,8 @@ class BatchNorm(keras.layers.BatchNormalization):
         """Return outputs, mean and unbiased variance. Statistics are the batch's own if `mean` and
         `variance` are None."""
         statistics = [
-            None if one is None else tf.convert_to_tensor(one.value) for one in (mean, variance)
+            None if statistic is None else tf.convert_to_tensor(statistic.value)
+            for statistic in (mean, variance)
         ]
         outputs, of_batch, spread = tf.compat.v1.nn.fused_batch_norm(
             inputs,
@@ -203,13 +210,16 @@ class AveragedStatistics:
         """Traced, in replica context: update the variables of one replica."""
         context = tf.distribute.get_replica_context()
         is_first = tf.equal(context.replica_id_in_sync_group, 0)
-        own_values = [tf.identity(one.value) for one in self._variables]
-        firsts = [tf.where(is_first, one.value, tf.zeros_like(one.value)) for one in self._others]
+        own_values = [tf.identity(variable.value) for variable in self._variables]
+        firsts = [
+            tf.where(is_first, variable.value, tf.zeros_like(variable.value))
+            for variable in self._others
+        ]
         with unregister_new_gradient_functions():
             means = (
                 context.all_reduce(tf.distribute.ReduceOp.MEAN, own_values) if own_values else []
             )
-            sums = [context.all_reduce(tf.distribute.ReduceOp.SUM, one) for one in firsts]
+            sums = [context.all_reduce(tf.distribute.ReduceOp.SUM, first) for first in firsts]
         for variable, value in zip(self._variables + self._others, [*means, *sums], strict=True):
             variable.assign(value)
 

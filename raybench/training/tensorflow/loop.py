@@ -77,7 +77,7 @@ class GpuMemory(Memory):
     def peak(self) -> int:
         """Return the peak in bytes since this object was created."""
         memory = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
-        return max(int(one["peak"]) for one in memory)
+        return max(int(gpu_memory["peak"]) for gpu_memory in memory)
 
     def _reset(self) -> None:
         for gpu in self._gpus:
@@ -180,7 +180,9 @@ class Trainer(BaseTrainer):
             self._averaging = Averaging(spec, self._model, world.strategy)
             self._loss_scale = LossScale(spec.precision)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
-        self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
+        self._fresh = (
+            [values_of(copies) for copies in self._optimizer_copies()] if self._freezing else []
+        )
         self._losses = Losses.for_run(spec, workload, dataset)
         self.metric = self._losses.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
@@ -240,7 +242,7 @@ class Trainer(BaseTrainer):
         """
 
         def take_one(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            of_step = [one[step] for one in (indices, weights, shares)]
+            of_step = [array[step] for array in (indices, weights, shares)]
             arguments = (inputs, labels, mixed), *of_step, rates[step]
             strategy = self._world.strategy
             losses, squares = strategy.run(self._take_step, args=arguments)
@@ -261,11 +263,11 @@ class Trainer(BaseTrainer):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Traced, in replica context: take one step; return its loss and squared gradient norms."""
         self._optimizer.learning_rate.assign(rate)
-        of_passes = [self._own(one) for one in (indices, weights, shares)]
-        loss, gradients = self._one_pass(data, *(one[0] for one in of_passes))
+        of_passes = [self._own(columns) for columns in (indices, weights, shares)]
+        loss, gradients = self._one_pass(data, *(passes[0] for passes in of_passes))
         if self._spec.accumulate > 1:
             for index in tf.range(1, tf.shape(of_passes[0])[0]):
-                more, added = self._one_pass(data, *(one[index] for one in of_passes))
+                more, added = self._one_pass(data, *(passes[index] for passes in of_passes))
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
@@ -294,7 +296,9 @@ class Trainer(BaseTrainer):
         self, data: Data, rows: Any, weights: Any, shares: Any
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with self._world.data_device():
-            inputs, labels, mixed = tf.nest.map_structure(lambda one: gathered(one, rows), data)
+            inputs, labels, mixed = tf.nest.map_structure(
+                lambda tensor: gathered(tensor, rows), data
+            )
         arguments = inputs, labels, mixed, weights, shares[0]
         if self._compiled is None:
             return self._gradients(*arguments)
@@ -390,13 +394,15 @@ class Trainer(BaseTrainer):
         variables = self._model.variables + self._optimizer.variables
         variables += self._averaging.variables + self._loss_scale.variables
         variables += self._streams  # includes Keras's global state, which the model does not list
-        return copies_of(list({id(one): one for one in variables}.values()), self._world.strategy)
+        return copies_of(
+            list({id(variable): variable for variable in variables}.values()), self._world.strategy
+        )
 
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Traced: return the sums of loss, metric and squared metric over a batch, and the metric's
         values."""
         outputs = self._model(prepare_inputs(inputs), training=False)
         losses, values = self._losses.losses_and_values(outputs, labels)
-        sums = [tf.cast(one, tf.float64) for one in (losses, values)]
+        sums = [tf.cast(numbers, tf.float64) for numbers in (losses, values)]
         sums.append(tf.square(sums[1]))
-        return tf.stack([tf.reduce_sum(one) for one in sums]), values
+        return tf.stack([tf.reduce_sum(numbers) for numbers in sums]), values

@@ -134,7 +134,7 @@ def load_weights(model: keras.Model, weights: bytes) -> None:
 def added_loss(model: keras.Model) -> tf.Tensor:
     """Return the sum of the losses that a model added in its last call, float32: weight and
     activity penalties and `add_loss`, as `model.fit` sums them."""
-    losses = [tf.reduce_sum(tf.cast(one, tf.float32)) for one in model.losses]
+    losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses]
     return tf.add_n(losses) if losses else tf.zeros(())
 
 

@@ -132,7 +132,7 @@ def cached_keras(workload: NamedWorkload) -> Path:
     """Return the library's file of trained weights without top."""
     home = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
     name, folder = workload.model, home / "models"
-    family = max((one for one in FAMILIES if name.startswith(one)), key=len, default=None)
+    family = max((prefix for prefix in FAMILIES if name.startswith(prefix)), key=len, default=None)
     if family is None:
         raise missing(workload.name, str(folder / f"{name.lower()}_*.h5"))
     suffix = name.removeprefix(family).lower()
@@ -144,7 +144,9 @@ def cached_keras(workload: NamedWorkload) -> Path:
 
 def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
     known: dict[str, Callable[..., keras.Model]] = {
-        name: one for name, one in vars(keras.applications).items() if inspect.isfunction(one)
+        name: function
+        for name, function in vars(keras.applications).items()
+        if inspect.isfunction(function)
     }
     if workload.model not in known:
         raise unknown_model(workload, known)
@@ -210,7 +212,7 @@ def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
                 ErrorCode.INVALID_WEIGHTS,
             )
         tensors = find_part("torch", "named").read_tensors(path)
-        arrays = {name: one.float().numpy() for name, one in tensors.items()}
+        arrays = {name: tensor.float().numpy() for name, tensor in tensors.items()}
         return load_arrays(model, arrays, str(path))
     try:
         if path.name.endswith(OURS):
@@ -241,7 +243,9 @@ def _load_saved(model: keras.Model, path: Path) -> list[str]:
         warnings.simplefilter("always")
         before = [variable.numpy() for variable in model.backbone.variables]
         model.load_weights(path, skip_mismatch=True)
-    skipped = [str(one.message) for one in caught if "could not be loaded" in str(one.message)]
+    skipped = [
+        str(warning.message) for warning in caught if "could not be loaded" in str(warning.message)
+    ]
     if not skipped:
         return []
     same = [

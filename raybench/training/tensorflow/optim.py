@@ -100,8 +100,12 @@ class Optimizer(keras.optimizers.Optimizer):
                 args = gradient, rates[variable.dtype]
                 strategy.extended.update(variable, self._update_one, args=args, group=False)
 
-        pairs = [(gradient, one.value) for gradient, one in zip(grads, variables, strict=True)]
-        rates = {kind: self._rates(kind) for kind in {one.dtype: None for _, one in pairs}}
+        pairs = [
+            (gradient, variable.value) for gradient, variable in zip(grads, variables, strict=True)
+        ]
+        rates = {
+            kind: self._rates(kind) for kind in {variable.dtype: None for _, variable in pairs}
+        }
         tf.distribute.get_replica_context().merge_call(update, args=(pairs, rates))
         for variable in variables:
             if variable.constraint is not None:
@@ -109,7 +113,9 @@ class Optimizer(keras.optimizers.Optimizer):
         self.iterations.assign_add(1)
 
     def _rates(self, kind: tf.DType) -> Rates:
-        rate, step = (ops.cast(one, "float64") for one in (self.learning_rate, self.iterations + 1))
+        rate, step = (
+            ops.cast(number, "float64") for number in (self.learning_rate, self.iterations + 1)
+        )
         decay_factor = 1 - rate * self.decay_rate
         return Rates(
             tf.cast(rate, kind), tf.cast(decay_factor, kind), self._scalars(kind, step, rate)
@@ -209,8 +215,8 @@ class Adam(Optimizer):
         if kind in FUSED_DTYPES:
             # The kernel rounds the betas to the variables' type, so the corrections must use the
             # rounded betas; otherwise v_hat is off by 1e-5.
-            betas = tuple(float(np.asarray(one, kind.as_numpy_dtype)) for one in betas)
-        first, second = (correction(step, one) for one in betas)
+            betas = tuple(float(np.asarray(beta, kind.as_numpy_dtype)) for beta in betas)
+        first, second = (correction(step, beta) for beta in betas)
         size = rate * tf.sqrt(second) / first
         return tf.cast(size, kind), tf.cast(self.epsilon * tf.sqrt(second), kind)
 
@@ -253,7 +259,7 @@ class RAdam(Adam):
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return the step sizes of m and of m / (sqrt(v) + epsilon); one of them is 0."""
         is_rectified, term = rectification_term(step, self.beta2)
-        first, second = (correction(step, one) for one in (self.beta1, self.beta2))
+        first, second = (correction(step, beta) for beta in (self.beta1, self.beta2))
         plain, rectified, zero = rate / first, rate * term * tf.sqrt(second) / first, 0 * rate
         sizes = tf.where(is_rectified, zero, plain), tf.where(is_rectified, rectified, zero)
         return tf.cast(sizes[0], kind), tf.cast(sizes[1], kind)
@@ -283,7 +289,7 @@ class Lamb(Adam):
     def _scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return a and e so that m_hat / (sqrt(v_hat) + epsilon) = a m / (sqrt(v) + e)."""
         del rate
-        first, second = (correction(step, one) for one in (self.beta1, self.beta2))
+        first, second = (correction(step, beta) for beta in (self.beta1, self.beta2))
         scale = tf.sqrt(second) / first
         return tf.cast(scale, kind), tf.cast(self.epsilon * tf.sqrt(second), kind)
 
@@ -314,10 +320,14 @@ def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) 
     weights with a single row or column when flattened to (inputs, outputs) are left out. Without a
     model, all `variables` count as weights of dense layers and convolutions.
     """
-    weights = [one for one in (model.weights if model else variables) if len(one.shape) > 1]
-    shapes = {id(one): (math.prod(one.shape[:-1]), one.shape[-1]) for one in weights}
+    weights = [
+        weight for weight in (model.weights if model else variables) if len(weight.shape) > 1
+    ]
+    shapes = {id(weight): (math.prod(weight.shape[:-1]), weight.shape[-1]) for weight in weights}
     layers = all_layers(model) if model else []
-    owners = {id(one): (one, layer) for layer in layers for one in layer.weights}  # the innermost
+    owners = {
+        id(variable): (variable, layer) for layer in layers for variable in layer.weights
+    }  # the innermost
     for variable, layer in owners.values():
         words = f"{type(layer).__name__} {variable.name}".lower()
         # Biases by name too, because attention has two-dimensional biases (one row per head).
@@ -328,8 +338,8 @@ def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) 
         elif isinstance(layer, TRANSPOSED):
             outputs = variable.shape[-2]
             shapes[id(variable)] = math.prod(variable.shape) // outputs, outputs
-    head = {id(one) for one in weights[-1:]}
-    return {one: shape for one, shape in shapes.items() if one not in head and min(shape) > 1}
+    head = {id(weight) for weight in weights[-1:]}
+    return {key: shape for key, shape in shapes.items() if key not in head and min(shape) > 1}
 
 
 def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
@@ -348,7 +358,9 @@ def orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
     if result.dtype != tf.float64:
         result = tf.cast(result, tf.float32)
     result = result / (tf.norm(result) + SMALLEST_NORM)
-    result = newton_schulz(result, lambda one: tf.matmul(one, one, transpose_b=True), _polynomial)
+    result = newton_schulz(
+        result, lambda matrix: tf.matmul(matrix, matrix, transpose_b=True), _polynomial
+    )
     return tf.cast(tf.transpose(result) if is_tall else result, matrix.dtype)
 
 
@@ -446,7 +458,7 @@ def _of_library(name: str, model: keras.Model | None, **given: Any) -> keras.opt
     if not given["weight_decay"]:
         built.weight_decay = None
     elif model is not None:
-        biases = [one for one in model.trainable_variables if len(one.shape) <= 1]
+        biases = [variable for variable in model.trainable_variables if len(variable.shape) <= 1]
         built.exclude_from_weight_decay(var_list=biases)
     disable_gradient_sum(built)
     return built

@@ -65,7 +65,7 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
         raise foreign_state_error(error) from None
     check_same_model(
         {f"variable {index}": array.shape for index, array in enumerate(saved)},
-        {f"variable {index}": tuple(one.shape) for index, one in enumerate(copies[0])},
+        {f"variable {index}": tuple(variable.shape) for index, variable in enumerate(copies[0])},
     )
     for variables, row in zip(copies, rows, strict=True):
         first = 1
@@ -136,9 +136,9 @@ class Averaging:
         if self._decay is not None:
             self._means = [
                 keras.Variable(
-                    initializer="zeros", shape=one.shape, dtype=one.dtype, trainable=False
+                    initializer="zeros", shape=weight.shape, dtype=weight.dtype, trainable=False
                 )
-                for one in self._weights
+                for weight in self._weights
             ]
             self._num_steps = keras.Variable(
                 0, dtype="int64", trainable=False, aggregation="only_first_replica"
@@ -184,7 +184,7 @@ class Averaging:
     def _side_by_side(self) -> list[tuple[tf.Variable, tf.Variable]]:
         """Return pairs of a weight and its average, for each replica."""
         both = self._weights, self._means
-        each = [chain.from_iterable(copies_of(one, self._strategy)) for one in both]
+        each = [chain.from_iterable(copies_of(variables, self._strategy)) for variables in both]
         return list(zip(*each, strict=True))
 
 
@@ -276,8 +276,8 @@ def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer
     """
     if isinstance(model, NamedModel) and workload.head is None:
         return [model.backbone]
-    layers = [one for one in all_layers(model) if one.trainable_variables and _has_own(one)]
-    backbone = [one for one in layers if not one.name.startswith(workload.head or "\0")]
+    layers = [layer for layer in all_layers(model) if layer.trainable_variables and _has_own(layer)]
+    backbone = [layer for layer in layers if not layer.name.startswith(workload.head or "\0")]
     if workload.head is None or not backbone or len(backbone) == len(layers):
         raise head_error(workload, [layer.name for layer in layers], "layers")
     return backbone
@@ -285,5 +285,7 @@ def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer
 
 def _has_own(layer: keras.layers.Layer) -> bool:
     """Return whether a layer has trainable variables that belong to none of its inner layers."""
-    below = {id(one) for inner in all_layers(layer)[1:] for one in inner.trainable_variables}
-    return any(id(one) not in below for one in layer.trainable_variables)
+    below = {
+        id(variable) for inner in all_layers(layer)[1:] for variable in inner.trainable_variables
+    }
+    return any(id(variable) not in below for variable in layer.trainable_variables)

@@ -157,7 +157,7 @@ def gpus_seen() -> GpusSeen:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions.setdefault("nccl", metadata.version(package))
     return GpusSeen(
-        names=tuple(str(one.get("device_name", "GPU")) for one in details),
+        names=tuple(str(gpu.get("device_name", "GPU")) for gpu in details),
         versions={name: version for name, version in versions.items() if version},
     )
 

@@ -110,14 +110,14 @@ class InMemoryBatches(BaseInMemoryBatches):
     def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
         """Send the steps' arrays to the device in one copy, which overlaps with computation; return
         a tensor for each pass."""
-        together = torch.from_numpy(np.concatenate([one.ravel() for one in of_steps]))
+        together = torch.from_numpy(np.concatenate([array.ravel() for array in of_steps]))
         device = self._labels.device
         if device.type == "cuda":
             together = together.pin_memory().to(device, non_blocking=True)
         return torch.split_with_sizes(together, sizes)
 
     def _batch(self, index: torch.Tensor, weights: torch.Tensor) -> Batch:
-        inputs = each(self._inputs, lambda one: one.index_select(0, index))
+        inputs = each(self._inputs, lambda tensor: tensor.index_select(0, index))
         labels = self._labels.index_select(0, index)
         if not self._is_mixed:
             return Batch(inputs, labels, weights)
@@ -172,7 +172,7 @@ class OnDemandBatches(BaseOnDemandBatches):
 
 
 def _moved(batch: Batch, move: Callable[[Any], torch.Tensor]) -> Batch:
-    mixed = batch.mixed and tuple(move(one) for one in batch.mixed)
+    mixed = batch.mixed and tuple(move(tensor) for tensor in batch.mixed)
     return Batch(each(batch.inputs, move), move(batch.labels), move(batch.weights), mixed)
 
 
@@ -192,11 +192,11 @@ def batches_of(spec: RunSpec, dataset: Dataset, device: torch.device) -> dict[st
     room = room_for_data(device, spec.gpus_per_worker)
 
     def fits(split: Split) -> bool:
-        is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
+        is_file = any(is_mapped(array) for array in (*parts(split.arrays), split.labels))
         return (device.type == "cpu" and not is_file) or room.reserve(split)
 
     def in_memory(split: Split) -> InMemoryBatches:
-        inputs = each(split.arrays, lambda one: to_tensor(one).to(device))
+        inputs = each(split.arrays, lambda array: to_tensor(array).to(device))
         return InMemoryBatches(inputs, to_tensor(split.labels).to(device))
 
     on_demand = partial(OnDemandBatches, device=device, prefetch=spec.prefetch)

@@ -76,7 +76,7 @@ class DepthwiseConv2d(nn.Conv2d):
         ]
         if not outputs[0].is_contiguous(memory_format=torch.channels_last):
             return torch.stack(outputs, dim=2).flatten(1, 2)
-        side_by_side = torch.stack([one.permute(0, 2, 3, 1) for one in outputs], dim=4)
+        side_by_side = torch.stack([output.permute(0, 2, 3, 1) for output in outputs], dim=4)
         return side_by_side.flatten(3, 4).permute(0, 3, 1, 2)
 
 
@@ -137,30 +137,34 @@ class TorchResidual(nn.Module):
 
 
 _MODULES: dict[type[Any], Callable[[Any, Shape], nn.Module]] = {
-    description.Conv: lambda one, before: nn.Conv2d(
-        before[-1], one.filters, one.kernel, padding=one.padding
+    description.Conv: lambda layer, before: nn.Conv2d(
+        before[-1], layer.filters, layer.kernel, padding=layer.padding
     ),
-    description.DepthwiseConv: lambda one, before: DepthwiseConv2d(
-        before[-1], one.multiplier, one.kernel, one.padding
+    description.DepthwiseConv: lambda layer, before: DepthwiseConv2d(
+        before[-1], layer.multiplier, layer.kernel, layer.padding
     ),
-    description.MaxPool: lambda one, before: nn.MaxPool2d(one.size),
-    description.ReLU: lambda one, before: nn.ReLU(),
-    description.Flatten: lambda one, before: nn.Flatten(),
-    description.Dense: lambda one, before: nn.Linear(before[-1], one.units),
-    description.Dropout: lambda one, before: nn.Dropout(one.rate),
-    description.GELU: lambda one, before: nn.GELU(),
-    description.GroupNorm: lambda one, before: nn.GroupNorm(one.groups, before[-1], NORM_EPSILON),
-    description.LayerNorm: lambda one, before: nn.LayerNorm(before[-1], NORM_EPSILON),
-    description.GlobalAveragePool: lambda one, before: TorchGlobalAveragePool(
+    description.MaxPool: lambda layer, before: nn.MaxPool2d(layer.size),
+    description.ReLU: lambda layer, before: nn.ReLU(),
+    description.Flatten: lambda layer, before: nn.Flatten(),
+    description.Dense: lambda layer, before: nn.Linear(before[-1], layer.units),
+    description.Dropout: lambda layer, before: nn.Dropout(layer.rate),
+    description.GELU: lambda layer, before: nn.GELU(),
+    description.GroupNorm: lambda layer, before: nn.GroupNorm(
+        layer.groups, before[-1], NORM_EPSILON
+    ),
+    description.LayerNorm: lambda layer, before: nn.LayerNorm(before[-1], NORM_EPSILON),
+    description.GlobalAveragePool: lambda layer, before: TorchGlobalAveragePool(
         is_image=len(before) == 3
     ),
-    description.Embedding: lambda one, before: nn.Embedding(one.vocabulary, one.size),
-    description.MeanEmbedding: lambda one, before: nn.EmbeddingBag(
-        one.vocabulary, one.size, mode="mean", padding_idx=0
+    description.Embedding: lambda layer, before: nn.Embedding(layer.vocabulary, layer.size),
+    description.MeanEmbedding: lambda layer, before: nn.EmbeddingBag(
+        layer.vocabulary, layer.size, mode="mean", padding_idx=0
     ),
-    description.Positions: lambda one, before: TorchPositions(*before),
-    description.CausalAttention: lambda one, before: TorchCausalAttention(before[-1], one.heads),
-    description.Residual: lambda one, before: TorchResidual(one.layers, before),
+    description.Positions: lambda layer, before: TorchPositions(*before),
+    description.CausalAttention: lambda layer, before: TorchCausalAttention(
+        before[-1], layer.heads
+    ),
+    description.Residual: lambda layer, before: TorchResidual(layer.layers, before),
 }
 """For each kind of layer, a function that builds the torch module for a given input shape."""
 
@@ -183,15 +187,15 @@ def average_statistics(model: nn.Module) -> None:
             sent = other.contiguous().reshape(-1).view(torch.uint8)
             dist.broadcast(sent, 0)
             other.copy_(sent.view(other.dtype).view_as(other))
-    statistics = [one for name, one in buffers.items() if name.endswith(STATISTICS)]
+    statistics = [buffer for name, buffer in buffers.items() if name.endswith(STATISTICS)]
     if not statistics:
         return
-    together = torch.cat([one.flatten() for one in statistics])
+    together = torch.cat([buffer.flatten() for buffer in statistics])
     dist.all_reduce(together)
     together /= dist.get_world_size()
-    means = torch.split_with_sizes(together, [one.numel() for one in statistics])
-    for one, mean in zip(statistics, means, strict=True):
-        one.copy_(mean.view_as(one))
+    means = torch.split_with_sizes(together, [buffer.numel() for buffer in statistics])
+    for buffer, mean in zip(statistics, means, strict=True):
+        buffer.copy_(mean.view_as(buffer))
 
 
 def synchronize(model: nn.Module) -> nn.Module:

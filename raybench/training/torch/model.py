@@ -92,7 +92,7 @@ def batch_statistics(model: nn.Module) -> bool:
 
 def has_channels(shape: InputShape) -> bool:
     """Return whether inputs of this shape include images with several channels."""
-    return any(len(one) == 3 and one[-1] > 1 for one in parts(shape))
+    return any(len(image) == 3 and image[-1] > 1 for image in parts(shape))
 
 
 def prepare_inputs(inputs: Inputs, *, channels_last: bool = False) -> Inputs:
@@ -127,7 +127,7 @@ def predict(model: nn.Module, inputs: Batch) -> Array:
     model.eval()
     try:
         with torch.no_grad():
-            tensors: Inputs = each(inputs, lambda one: torch.tensor(one, device=device))
+            tensors: Inputs = each(inputs, lambda array: torch.tensor(array, device=device))
             outputs: torch.Tensor = model(prepare_inputs(tensors))
             return outputs.float().cpu().numpy()
     finally:
@@ -140,7 +140,7 @@ def training_outputs(
     """Return the outputs of a model in training mode for arrays of a dataset, and the labels as a
     tensor; both on the GPU of this index, or on the CPU."""
     device = "cpu" if gpu is None else f"cuda:{gpu}"
-    batch: Inputs = each(inputs, lambda one: torch.tensor(one, device=device))
+    batch: Inputs = each(inputs, lambda array: torch.tensor(array, device=device))
     outputs: Tensor = model.to(device).train()(prepare_inputs(batch))
     return outputs, torch.tensor(labels, device=device)
 

@@ -81,8 +81,12 @@ def head_parameters(build: Callable[[int], nn.Module], num_outputs: int) -> tupl
     `build` takes the number of outputs and is called on the meta device, without initialization.
     """
     with torch.device("meta"):
-        shapes = {name: one.shape for name, one in build(num_outputs).named_parameters()}
-        other_shapes = {name: one.shape for name, one in build(num_outputs + 1).named_parameters()}
+        shapes = {
+            name: parameter.shape for name, parameter in build(num_outputs).named_parameters()
+        }
+        other_shapes = {
+            name: parameter.shape for name, parameter in build(num_outputs + 1).named_parameters()
+        }
     return tuple(name for name, shape in shapes.items() if other_shapes.get(name) != shape)
 
 
@@ -115,7 +119,9 @@ def cached_torchvision(workload: NamedWorkload) -> Path:
     import torchvision
 
     versions = torchvision.models.get_model_weights(workload.model)
-    urls: list[str] = [one.url for one in ([versions.DEFAULT, *versions] if len(versions) else [])]
+    urls: list[str] = [
+        version.url for version in ([versions.DEFAULT, *versions] if len(versions) else [])
+    ]
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     for url in urls:
         if (file := folder / url.rpartition("/")[2]).is_file():
@@ -380,7 +386,7 @@ def read_tensors(path: Path) -> Tensors:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     named = content.items() if isinstance(content, dict) else ()
-    if tensors := {name: one for name, one in named if isinstance(one, Tensor)}:
+    if tensors := {name: value for name, value in named if isinstance(value, Tensor)}:
         return tensors
     raise _not_weights_error(path, ValueError("no tensors by name"))
 
@@ -401,7 +407,7 @@ def load_tensors(model: nn.Module, tensors: Tensors, source: str) -> list[str]:
     Names may lack the prefixes of wrappers (`net.`, `module.`, a transformer's base model). Raises
     UserError if anything but the head is missing or has another shape.
     """
-    tensors = {name.removeprefix("module."): one for name, one in tensors.items()}
+    tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     head = set(model.head) if isinstance(model, NamedModel) else set()
     net = model.net if isinstance(model, NamedModel) else model
     prefix = getattr(net, "base_model_prefix", "")  # of transformers, such as `distilbert`

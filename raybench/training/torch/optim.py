@@ -32,7 +32,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
     NaN or infinite gradients become NaN. Unlike torch.nn.utils.clip_grad_norm_, which adds 1e-6 to
     the norm, this computes what TensorFlow does. Does not wait for the device.
     """
-    gradients = [one.grad for one in parameters if one.grad is not None]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return
     norm = torch.nn.utils.get_total_norm(gradients)
@@ -65,9 +65,9 @@ class Optimizer(torch.optim.Optimizer):
         """Update every parameter that has a gradient; gradients are left as they are."""
         for group in self.param_groups:
             group["step"] += 1
-            params = [one for one in group["params"] if one.grad is not None]
+            params = [param for param in group["params"] if param.grad is not None]
             for excluded in (False, True):
-                updated = [one for one in params if (one.ndim <= 1) is excluded]
+                updated = [param for param in params if (param.ndim <= 1) is excluded]
                 if updated:
                     self._update(updated, group, excluded)
 
@@ -77,16 +77,16 @@ class Optimizer(torch.optim.Optimizer):
 
     def _states(self, params: list[Tensor], name: str) -> list[Tensor]:
         """Return the state tensor `name` of each parameter; states start at 0."""
-        for one in params:
-            if name not in self.state[one]:
-                self.state[one][name] = torch.zeros_like(one)
-        return [self.state[one][name] for one in params]
+        for param in params:
+            if name not in self.state[param]:
+                self.state[param][name] = torch.zeros_like(param)
+        return [self.state[param][name] for param in params]
 
     def _adam_directions(self, params: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """Update both moments with the gradients; return m_hat / (sqrt(v_hat) + epsilon)."""
         grads, step = _gradients(params), group["step"]
         beta1, beta2 = group["beta1"], group["beta2"]
-        exp_avgs, exp_avg_sqs = (self._states(params, one) for one in ("exp_avg", "exp_avg_sq"))
+        exp_avgs, exp_avg_sqs = (self._states(params, name) for name in ("exp_avg", "exp_avg_sq"))
         foreach.lerp_(exp_avgs, grads, 1 - beta1)
         foreach.mul_(exp_avg_sqs, beta2)
         foreach.addcmul_(exp_avg_sqs, grads, grads, value=1 - beta2)
@@ -99,7 +99,7 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _gradients(params: list[Tensor]) -> list[Tensor]:
-    return [one.grad for one in params if one.grad is not None]
+    return [param.grad for param in params if param.grad is not None]
 
 
 class Lars(Optimizer):
@@ -138,7 +138,7 @@ class Lamb(Optimizer):
             foreach.add_(params, updates, alpha=-group["lr"])
             return
         foreach.add_(updates, params, alpha=group["weight_decay"])
-        norms = (torch.stack(foreach.norm(one)) for one in (params, updates))
+        norms = (torch.stack(foreach.norm(tensors)) for tensors in (params, updates))
         foreach.addcmul_(params, updates, _ratios(*norms).unbind(), value=-group["lr"])
 
 
@@ -174,7 +174,7 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     if result.dtype != torch.float64:
         result = result.float()
     result = result / (torch.linalg.vector_norm(result) + SMALLEST_NORM)
-    result = newton_schulz(result, lambda one: one @ one.T, _polynomial)
+    result = newton_schulz(result, lambda matrix: matrix @ matrix.T, _polynomial)
     update: Tensor = (result.T if is_tall else result).to(matrix.dtype)
     return update
 
@@ -202,10 +202,12 @@ def hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
             if is_depthwise or "bias" in name or any(word in words for word in NO_MATRICES):
                 left_out.add(parameter)
     named = model.named_parameters(remove_duplicate=False)
-    weights = [one for _, one in named if one.ndim > 1]
+    weights = [weight for _, weight in named if weight.ndim > 1]
     left_out.update(weights[-1:])
     return {
-        one for one in weights if one not in left_out and one.shape[0] > 1 and one[0].numel() > 1
+        weight
+        for weight in weights
+        if weight not in left_out and weight.shape[0] > 1 and weight[0].numel() > 1
     }
 
 
@@ -281,14 +283,14 @@ def _torch_settings(
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """Return the trainable parameters, in the model's order."""
-    return [one for one in model.parameters() if one.requires_grad]
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def refuse_complex(model: nn.Module, spec: RunSpec) -> None:
     """Raise UserError for complex weights that the optimizer or the loss scale cannot handle."""
     key = "optimizer" if spec.optimizer in OURS else "precision"
     is_unfit = spec.optimizer in OURS or spec.precision == "fp16"
-    if is_unfit and any(one.is_complex() for one in trainable(model)):
+    if is_unfit and any(parameter.is_complex() for parameter in trainable(model)):
         raise UserError(
             f"{key} {getattr(spec, key)}: takes no complex weights, which the model has; take "
             "adam, adamw, radam or sgd in bf16 or fp32.",
@@ -305,7 +307,7 @@ def _of_library(name: str, params: list[nn.Parameter], **given: Any) -> torch.op
 
 def _decayed(params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """Return groups with and without weight decay, since torch's optimizers would decay biases."""
-    return _two_groups(params, lambda one: one.ndim > 1, "weight_decay", weight_decay, 0.0)
+    return _two_groups(params, lambda param: param.ndim > 1, "weight_decay", weight_decay, 0.0)
 
 
 def _two_groups(
@@ -318,8 +320,8 @@ def _two_groups(
     """Return the parameters in two groups, with `key` set to `first` or `second`; an empty group is
     left out."""
     groups = [
-        {"params": [one for one in params if is_first(one)], key: first},
-        {"params": [one for one in params if not is_first(one)], key: second},
+        {"params": [param for param in params if is_first(param)], key: first},
+        {"params": [param for param in params if not is_first(param)], key: second},
     ]
     return [group for group in groups if group["params"]]
 

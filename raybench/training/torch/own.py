@@ -164,9 +164,9 @@ def _plain(value: Any) -> Any:
             ErrorCode.USER_CODE,
         )
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_plain(one) for one in value)
+        return type(value)(_plain(item) for item in value)
     if isinstance(value, np.ndarray | np.generic):
         return torch.as_tensor(value) if isinstance(value, np.ndarray) else value.item()
     if not isinstance(value, (*PLAIN, bytes, torch.Tensor)):

@@ -69,7 +69,7 @@ def head_names(model: nn.Module, workload: Workload) -> set[str]:
 
     Raises UserError if none or all of the parameters belong to the head.
     """
-    names = [name for name, one in model.named_parameters() if one.requires_grad]
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     prefix = workload.head
     named_head = getattr(model, "head", ()) if prefix is None else ()
     head = {name for name in names if name in named_head or (prefix and name.startswith(prefix))}
@@ -101,10 +101,12 @@ class Averaging:
 
     def __init__(self, spec: RunSpec, model: nn.Module) -> None:
         self._decay = spec.ema_decay
-        self._params: list[Tensor] = [one for one in model.parameters() if one.requires_grad]
+        self._params: list[Tensor] = [
+            parameter for parameter in model.parameters() if parameter.requires_grad
+        ]
         self._means: list[Tensor] = []
         if self._decay is not None:
-            self._means = [torch.zeros_like(one) for one in self._params]
+            self._means = [torch.zeros_like(param) for param in self._params]
         self._num_steps: int | Tensor = 0
         """Number of steps taken; a tensor if only the device knows which steps were skipped."""
 
@@ -120,7 +122,7 @@ class Averaging:
             return
         self._num_steps = self._num_steps + is_taken.double()
         shares = is_taken * (1 - self._decay) / (1 - self._decay ** self._num_steps.clamp(min=1))
-        foreach.lerp_(self._means, self._params, [shares.to(one.dtype) for one in self._means])
+        foreach.lerp_(self._means, self._params, [shares.to(mean.dtype) for mean in self._means])
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
@@ -255,7 +257,7 @@ def random_state(devices: list[torch.device]) -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": (name, torch.tensor(keys.astype(np.int64)), *rest),
         "cpu": torch.get_rng_state(),
-        "gpus": [torch.cuda.get_rng_state(one) for one in devices if one.type == "cuda"],
+        "gpus": [torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda"],
     }
 
 

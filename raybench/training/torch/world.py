@@ -34,7 +34,7 @@ class World(DistributedContext):
             self.replica_devices = [torch.device("cuda", i) for i in range(num_replicas)]
             self.torch_device = self.replica_devices[0]
         is_cuda = self.torch_device.type == "cuda"
-        self.gpus = tuple(one.index or 0 for one in self.replica_devices) if is_cuda else ()
+        self.gpus = tuple(device.index or 0 for device in self.replica_devices) if is_cuda else ()
         self.device = torch.cuda.get_device_name(self.torch_device) if is_cuda else "cpu"
         self._second_group: Any = None
 
@@ -140,8 +140,8 @@ def gpus_seen() -> GpusSeen:
         nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
         versions["nccl"] = ".".join(map(str, nccl))
     return GpusSeen(
-        names=tuple(one.name for one in properties),
-        memory_bytes=tuple(one.total_memory for one in properties),
+        names=tuple(gpu.name for gpu in properties),
+        memory_bytes=tuple(gpu.total_memory for gpu in properties),
         versions={name: version for name, version in versions.items() if version},
     )
 
