@@ -146,7 +146,7 @@ class ProbeRuns:
     def measure(self, options: DiagnoseOptions, console: Console) -> None:
         """Train all probes in `--repeats` rounds, and up to as many more until the largest share is
         significant; Ctrl-C ends this early."""
-        say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes in turns")
+        say(console, f"{describe(self.spec)}: {len(self.probes.names)} probes per round")
         self.pilot(options.seconds)
         for number in range(2 * options.repeats):
             if self._trainer.deadline.over or (number >= options.repeats and self._shares.is_sure):
@@ -155,19 +155,15 @@ class ProbeRuns:
             if self.is_enough:
                 say(console, f"round {number + 1}: {self.so_far()}")
 
-    def write(self, store: Store) -> None:
-        """Write the verdict and the probes' step times."""
+    def report(self, store: Store, console: Console) -> None:
+        """Write the verdict; print it below step times, shares of a step and predicted gains."""
         verdict = self.verdict()
         times = {name: self.times[probe] for probe, name in self.probes.names.items()}
         slow = [vars(one) for one in slow_ranks(self.ranks, self.places)]
         found = verdict.document() | ({"slow_ranks": slow} if slow else {}) | {"probes": times}
         store.write_yaml(DIAGNOSIS, found, comment=VERDICT)
-
-    def show(self, console: Console) -> None:
-        """Print step times, shares of a step, predicted gains, and the verdict as a sentence."""
-        verdict = self.verdict()
         console.print()
-        times = []
+        rows = []
         for probe, name in self.probes.names.items():
             step = Estimate.of(np.array(self.times[probe]))
             row = {
@@ -176,14 +172,14 @@ class ProbeRuns:
                 "data": self.spec.dataset.name if probe.reads else "synthetic",
                 "batch per worker": probe.batch_size_per_worker,
                 "step": milliseconds(step.value),
-                "19 of 20 in": f"{milliseconds(max(step.low, 0.0))} to {milliseconds(step.high)}",
+                "95 % interval": f"{milliseconds(max(step.low, 0.0))} to {milliseconds(step.high)}",
                 "samples/s": self._samples(probe) / step.value,
             }
-            times.append(row)
-        below = f"{self.num_rounds} rounds in turns; median over rounds"
-        print_frame(console, pd.DataFrame(times), "Seconds of a step", below=below)
+            rows.append(row)
+        below = f"median of {self.num_rounds} rounds"
+        print_frame(console, pd.DataFrame(rows), "Time of a step", below=below)
         shares = [
-            {"part": part, "of a step": share.percent, "19 of 20 in": share.percents}
+            {"part": part, "of a step": share.percent, "95 % interval": share.percents}
             for part, share in verdict.shares.items()
         ]
         sent = f"{verdict.num_bytes:,} bytes of gradients per worker and step are exchanged"
@@ -193,15 +189,15 @@ class ProbeRuns:
             {
                 "change": one.change,
                 "times the samples/s": f"{one.times:.2f}",
-                "9 of 10 in": f"{one.low:.2f} to {one.high:.2f}" if one.low < one.high else "-",
+                "90 % interval": f"{one.low:.2f} to {one.high:.2f}" if one.low < one.high else "-",
                 "workers": f"x {one.workers:g}",
-                "is": "the most" if one.is_limit else "likely",
+                "is": "upper bound" if one.is_limit else "estimate",
             }
             for one in verdict.gains
         ]
         if gains:
             below = "a larger batch or fewer exchanges may need another learning rate"
-            print_frame(console, pd.DataFrame(gains), "What it would bring, predicted", below=below)
+            print_frame(console, pd.DataFrame(gains), "Predicted gains", below=below)
         say(console, verdict.sentence)
 
     def pilot(self, seconds: float) -> None:
@@ -325,8 +321,9 @@ class SpeedRuns:
                 self.found[axis], self.spec = found, variants[found.chosen]
                 say(console, f"{axis}: {found.chosen}")
 
-    def write(self, store: Store) -> None:
-        """Write the measurements, and the fastest variant as a run spec (`fastest.yaml`)."""
+    def report(self, store: Store, console: Console) -> None:
+        """Write the measurements, and the fastest variant as a run spec (`fastest.yaml`); print the
+        step time of each variant, and the gain of the fastest ones together."""
         sentence, spec = gains_sentence(self.found), self.spec.complete()
         store.write_yaml("fastest.yaml", spec, comment=sentence)
         content: dict[str, Any] = {
@@ -340,9 +337,6 @@ class SpeedRuns:
             "seconds": self._spent_s,
         }
         store.write_yaml(DIAGNOSIS, content)
-
-    def show(self, console: Console) -> None:
-        """Print the step time of each variant, and the gain of the fastest ones together."""
         rows = [
             {
                 "axis": axis,
@@ -357,12 +351,12 @@ class SpeedRuns:
         ]
         console.print()
         every_s = self._num_variants * self._repeats * self._spent_s / len(self._wall_s)
-        below = f"{len(self._wall_s)} probes in turns, {self._spent_s:.0f} s; each of the "
-        below += f"{self._num_variants} variants {self._repeats} times would take {every_s:.0f} s"
+        below = f"{len(self._wall_s)} probes in {self._spent_s:.0f} s; {self._repeats} of each of "
+        below += f"the {self._num_variants} variants would take {every_s:.0f} s"
         print_frame(
             console, pd.DataFrame(rows), "Variants with the same learning curve", below=below
         )
-        say(console, gains_sentence(self.found))
+        say(console, sentence)
 
     @property
     def _spent_s(self) -> float:
@@ -436,8 +430,7 @@ def diagnose(options: DiagnoseOptions, interrupt: Interrupt) -> Ended:
             store.check()
             export(load(folder), store)
             if runs.is_enough:
-                runs.write(store)
-                runs.show(console)
+                runs.report(store, console)
             else:
                 say(console, f"Interrupted before {FEWEST_ROUNDS} rounds: there is no verdict.")
         say(console, f"results: {shown(storage.place, folder)}")
