@@ -7,6 +7,7 @@ import pytest
 from made_up_probes import spec_of, times_of
 
 from raybench.data.dataset import Dataset, Split
+from raybench.models.find import load_workload_dataset
 from raybench.scaling.shares import (
     FEWEST_STEPS,
     INTERVALS,
@@ -22,8 +23,11 @@ from raybench.scaling.shares import (
     steps_for,
     synthetic_like,
 )
-from raybench.spec.run import RunSpec
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
+from raybench.training.base import find_backend
+from raybench.training.run import run
 from tests.factories import evaluation
 
 MIXED = {"compute": 0.04, "overhead": 0.01, "exchange": 0.03, "reading": 0.02}
@@ -149,3 +153,21 @@ def test_synthetic_samples_fit_the_memory_and_have_the_shape() -> None:
     assert found.num_samples * 600 * 600 * 3 <= SYNTHETIC_BYTES
     assert synthetic_like(dataset_of(50), 10**9).num_samples == 50
     assert synthetic_like(dataset_of(50, (8,)), 50).shape == [8]
+
+
+def test_a_probe_trains_as_many_intervals_as_it_was_made_for() -> None:
+    """In the loop that workers run, on digits and on synthetic data of their shape."""
+    pytest.importorskip("torch")
+    data = DatasetSpec(name="digits", validation_size=32)
+    spec = RunSpec(framework="torch", dataset=data, batch_size_per_worker=16)
+    backend = find_backend("torch")
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    _, digits = load_workload_dataset(spec.workload, spec.dataset)
+    for probe in Probes.of(spec).names:
+        own = probe_spec(spec, probe, digits, steps=3, intervals=2)
+        workload, dataset = load_workload_dataset(own.workload, own.dataset)
+        trainer = backend.Trainer(own, workload, dataset, world)
+        curve = list(run(own, dataset, trainer, world, Ledger("setup")))
+        trainer.close()
+        assert [point.samples for point in curve] == [3 * own.global_batch_size * n for n in (1, 2)]
+        assert step_seconds(curve, own.global_batch_size) > 0
