@@ -101,6 +101,24 @@ def test_an_unknown_command(capsys, command):
     assert captured.out == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        ("report results --as torch", "best.yaml"),
+        ("report --as=keras results", "best.yaml"),
+        ("watch results", "--log tensorboard"),
+        ("watch", "optuna-dashboard"),
+    ],
+)
+def test_what_was_removed_is_refused_with_what_replaces_it(capsys, words, instead):
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(cli.main(words.split()))
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "removed" in line
+    assert instead in line
+
+
 @pytest.mark.parametrize("command", sorted(cli.COMMANDS))
 def test_every_command_of_the_overview_exists(capsys, command):
     with pytest.raises(SystemExit) as ended:

@@ -29,6 +29,7 @@ from raybench.spec.errors import (
     StudyError,
     UserError,
     did_you_mean,
+    removed,
 )
 from raybench.spec.text import clean, redact_text, shorten
 
@@ -71,18 +72,27 @@ class Parser(argparse.ArgumentParser):
         about = "print one JSON document to stdout; everything else goes to stderr"
         self.add_argument("--json", action="store_true", help=about)
         self._given: list[str] = []
+        self._code = ErrorCode.INVALID_OPTION
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments, and keep them because `error` looks for `--json` among them."""
+        """Parse the arguments; exit with an error for a removed option.
+
+        The arguments are kept, because `error` looks for `--json` among them.
+        """
         self._given = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(args, namespace)
+        for option in (word.partition("=")[0] for word in unknown):
+            if (problem := removed(f"{self.name} {option}")) is not None:
+                self._code = ErrorCode.REMOVED
+                self.error(f"{option}: {problem}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Print the problem and a hint at `--help`; exit with code 2."""
         sentence = f"{message}; see {self.prog} --help."
         print(f"raybench: {sentence}", file=sys.stderr)
         if "--json" in self._given:
-            error = CommandError("user", sentence, ErrorCode.INVALID_OPTION)
+            error = CommandError("user", sentence, self._code)
             _print_document(self.name, Ended(WRONG_INPUT, error=error))
         sys.exit(WRONG_INPUT)
 
@@ -302,9 +312,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[0] not in COMMANDS:
         sentence = f"unknown command '{clean(given[0])}'; {did_you_mean(given[0], COMMANDS)}"
         shown = f"unknown command '{given[0]}'; there are:\n{overview}"
+        code = ErrorCode.UNKNOWN_NAME
+        if (problem := removed(given[0])) is not None:
+            sentence = shown = f"{given[0]}: {problem}."
+            code = ErrorCode.REMOVED
         print(f"raybench: {shown}", file=sys.stderr)
         if "--json" in given:
-            error = CommandError("user", sentence, ErrorCode.UNKNOWN_NAME)
+            error = CommandError("user", sentence, code)
             _print_document(given[0], Ended(WRONG_INPUT, error=error))
         return WRONG_INPUT
     return run(given[0], given[1:])

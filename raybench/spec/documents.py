@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from raybench.spec.errors import ErrorCode, UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean, removed
 from raybench.spec.values import plain_data
 
 MAX_DEPTH, MAX_BYTES, MAX_NODES = 50, 10_000_000, 100_000
@@ -262,6 +262,8 @@ def _refusal(detail: ErrorDetails, model: type[BaseModel], source: str) -> UserE
     path = [part for part in map(str, detail["loc"]) if not kinds.fullmatch(part)]
     key = ".".join(path)
     if detail["type"] == "extra_forbidden":
+        if (problem := removed(f"key {key}")) is not None:
+            return UserError(f"{source}: '{key}' {problem}.", ErrorCode.REMOVED)
         hint = did_you_mean(path[-1], _keys_at(model, path[:-1]))
         return UserError(f"{source}: unknown key '{key}'; {hint}", ErrorCode.UNKNOWN_KEY)
     if detail["type"] == "missing":

@@ -1,4 +1,6 @@
-"""`UserError` and `StudyError`, whose messages are one sentence for the user; exit codes."""
+"""`UserError` and `StudyError`, whose messages are one sentence for the user; exit codes; removed
+commands, options and keys.
+"""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +32,8 @@ class ErrorCode(StrEnum):
     """A required key, option or part of a file is missing."""
     CONFLICT = "conflict"
     """Two settings exclude each other."""
+    REMOVED = "removed"
+    """A command, option or key existed in an earlier version and was removed."""
     UNSUPPORTED = "unsupported"
     """The framework, device, host or kind of study does not support a setting."""
     NOT_INSTALLED = "not_installed"
@@ -116,7 +120,12 @@ class UserError(ValueError):
     code: ErrorCode
     details: str | None
 
-    def __init__(self, message: object, code: ErrorCode, details: str | None = None) -> None:
+    def __init__(
+        self,
+        message: object,
+        code: ErrorCode,
+        details: str | None = None,
+    ) -> None:
         super().__init__("".join(map(_printable, str(message))))
         self.code = code
         self.details = details
@@ -151,6 +160,33 @@ def did_you_mean(name: object, known: Iterable[str], otherwise: str = "") -> str
     if close:
         return f"did you mean '{by_lower[close[0]]}'?"
     return otherwise or f"there are {', '.join(by_lower.values())}."
+
+
+REMOVED = {
+    **dict.fromkeys(
+        (f"{name} --hosts" for name in ("compare", "scale", "train", "tune")),
+        "diagnose names the worker that the others wait for",
+    ),
+    "transfer": "forecast DIR... --to FILE predicts rate, batch and loss of a large model",
+    "report --as": "best.yaml holds every number of the winner",
+    "key exchange_every": "write accumulate",
+    "key mup_base": "it made the rate of a large model no better known; leave it out, and give "
+    "forecast studies of several sizes",
+    "key spot": "name its price as that of a machine; losses of machines are not predicted",
+    "watch": "the command that runs a study shows it, --log tensorboard and optuna-dashboard "
+    "DIR/optuna.log follow it from elsewhere, and report reads what is recorded so far",
+}
+"""End of a sentence that says what to use instead, by removed command, option or key. An
+option is listed as "COMMAND --option", a key as "key NAME"."""
+
+
+def removed(name: str) -> str | None:
+    """Return the end of a sentence (without a period) that says what replaces a removed name.
+
+    None if the name is not one of REMOVED.
+    """
+    instead = REMOVED.get(name)
+    return None if instead is None else f"was removed; {instead}"
 
 
 def _printable(character: str) -> str:

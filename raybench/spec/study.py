@@ -19,7 +19,7 @@ from raybench.spec.documents import (
     validate_key,
     with_key,
 )
-from raybench.spec.errors import ErrorCode, UserError, did_you_mean
+from raybench.spec.errors import ErrorCode, UserError, did_you_mean, removed
 from raybench.spec.objective import BUDGET, Objective
 from raybench.spec.objective import TIME as TIME
 from raybench.spec.optimizer import is_library_class
@@ -306,6 +306,8 @@ def apply_settings_to_study(content: dict[str, Any], settings: Mapping[str, Any]
                 ErrorCode.UNKNOWN_KEY,
             )
         elif (top := key.partition(".")[0]) not in StudySpec.model_fields:
+            if (problem := removed(f"key {top}")) is not None:
+                raise UserError(f"--set {given}: '{top}' {problem}.", ErrorCode.REMOVED)
             known = {*StudySpec.model_fields, *RunSpec.model_fields} - {"auto", "is_set"}
             hint = did_you_mean(top, sorted(known), "docs/keys.md lists the keys.")
             raise UserError(f"--set {given}: unknown key '{top}'; {hint}", ErrorCode.UNKNOWN_KEY)
