@@ -3,46 +3,101 @@
 import importlib.util
 import json
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from raybench.commands import cli
 from raybench.models import find
-from raybench.spec.errors import ErrorCode
+from raybench.spec.errors import ErrorCode as Code
 
-from .bad_inputs import ENDLESS, FILES, FLAGS, USERS, Bad, in_file
-
-OWN_NET = """\
-import sys
-
+STUDY = "objective: {target: 0.9}\nspace:\n  framework: [torch]\n  num_workers: [1]\n"
+FILES: dict[str, tuple[str | bytes, Code, list[str]]] = {
+    "empty": ("", Code.INVALID_FILE, ["space.yaml"]),
+    "binary": (b"a: 1\n\x80\x81", Code.INVALID_FILE, ["UTF-8", "0x80", "line 2"]),
+    "two documents": (STUDY + "---\n" + STUDY, Code.INVALID_FILE, ["line 5"]),
+    "a number as a key": (STUDY + "7: 1\n", Code.INVALID_VALUE, ["'7'"]),
+    "too many classes": (
+        STUDY + "dataset: {name: synthetic, num_classes: 10000000000}\n",
+        Code.NO_ROOM,
+        [],
+    ),
+    "a large crop": (
+        STUDY + "fixed: {augment: [{random_crop: {padding: 40}}]}\n",
+        Code.INVALID_VALUE,
+        ["28"],
+    ),
+    "an unknown workload": (
+        STUDY + "workload: minst_small\n",
+        Code.UNKNOWN_NAME,
+        ["'mnist_small'"],
+    ),
+    "an unknown augmentation": (
+        STUDY + "fixed: {augment: [flpi]}\n",
+        Code.INVALID_VALUE,
+        ["'flip'"],
+    ),
+    "a target below the baseline": (
+        STUDY.replace("0.9", "0.05"),
+        Code.INVALID_VALUE,
+        ["objective.target", "0.05", "accuracy"],
+    ),
+}
+HUGE = "1" + "0" * 12
+ARGUMENTS: dict[str, tuple[Code, list[str]]] = {
+    "tune --set optimizer": (Code.INVALID_OPTION, ["optimizer="]),
+    "tune --set optimzer=adam": (Code.UNKNOWN_KEY, ["'optimzer'", "'optimizer'"]),
+    "tune --time-budget inf": (Code.INVALID_VALUE, ["'time_budget'", "inf"]),
+    "tune --workers 1,,2": (Code.INVALID_FILE, ["--workers"]),
+    "tune --workers=": (Code.INVALID_VALUE, ["'space.num_workers'"]),
+    "tune --confirm 3": (Code.INVALID_VALUE, ["race=40,fresh=5"]),
+    "tune --confirm race=1 --no-confirm": (Code.CONFLICT, ["--no-confirm", "--confirm"]),
+    "tune --confirm race=0,fresh=6": (Code.CONFLICT, ["race=0", "--no-confirm"]),
+    "tune --more 0": (Code.INVALID_VALUE, ["--more"]),
+    "tune --more 5": (Code.NO_RESULT, ["--more", "results/space"]),
+    "tune --workload no.such.module:Net": (Code.USER_CODE, ["no.such.module:Net"]),
+    "tune --workload ''": (Code.UNKNOWN_NAME, ["mnist_small"]),
+    "tune --out space.yaml/below": (Code.NOT_WRITABLE, ["--out", "space.yaml"]),
+    "tune --out " + "x" * 300: (Code.NOT_WRITABLE, ["--out"]),
+    "tune --workers 64": (Code.NO_ROOM, ["num_workers", "64"]),
+    f"tune --set space.num_workers=[{HUGE}]": (Code.NO_ROOM, [HUGE]),
+    "tune --gpus-per-worker 1": (Code.NO_ROOM, ["GPU"]),
+    "tune --address 127.0.0.1:99999": (Code.INVALID_VALUE, ["--address", "99999"]),
+    "train nowhere.yaml": (Code.NOT_FOUND, ["nowhere.yaml"]),
+}
+WORKLOAD = """\
 import numpy as np
 
-from raybench import Workload
-from raybench.data.dataset import Dataset, Split
+from raybench import Dataset, Split, Workload
 
-
-def split(size, features=3, label=None, value=1.0):
-    inputs = np.full((size, features), value, np.float32)
-    labels = np.arange(size) % 2 if label is None else np.full(size, label)
-    return Split(inputs, labels.astype(np.int64))
+labels = np.arange(8) % 2
 
 
 class OnDemand:
     shape, dtype = (8, 3), np.float32
 
-    def __init__(self, read):
-        self.read = read
-
     def __getitem__(self, rows):
-        return self.read(rows)
+        return open("7.png")
 
 
 class Net(Workload):
     name, input_shape, num_classes = "net", (3,), 2
 
+    def build_torch(self):
+        import torch
+        return torch.nn.Linear(3, 2)
+
+    def load_dataset(self, spec):
+        train = Split(INPUTS, labels)
+        return Dataset("own", 2, train, train, train)
 """
+WORKLOADS: dict[str, tuple[str, Code, list[str]]] = {
+    "load_dataset raises": ("1 / 0", Code.USER_CODE, ["own_net.py, line "]),
+    "a sample raises": ("OnDemand()", Code.USER_CODE, ["own_net.py, line "]),
+    "another shape": ("np.ones((8, 4), 'f')", Code.INVALID_MODEL, ["(3,)", "(4,)"]),
+    "NaN": ("np.full((8, 3), np.nan, 'f')", Code.INVALID_DATA, ["train", "sample 0"]),
+    "a syntax error": ("(", Code.USER_CODE, ["SyntaxError"]),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -53,46 +108,50 @@ def _own_net(elsewhere, tmp_path, monkeypatch):
     sys.modules.pop("own_net", None)
 
 
-def error_of(bad: Bad, capsys) -> tuple[ErrorCode, str]:
-    """Run the command, which must print one line and exit with 2; return the code and the line."""
-    text = bad.text
-    if bad.own:
-        at_class = bad.name.startswith("a module")
-        body = bad.own if at_class else textwrap.indent(bad.own, "    ")
-        Path("own_net.py").write_text(OWN_NET + ("    pass\n\n" if at_class else "") + body)
-        assert isinstance(text, str)
-        text = f"workload: own_net:Net\ndataset: {{name: workload}}\n{text}"
-    Path("space.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
-    file = ["space.yaml"] if bad.command == "tune" else []
-    assert cli.main([bad.command, *file, *bad.arguments, "--json"]) == cli.WRONG_INPUT == 2
+def assert_refused(capsys, code, names, content=STUDY, arguments=("tune",)):
+    """Run a command, which must print one line with these names, exit with 2, and write nothing."""
+    Path("space.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    command, *words = arguments
+    file = ["space.yaml"] if command == "tune" else []
+    assert cli.main([command, *file, *words, "--json"]) == cli.WRONG_INPUT == 2
     captured = capsys.readouterr()
-    code = ErrorCode(json.loads(captured.out)["error"]["code"])
     assert "Traceback" not in captured.err
     (line,) = captured.err.splitlines()
+    assert Code(json.loads(captured.out)["error"]["code"]) is code, line
     assert line.startswith("raybench: ")
     assert line.endswith((".", "?"))
     assert line.isprintable()
     assert len(line) < 700
-    left = {"space.yaml", "own_net.py", "__pycache__"}
-    assert {path.name for path in Path().iterdir()} <= left, "nothing else is left behind"
-    return code, line
-
-
-@pytest.mark.parametrize("bad", [*FILES, *FLAGS, *USERS, *ENDLESS], ids=lambda bad: bad.name)
-def test_bad_input_is_one_sentence(bad, capsys):
-    code, line = error_of(bad, capsys)
-    assert code is bad.code
-    for name in bad.names:
+    for name in names:
         assert name in line
+    assert {path.name for path in Path().iterdir()} <= {"space.yaml", "own_net.py", "__pycache__"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_bad_file(name, capsys):
+    content, code, names = FILES[name]
+    assert_refused(capsys, code, names, content)
+
+
+@pytest.mark.parametrize("words", ARGUMENTS, ids=lambda words: words[:40])
+def test_bad_arguments(words, capsys):
+    assert_refused(capsys, *ARGUMENTS[words], arguments=words.split())
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_bad_workload(name, capsys):
+    inputs, code, names = WORKLOADS[name]
+    Path("own_net.py").write_text(WORKLOAD.replace("INPUTS", inputs))
+    content = f"workload: own_net:Net\ndataset: {{name: workload}}\n{STUDY}"
+    assert_refused(capsys, code, names, content)
 
 
 def test_missing_data_say_what_to_provide(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYBENCH_DATA", str(tmp_path))
-    # A split of its own, because datasets that another test has loaded are kept.
-    bad = in_file("", "dataset: {name: mnist, split_seed: 987654}\n", ErrorCode.NOT_FOUND)
-    _, line = error_of(bad, capsys)
-    assert f"RAYBENCH_DATA={tmp_path}" in line
-    assert "mnist.npz" in line
+    # Its own split seed, because datasets that another test has loaded are kept.
+    content = STUDY + "dataset: {name: mnist, split_seed: 987654}\n"
+    names = [f"RAYBENCH_DATA={tmp_path}", "mnist.npz"]
+    assert_refused(capsys, Code.NOT_FOUND, names, content)
 
 
 def test_a_framework_that_is_not_installed(capsys, monkeypatch, tmp_path):
@@ -102,10 +161,7 @@ def test_a_framework_that_is_not_installed(capsys, monkeypatch, tmp_path):
         return None if name == "torch" else installed(name, *arguments)
 
     monkeypatch.setattr(importlib.util, "find_spec", without_torch)
-    bad = in_file("", "", ErrorCode.NOT_INSTALLED)
-    code, line = error_of(bad, capsys)
-    assert code is bad.code
-    assert "pip install 'raybench[torch]'" in line
+    assert_refused(capsys, Code.NOT_INSTALLED, ["pip install 'raybench[torch]'"])
     # The shipped space searches the frameworks that are installed.
     assert cli.main(["tune", "--dry-run", "--out", str(tmp_path / "out")]) == cli.DONE
     printed = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What a dry run says and the overview, and the exit codes; bad_inputs.py has the mistakes."""
+"""What a dry run says and the overview, and the exit codes; test_bad_input.py has the mistakes."""
 
 import io
 import os

@@ -135,15 +135,6 @@ def test_metadata_tells_labels_and_targets(folder):
     assert load_csv(label=["label", "weight"]).num_outputs == 2
 
 
-def test_sizes_and_channels_that_are_asked_for(folder):
-    classes(folder, {"a": 2, "b": 2})
-    write_grey(folder / "b" / "large.png", 9, size=(50, 40))
-    names = ("large.png", "50 x 40", "000.png", "6 x 4", "dataset.image_size")
-    with refused(ErrorCode.INVALID_DATA, *names):
-        load(folder)
-    assert load(folder, image_size=8, channels=3).input_shape == (8, 8, 3)
-
-
 @pytest.mark.parametrize(
     ("files", "code", "names"),
     [

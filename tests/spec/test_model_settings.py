@@ -3,7 +3,6 @@
 import pytest
 
 from raybench.results.trials import trial_table
-from raybench.runs.preflight import first_values, other_starts
 from raybench.search.factorisation import factorise
 from raybench.search.reference import reference_spec
 from raybench.search.sampling.default_rates import initial_configurations
@@ -75,15 +74,6 @@ def test_command_lines_set_and_search_them():
     assert space["model.norm"] == Choices(("a", "b"))
     only = apply_settings_to_study({**CONTENT, "space": {"model": {"x": [1]}}}, {"model.x": 2})
     assert only["space"] == {}
-
-
-def test_each_value_is_checked_before_anything_starts():
-    study, space = built()
-    first = study.run_spec(first_values(study, space))
-    found = [one.model for one in other_starts(study, space, first)]
-    assert {one["hidden_units"] for one in found} == {64, 128}
-    assert {one["dropout"] for one in found} == {0.0, 0.5}
-    assert all(one["norm"] == "layer" for one in found)
 
 
 LIBRARYS = CONTENT | {

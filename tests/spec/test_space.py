@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raybench.search.study_plan import _describe
 from raybench.spec.documents import validate
 from raybench.spec.errors import ErrorCode, UserError
 from raybench.spec.run import RunSpec
@@ -42,8 +41,6 @@ BY_PRECISION = [
     {"when": {"precision": "fp32"}, "low": 1e-4, "high": 0.01, "log": True},
     {"when": {"precision": "bf16"}, "low": 1e-3, "high": 0.1, "log": True},
 ]
-
-
 FP32 = {"when": {"precision": ["fp32", "bf16"]}, "values": [0.2]}
 ADAM, THREE = {"optimizer": ["adam"]}, [{"when": {"num_workers": [1, 4]}, "values": [1]}]
 
@@ -57,7 +54,6 @@ UNKNOWN = ErrorCode.UNKNOWN_KEY
     [
         ({"optimizer": []}, INVALID, ["'space.optimizer'"]),
         ({"optimizer": ["adam", "adam"]}, INVALID, ["'space.optimizer'"]),
-        ({"optimizer": ["adam", "adagrad"]}, ErrorCode.UNKNOWN_NAME, ["'optimizer'", "'adagrad'"]),
         ({"learning_rate": {"low": 0.2, "high": 0.1}}, INVALID, ["'space.learning_rate'", 0.2]),
         ({"learning_rate": {"low": 0.1}}, ErrorCode.MISSING, ["'space.learning_rate'", "'high'"]),
         ({"weight_decay": {"low": 0, "high": 0.1, "log": True}}, INVALID, ["low", 0]),
@@ -113,10 +109,6 @@ def test_an_invalid_dimension_is_refused_by_name(space, code, names):
 def test_a_condition_may_name_a_key_with_its_default(values, high):
     cases = parse({"learning_rate": BY_PRECISION})["learning_rate"]
     assert cases.choose(values).dimension.high == high
-
-
-def test_no_case_is_an_error_that_generators_do_not_swallow():
-    cases = parse({"precision": ["fp32"], "learning_rate": BY_PRECISION})["learning_rate"]
     with pytest.raises(ValueError, match="fp8"):
         cases.choose({"precision": "fp8"})
 
@@ -133,12 +125,6 @@ NESTED = {
         {"when": {"framework": "tensorflow", "num_workers": 4}, "values": [1, 2, 3, 4]},
     ],
 }
-
-
-def test_only_combinations_that_can_come_need_a_case():
-    space = parse(NESTED)  # nobody draws tensorflow with 3 workers
-    chosen = space["accumulate"].choose({"framework": "tensorflow", "num_workers": 4})
-    assert len(chosen.dimension.values) == 4
 
 
 @pytest.mark.parametrize(
@@ -171,7 +157,6 @@ def test_a_space_of_lists_is_counted(space, fixed, number):
     ("space", "fixed"),
     [
         ({"schedule": ["constant", "ramp_decay"], "warmup_epochs": [0, 1]}, {}),
-        ({"schedule": ["constant", "ramp_decay"]}, {"warmup_epochs": 1}),
         (
             {
                 "schedule": ["constant", "ramp_decay"],
@@ -282,16 +267,10 @@ def test_what_is_neither_a_list_nor_a_range_is_refused(dimension, name):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [
-        (100, 1000, "whole numbers 100 to 1000"),
-        (100.0, 1000.0, "fractions 100 to 1000"),
-        (0, 0.5, "fractions 0 to 0.5"),
-    ],
+    ("low", "high", "is_integer"), [(100, 1000, True), (100.0, 1000.0, False), (0, 0.5, False)]
 )
-def test_the_plan_says_whether_a_range_counts(low, high, words):
-    space = parse({"model.n": {"low": low, "high": high}})
-    assert _describe(space["model.n"]) == [words]
+def test_bounds_decide_whether_a_setting_is_an_integer(low, high, is_integer):
+    assert parse({"model.n": {"low": low, "high": high}})["model.n"].is_integer == is_integer
 
 
 @pytest.mark.parametrize(("low", "high"), [(100.0, 1000), (8, 512.0), (0, 1.0)])

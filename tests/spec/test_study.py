@@ -8,7 +8,7 @@ from raybench.spec.errors import ErrorCode
 from raybench.spec.run import OPEN, RunSpec
 from raybench.spec.schema import study_schema
 from raybench.spec.space import NOT_SEARCHED, Cases, possible_values
-from raybench.spec.study import StudySpec, apply_settings_to_study, build_study, load_content
+from raybench.spec.study import apply_settings_to_study, build_study, load_content
 from tests.factories import options_given
 from tests.refusals import refused
 
@@ -108,13 +108,6 @@ def test_a_run_spec_has_what_is_fixed_searched_and_common():
     assert (spec.workload, spec.dataset.name, spec.seed) == ("cnn7", "synthetic", 7)
     assert (spec.epochs, spec.learning_rate, spec.num_workers) == (3.0, 0.5, 2)
     assert study.run_spec({"optimizer": "lamb"}, seed=1).seed == 1
-
-
-def test_the_document_holds_every_key_and_reads_back_equal():
-    study, _ = build_study(content(), "s.yaml")
-    assert set(study.document()) == set(StudySpec.model_fields)
-    by_hand = {k: v for k, v in study.document().items() if k not in ("auto", "is_set")}
-    assert build_study(by_hand, "again")[0] == study
 
 
 def test_set_moves_a_key_between_space_and_fixed():
